@@ -1,0 +1,47 @@
+# Two commands matter: `make run` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?= data/raw/synthetic
+OUT ?= runs/first
+RECIPE ?= cpu
+export PYTHONDONTWRITEBYTECODE ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-slow lint bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.runtime: requirements.txt constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
+	@touch $@
+
+setup: $(VENV)/.runtime  ## make .venv and install requirements.txt
+
+run: setup  ## the whole pipeline on example data: submission, report, score table
+	@test -e $(DATA)/npz || $(BIN)/python -m pipeline synthesize --out $(DATA) --seed 0
+	$(BIN)/python -m pipeline run --data $(DATA) --recipe $(RECIPE) --out $(OUT) --resume
+
+test: $(VENV)/.dev  ## the tests (a few minutes on two cores)
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.dev  ## the tests that take longer
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: $(VENV)/.dev  ## ruff, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup  ## speed and memory: writes benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove what runs and caches left (not data/raw)
+	rm -rf runs data/store .pytest_cache .mypy_cache .ruff_cache .hypothesis

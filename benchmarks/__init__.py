@@ -1,0 +1,1 @@
+"""Speed and memory measurements; each writes its part of RESULTS.md."""

@@ -1,0 +1,1 @@
+"""From graphs as stored to what models read: pruning, padding, node and config features."""

@@ -1,0 +1,1 @@
+"""Kaggle kernels: build a self-contained one from a recipe, push it, follow it."""

@@ -1,0 +1,1 @@
+"""Rankers of compiler configs: GNNs, boosting, losses, metrics and the training engine."""

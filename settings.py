@@ -1,0 +1,148 @@
+"""Paths and configuration: where data lies, and typed recipes read from TOML.
+
+A recipe is one TOML file, checked against a frozen model of its keys: an unknown key, a wrong type
+or a value out of range is refused with the key's dotted name. `--set a.b=value` overrides a key
+before the check.
+"""
+
+import os
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from data.errors import PipelineError, UsageError
+
+ROOT = Path(__file__).resolve().parent
+CONFIGS = ROOT / "configs"
+
+# Where Kaggle mounts the competition's files: today's place, then that of older images.
+KAGGLE_MOUNTS = (
+    Path("/kaggle/input/competitions/predict-ai-model-runtime"),
+    Path("/kaggle/input/predict-ai-model-runtime"),
+)
+
+
+class FrozenConfig(BaseModel):
+    """Base of every configuration: frozen, typed, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any], *, source: str) -> Self:
+        """Check `table` against this model.
+
+        Raises:
+            UsageError: names `source`, the dotted key, and what was expected.
+        """
+        try:
+            return cls.model_validate(table)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            if first["type"] == "extra_forbidden":
+                raise UsageError(f"{source}: unknown key '{key}'; {_known_keys(cls, key)}") from None
+            raise UsageError(
+                f"{source}: key '{key}' is {first['input']!r}: {first['msg'].lower()}"
+            ) from None
+
+
+def _known_keys(model: type[BaseModel], key: str) -> str:
+    """Name the keys that are allowed where `key` was found."""
+    *parents, _ = key.split(".")
+    current: Any = model
+    for parent in parents:
+        field = getattr(current, "model_fields", {}).get(parent)
+        if field is None:
+            break
+        current = field.annotation
+    names = sorted(getattr(current, "model_fields", {}))
+    return f"expected one of: {', '.join(names)}" if names else "no such key exists"
+
+
+def default_data_dir() -> Path:
+    """Return the dataset's folder: PIPELINE_DATA, else Kaggle's mount, else data/raw.
+
+    Raises:
+        PipelineError: none of them exists.
+    """
+    named = os.environ.get("PIPELINE_DATA")
+    if named:
+        return Path(named)
+    for mount in (*KAGGLE_MOUNTS, ROOT / "data" / "raw" / "tpugraphs"):
+        if mount.is_dir():
+            return mount
+    raise PipelineError(
+        "no data: pass --data DIR (a folder that holds npz/), or set PIPELINE_DATA; "
+        "`python -m pipeline synthesize --out data/raw/synthetic` makes example data"
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        PipelineError: the file is missing or not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise PipelineError(f"{path}: cannot be read: {reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PipelineError(f"{path}: not a TOML file: {error}") from error
+
+
+def recipe_path(name_or_file: str) -> Path:
+    """Find a recipe: a path to a TOML file, or the name of one in configs/.
+
+    Raises:
+        UsageError: there is no such recipe; the known names are listed.
+    """
+    given = Path(name_or_file)
+    if given.suffix == ".toml":
+        if given.is_file():
+            return given
+        raise UsageError(f"recipe file {given}: no such file")
+    found = CONFIGS / f"{name_or_file}.toml"
+    if found.is_file():
+        return found
+    known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.toml")))
+    raise UsageError(f"recipe '{name_or_file}': no such recipe; known: {known}; or give a .toml file")
+
+
+def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of `table` with each `dotted.key=value` set; values are read as TOML.
+
+    A value that is not TOML (a bare word) is taken as a string, so `--set features.prune=config`
+    needs no quotes.
+
+    Raises:
+        UsageError: an override without '=' or whose parent key is not a table.
+    """
+    result = _copy_tables(table)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key.strip():
+            raise UsageError(f"--set {override}: expected key=value")
+        *parents, last = key.strip().split(".")
+        target = result
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                raise UsageError(f"--set {override}: '{parent}' is not a table of the recipe")
+        target[last] = _parse_value(text.strip())
+    return result
+
+
+def _copy_tables(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _copy_tables(v) if isinstance(v, dict) else v for k, v in table.items()}
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

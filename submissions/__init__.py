@@ -1,0 +1,1 @@
+"""Write, check, score, report and upload submissions."""
