@@ -1,0 +1,148 @@
+"""The official tree: which collections and splits exist, and where their files lie.
+
+    DIR/npz/layout/{xla,nlp}/{default,random}/{train,valid,test}/*.npz
+    DIR/npz/tile/xla/{train,valid,test}/*.npz
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.errors import PipelineError
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One of the dataset's five collections.
+
+    `name` is the prefix of submission IDs ("layout:xla:default"); `folder` the path below npz/.
+    """
+
+    name: str
+    folder: str
+
+    @property
+    def kind(self) -> str:
+        """Return "layout" or "tile"."""
+        return self.name.split(":", 1)[0]
+
+    @property
+    def slug(self) -> str:
+        """Return the name as a folder name: "layout-xla-default"."""
+        return self.name.replace(":", "-")
+
+
+# The order is that of the competition's sample submission.
+COLLECTIONS = tuple(
+    Collection(name, name.replace(":", "/"))
+    for name in (
+        "tile:xla",
+        "layout:xla:default",
+        "layout:xla:random",
+        "layout:nlp:default",
+        "layout:nlp:random",
+    )
+)
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """Where one graph's file lies, and which row of a submission it answers for."""
+
+    collection: Collection
+    split: str
+    name: str
+    path: Path
+
+    @property
+    def submission_id(self) -> str:
+        """Return the ID of the graph's submission row: collection, colon, file stem."""
+        return f"{self.collection.name}:{self.name}"
+
+
+def collection_named(name: str) -> Collection:
+    """Return the collection called `name`, such as "layout:xla:default".
+
+    Raises:
+        PipelineError: there is no such collection; the known names are listed.
+    """
+    for collection in COLLECTIONS:
+        if name in (collection.name, collection.slug):
+            return collection
+    known = ", ".join(collection.name for collection in COLLECTIONS)
+    raise PipelineError(f"collection '{name}': no such collection; known: {known}")
+
+
+def find_graphs(
+    data_dir: Path,
+    *,
+    collections: Sequence[Collection] = COLLECTIONS,
+    splits: Sequence[str] = SPLITS,
+) -> list[GraphFile]:
+    """List the graph files below `data_dir`, by collection, split and name.
+
+    Missing collections and splits are left out; hidden files are ignored.
+
+    Raises:
+        PipelineError: the folder is missing, has no npz/ tree, or holds no graph at all.
+    """
+    if not data_dir.is_dir():
+        raise PipelineError(f"{data_dir}: no such folder; expected one that holds npz/")
+    found = [
+        GraphFile(collection, split, path.stem, path)
+        for collection in collections
+        for split in splits
+        for path in sorted((data_dir / "npz" / collection.folder / split).glob("*.npz"))
+        if not path.name.startswith(".")
+    ]
+    if not found:
+        raise PipelineError(
+            f"{data_dir}: no graph found; expected files such as "
+            "npz/layout/xla/default/train/<graph>.npz or npz/tile/xla/train/<kernel>.npz"
+        )
+    return found
+
+
+def missing_parts(files: Sequence[GraphFile]) -> list[str]:
+    """Name each "collection/split" of the official tree that `files` has no graph of."""
+    present = {(file.collection.name, file.split) for file in files}
+    return [
+        f"{collection.name}/{split}"
+        for collection in COLLECTIONS
+        for split in SPLITS
+        if (collection.name, split) not in present
+    ]
+
+
+def duplicate_stems(files: Sequence[GraphFile]) -> list[tuple[GraphFile, GraphFile]]:
+    """Return pairs of files of one collection that share a stem across or within splits.
+
+    Submission rows and reports are keyed by collection and stem, so a repeated stem is ambiguous,
+    and a graph that is in train and in another split leaks.
+    """
+    first_by_id: dict[str, GraphFile] = {}
+    pairs = []
+    for file in files:
+        first = first_by_id.setdefault(file.submission_id, file)
+        if first is not file:
+            pairs.append((first, file))
+    return pairs
+
+
+def file_from_path(path: Path) -> GraphFile:
+    """Place one file in the tree by its parent folders' names.
+
+    Raises:
+        PipelineError: the path does not end in npz/<collection>/<split>/<name>.npz.
+    """
+    parts = path.resolve().parts
+    for collection in COLLECTIONS:
+        folder = tuple(collection.folder.split("/"))
+        if parts[-2 - len(folder) : -2] == folder and parts[-2] in SPLITS:
+            return GraphFile(collection, parts[-2], path.stem, path)
+    raise PipelineError(
+        f"{path}: cannot tell its collection from its folders; expected "
+        "…/layout/xla/default/<split>/<graph>.npz or the like, or pass --collection"
+    )
