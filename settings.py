@@ -43,7 +43,9 @@ class FrozenConfig(BaseModel):
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
             if first["type"] == "extra_forbidden":
-                raise UsageError(f"{source}: unknown key '{key}'; {_known_keys(cls, key)}") from None
+                raise UsageError(
+                    f"{source}: unknown key '{key}'; {_known_keys(cls, key)}"
+                ) from None
             raise UsageError(
                 f"{source}: key '{key}' is {first['input']!r}: {first['msg'].lower()}"
             ) from None
@@ -110,7 +112,9 @@ def recipe_path(name_or_file: str) -> Path:
     if found.is_file():
         return found
     known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.toml")))
-    raise UsageError(f"recipe '{name_or_file}': no such recipe; known: {known}; or give a .toml file")
+    raise UsageError(
+        f"recipe '{name_or_file}': no such recipe; known: {known}; or give a .toml file"
+    )
 
 
 def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

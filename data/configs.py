@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-
 class LayoutConfigs(Protocol):
     """Configs of one layout graph: c configs of k nodes with 18 layout values each."""
 

@@ -1,7 +1,7 @@
 """The official tree: which collections and splits exist, and where their files lie.
 
-    DIR/npz/layout/{xla,nlp}/{default,random}/{train,valid,test}/*.npz
-    DIR/npz/tile/xla/{train,valid,test}/*.npz
+DIR/npz/layout/{xla,nlp}/{default,random}/{train,valid,test}/*.npz
+DIR/npz/tile/xla/{train,valid,test}/*.npz
 """
 
 from collections.abc import Sequence
