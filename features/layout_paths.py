@@ -1,0 +1,84 @@
+"""Which configurable node's output reaches which configurable node with its shape unchanged.
+
+A layout chosen for a convolution's output travels through elementwise operations until another
+operation asks for a layout of its own; where the two differ the compiler inserts a copy.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graph import LayoutGraph
+from features.padding import dimension_sizes
+
+# Programs hold long chains of elementwise operations of one shape; the walk back from one
+# consumer stops after this many nodes, which keeps its cost linear in configurable nodes.
+MAX_VISITED = 64
+
+
+@dataclass(frozen=True)
+class SourceEdges:
+    """p pairs of configurable nodes, as positions in config order.
+
+    Attributes:
+        consumer: (p,) int64.
+        producer: (p,) int64.
+        bytes_share: (p,) float32 bytes of the producer's output, as a share of all pairs.
+    """
+
+    consumer: NDArray[np.int64]
+    producer: NDArray[np.int64]
+    bytes_share: NDArray[np.float32]
+
+
+def layout_sources(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> SourceEdges:
+    """Walk back from each configurable node through nodes of unchanged shape.
+
+    Args:
+        graph: the whole graph.
+        bytes_of: (n,) bytes of each node's output.
+    """
+    producers = _producers(graph.edge_index, graph.n_nodes)
+    shapes = [tuple(row) for row in dimension_sizes(graph.node_feat)]
+    position = {int(node): i for i, node in enumerate(graph.node_config_ids)}
+    pairs = [
+        (consumer, position[source])
+        for node, consumer in position.items()
+        for operand in producers[node]
+        for source in sorted(_sources(operand, producers, shapes, position))
+    ]
+    pair_array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    weights = bytes_of[graph.node_config_ids][pair_array[:, 1]]
+    share = weights / max(float(weights.sum()), 1.0)
+    return SourceEdges(pair_array[:, 0], pair_array[:, 1], share.astype(np.float32))
+
+
+def _producers(edge_index: NDArray[np.int64], n_nodes: int) -> list[list[int]]:
+    """List the operands of each node."""
+    producers: list[list[int]] = [[] for _ in range(n_nodes)]
+    for consumer, producer in edge_index.tolist():
+        producers[consumer].append(producer)
+    return producers
+
+
+def _sources(
+    start: int,
+    producers: list[list[int]],
+    shapes: list[tuple[int, ...]],
+    position: dict[int, int],
+) -> set[int]:
+    """Return the configurable nodes whose output reaches `start` with its shape unchanged."""
+    found: set[int] = set()
+    seen = {start}
+    waiting = [start]
+    while waiting and len(seen) <= MAX_VISITED:
+        node = waiting.pop(0)
+        if node in position:
+            found.add(node)
+            continue
+        for operand in producers[node]:
+            if operand not in seen and shapes[operand] == shapes[node]:
+                seen.add(operand)
+                waiting.append(operand)
+    return found
