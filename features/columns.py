@@ -6,8 +6,10 @@ window, its convolution dimension numbers, its slices and paddings, and its layo
 
 RANK_MAX = 6
 
-ELEMENT_TYPES = tuple(
-    "invalid pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64 bf16 c64 c128 tuple opaque token".split()
+FLOATS_AND_OTHERS = ("f16", "f32", "f64", "bf16", "c64", "c128", "tuple", "opaque", "token")
+ELEMENT_TYPES = (
+    *("invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
+    *FLOATS_AND_OTHERS,
 )
 # Bytes of one element, in the order of ELEMENT_TYPES; 0 for what has no elements of its own.
 ELEMENT_BYTES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)

@@ -37,7 +37,7 @@ def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
     """Compute the statistics of all configs of one kernel.
 
     steps = Π ceil(dimension / bound) over the output's dimensions; waste = steps · Π bound over
-    the output's elements. A bound of 0 (the compiler's vector has none) counts as the whole dimension;
+    the output's elements. A bound of 0 (there is none) counts as the whole dimension;
     minor_bound_share is the bound of the minor dimension over its size.
 
     Returns:
