@@ -1,0 +1,159 @@
+"""Turn the project and one recipe into a folder that Kaggle accepts as a script kernel.
+
+The kernel has no internet. Kaggle's image lacks torch-geometric: attach a dataset whose name ends
+in `-wheels` and holds its wheel (`pip download --no-deps torch-geometric`), through
+`dataset_sources`.
+"""
+
+import base64
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+import settings
+from data.atomic import write_text
+from data.errors import PipelineError, UsageError
+from kernels.archive import collect_files, pack, refuse_secrets
+from kernels.metadata import METADATA_FILE, T4, KernelMetadata, check_title, slug_of
+
+# Modules that Kaggle's image may lack, and the distribution that brings each.
+REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
+
+SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
+_INPUT_ROOT = Path("/kaggle/input")
+_TEMPLATE = Path(__file__).parent / "templates" / "run_pipeline.py"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KernelFolder:
+    """What a build has written."""
+
+    folder: Path
+    script: Path
+    metadata: Path
+    kernel_id: str
+    script_bytes: int
+    embedded_files: int
+
+
+def build(
+    recipe_name: str,
+    recipe_table: Mapping[str, Any],
+    out: Path,
+    *,
+    root: Path = settings.ROOT,
+    owner: str = "",
+    gpu: bool = True,
+    dataset_sources: Sequence[str] = (),
+    kernel_sources: Sequence[str] = (),
+    model_sources: Sequence[str] = (),
+    required_modules: Mapping[str, str] = REQUIRED_MODULES,
+) -> KernelFolder:
+    """Write a kernel that runs `recipe_table` on Kaggle to `out`: a script and its metadata.
+
+    The same tree and arguments give the same bytes.
+
+    Args:
+        recipe_name: names the kernel and its recipe, such as "cpu".
+        recipe_table: the recipe, overrides applied; None values are not TOML and are refused.
+        out: the folder; files of an earlier build are replaced.
+        root: the project to embed.
+        owner: the Kaggle user; left out, the push fills in whoever is logged in.
+        gpu: run on a T4, else without an accelerator.
+        dataset_sources: "owner/slug" of the datasets to attach; likewise the kernel and model ones.
+        required_modules: module to distribution, installed from attached wheels where missing.
+
+    Raises:
+        UsageError: a recipe name that cannot name a kernel.
+        PipelineError: an incomplete project, a credential among the files, a script above
+            Kaggle's limit, or `out` cannot be written.
+    """
+    title = f"Fast or slow {_checked_name(recipe_name).replace('_', ' ').replace('.', ' ')}"
+    check_title(title)
+    recipe_file = f"configs/{recipe_name}.toml"
+    files = {**collect_files(root), recipe_file: _recipe_text(recipe_name, recipe_table)}
+    refuse_secrets(files)
+    script = render_script(pack(files), recipe_file, required_modules)
+    script_bytes = len(script.encode())
+    _refuse_oversize(recipe_name, script_bytes, files)
+
+    slug = slug_of(title)
+    metadata = KernelMetadata(
+        id=f"{owner}/{slug}" if owner else slug,
+        title=title,
+        code_file=f"{slug}.py",
+        enable_gpu=gpu,
+        machine_shape=T4 if gpu else "",
+        dataset_sources=list(dataset_sources),
+        kernel_sources=list(kernel_sources),
+        model_sources=list(model_sources),
+    )
+    write_text(out / metadata.code_file, script)
+    write_text(out / METADATA_FILE, metadata.to_json())
+    if not any(source.endswith("-wheels") for source in dataset_sources):
+        _logger.warning(
+            "no attached dataset is named …-wheels; Kaggle's image lacks %s: attach one with it",
+            ", ".join(required_modules.values()),
+        )
+    return KernelFolder(
+        folder=out,
+        script=out / metadata.code_file,
+        metadata=out / METADATA_FILE,
+        kernel_id=metadata.id,
+        script_bytes=script_bytes,
+        embedded_files=len(files),
+    )
+
+
+def render_script(packed: bytes, recipe_file: str, required_modules: Mapping[str, str]) -> str:
+    """Return the kernel's script around the zip archive `packed`."""
+    mounts = [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS]
+    values = {
+        "@RECIPE@": recipe_file,
+        '["@MOUNTS@"]': json.dumps(mounts),
+        '["@REQUIRED@"]': json.dumps([f"{key}={value}" for key, value in required_modules.items()]),
+        "@ARCHIVE_SHA256@": hashlib.sha256(packed).hexdigest(),
+        "@ARCHIVE@": base64.encodebytes(packed).decode(),
+    }
+    script = _TEMPLATE.read_text(encoding="utf-8")
+    for placeholder, value in values.items():
+        script = script.replace(placeholder, value)
+    return script
+
+
+def _checked_name(recipe_name: str) -> str:
+    if re.fullmatch(r"[a-z0-9]+([._-][a-z0-9]+)*", recipe_name) is None:
+        raise UsageError(
+            f"recipe name '{recipe_name}': expected small letters and digits, joined by - _ or . : "
+            "the kernel's file is named after it"
+        )
+    return recipe_name
+
+
+def _recipe_text(recipe_name: str, recipe_table: Mapping[str, Any]) -> bytes:
+    try:
+        return tomli_w.dumps(recipe_table).encode()
+    except TypeError as error:
+        raise PipelineError(
+            f"recipe '{recipe_name}': cannot be written as TOML: {error}; leave such keys out"
+        ) from error
+
+
+def _refuse_oversize(recipe_name: str, script_bytes: int, files: Mapping[str, bytes]) -> None:
+    if script_bytes <= SOURCE_LIMIT_BYTES:
+        return
+    largest = sorted(files, key=lambda name: len(files[name]), reverse=True)[:3]
+    named = ", ".join(f"{name} ({len(files[name])} bytes)" for name in largest)
+    raise PipelineError(
+        f"kernel of recipe '{recipe_name}': the script has {script_bytes} bytes; Kaggle takes "
+        f"{SOURCE_LIMIT_BYTES}; its largest files before compression: {named}"
+    )

@@ -1,0 +1,120 @@
+"""What the Kaggle client raises, as one line for the user: the only place that knows its kinds."""
+
+import json
+from collections.abc import Iterator
+
+from data.errors import PipelineError
+
+# What a status means and what to do about it; "{wait}" is filled from the Retry-After header.
+_ADVICE = {
+    400: "Kaggle refused the request; expected valid names and, for an upload, a submission left "
+    "for today",
+    401: "Kaggle does not accept these credentials; make a new token in the account's settings "
+    "and set it again",
+    403: "the account may not do this; accept the competition's rules on its page, and check "
+    "that the token allows it",
+    404: "Kaggle knows no such thing; check the competition's or kernel's name, and that it is "
+    "still open",
+    429: "too many requests; wait {wait} and run the command again",
+}
+_SERVER_FAULT = "Kaggle's server failed; try again in a few minutes"
+_OTHER = "Kaggle refused the request"
+_UNREACHED = "cannot reach Kaggle"
+_LONGEST_QUOTE = 200  # characters of a server's message; longer ones are web pages
+
+
+def explain(error: BaseException, action: str, *, in_doubt: str = "") -> PipelineError:
+    """Return the one-line error for what the client raised while doing `action`.
+
+    `in_doubt` is added where it is unknown whether Kaggle acted on the request: a dropped
+    connection, a server fault, an answer that cannot be read. The line may still quote a secret
+    that the server or the client echoed: the caller redacts it.
+    """
+    doubt = f"; {in_doubt}" if in_doubt else ""
+    answer = _http_answer(error)
+    if answer is not None:
+        status, retry_after, said = answer
+        advice = _ADVICE.get(status, _SERVER_FAULT if status >= 500 else _OTHER)
+        advice = advice.format(wait=_waiting_time(retry_after))
+        quoted = f"; Kaggle says: {said}" if said else ""
+        unknown = doubt if status >= 500 else ""
+        return PipelineError(f"{action}: HTTP {status}: {advice}{quoted}{unknown}")
+    network = _network_fault(error)
+    if network:
+        unknown = "" if network.startswith(_UNREACHED) else doubt
+        return PipelineError(
+            f"{action}: {network}; check the network and proxy settings and try again{unknown}"
+        )
+    name = type(error).__name__
+    return PipelineError(
+        f"{action}: the Kaggle client failed: {name}: {one_line(str(error))}{doubt}"
+    )
+
+
+def one_line(text: str) -> str:
+    """Return `text` on one line, cut to a quotable length."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST_QUOTE else f"{flat[:_LONGEST_QUOTE]}…"
+
+
+def _waiting_time(retry_after: str) -> str:
+    """Word a Retry-After header: a number of seconds, or a date."""
+    if not retry_after:
+        return "a few minutes"
+    return f"{retry_after} seconds" if retry_after.isdigit() else f"until {one_line(retry_after)}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and those it was raised from: the client hides some behind ValueError."""
+    current: BaseException | None = error
+    seen: set[int] = set()
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _http_answer(error: BaseException) -> tuple[int, str, str] | None:
+    """Return status, Retry-After and message of the refusal behind `error`, if there is one."""
+    from requests.exceptions import HTTPError
+
+    for link in _chain(error):
+        # A refused Response is falsy, so it is compared with None.
+        if isinstance(link, HTTPError) and link.response is not None:
+            response = link.response
+            body = _json_object(response.text)
+            status: int = response.status_code
+            code, said = body.get("code"), body.get("message")
+            if status < 400 and isinstance(code, int):
+                status = code  # some refusals come as a 200 whose body holds the status
+            quoted = one_line(said) if isinstance(said, str) else ""
+            return status, response.headers.get("Retry-After", ""), quoted
+    return None
+
+
+def _json_object(text: str) -> dict[str, object]:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _network_fault(error: BaseException) -> str:
+    """Name the kind of network fault behind `error`; "" if it is of another kind."""
+    from requests.exceptions import ConnectionError as NoConnection
+    from requests.exceptions import SSLError, Timeout
+
+    for link in _chain(error):
+        if isinstance(link, SSLError):
+            return f"{_UNREACHED}: its certificate was not accepted"
+        if isinstance(link, Timeout):
+            return "Kaggle did not answer in time"
+        if isinstance(link, NoConnection | ConnectionError):
+            text = str(link)
+            if "refused" in text:
+                return f"{_UNREACHED}: connection refused"
+            if "resolve" in text:
+                return f"{_UNREACHED}: its host name does not resolve"
+            return "the connection to Kaggle was dropped"
+    return ""

@@ -1,0 +1,98 @@
+"""kernel-metadata.json: what Kaggle is told about a kernel, every field of it."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from data.errors import PipelineError, UsageError
+
+METADATA_FILE = "kernel-metadata.json"
+
+# Kaggle's name of its pair of T4 cards. Without a name a P100 is lent, which the current torch
+# wheels no longer support.
+T4 = "NvidiaTeslaT4"
+
+_SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
+
+
+@dataclass(frozen=True)
+class KernelMetadata:
+    """The fields that the client reads, in the order in which they are written."""
+
+    id: str  # "owner/slug", or "slug": the owner is then filled in at the push
+    title: str
+    code_file: str
+    language: str = "python"
+    kernel_type: str = "script"
+    is_private: bool = True
+    enable_gpu: bool = True
+    enable_tpu: bool = False
+    enable_internet: bool = False
+    machine_shape: str = T4
+    keywords: Sequence[str] = ()
+    dataset_sources: Sequence[str] = ()
+    competition_sources: Sequence[str] = ("predict-ai-model-runtime",)
+    kernel_sources: Sequence[str] = ()
+    model_sources: Sequence[str] = ()
+    docker_image: str | None = None
+    docker_image_pinning_type: str = "original"  # later versions of the kernel keep the image
+
+    def to_json(self) -> str:
+        """Return the file's text."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+
+def slug_of(title: str) -> str:
+    """Return the slug that Kaggle makes of a title; the kernel's id must end in it.
+
+    >>> slug_of("Fast or slow: cpu_small")
+    'fast-or-slow-cpu-small'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def check_title(title: str) -> None:
+    """Refuse a title that Kaggle would refuse.
+
+    Raises:
+        UsageError: it is too short or too long.
+    """
+    if not _SHORTEST_TITLE <= len(title) <= _LONGEST_TITLE:
+        raise UsageError(
+            f"kernel title '{title}': {len(title)} characters; expected {_SHORTEST_TITLE} to "
+            f"{_LONGEST_TITLE}; give another title"
+        )
+
+
+def read_metadata(folder: Path) -> dict[str, object]:
+    """Read a kernel folder's metadata and check what the client would only print about.
+
+    Raises:
+        PipelineError: the file is missing or not a JSON object, its source is missing, or the
+            title and the id do not belong together.
+    """
+    path = folder / METADATA_FILE
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PipelineError(
+            f"{path}: cannot be read: {error.strerror}; expected a folder that kernel build wrote"
+        ) from error
+    except ValueError as error:
+        raise PipelineError(f"{path}: not a JSON file: {error}") from error
+    if not isinstance(table, dict):
+        raise PipelineError(f"{path}: expected a JSON object; build the kernel again")
+    for key in ("id", "title", "code_file"):
+        if not isinstance(table.get(key), str) or not table[key]:
+            raise PipelineError(f"{path}: key '{key}' is missing; expected a text")
+    expected = slug_of(table["title"])
+    if table["id"].rpartition("/")[2] != expected:
+        raise PipelineError(
+            f"{path}: id '{table['id']}' does not belong to title '{table['title']}'; expected it "
+            f"to end in '{expected}'"
+        )
+    if not (folder / table["code_file"]).is_file():
+        raise PipelineError(f"{folder / table['code_file']}: no such file; build the kernel again")
+    return table

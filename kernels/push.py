@@ -1,0 +1,102 @@
+"""Send a built kernel to Kaggle, where it starts to run, and ask how it fares."""
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.errors import PipelineError
+from kernels.client_errors import one_line
+from kernels.credentials import kaggle_session
+from kernels.metadata import METADATA_FILE, read_metadata
+
+_IN_DOUBT = (
+    "the kernel may have started: look at `python -m pipeline kernel status` before pushing it "
+    "again"
+)
+
+
+@dataclass(frozen=True)
+class KernelVersion:
+    """A version of a kernel that Kaggle has accepted and runs."""
+
+    kernel_id: str  # "owner/slug"
+    version: int
+    url: str
+
+
+@dataclass(frozen=True)
+class KernelStatus:
+    """How the latest run of a kernel fares."""
+
+    kernel_id: str
+    state: str  # "queued", "running", "complete", "error", "cancel_requested", …
+    failure_message: str
+
+
+def push(folder: Path) -> KernelVersion:
+    """Send the kernel in `folder`, which `kernels.build` wrote, as a new version; it starts to run.
+
+    Raises:
+        PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
+            refuses, or one whose attached sources it does not know.
+    """
+    metadata = read_metadata(folder)
+    with kaggle_session(f"push kernel {folder}", in_doubt=_IN_DOUBT) as session:
+        kernel_id = str(metadata["id"])
+        if "/" not in kernel_id:
+            kernel_id = f"{session.username}/{kernel_id}"
+        with tempfile.TemporaryDirectory(prefix="kernel-push-") as copy:
+            _copy_with_owner(folder, metadata, kernel_id, Path(copy))
+            answer = session.api.kernels_push(copy)
+        _refuse_partial(kernel_id, answer)
+        return KernelVersion(kernel_id, int(answer.version_number), answer.url)
+
+
+def status(kernel_id: str) -> KernelStatus:
+    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
+
+    Raises:
+        PipelineError: missing or refused credentials, no such kernel, no connection.
+    """
+    with kaggle_session(f"status of kernel {kernel_id}") as session:
+        full_id = kernel_id if "/" in kernel_id else f"{session.username}/{kernel_id}"
+        answer = session.api.kernels_status(full_id)
+        return KernelStatus(full_id, answer.status.name.lower(), answer.failure_message)
+
+
+def _copy_with_owner(
+    folder: Path, metadata: dict[str, object], kernel_id: str, target: Path
+) -> None:
+    """Copy the kernel to where its id can be completed: the built folder stays as it is."""
+    code_file = str(metadata["code_file"])
+    shutil.copyfile(folder / code_file, target / Path(code_file).name)
+    completed = {**metadata, "id": kernel_id, "code_file": Path(code_file).name}
+    (target / METADATA_FILE).write_text(json.dumps(completed), encoding="utf-8")
+
+
+def _refuse_partial(kernel_id: str, answer: Any) -> None:
+    """Turn a refusal that came as a value into an error."""
+    if answer is None or answer.error:
+        said = one_line(answer.error) if answer is not None else "nothing"
+        raise PipelineError(
+            f"kernel {kernel_id}: Kaggle refused it: {said}; correct the recipe or the sources, "
+            "build it again, then push"
+        )
+    unknown = [
+        f"{kind} sources {', '.join(names)}"
+        for kind, names in (
+            ("dataset", answer.invalid_dataset_sources),
+            ("competition", answer.invalid_competition_sources),
+            ("kernel", answer.invalid_kernel_sources),
+            ("model", answer.invalid_model_sources),
+        )
+        if names
+    ]
+    if unknown:
+        raise PipelineError(
+            f"kernel {kernel_id}: version {answer.version_number} runs without {'; '.join(unknown)}"
+            ": Kaggle does not know them or the account may not read them; correct and push again"
+        )

@@ -1,0 +1,64 @@
+"""The fake Kaggle server as a fixture, and a small project to build kernels from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernels.archive import PACKAGES
+from tests.fake_kaggle import FakeKaggle, clear_credentials, running_fake_kaggle
+
+# Stands in for the real command line: takes the same arguments, writes the same file.
+PIPELINE = """
+import argparse, json, pathlib
+from {module} import {name} as MARKER
+
+parser = argparse.ArgumentParser()
+parser.add_argument("command")
+for name in ("--recipe", "--data", "--out"):
+    parser.add_argument(name, type=pathlib.Path)
+given = parser.parse_args()
+given.out.mkdir(parents=True)
+(given.out / "seen.json").write_text(json.dumps({
+    "command": given.command,
+    "marker": str(MARKER),
+    "recipe": given.recipe.read_text(),
+    "data": str(given.data),
+    "code": str(pathlib.Path(__file__).parent),
+}))
+graphs = sorted((given.data / "npz").glob("*.npz"))
+rows = "".join(f"tile:xla:{graph.stem},0;1;2\\n" for graph in graphs)
+(given.out / "submission.csv").write_text("ID,TopConfigs\\n" + rows)
+"""
+
+
+def stand_in_pipeline(module: str, name: str) -> str:
+    """Return a pipeline.py that imports one name of the embedded packages and reports it."""
+    return PIPELINE.replace("{module}", module).replace("{name}", name)
+
+
+@pytest.fixture
+def fake_kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeKaggle]:
+    with running_fake_kaggle(monkeypatch, tmp_path / "home") as server:
+        yield server
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    clear_credentials(monkeypatch, home)
+    return home
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of the real shape whose pipeline writes a submission at once."""
+    root = tmp_path / "project"
+    for package in PACKAGES:
+        (root / package).mkdir(parents=True)
+        if package != "configs":
+            (root / package / "__init__.py").write_text("")
+    (root / "pipeline.py").write_text(stand_in_pipeline("features.marker", "MARKER"))
+    (root / "settings.py").write_text("")
+    (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
+    return root
