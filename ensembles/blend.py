@@ -1,0 +1,84 @@
+"""Many models' scores of the same configs, made into one.
+
+Scores of different models have different scales, so each model's are first brought to 0..1 within
+each graph: by minimum and maximum (which beat rank averaging and Borda counts in published
+experience), or by rank. Members are joined by config content, never by row number.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import polars as pl
+
+from data.errors import PipelineError
+
+
+def minmax(score: pl.Expr) -> pl.Expr:
+    """Bring scores to 0..1; scores that are all equal become 0."""
+    span = score.max() - score.min()
+    return pl.when(span > 0).then((score - score.min()) / span).otherwise(0.0)
+
+
+def rank_share(score: pl.Expr) -> pl.Expr:
+    """Bring scores to 0..1 by average rank; a single config gets 0."""
+    last = (pl.len() - 1).clip(lower_bound=1)
+    return (score.rank("average") - 1) / last
+
+
+METHODS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
+    "minmax-mean": minmax,
+    "rank-mean": rank_share,
+}
+
+
+def blend(
+    members: Mapping[str, pl.DataFrame],
+    *,
+    method: str,
+    weights: Mapping[str, float],
+) -> pl.DataFrame:
+    """Average the members' scores, each scaled within its graph.
+
+    Args:
+        members: scores as of models.predict, by member name.
+        method: one of METHODS.
+        weights: per member; need not sum to 1.
+
+    Returns:
+        Scores in the first member's row order, lower = faster.
+
+    Raises:
+        PipelineError: a member lacks configs of another, or all weights are 0.
+    """
+    total = sum(weights[name] for name in members)
+    if total <= 0:
+        raise PipelineError("blend: all weights are 0; expected one above 0")
+    names = list(members)
+    result = members[names[0]].select("graph", "config", "config_hash")
+    keys = ["graph", "config_hash"]
+    for name in names:
+        scaled = members[name].with_columns(
+            METHODS[method](pl.col("score").cast(pl.Float64)).over("graph").alias(name)
+        )
+        per_config = scaled.group_by(keys).agg(pl.col(name).mean())
+        result = result.join(per_config, on=keys, how="left", maintain_order="left")
+    lacking = [name for name in names if result[name].null_count()]
+    if lacking:
+        graph = result.filter(pl.col(lacking[0]).is_null())["graph"][0]
+        raise PipelineError(
+            f"blend: member {lacking[0]} has no score for some configs of graph {graph}; "
+            "expected all members to have scored the same data"
+        )
+    mean = pl.sum_horizontal(pl.col(name) * (weights[name] / total) for name in names)
+    return result.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
+
+
+def member_weights(
+    members: Sequence[str], weights_by_model: Mapping[str, float]
+) -> dict[str, float]:
+    """Give each member its model's weight, 1 where the recipe names none.
+
+    Args:
+        members: "<model>-seed<number>".
+        weights_by_model: the recipe's blend.weights.
+    """
+    return {name: weights_by_model.get(name.rsplit("-seed", 1)[0], 1.0) for name in members}

@@ -1,0 +1,154 @@
+"""The layout GNN: GraphSAGE over the pruned program with attention across configs.
+
+Pruning, one embedding shared by node layouts and config layouts, channel attention and
+cross-config attention follow the competition's winning solution (TGraph). Different here: tensors
+are node-major, the first layer is split into a part per node and a part per config, norms are per
+node and config, and the attention is exact over all configs however they are cut into chunks.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from data.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
+from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
+from models.layers import SageBlock
+from models.layout_inputs import LayoutInputs
+from models.recipe import CrossConfigSageConfig
+
+N_OPCODES = 256
+
+
+class CrossConfigSage(nn.Module):
+    """Score configs of one graph; lower = faster.
+
+    Shapes: m kept nodes, c configs, k configurable nodes, h channels.
+
+    Args:
+        config: widths and depth.
+    """
+
+    def __init__(self, config: CrossConfigSageConfig) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
+        # One table for "which dimension stands here", for node layouts and config layouts alike.
+        self.layout = nn.Embedding(N_SYMBOLS, config.layout_width)
+        layout_width = VALUES_PER_TENSOR * config.layout_width
+        self.node = nn.Linear(N_NODE_FEATURES + config.opcode_width + layout_width, hidden)
+        self.tensor_roles = nn.Linear(N_TENSORS * layout_width, hidden)
+        self.blocks: Sequence[SageBlock] = nn.ModuleList(  # type: ignore[assignment]
+            SageBlock(
+                hidden,
+                channel_reduction=config.channel_reduction,
+                cross_config=config.cross_config,
+            )
+            for _ in range(config.blocks)
+        )
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Sequential(
+            nn.Linear(3 * hidden, hidden), nn.GELU(), nn.Linear(hidden, 1, bias=False)
+        )
+        self.known_opcode: Tensor
+        self.register_buffer("known_opcode", torch.ones(N_OPCODES, dtype=torch.bool))
+
+    def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
+        """Remember which opcodes training has; all others share the embedding of "unknown"."""
+        self.known_opcode.zero_()
+        self.known_opcode[torch.from_numpy(opcodes.astype(np.int64))] = True
+
+    def nodes(self, inputs: LayoutInputs) -> Tensor:
+        """Embed what all configs share; (m, 1, h)."""
+        opcode = inputs.opcode * self.known_opcode[inputs.opcode]
+        parts = [inputs.node_feat, self.opcode(opcode), self.layout(inputs.layout).flatten(1)]
+        return self.node(torch.cat(parts, dim=1))[:, None, :]
+
+    def settings(self, symbols: Tensor) -> Tensor:
+        """Embed configs (c, k, 18) int64; (k, c, h).
+
+        The layouts' embedding and the linear layer behind it are one table of 18 · 7 rows, so a
+        config is a sum of 18 of its rows and the wide (c, k, 18·w) tensor never exists.
+        """
+        width = self.layout.embedding_dim
+        weight = self.tensor_roles.weight.view(-1, N_LAYOUT_VALUES, width)  # (h, 18, w)
+        table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(0, 1)
+        offsets = torch.arange(N_LAYOUT_VALUES, device=symbols.device) * N_SYMBOLS
+        rows = (symbols + offsets).transpose(0, 1)  # (k, c, 18)
+        summed = nn.functional.embedding_bag(rows.flatten(0, 1), table, mode="sum")
+        return summed.view(*rows.shape[:2], -1) + self.tensor_roles.bias
+
+    def embed(self, inputs: LayoutInputs, symbols: Tensor) -> Tensor:
+        """Join nodes and configs; (m, c, h)."""
+        nodes = self.nodes(inputs).expand(-1, len(symbols), -1)
+        return nodes.index_add(0, inputs.config_ids, self.settings(symbols))
+
+    def forward(
+        self, inputs: LayoutInputs, symbols: Tensor, normalisers: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Score configs.
+
+        Args:
+            inputs: the graph.
+            symbols: (c, k, 18) int64 configs as embedding rows.
+            normalisers: one (m, 1, h) per block, see CrossConfigAttention; where there are none,
+                each block takes the configs at hand for all there are.
+
+        Returns:
+            (c,) float32 scores, lower = faster.
+        """
+        x = self.embed(inputs, symbols)
+        for i, block in enumerate(self.blocks):
+            x = block(x, inputs.neighbours, normalisers[i] if normalisers else None)
+        x = self.norm(x)
+        pooled = [x.mean(dim=0), x.amax(dim=0), x[inputs.config_ids].mean(dim=0)]
+        return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+
+    def attention_logits(
+        self, inputs: LayoutInputs, symbols: Tensor, normalisers: Sequence[Tensor]
+    ) -> Tensor:
+        """Return x / T, (m, c, h), of the first block that has no normaliser yet."""
+        x = self.embed(inputs, symbols)
+        for block, normaliser in zip(self.blocks, normalisers, strict=False):
+            x = block(x, inputs.neighbours, normaliser)
+        block = self.blocks[len(normalisers)]
+        assert block.configs is not None
+        return block.configs.logits(block.messages(x, inputs.neighbours))
+
+
+@torch.inference_mode()
+def score_all(
+    model: CrossConfigSage, inputs: LayoutInputs, *, chunk_configs: int
+) -> NDArray[np.float32]:
+    """Score every config of a graph in bounded memory, exactly.
+
+    Block by block, one pass over the configs gathers the attention's normaliser over all of them;
+    a last pass scores. With b blocks that is b + 1 passes, the first of them short; memory grows
+    with `chunk_configs`, not with c. Equal configs get equal scores, since only distinct ones are
+    scored.
+
+    Args:
+        model: trained, in evaluation mode.
+        inputs: the graph.
+        chunk_configs: how many configs are in memory at once.
+
+    Returns:
+        (c,) float32 scores, lower = faster.
+    """
+    n_distinct = len(inputs.first)
+    chunks = np.array_split(np.arange(n_distinct), max(1, -(-n_distinct // chunk_configs)))
+    attends = all(block.configs is not None for block in model.blocks)
+    normalisers: list[Tensor] = []
+    # With all configs in one chunk, each block sees them all: one pass is enough.
+    while attends and len(chunks) > 1 and len(normalisers) < len(model.blocks):
+        total: Tensor | None = None
+        for chunk in chunks:
+            logits = model.attention_logits(inputs, inputs.symbols(chunk), normalisers)
+            part = torch.logsumexp(logits, dim=1, keepdim=True)
+            total = part if total is None else torch.logaddexp(total, part)
+        assert total is not None
+        normalisers.append(total - np.log(n_distinct))
+    scores = [model(inputs, inputs.symbols(chunk), normalisers) for chunk in chunks]
+    return torch.cat(scores).numpy()[inputs.group]

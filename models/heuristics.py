@@ -1,0 +1,47 @@
+"""Rankings without training, for data that nothing can be learned from.
+
+They are the fallback of last resort, named in the report wherever they are used.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.distinct import distinct_configs
+from data.graph import Graph, LayoutGraph
+from features.layout_statistics import LAYOUT_STATISTICS
+from features.tile_statistics import TILE_STATISTICS
+from models.boosting import graph_statistics
+
+
+@dataclass(frozen=True)
+class FewestCopies:
+    """Layouts: fewest copied bytes along edges plus least padding is fastest."""
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of a layout graph; (c,) float32, lower = faster."""
+        assert isinstance(graph, LayoutGraph)
+        first, group = distinct_configs(graph)
+        statistics = graph_statistics(graph, first)
+        copies = statistics[:, LAYOUT_STATISTICS.index("copied_bytes_share")]
+        padding = statistics[:, LAYOUT_STATISTICS.index("log_padding")]
+        return (copies + padding)[group]
+
+
+@dataclass(frozen=True)
+class FewestSteps:
+    """Tiles: fewest steps over the output is fastest; among equals, the largest kernel tile."""
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of a kernel; (c,) float32, lower = faster."""
+        statistics = graph_statistics(graph, np.arange(graph.n_configs))
+        steps = statistics[:, TILE_STATISTICS.index("log_steps")]
+        volume = statistics[:, TILE_STATISTICS.index("log_kernel_bounds_product")]
+        return steps - np.float32(1e-3) * volume
+
+
+HEURISTICS: dict[str, FewestCopies | FewestSteps] = {
+    "layout": FewestCopies(),
+    "tile": FewestSteps(),
+}

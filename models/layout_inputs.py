@@ -1,0 +1,75 @@
+"""One layout graph as the layout GNN reads it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.configs import LayoutConfigs
+from data.distinct import distinct_configs, group_means
+from data.graph import LayoutGraph
+from features.columns import MINOR_TO_MAJOR
+from features.layout_codes import layout_symbols
+from features.node_features import NodeScaler
+from features.padding import minor_to_major
+from features.pruning import prune
+from models.layers import Neighbours
+
+
+@dataclass(frozen=True)
+class LayoutInputs:
+    """A pruned graph as tensors, and its distinct configs; m kept nodes.
+
+    Attributes:
+        node_feat: (m, 140) float32 scaled; the layout columns are 0, they are embedded instead.
+        opcode: (m,) int64.
+        layout: (m, 6) int64 embedding rows of each node's own layout, "no dimension" included.
+        config_ids: (k,) int64 configurable nodes among the kept ones.
+        neighbours: the kept edges.
+        configs: all configs by row.
+        first: (u,) int64 the first row of each distinct config.
+        group: (c,) int64 which distinct config a row is.
+        runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
+    """
+
+    node_feat: Tensor
+    opcode: Tensor
+    layout: Tensor
+    config_ids: Tensor
+    neighbours: Neighbours
+    configs: LayoutConfigs
+    first: NDArray[np.int64]
+    group: NDArray[np.int64]
+    runtime_ns: NDArray[np.float64]
+
+    def symbols(self, distinct: NDArray[np.int64]) -> Tensor:
+        """Return the distinct configs at positions `distinct` (r,) as (r, k, 18) int64 rows."""
+        return torch.from_numpy(layout_symbols(self.configs.rows(self.first[distinct])))
+
+
+def layout_inputs(graph: LayoutGraph, *, rule: str, scaler: NodeScaler) -> LayoutInputs:
+    """Prune and scale a graph and group its equal configs.
+
+    Args:
+        graph: as read.
+        rule: pruning rule, see features.pruning.
+        scaler: learned on the train split.
+    """
+    pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
+    node_feat = graph.node_feat[pruned.kept]
+    scaled = scaler(node_feat)
+    scaled[:, MINOR_TO_MAJOR] = 0
+    first, group = distinct_configs(graph)
+    return LayoutInputs(
+        node_feat=torch.from_numpy(scaled),
+        opcode=torch.from_numpy(graph.node_opcode[pruned.kept].astype(np.int64)),
+        layout=torch.from_numpy(layout_symbols(minor_to_major(node_feat))),
+        config_ids=torch.from_numpy(pruned.config_ids),
+        neighbours=Neighbours(torch.from_numpy(pruned.edge_index), len(pruned.kept)),
+        configs=graph.configs,
+        first=first,
+        group=group,
+        runtime_ns=group_means(graph.runtime_ns, group),
+    )

@@ -1,0 +1,135 @@
+"""Train and load the layout GNN."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from data.graph import Graph, LayoutGraph
+from data.read import read_layout
+from data.tree import GraphFile
+from features.node_features import NodeScaler, fit_node_scaler
+from features.pruning import prune
+from models.cross_config_sage import CrossConfigSage, score_all
+from models.engine import StepLoss, fit, prepare_torch
+from models.jobs import TrainJob
+from models.layout_inputs import LayoutInputs, layout_inputs
+from models.losses import LOSSES
+from models.recipe import CrossConfigSageConfig, Recipe
+from models.train_set import RecentlyUsed
+from models.weights import load_tensors, load_weights, save_tensors
+
+WEIGHTS = "model.safetensors"
+# Pruned graphs and int8 configs kept between steps; graphs beyond this are read again.
+CACHE_BYTES = 2 << 30
+
+
+@dataclass(frozen=True)
+class LayoutTask:
+    """Ranks a sample of one graph's distinct configs per step.
+
+    Attributes:
+        files: train graphs that a ranker can learn from.
+        inputs: makes or finds the tensors of a graph.
+        config: the model's configuration.
+    """
+
+    files: tuple[GraphFile, ...]
+    inputs: RecentlyUsed[LayoutInputs]
+    config: CrossConfigSageConfig
+
+    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+        """Mean loss over `graphs_per_step` random graphs, `configs_per_step` configs of each."""
+        n_graphs = min(self.config.graphs_per_step, len(self.files))
+        chosen = [self.files[i] for i in rng.permutation(len(self.files))[:n_graphs]]
+        losses = []
+        for file in chosen:
+            inputs = self.inputs(file)
+            sample = rng.permutation(len(inputs.first))[: self.config.configs_per_step]
+            scores = model(inputs, inputs.symbols(sample))
+            runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
+            losses.append(LOSSES[self.config.loss](scores, runtime_ns))
+        return StepLoss(torch.stack(losses).mean(), ", ".join(file.name for file in chosen))
+
+
+def train_layout(job: TrainJob) -> None:
+    """Train the layout GNN and write its weights with all it needs to read graphs.
+
+    Raises:
+        PipelineError: a damaged file, a loss that is not finite, no space.
+    """
+    recipe, config = job.recipe, job.recipe.cross_config_sage
+    prepare_torch(seed=job.seed, threads=recipe.threads)
+    scaler, opcodes = _learn_nodes(job)
+
+    def make(file: GraphFile) -> LayoutInputs:
+        return layout_inputs(read_layout(file), rule=recipe.features.prune, scaler=scaler)
+
+    model = CrossConfigSage(config)
+    model.set_known_opcodes(opcodes)
+    cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
+    task = LayoutTask(tuple(job.files), cache, config)
+    fit(model, task, config.training, seed=job.seed, run_dir=job.run_dir, progress=job.progress)
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors["nodes.shift"] = torch.from_numpy(scaler.shift)
+    tensors["nodes.factor"] = torch.from_numpy(scaler.factor)
+    save_tensors(job.run_dir / WEIGHTS, tensors, {"scaling": scaler.scaling})
+
+
+def _learn_nodes(job: TrainJob) -> tuple[NodeScaler, NDArray[np.uint8]]:
+    """Learn the scaling, and which opcodes occur, from the kept nodes of the train graphs."""
+    features = job.recipe.features
+    opcodes = set[int]()
+
+    def kept_feats() -> Iterator[NDArray[np.float32]]:
+        for file in job.files:
+            graph = read_layout(file)
+            pruned = prune(features.prune, graph.edge_index, graph.n_nodes, graph.node_config_ids)
+            opcodes.update(graph.node_opcode[pruned.kept].tolist())
+            yield graph.node_feat[pruned.kept]
+
+    scaler = fit_node_scaler(kept_feats(), scaling=features.scaling)
+    return scaler, np.asarray(sorted(opcodes), dtype=np.uint8)
+
+
+def _bytes(inputs: LayoutInputs) -> int:
+    configs = inputs.configs.n_configs * inputs.configs.n_configurable * 18
+    return configs + inputs.node_feat.nbytes
+
+
+@dataclass(frozen=True)
+class LayoutRanker:
+    """A trained layout GNN."""
+
+    model: CrossConfigSage
+    scaler: NodeScaler
+    recipe: Recipe
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of a layout graph; (c,) float32, lower = faster."""
+        assert isinstance(graph, LayoutGraph)
+        inputs = layout_inputs(graph, rule=self.recipe.features.prune, scaler=self.scaler)
+        chunk_configs = self.recipe.cross_config_sage.inference_configs
+        return score_all(self.model, inputs, chunk_configs=chunk_configs)
+
+
+def load_layout(run_dir: Path, recipe: Recipe) -> LayoutRanker:
+    """Load what `train_layout` wrote.
+
+    Raises:
+        PipelineError: the weights are missing, damaged or of another model.
+    """
+    prepare_torch(seed=0, threads=recipe.threads)
+    tensors, facts = load_tensors(run_dir / WEIGHTS)
+    scaler = NodeScaler(
+        str(facts["scaling"]),
+        tensors.pop("nodes.shift").numpy(),
+        tensors.pop("nodes.factor").numpy(),
+    )
+    model = CrossConfigSage(recipe.cross_config_sage)
+    load_weights(model, tensors, run_dir / WEIGHTS)
+    return LayoutRanker(model.eval(), scaler, recipe)

@@ -1,0 +1,86 @@
+"""Scores of one model on a split: a parquet file, one row per config, keyed by config content."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from data.atomic import atomic_path
+from data.distinct import config_hashes
+from data.errors import PipelineError
+from data.read import read_graph
+from data.tree import GraphFile
+from models.jobs import Progress, Ranker
+
+# Rows are named by what the config holds, since row order differs between copies of the dataset.
+SCORE_SCHEMA = {
+    "graph": pl.String,
+    "config": pl.UInt32,
+    "config_hash": pl.UInt64,
+    "score": pl.Float32,
+}
+
+
+def predict(
+    ranker: Ranker, files: Sequence[GraphFile], *, progress: Progress | None = None
+) -> pl.DataFrame:
+    """Score every config of every graph, one graph in memory at a time.
+
+    Returns:
+        Columns as in SCORE_SCHEMA: graph name, row of the config in its file, content hash, score
+        (lower = faster).
+
+    Raises:
+        PipelineError: a file is damaged, or a model gives scores that are not finite.
+    """
+    frames = []
+    for number, file in enumerate(files, start=1):
+        graph = read_graph(file)
+        scores = ranker.score(graph)
+        if not np.isfinite(scores).all():
+            row = int(np.argmin(np.isfinite(scores)))
+            raise PipelineError(f"{file.path}: config {row} is scored {scores[row]}; not finite")
+        frames.append(
+            pl.DataFrame(
+                {
+                    "graph": [file.name] * graph.n_configs,
+                    "config": np.arange(graph.n_configs, dtype=np.uint32),
+                    "config_hash": config_hashes(graph),
+                    "score": scores,
+                },
+                schema=SCORE_SCHEMA,
+            )
+        )
+        if progress:
+            progress("predict", number, len(files))
+    return pl.concat(frames) if frames else pl.DataFrame(schema=SCORE_SCHEMA)
+
+
+def write_scores(path: Path, scores: pl.DataFrame) -> None:
+    """Write scores as parquet, whole or not at all."""
+    with atomic_path(path) as temporary:
+        scores.write_parquet(temporary)
+
+
+def read_scores(path: Path) -> pl.DataFrame:
+    """Read scores.
+
+    Raises:
+        PipelineError: the file is missing, damaged, or has other columns.
+    """
+    try:
+        scores = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise PipelineError(f"{path}: scores cannot be read: {error}") from error
+    if dict(scores.schema) != SCORE_SCHEMA:
+        wanted = ", ".join(SCORE_SCHEMA)
+        raise PipelineError(f"{path}: has columns {', '.join(scores.columns)}; expected {wanted}")
+    return scores
+
+
+def cached_scores(path: Path, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    """Return the scores in `path`; make and write them first if there are none."""
+    if not path.exists():
+        write_scores(path, make())
+    return read_scores(path)

@@ -1,0 +1,165 @@
+"""A recipe: every choice of a run, typed and frozen. Read from TOML; light to import."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import Field, field_validator
+
+from data.errors import UsageError
+from features.pruning import pruning_rule
+from settings import FrozenConfig, apply_overrides, read_toml, recipe_path
+
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+LossName = Literal["pairwise_hinge", "list_mle"]
+LayoutModelName = Literal["cross_config_sage", "layout_boosting"]
+TileModelName = Literal["late_fusion_sage", "tile_boosting"]
+
+
+class FeaturesConfig(FrozenConfig):
+    """What models read of a graph."""
+
+    prune: str = "hops-1"
+    scaling: Literal["log1p", "standardise", "log1p-standardise"] = "log1p-standardise"
+
+    @field_validator("prune")
+    @classmethod
+    def _known_rule(cls, rule: str) -> str:
+        try:
+            pruning_rule(rule)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return rule
+
+
+class TrainingConfig(FrozenConfig):
+    """How a GNN is trained: AdamW, linear warm-up, cosine decay, clipped gradients."""
+
+    steps: Positive = 300
+    learning_rate: PositiveFloat = 2e-3
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    clip_norm: PositiveFloat = 1.0
+    checkpoint_every: Positive = 100
+    log_every: Positive = 20
+
+
+class CrossConfigSageConfig(FrozenConfig):
+    """The layout GNN; see models/cross_config_sage.py."""
+
+    hidden: Positive = 64
+    blocks: Positive = 2
+    opcode_width: Positive = 16
+    layout_width: Positive = 4
+    channel_reduction: Positive = 8
+    cross_config: bool = True
+    loss: LossName = "pairwise_hinge"
+    graphs_per_step: Positive = 1
+    configs_per_step: Annotated[int, Field(ge=2)] = 64
+    inference_configs: Positive = 64
+    training: TrainingConfig = TrainingConfig()
+
+
+class LateFusionSageConfig(FrozenConfig):
+    """The tile GNN; see models/late_fusion_sage.py."""
+
+    hidden: Positive = 64
+    blocks: Positive = 2
+    opcode_width: Positive = 16
+    cross_config: bool = True
+    loss: LossName = "list_mle"
+    kernels_per_step: Positive = 16
+    configs_per_kernel: Annotated[int, Field(ge=2)] = 64
+    training: TrainingConfig = TrainingConfig()
+
+
+class BoostingConfig(FrozenConfig):
+    """The gradient-boosting rankers; see models/boosting.py."""
+
+    rounds: Positive = 200
+    learning_rate: PositiveFloat = 0.08
+    leaves: Annotated[int, Field(ge=2)] = 31
+    min_rows_per_leaf: Positive = 20
+    column_share: Annotated[float, Field(gt=0, le=1)] = 0.7
+    configs_per_graph: Annotated[int, Field(ge=2, le=10_000)] = 500
+    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
+
+
+class LayoutConfig(FrozenConfig):
+    """Which models rank layout configs."""
+
+    models: Annotated[tuple[LayoutModelName, ...], Field(min_length=1)] = (
+        "cross_config_sage",
+        "layout_boosting",
+    )
+
+
+class TileConfig(FrozenConfig):
+    """Which models rank tile configs."""
+
+    models: Annotated[tuple[TileModelName, ...], Field(min_length=1)] = (
+        "late_fusion_sage",
+        "tile_boosting",
+    )
+
+
+class BlendConfig(FrozenConfig):
+    """How the scores of several models become one ranking; see ensembles/blend.py."""
+
+    method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
+
+
+class Recipe(FrozenConfig):
+    """Everything that decides what a run does, but for the data and the folder it writes to."""
+
+    name: str = "unnamed"
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
+    threads: Positive = 2
+    features: FeaturesConfig = FeaturesConfig()
+    layout: LayoutConfig = LayoutConfig()
+    tile: TileConfig = TileConfig()
+    cross_config_sage: CrossConfigSageConfig = CrossConfigSageConfig()
+    late_fusion_sage: LateFusionSageConfig = LateFusionSageConfig()
+    layout_boosting: BoostingConfig = BoostingConfig()
+    tile_boosting: BoostingConfig = BoostingConfig()
+    blend: BlendConfig = BlendConfig()
+
+    def models_of(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
+        return self.layout.models if kind == "layout" else self.tile.models
+
+    def to_toml(self) -> str:
+        """Write the whole recipe, defaults included, as TOML."""
+        return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+def load_recipe(
+    name_or_file: str, overrides: Sequence[str] = (), *, seed: int | None = None
+) -> Recipe:
+    """Read a recipe by name or file, with `--set` overrides applied before the check.
+
+    Args:
+        name_or_file: "cpu", or a path that ends in .toml.
+        overrides: "dotted.key=value" each.
+        seed: if given, the first of the recipe's seeds; the others follow it.
+
+    Raises:
+        UsageError: no such recipe, an unknown key, or a value that does not fit.
+        PipelineError: the file is not TOML.
+    """
+    path = recipe_path(name_or_file)
+    table = apply_overrides({"name": path.stem, **read_toml(path)}, overrides)
+    recipe = Recipe.from_table(table, source=f"recipe {path.stem}")
+    if seed is not None:
+        recipe = recipe.model_copy(
+            update={"seeds": tuple(seed + i for i in range(len(recipe.seeds)))}
+        )
+    return recipe
+
+
+def recipe_from_table(table: dict[str, Any], *, path: Path) -> Recipe:
+    """Check a table that was read from `path` (a run folder's config.toml)."""
+    return Recipe.from_table(table, source=str(path))

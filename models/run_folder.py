@@ -1,0 +1,75 @@
+"""A result is a folder: configuration, metrics, weights, and a DONE mark written last."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from data.atomic import write_text
+from data.errors import PipelineError, UsageError
+
+CONFIG = "config.toml"
+DONE = "DONE"
+
+
+def is_done(folder: Path) -> bool:
+    """Tell whether everything that `folder` shall hold has been written."""
+    return (folder / DONE).exists()
+
+
+def mark_done(folder: Path) -> None:
+    """Say that everything in `folder` has been written."""
+    write_text(folder / DONE, "")
+
+
+def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
+    """Make a run folder, or go on with one of the very same configuration.
+
+    Args:
+        folder: the run's folder.
+        config: what decides the run's outcome; written to config.toml.
+        resume: whether a folder that a run has begun may be gone on with.
+
+    Raises:
+        UsageError: the folder is in use and `resume` is off, or it belongs to another run; names
+            the first key that differs.
+        PipelineError: the folder cannot be written.
+    """
+    path = folder / CONFIG
+    if path.exists():
+        if not resume:
+            raise UsageError(f"{folder}: holds a run already; pass --resume to go on with it")
+        difference = first_difference(read_config(folder), config)
+        if difference:
+            raise UsageError(f"{folder}: was begun with {difference}; choose another --out")
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
+    write_text(path, tomli_w.dumps(config))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read a run folder's config.toml.
+
+    Raises:
+        PipelineError: `folder` is no run folder, or its configuration is damaged.
+    """
+    path = folder / CONFIG
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PipelineError(f"{folder}: not a run folder; {CONFIG} is missing") from None
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}") from error
+
+
+def first_difference(old: Any, new: Any, key: str = "") -> str | None:
+    """Describe where two configurations first differ, as "key = old, now new"; None if nowhere."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted({*old, *new}):
+            inner = first_difference(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
+            if inner:
+                return inner
+        return None
+    return None if old == new else f"{key} = {old!r}, now {new!r}"

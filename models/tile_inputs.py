@@ -1,0 +1,113 @@
+"""Tile kernels as the tile GNN reads them, and batches of them without padding."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.graph import TileGraph
+from features.columns import MINOR_TO_MAJOR
+from features.layout_codes import layout_symbols
+from features.node_features import NodeScaler
+from features.padding import minor_to_major
+from features.tile_statistics import TILE_STATISTICS, tile_statistics
+
+
+@dataclass(frozen=True)
+class ConfigScaler:
+    """Standardises tile statistics with the train split's mean and deviation; (f,) each."""
+
+    shift: NDArray[np.float32]
+    factor: NDArray[np.float32]
+
+    def __call__(self, statistics: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scale (c, f) statistics; constant columns become 0."""
+        return ((statistics - self.shift) * self.factor).clip(-10, 10).astype(np.float32)
+
+
+def fit_config_scaler(statistics: Iterable[NDArray[np.float32]]) -> ConfigScaler:
+    """Learn a scaler from the (c, f) statistics of train kernels, each kernel weighing the same."""
+    n_kernels = 0
+    total = np.zeros(len(TILE_STATISTICS))
+    total_square = np.zeros(len(TILE_STATISTICS))
+    for table in statistics:
+        n_kernels += 1
+        total += table.mean(axis=0)
+        total_square += np.square(table.astype(np.float64)).mean(axis=0)
+    mean = total / max(1, n_kernels)
+    deviation = np.sqrt(np.maximum(total_square / max(1, n_kernels) - mean**2, 0))
+    factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0)
+    return ConfigScaler(mean.astype(np.float32), factor.astype(np.float32))
+
+
+@dataclass(frozen=True)
+class TileInputs:
+    """One kernel as tensors.
+
+    Attributes:
+        node_feat: (n, 140) float32 scaled; layout columns are 0, they are embedded instead.
+        opcode: (n,) int64.
+        layout: (n, 6) int64 embedding rows of node layouts.
+        edge_index: (2, e) int64, from producer to consumer.
+        config_feat: (c, f) float32 scaled statistics.
+        runtime: (c,) float64 relative to the default config; 0 where withheld.
+    """
+
+    node_feat: Tensor
+    opcode: Tensor
+    layout: Tensor
+    edge_index: Tensor
+    config_feat: Tensor
+    runtime: Tensor
+
+
+def tile_inputs(graph: TileGraph, *, nodes: NodeScaler, configs: ConfigScaler) -> TileInputs:
+    """Scale a kernel's nodes and configs."""
+    scaled = nodes(graph.node_feat)
+    scaled[:, MINOR_TO_MAJOR] = 0
+    return TileInputs(
+        node_feat=torch.from_numpy(scaled),
+        opcode=torch.from_numpy(graph.node_opcode.astype(np.int64)),
+        layout=torch.from_numpy(layout_symbols(minor_to_major(graph.node_feat))),
+        edge_index=torch.from_numpy(np.ascontiguousarray(graph.edge_index[:, ::-1].T)),
+        config_feat=torch.from_numpy(configs(tile_statistics(graph))),
+        runtime=torch.from_numpy(graph.normalized_runtime),
+    )
+
+
+@dataclass(frozen=True)
+class TileBatch:
+    """g kernels joined: nodes and configs of all, and which kernel each belongs to."""
+
+    node_feat: Tensor
+    opcode: Tensor
+    layout: Tensor
+    edge_index: Tensor
+    node_kernel: Tensor
+    config_feat: Tensor
+    config_kernel: Tensor
+    n_kernels: int
+
+
+def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
+    """Join kernels into one batch, taking from each the configs at `rows` (r,) int64."""
+    starts = np.cumsum([0, *(len(kernel.opcode) for kernel in kernels)])
+    n_nodes = torch.tensor([len(kernel.opcode) for kernel in kernels])
+    n_rows = torch.tensor([len(part) for part in rows])
+    numbers = torch.arange(len(kernels))
+    edges = [k.edge_index + int(start) for k, start in zip(kernels, starts, strict=False)]
+    return TileBatch(
+        node_feat=torch.cat([kernel.node_feat for kernel in kernels]),
+        opcode=torch.cat([kernel.opcode for kernel in kernels]),
+        layout=torch.cat([kernel.layout for kernel in kernels]),
+        edge_index=torch.cat(edges, dim=1),
+        node_kernel=numbers.repeat_interleave(n_nodes),
+        config_feat=torch.cat(
+            [kernel.config_feat[part] for kernel, part in zip(kernels, rows, strict=True)]
+        ),
+        config_kernel=numbers.repeat_interleave(n_rows),
+        n_kernels=len(kernels),
+    )

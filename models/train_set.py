@@ -1,0 +1,85 @@
+"""Which graphs of a split a model can learn from, and a bounded cache of what it reads of them."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from data.distinct import distinct_configs, group_means
+from data.graph import Graph
+from data.read import read_graph
+from data.tree import GraphFile
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A train graph that teaches nothing, and why."""
+
+    file: GraphFile
+    reason: str
+
+
+def why_unusable(graph: Graph) -> str | None:
+    """Say why no order of configs can be learned from `graph`, or None if one can."""
+    if not graph.is_labelled:
+        return "runtimes are withheld"
+    first, group = distinct_configs(graph)
+    if len(first) < 2:
+        return f"only one distinct config, measured {graph.n_configs} times"
+    mean_ns = group_means(graph.runtime_ns, group)
+    if mean_ns.min() == mean_ns.max():
+        return "all configs have the same runtime"
+    return None
+
+
+def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unusable]]:
+    """Part the graphs that a ranker can learn from and those it cannot.
+
+    Reads each file once, one in memory at a time.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
+    usable, unusable = [], []
+    for file in files:
+        reason = why_unusable(read_graph(file))
+        if reason is None:
+            usable.append(file)
+        else:
+            unusable.append(Unusable(file, reason))
+    return usable, unusable
+
+
+def graphs_of(files: Sequence[GraphFile]) -> Iterator[Graph]:
+    """Read graphs one after the other."""
+    return (read_graph(file) for file in files)
+
+
+class RecentlyUsed(Generic[Item]):
+    """Keeps what was made of graphs in memory up to a number of bytes, least recent out first.
+
+    Args:
+        make: builds the item of a file.
+        size: an item's bytes.
+        max_bytes: how much to keep; a single larger item is kept alone.
+    """
+
+    def __init__(
+        self, make: Callable[[GraphFile], Item], size: Callable[[Item], int], *, max_bytes: int
+    ) -> None:
+        self._make, self._size, self._max_bytes = make, size, max_bytes
+        self._items: OrderedDict[str, Item] = OrderedDict()
+
+    def __call__(self, file: GraphFile) -> Item:
+        """Return the item of `file`, made now if it is not kept."""
+        key = str(file.path)
+        if key in self._items:
+            self._items.move_to_end(key)
+            return self._items[key]
+        item = self._make(file)
+        self._items[key] = item
+        while len(self._items) > 1 and sum(map(self._size, self._items.values())) > self._max_bytes:
+            self._items.popitem(last=False)
+        return item
