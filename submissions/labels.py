@@ -1,0 +1,74 @@
+"""Measured runtimes: what a ranking is judged by."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.archive import Archive
+from data.tree import GraphFile, find_graphs
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Runtimes of one graph's configs.
+
+    Attributes:
+        runtime_ns: (c,) int64 nanoseconds, all positive; all 0 where they are withheld.
+        normalizers: (c,) int64 runtimes of the default config, positive; None for layout graphs,
+            whose runtimes are compared as they are.
+    """
+
+    runtime_ns: NDArray[np.int64]
+    normalizers: NDArray[np.int64] | None = None
+
+    @property
+    def is_labelled(self) -> bool:
+        """Tell whether the runtimes are known."""
+        return bool(self.runtime_ns.any())
+
+    @property
+    def runtime(self) -> NDArray[np.float64] | NDArray[np.int64]:
+        """Return the (c,) runtimes to compare: normalised where there are normalizers."""
+        return self.runtime_ns if self.normalizers is None else self.runtime_ns / self.normalizers
+
+
+def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
+    """Read the labels of a split's graphs by submission ID, and nothing else of their files.
+
+    Args:
+        data_dir: the folder that holds npz/.
+        split: "train", "valid" or "test"; the runtimes of "test" are stored as 0.
+
+    Raises:
+        PipelineError: the split has no graph, or a file is damaged; the line names it.
+    """
+    files = find_graphs(data_dir, splits=(split,))
+    return {file.submission_id: read_labels_of(file) for file in files}
+
+
+def read_labels_of(file: GraphFile) -> Labels:
+    """Read one graph's labels.
+
+    Raises:
+        PipelineError: damaged, no configs, or a runtime or normalizer that is not positive.
+    """
+    with Archive(file.path) as archive:
+        runtime_ns = archive.array("config_runtime", dtype=np.int64, shape=(None,))
+        if not len(runtime_ns):
+            archive.fail("config_runtime", "has zero configs; expected at least one")
+        if runtime_ns.any():
+            _check_positive(archive, "config_runtime", runtime_ns)
+        if file.collection.kind == "layout":
+            return Labels(runtime_ns)
+        key = "config_runtime_normalizers"
+        normalizers = archive.array(key, dtype=np.int64, shape=runtime_ns.shape)
+        _check_positive(archive, key, normalizers)
+    return Labels(runtime_ns, normalizers)
+
+
+def _check_positive(archive: Archive, key: str, values: NDArray[np.int64]) -> None:
+    if (values <= 0).any():
+        row = int(np.argmax(values <= 0))
+        archive.fail(key, f"row {row} is {values[row]}; expected a runtime above 0")

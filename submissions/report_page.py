@@ -1,0 +1,118 @@
+"""The report as one HTML page: no scripts, no network, bars as inline SVG, readable on a phone."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from data.atomic import write_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+# More bars than this tell a reader nothing; the worst graphs are the ones to look at.
+MAX_BARS = 40
+METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
+UNKNOWN = "–"
+
+
+def write_report_page(report: Mapping[str, Any], path: Path) -> None:
+    """Write the page of a report, whole or not at all; the same report gives the same bytes.
+
+    Args:
+        report: what report.json holds: `score`, `collections` and `left_out` as
+            `submissions.score.score_submission` returns them. All else may be missing: `models`
+            (by collection `members`, `fallback_from`, `reason`), `seeds`, `environment` (by
+            name), `revision`, and `missing_parts` ("collection/split" as
+            `data.tree.missing_parts` names them).
+        path: the HTML file.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    collections: Mapping[str, Any] = report.get("collections", {})
+    page = environment.get_template("report.html.j2").render(
+        score=_number(report.get("score")),
+        n_scored=sum(part["value"] is not None for part in collections.values()),
+        collections=[_collection_view(name, part) for name, part in collections.items()],
+        models=[_model_view(name, model) for name, model in report.get("models", {}).items()],
+        left_out=report.get("left_out", []),
+        reasons=Counter(entry["reason"] for entry in report.get("left_out", [])).most_common(),
+        missing_parts=report.get("missing_parts", []),
+        seeds=report.get("seeds", []),
+        environment=report.get("environment", {}),
+        revision=report.get("revision"),
+    )
+    write_text(path, page)
+
+
+def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the template shows of one collection: text, and bar places in percent."""
+    metric = part["metric"]
+    graphs = sorted(
+        ((graph, scores[metric]) for graph, scores in part["per_graph"].items()),
+        key=lambda entry: (entry[1], entry[0]),
+    )
+    # Both metrics end at 1; tau begins at -1, the tile score may fall below any bound.
+    floor = min([0.0, *(value for _, value in graphs)])
+    interval = part["ci95"]
+    return {
+        "name": name,
+        "metric": METRIC_NAMES.get(metric, metric),
+        "value": _number(part["value"]),
+        "interval": "" if interval is None else f"{_number(interval[0])} to {_number(interval[1])}",
+        "n_graphs": part["n_graphs"],
+        "errors": [
+            (f"top-{k} error", f"{part[key]:.1%}")
+            for k in (1, 5, 10)
+            if part.get(key := f"top{k}_error") is not None
+        ],
+        "mark": None if part["value"] is None else _mark(part["value"], interval),
+        "bars": [_bar(graph, value, floor) for graph, value in graphs[:MAX_BARS]],
+        "zero": _percent(0.0, floor),
+    }
+
+
+def _mark(value: float, interval: list[float] | None) -> dict[str, float]:
+    """Place a mean and its interval on an axis from 0 (or the lowest end) to 1, in percent."""
+    low, high = interval or (value, value)
+    floor = min(0.0, low)
+    places = {"low": low, "high": high, "value": value, "zero": 0.0}
+    return {name: _percent(place, floor) for name, place in places.items()}
+
+
+def _bar(graph: str, value: float, floor: float) -> dict[str, Any]:
+    """Place one graph's bar between zero and its value, in percent of the axis."""
+    zero, end = _percent(0.0, floor), _percent(value, floor)
+    return {
+        "graph": graph,
+        "value": _number(value),
+        "start": min(zero, end),
+        "width": round(abs(end - zero), 2),
+        "is_negative": value < 0,
+    }
+
+
+def _percent(value: float, floor: float) -> float:
+    """Return where `value` lies between `floor` and 1, as a percentage."""
+    return round(100 * (value - floor) / (1 - floor), 2)
+
+
+def _model_view(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "members": [str(member) for member in model.get("members", [])],
+        "fallback_from": model.get("fallback_from"),
+        "reason": model.get("reason"),
+    }
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4f}".replace("-", "−")

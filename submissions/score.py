@@ -1,0 +1,219 @@
+"""Judge rankings by measured runtimes: the `collections` part of report.json.
+
+A graph of a layout collection whose runtimes give no order (one config, or all runtimes equal)
+has no Kendall tau; it is left out of the mean and listed. Tile kernels of that kind count, as
+they do in the competition: any pick of theirs is the best one.
+
+Every number that cannot be had is None, never nan, so that the report is strict JSON.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.errors import PipelineError
+from data.tree import COLLECTIONS, Collection
+from models.metrics import (
+    kendall_tau,
+    ordered_pair_accuracy,
+    slowdown_at_k,
+    tile_score,
+)
+from submissions.check import ranking_faults
+from submissions.labels import Labels
+from submissions.write import n_picks
+
+METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
+SLOWDOWN_PICKS = (1, 10, 100)
+ERROR_PICKS = (1, 5, 10)
+BOOTSTRAP_RESAMPLES = 2_000
+BOOTSTRAP_SEED = 0
+CONFIDENCE = 0.95
+
+Report = dict[str, Any]
+
+
+def score_submission(
+    rankings: Mapping[str, NDArray[np.int64]], labels: Mapping[str, Labels]
+) -> Report:
+    """Score rankings per graph and per collection.
+
+    A collection that has labels but no row at all in `rankings` is not judged: its value is None,
+    and its graphs are listed as left out. Rows without labels are ignored.
+
+    Args:
+        rankings: (m,) int64 config indices by submission ID, predicted fastest first; all c of a
+            layout graph, at least min(5, c) of a tile kernel.
+        labels: runtimes by submission ID; those that are all 0 count as withheld.
+
+    Returns:
+        score: mean of the collections' values, None if no collection has one.
+        collections: for each of the five, by name, `metric`, `value` (mean over graphs), `ci95`
+            (bootstrap over graphs; None for fewer than two), `n_graphs` (those in the mean) and
+            `per_graph`; for tile also `top1_error`, `top5_error` and `top10_error`, None where a
+            row holds too few picks to tell.
+        left_out: the graphs that were not judged, as `graph` (the ID) and `reason`.
+
+    Raises:
+        PipelineError: a ranking that does not fit its graph, or a collection that is answered in
+            part; the line names the ID.
+    """
+    collections: dict[str, Report] = {}
+    left_out: list[dict[str, str]] = []
+    for collection in COLLECTIONS:
+        graphs, reasons = _judge_collection(collection, rankings, labels)
+        collections[collection.name] = _collection_report(collection, graphs)
+        left_out += [{"graph": name, "reason": reason} for name, reason in reasons.items()]
+    values = [part["value"] for part in collections.values() if part["value"] is not None]
+    return {
+        "score": float(np.mean(values)) if values else None,
+        "collections": collections,
+        "left_out": left_out,
+    }
+
+
+def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labels) -> Report:
+    """Return all metrics of one labelled graph.
+
+    Args:
+        collection: which the graph belongs to; tile kernels get a `tile_score` as well.
+        ranking: (m,) int64 distinct config indices, predicted fastest first.
+        labels: runtimes of its c configs.
+
+    Returns:
+        `kendall_tau` and `opa` (None where m < c or the runtimes are all equal), `slowdown@K`
+        (None where m < K and m < c) and `n_configs`.
+    """
+    runtime = labels.runtime
+    tau = accuracy = math.nan
+    if len(ranking) == len(runtime):
+        position = np.empty(len(ranking), np.int64)
+        position[ranking] = np.arange(len(ranking))
+        tau, accuracy = kendall_tau(position, runtime), ordered_pair_accuracy(position, runtime)
+    graph: Report = {"kendall_tau": _or_none(tau), "opa": _or_none(accuracy)}
+    for k in SLOWDOWN_PICKS:
+        graph[f"slowdown@{k}"] = _slowdown(ranking, runtime, k)
+    if collection.kind == "tile":
+        graph["tile_score"] = tile_score(ranking, runtime)
+        for k in ERROR_PICKS:
+            slowdown = _slowdown(ranking, runtime, k)
+            graph[f"top{k}_error"] = None if slowdown is None else slowdown - 1
+    graph["n_configs"] = len(runtime)
+    return graph
+
+
+def bootstrap_interval(
+    values: Sequence[float], *, seed: int = BOOTSTRAP_SEED
+) -> list[float] | None:
+    """Return the 95 % percentile bootstrap interval of the mean over graphs.
+
+    Efron's percentile method ("Bootstrap Methods: Another Look at the Jackknife", 1979): graphs
+    are drawn with replacement 2,000 times. It tells how far the value hangs on which graphs the
+    split happens to hold, not how far it varies between trainings. With few graphs it is too
+    narrow.
+
+    Args:
+        values: (g,) one number per graph.
+        seed: the same seed and values give the same interval.
+
+    Returns:
+        [low, high], or None for fewer than two graphs.
+    """
+    if len(values) < 2:
+        return None
+    sample = np.asarray(values, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    means = [
+        sample[rng.integers(0, len(sample), len(sample))].mean() for _ in range(BOOTSTRAP_RESAMPLES)
+    ]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return [float(low), float(high)]
+
+
+def _judge_collection(
+    collection: Collection,
+    rankings: Mapping[str, NDArray[np.int64]],
+    labels: Mapping[str, Labels],
+) -> tuple[dict[str, Report], dict[str, str]]:
+    """Return the metrics of each judged graph by name, and why others are left out by ID."""
+    prefix = f"{collection.name}:"
+    answered = any(submission_id.startswith(prefix) for submission_id in rankings)
+    graphs: dict[str, Report] = {}
+    reasons: dict[str, str] = {}
+    for submission_id in sorted(name for name in labels if name.startswith(prefix)):
+        reason = _reason_to_leave_out(collection, labels[submission_id], answered)
+        if reason is not None:
+            reasons[submission_id] = reason
+            continue
+        ranking = _fitting_ranking(collection, submission_id, rankings, labels)
+        graphs[submission_id.removeprefix(prefix)] = score_graph(
+            collection, ranking, labels[submission_id]
+        )
+    return graphs, reasons
+
+
+def _reason_to_leave_out(collection: Collection, labels: Labels, answered: bool) -> str | None:
+    """Say why a graph cannot be judged; None if it can."""
+    if not labels.is_labelled:
+        return "runtimes are withheld"
+    if not answered:
+        return "the submission has no row of this collection"
+    if collection.kind == "layout" and len(labels.runtime_ns) == 1:
+        return "one config gives no order"
+    if collection.kind == "layout" and (labels.runtime_ns == labels.runtime_ns[0]).all():
+        return "constant runtimes give no order"
+    return None
+
+
+def _fitting_ranking(
+    collection: Collection,
+    submission_id: str,
+    rankings: Mapping[str, NDArray[np.int64]],
+    labels: Mapping[str, Labels],
+) -> NDArray[np.int64]:
+    """Return a graph's ranking, or raise PipelineError where it is missing or does not fit."""
+    n_configs = len(labels[submission_id].runtime_ns)
+    at_least = n_picks(collection, n_configs)
+    ranking = rankings.get(submission_id)
+    if ranking is None:
+        raise PipelineError(
+            f"submission: {submission_id}: row is missing; expected {at_least} indices"
+        )
+    wanted = max(at_least, len(ranking)) if collection.kind == "tile" else at_least
+    faults = ranking_faults(ranking, n_configs, wanted)
+    if faults:
+        raise PipelineError(f"submission: {submission_id}: {'; '.join(faults)}")
+    return ranking
+
+
+def _collection_report(collection: Collection, graphs: Mapping[str, Report]) -> Report:
+    """Average the graphs of one collection; for tile their top-K errors as well."""
+    metric = METRICS[collection.kind]
+    values = [graph[metric] for graph in graphs.values()]
+    report: Report = {
+        "metric": metric,
+        "value": float(np.mean(values)) if values else None,
+        "ci95": bootstrap_interval(values),
+        "n_graphs": len(values),
+    }
+    if collection.kind == "tile":
+        for name in (f"top{k}_error" for k in ERROR_PICKS):
+            errors = [graph[name] for graph in graphs.values()]
+            known = errors and None not in errors
+            report[name] = float(np.mean(errors)) if known else None
+    return {**report, "per_graph": dict(graphs)}
+
+
+def _slowdown(ranking: NDArray[np.int64], runtime: NDArray[Any], k: int) -> float | None:
+    """Return slowdown@k, or None where the ranking stops short of k although configs are left."""
+    if len(ranking) < min(k, len(runtime)):
+        return None
+    return slowdown_at_k(ranking, runtime, k)
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value

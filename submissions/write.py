@@ -1,0 +1,214 @@
+"""Submission files: one line per graph, its configs' indices from fastest to slowest.
+
+    ID,TopConfigs
+    tile:xla:<kernel>,4;0;2;1;3
+    layout:xla:default:<graph>,7;0;3;…
+
+A tile row holds the min(5, c) best indices, a layout row all c of them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.atomic import write_text
+from data.errors import PipelineError
+from data.tree import COLLECTIONS, Collection
+from models.metrics import TILE_PICKS
+
+HEADER = "ID,TopConfigs"
+# The digits are bounded so that every index fits int64.
+INDICES = re.compile(r"-?[0-9]{1,18}(;-?[0-9]{1,18})*")
+INDEX = re.compile(r"-?[0-9]{1,18}")
+SHOWN_CHARACTERS = 60
+
+
+class SubmissionRow(NamedTuple):
+    """One graph's answer.
+
+    Attributes:
+        id: collection, colon, file stem.
+        ranking: (c,) integer config indices, predicted fastest first; of a tile kernel only the
+            first five are written, and fewer than c may be given.
+    """
+
+    id: str
+    ranking: NDArray[np.int64]
+
+
+class ScannedRow(NamedTuple):
+    """One line of a submission file as it was found.
+
+    Attributes:
+        row: the line's number; the header is row 1.
+        id: what stands before the comma.
+        ranking: (m,) int64, or None where the line cannot be read.
+        fault: why it cannot be read, or None.
+    """
+
+    row: int
+    id: str
+    ranking: NDArray[np.int64] | None
+    fault: str | None
+
+
+def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
+    """Rank configs by score, lowest (fastest) first; equal scores keep the order of their rows.
+
+    Args:
+        scores: (c,) predicted, lower = faster.
+
+    Returns:
+        (c,) int64 config indices.
+
+    Raises:
+        ValueError: a score is nan or infinite.
+    """
+    scores = np.asarray(scores)
+    if not np.isfinite(scores).all():
+        row = int(np.argmin(np.isfinite(scores)))
+        raise ValueError(f"score of config {row} is {scores[row]}; expected a finite number")
+    return np.argsort(scores, kind="stable").astype(np.int64)
+
+
+def split_id(submission_id: str) -> tuple[Collection, str] | None:
+    """Return the collection and the graph's name, or None where the ID names no collection."""
+    for collection in COLLECTIONS:
+        name = submission_id.removeprefix(f"{collection.name}:")
+        if name and name != submission_id:
+            return collection, name
+    return None
+
+
+def n_picks(collection: Collection, n_configs: int) -> int:
+    """Return how many indices a row holds: all c of a layout graph, min(5, c) of a tile kernel."""
+    return n_configs if collection.kind == "layout" else min(TILE_PICKS, n_configs)
+
+
+def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
+    """Write `rows` to `path`, by collection in the sample submission's order, then as given.
+
+    The same rows give the same bytes, and the file is either whole or absent.
+
+    Raises:
+        PipelineError: an ID that names no collection, cannot stand in a CSV cell or comes twice;
+            a layout ranking that is not a permutation; a tile ranking that is empty or names a
+            config twice; or the file cannot be written.
+    """
+    lines: dict[str, list[str]] = {collection.name: [] for collection in COLLECTIONS}
+    seen = set()
+    for row in rows:
+        collection = _collection_of(row)
+        if row.id in seen:
+            raise PipelineError(f"{path}: {row.id}: given twice; expected one ranking per graph")
+        seen.add(row.id)
+        indices = ";".join(map(str, _checked_picks(collection, row)))
+        lines[collection.name].append(f"{row.id},{indices}")
+    ordered = [line for of_collection in lines.values() for line in of_collection]
+    write_text(path, "\n".join([HEADER, *ordered]) + "\n")
+
+
+def scan_submission(path: Path) -> Iterator[ScannedRow]:
+    """Yield the lines of a submission file, readable or not; empty lines are skipped.
+
+    A byte order mark and Windows line ends are accepted.
+
+    Raises:
+        PipelineError: the file is missing, empty, not UTF-8 text, or has another header.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # universal newlines: CRLF becomes LF
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{path}: not UTF-8 text; expected a CSV file") from error
+    if not text.strip():
+        raise PipelineError(f"{path}: is empty; expected the header {HEADER}")
+    header, *lines = text.split("\n")
+    if header.strip() != HEADER:
+        raise PipelineError(f"{path}: row 1: header is '{_shown(header)}'; expected '{HEADER}'")
+    for row, line in enumerate(lines, start=2):
+        if line.strip():
+            yield _scanned(row, line.strip())
+
+
+def read_submission(path: Path) -> dict[str, NDArray[np.int64]]:
+    """Read a submission file: ranking (m,) int64 by ID, in the file's order.
+
+    Whether each ranking fits its graph is for `submissions.check` to say.
+
+    Raises:
+        PipelineError: as `scan_submission`; or, with the row's number, an ID that names no
+            collection, an ID that comes twice, or indices that are not whole numbers.
+    """
+    rankings: dict[str, NDArray[np.int64]] = {}
+    for row, submission_id, ranking, fault in scan_submission(path):
+        if ranking is None:
+            raise PipelineError(f"{path}: row {row}: {fault}")
+        if submission_id in rankings:
+            raise PipelineError(
+                f"{path}: row {row}: {submission_id} comes twice; expected one row per graph"
+            )
+        rankings[submission_id] = ranking
+    return rankings
+
+
+def _collection_of(row: SubmissionRow) -> Collection:
+    """Return the collection of a row that is to be written, or raise PipelineError."""
+    found = split_id(row.id)
+    if found is None or re.search(r'[\s,"]', row.id):
+        raise PipelineError(
+            f"submission row '{_shown(row.id)}': {_expected_id()} without blanks, commas or quotes"
+        )
+    return found[0]
+
+
+def _checked_picks(collection: Collection, row: SubmissionRow) -> list[int]:
+    """Return the indices that are written for a row, or raise PipelineError."""
+    ranking = np.asarray(row.ranking)
+    if ranking.ndim != 1 or not len(ranking) or not np.issubdtype(ranking.dtype, np.integer):
+        raise PipelineError(
+            f"submission row {row.id}: ranking has shape {ranking.shape} and dtype "
+            f"{ranking.dtype}; expected config indices (c,)"
+        )
+    distinct = np.unique(ranking)
+    if len(distinct) < len(ranking) or distinct[0] < 0:
+        raise PipelineError(
+            f"submission row {row.id}: expected each config index once, none below 0"
+        )
+    if collection.kind == "layout" and distinct[-1] != len(ranking) - 1:
+        raise PipelineError(
+            f"submission row {row.id}: expected every config index 0..{len(ranking) - 1}"
+        )
+    picks: list[int] = ranking[: n_picks(collection, len(ranking))].tolist()
+    return picks
+
+
+def _scanned(row: int, line: str) -> ScannedRow:
+    submission_id, comma, indices = line.partition(",")
+    if not comma:
+        fault = f"'{_shown(line)}' has one column; expected {HEADER}"
+    elif split_id(submission_id) is None:
+        fault = f"ID '{_shown(submission_id)}': {_expected_id()}"
+    elif not INDICES.fullmatch(indices):
+        bad = next(part for part in indices.split(";") if not INDEX.fullmatch(part))
+        fault = f"{submission_id}: '{_shown(bad)}' is no config index; expected 4;0;2 or the like"
+    else:
+        ranking = np.array([int(part) for part in indices.split(";")], dtype=np.int64)
+        return ScannedRow(row, submission_id, ranking, None)
+    return ScannedRow(row, submission_id, None, fault)
+
+
+def _expected_id() -> str:
+    names = ", ".join(collection.name for collection in COLLECTIONS)
+    return f"expected collection:name, the collection one of {names}"
+
+
+def _shown(text: str) -> str:
+    """Return `text` short enough, and plain enough, for a one-line message."""
+    plain = "".join(character if character.isprintable() else "?" for character in text)
+    return plain if len(plain) <= SHOWN_CHARACTERS else plain[: SHOWN_CHARACTERS - 1] + "…"

@@ -1,0 +1,280 @@
+"""The report's scores against hand-made numbers, loops and scipy; labels from npz files."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+from data.errors import PipelineError
+from data.tree import COLLECTIONS
+from submissions.labels import Labels, read_labels
+from submissions.score import bootstrap_interval, score_submission
+from submissions.write import SubmissionRow, ranking_from_scores, read_submission, write_submission
+
+REAL = Path(
+    os.environ.get("TPUGRAPHS_REAL")
+    or Path(__file__).resolve().parents[2].parent / "shared" / "tpugraphs"
+)
+
+A, B, K = "layout:xla:default:a", "layout:xla:default:b.1:x", "tile:xla:k"
+
+
+def ints(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def random_graphs(
+    n_graphs: int, seed: int
+) -> tuple[dict[str, Labels], dict[str, NDArray[np.int64]]]:
+    """Labels and rankings of layout graphs with 20..200 configs and many ties."""
+    rng = np.random.default_rng(seed)
+    labels, rankings = {}, {}
+    for graph in range(n_graphs):
+        runtime = rng.integers(10**9, 10**9 + 30, rng.integers(20, 200))
+        noisy = runtime + rng.normal(0, 20, len(runtime))
+        labels[f"layout:nlp:random:{graph:02}"] = Labels(runtime)
+        rankings[f"layout:nlp:random:{graph:02}"] = ranking_from_scores(noisy)
+    return labels, rankings
+
+
+def test_a_layout_collection_by_hand() -> None:
+    labels = {A: Labels(ints(30, 10, 20)), B: Labels(ints(4, 6, 5, 5))}
+    rankings = {A: ints(1, 2, 0), B: ints(2, 3, 1, 0)}
+    report = score_submission(rankings, labels)
+    part = report["collections"]["layout:xla:default"]
+    assert part["per_graph"]["a"] == {
+        "kendall_tau": 1.0,
+        "opa": 1.0,
+        "slowdown@1": 1.0,
+        "slowdown@10": 1.0,
+        "slowdown@100": 1.0,
+        "n_configs": 3,
+    }
+    # b: of 5 pairs of different runtime, 2 (each 5 before the 6) are right.
+    assert part["per_graph"]["b.1:x"]["kendall_tau"] == pytest.approx(-1 / np.sqrt(5 * 6))
+    assert part["per_graph"]["b.1:x"]["opa"] == pytest.approx(2 / 5)
+    assert part["per_graph"]["b.1:x"]["slowdown@1"] == 1.25
+    assert part["per_graph"]["b.1:x"]["slowdown@10"] == 1.0
+    assert part["value"] == pytest.approx((1 - 1 / np.sqrt(30)) / 2)
+    assert part["metric"] == "kendall_tau"
+    assert part["n_graphs"] == 2
+    assert list(part) == ["metric", "value", "ci95", "n_graphs", "per_graph"]
+    assert report["score"] == part["value"]
+    assert report["left_out"] == []
+
+
+def test_tau_is_that_of_the_ranking_s_positions() -> None:
+    labels, rankings = random_graphs(5, seed=1)
+    part = score_submission(rankings, labels)["collections"]["layout:nlp:random"]
+    for name, graph in part["per_graph"].items():
+        submission_id = f"layout:nlp:random:{name}"
+        position = np.argsort(rankings[submission_id])
+        expected = kendalltau(position, labels[submission_id].runtime_ns).statistic
+        assert graph["kendall_tau"] == pytest.approx(expected, abs=1e-12)
+    assert part["value"] == pytest.approx(
+        np.mean([graph["kendall_tau"] for graph in part["per_graph"].values()])
+    )
+
+
+def test_a_truncated_tile_row_has_a_score_but_no_tau() -> None:
+    runtime = ints(80, 60, 45, 44, 50, 40, 90)
+    labels = {K: Labels(runtime, ints(2, 2, 2, 2, 1, 2, 2))}  # config 4 is slow once normalised
+    part = score_submission({K: ints(0, 1, 2, 4, 6)}, labels)["collections"]["tile:xla"]
+    graph = part["per_graph"]["k"]
+    assert graph["tile_score"] == part["value"] == pytest.approx(2 - 45 / 40)
+    assert graph["slowdown@1"] == 2
+    assert graph["slowdown@10"] is graph["slowdown@100"] is None
+    assert graph["kendall_tau"] is graph["opa"] is None
+    assert part["top1_error"] == pytest.approx(1)
+    assert part["top5_error"] == pytest.approx(45 / 40 - 1)
+    assert part["top10_error"] is None
+    assert part["metric"] == "tile_score"
+    assert part["ci95"] is None  # one graph
+    # A small kernel beside it has a top-10 error of its own, but a mean over it alone misleads.
+    labels["tile:xla:small"] = Labels(ints(1, 2), ints(1, 1))
+    rankings = {K: ints(0, 1, 2, 4, 6), "tile:xla:small": ints(1, 0)}
+    part = score_submission(rankings, labels)["collections"]["tile:xla"]
+    assert part["per_graph"]["small"]["top10_error"] == 0
+    assert part["top10_error"] is None
+    assert part["top1_error"] == pytest.approx((1 + 1) / 2)
+
+
+def test_a_full_tile_ranking_has_everything() -> None:
+    labels = {K: Labels(ints(8, 6, 4, 5, 5, 4, 2), ints(*[2] * 7))}
+    part = score_submission({K: ints(0, 1, 2, 3, 4, 5, 6)}, labels)["collections"]["tile:xla"]
+    graph = part["per_graph"]["k"]
+    assert graph["tile_score"] == 0  # the first five hold 4, the best is 2
+    assert graph["kendall_tau"] == pytest.approx(
+        kendalltau(np.arange(7), labels[K].runtime_ns).statistic
+    )
+    assert part["top10_error"] == 0
+
+
+def test_a_kernel_of_two_configs_is_judged_on_two_picks() -> None:
+    labels = {K: Labels(ints(7, 7), ints(1, 1)), "tile:xla:one": Labels(ints(3), ints(3))}
+    report = score_submission({K: ints(1, 0), "tile:xla:one": ints(0)}, labels)
+    part = report["collections"]["tile:xla"]
+    assert (part["value"], part["n_graphs"], part["top10_error"]) == (1, 2, 0)
+    assert part["per_graph"]["k"]["kendall_tau"] is None  # equal runtimes: no order
+    assert report["left_out"] == []  # the competition counts such kernels
+
+
+def test_graphs_without_an_order_are_left_out_and_named() -> None:
+    labels = {
+        A: Labels(ints(5, 5, 5)),
+        B: Labels(ints(9)),
+        "layout:xla:default:c": Labels(ints(1, 2)),
+        "layout:xla:default:d": Labels(ints(0, 0)),
+    }
+    rankings = {name: np.arange(len(given.runtime_ns)) for name, given in labels.items()}
+    report = score_submission(rankings, labels)
+    part = report["collections"]["layout:xla:default"]
+    assert list(part["per_graph"]) == ["c"]
+    assert (part["value"], part["n_graphs"], part["ci95"]) == (1, 1, None)
+    assert report["left_out"] == [
+        {"graph": A, "reason": "constant runtimes give no order"},
+        {"graph": B, "reason": "one config gives no order"},
+        {"graph": "layout:xla:default:d", "reason": "runtimes are withheld"},
+    ]
+
+
+@pytest.mark.parametrize("labels", [{}, {A: Labels(ints(0, 0))}], ids=["none", "withheld"])
+def test_without_labels_every_value_is_null(labels: dict[str, Labels]) -> None:
+    report = score_submission({A: ints(0, 1)}, labels)
+    assert report["score"] is None
+    assert list(report["collections"]) == [collection.name for collection in COLLECTIONS]
+    for part in report["collections"].values():
+        assert (part["value"], part["ci95"], part["n_graphs"]) == (None, None, 0)
+        assert part["per_graph"] == {}
+    assert report["collections"]["tile:xla"]["top1_error"] is None
+
+
+def test_the_score_is_the_mean_over_collections_that_have_a_value() -> None:
+    labels, rankings = random_graphs(6, seed=2)
+    labels |= {A: Labels(ints(1, 2)), K: Labels(ints(2, 1), ints(1, 1))}
+    rankings[A] = ints(1, 0)
+    report = score_submission(rankings, labels)
+    nlp = report["collections"]["layout:nlp:random"]["value"]
+    assert report["score"] == pytest.approx((nlp - 1) / 2)
+    assert report["collections"]["tile:xla"]["value"] is None
+    assert report["left_out"] == [
+        {"graph": K, "reason": "the submission has no row of this collection"}
+    ]
+
+
+def test_the_report_is_strict_json_and_repeats_itself() -> None:
+    labels, rankings = random_graphs(8, seed=3)
+    labels[K], rankings[K] = Labels(ints(5, 4, 3, 2, 1, 1), ints(*[1] * 6)), ints(0, 1, 2, 3, 4)
+    texts = [json.dumps(score_submission(rankings, labels), allow_nan=False) for _ in range(2)]
+    assert texts[0] == texts[1]
+    assert json.loads(texts[0])["collections"]["tile:xla"]["value"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rankings", "message"),
+    [
+        ({B: ints(0)}, f"{A}: row is missing; expected 3"),
+        ({A: ints(0, 1)}, f"{A}: has 2 indices; expected 3"),
+        ({A: ints(0, 1, 3)}, r"index 3; expected 0\.\.2"),
+        ({A: ints(0, 1, 1)}, "repeated"),
+        ({A: ints(0, 1, 2), K: ints(0, 1, 2, 3)}, f"{K}: has 4 indices; expected 5"),
+        ({A: ints(0, 1, 2), K: ints(0, 1, 2, 3, 4, 4)}, "repeated"),
+        ({A: ints(0, 1, 2), K: ints(0, 1, 2, 3, 4, 5, 6)}, "index 6"),
+    ],
+)
+def test_rankings_that_do_not_fit_are_refused(
+    rankings: dict[str, NDArray[np.int64]], message: str
+) -> None:
+    labels = {A: Labels(ints(1, 2, 3)), K: Labels(ints(1, 2, 3, 4, 5, 6), ints(*[1] * 6))}
+    with pytest.raises(PipelineError, match=message):
+        score_submission(rankings, labels)
+
+
+def test_the_bootstrap_interval_has_the_width_of_theory() -> None:
+    values = np.random.default_rng(5).normal(0.5, 0.1, 400)
+    interval = bootstrap_interval(values.tolist())
+    assert interval is not None
+    half_width = 1.96 * values.std() / np.sqrt(400)
+    assert interval[0] == pytest.approx(values.mean() - half_width, abs=0.1 * half_width)
+    assert interval[1] == pytest.approx(values.mean() + half_width, abs=0.1 * half_width)
+    assert bootstrap_interval(values.tolist()) == interval
+    assert bootstrap_interval(values.tolist(), seed=1) != interval
+    assert bootstrap_interval([0.5]) is bootstrap_interval([]) is None
+    assert bootstrap_interval([0.5, 0.5]) == [0.5, 0.5]
+
+
+def place_npz(folder: Path, collection: str, **arrays: NDArray[np.generic]) -> Path:
+    path = folder / "npz" / collection / "g.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def test_labels_are_read_per_split(tmp_path: Path) -> None:
+    place_npz(tmp_path, "layout/nlp/random/valid", config_runtime=ints(3, 2))
+    place_npz(tmp_path, "layout/nlp/random/train", config_runtime=ints(9, 9))
+    place_npz(
+        tmp_path,
+        "tile/xla/valid",
+        config_runtime=ints(6, 8),
+        config_runtime_normalizers=ints(3, 2),
+    )
+    labels = read_labels(tmp_path, "valid")
+    assert list(labels) == ["tile:xla:g", "layout:nlp:random:g"]
+    assert labels["layout:nlp:random:g"].runtime.tolist() == [3, 2]
+    assert labels["layout:nlp:random:g"].normalizers is None
+    assert labels["tile:xla:g"].runtime.tolist() == [2, 4]
+    with pytest.raises(PipelineError, match="no graph found"):
+        read_labels(tmp_path, "test")
+
+
+def test_withheld_runtimes_are_read_as_such(tmp_path: Path) -> None:
+    zeros, ones = ints(0, 0), ints(1, 1)
+    place_npz(tmp_path, "tile/xla/test", config_runtime=zeros, config_runtime_normalizers=ones)
+    labels = read_labels(tmp_path, "test")["tile:xla:g"]
+    assert not labels.is_labelled
+    assert labels.runtime.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"config_runtime": ints(1, 2)}, "config_runtime_normalizers' is missing"),
+        (
+            {"config_runtime": ints(1, 2), "config_runtime_normalizers": ints(1, 0)},
+            "row 1 is 0; expected a runtime above 0",
+        ),
+        ({"config_runtime": ints(1, 2), "config_runtime_normalizers": ints(1)}, "shape"),
+        ({"config_runtime": ints(5, 0)}, "row 1 is 0; expected a runtime above 0"),
+        ({"config_runtime": ints(-5, 1)}, "row 0 is -5"),
+        ({"config_runtime": ints()}, "zero configs"),
+        ({"config_runtime": np.array([1.0])}, "dtype"),
+        ({"other": ints(1)}, "'config_runtime' is missing"),
+    ],
+)
+def test_bad_labels_are_named(
+    tmp_path: Path, arrays: dict[str, NDArray[np.generic]], message: str
+) -> None:
+    path = place_npz(tmp_path, "tile/xla/valid", **arrays)
+    with pytest.raises(PipelineError, match=message) as raised:
+        read_labels(tmp_path, "valid")
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.skipif(not (REAL / "npz").is_dir(), reason=f"no real TpuGraphs files at {REAL}")
+def test_real_labels_through_a_submission_file(tmp_path: Path) -> None:
+    labels = read_labels(REAL, "valid")
+    rows = [
+        SubmissionRow(name, ranking_from_scores(given.runtime)) for name, given in labels.items()
+    ]
+    write_submission(tmp_path / "oracle.csv", rows)
+    report = score_submission(read_submission(tmp_path / "oracle.csv"), labels)
+    unet = report["collections"]["layout:xla:default"]["per_graph"]["unet_3d.4x4.bf16"]
+    assert unet["n_configs"] == 1965
+    assert unet["opa"] == 1
+    assert 0.99998 < unet["kendall_tau"] < 1  # a ranking cannot say that two configs tie
+    assert report["collections"]["tile:xla"]["value"] == 1

@@ -1,0 +1,158 @@
+"""Submission files: exact bytes, round trips, and one clear line for every kind of damage."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.errors import PipelineError
+from submissions.write import (
+    SubmissionRow,
+    ranking_from_scores,
+    read_submission,
+    split_id,
+    write_submission,
+)
+
+LAYOUT = "layout:xla:default:unet_3d.4x4.bf16"
+TILE = "tile:xla:kernel_-342c"
+
+
+def row(submission_id: str, *ranking: int) -> SubmissionRow:
+    return SubmissionRow(submission_id, np.array(ranking, np.int64))
+
+
+def written(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "submission.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_ranking_puts_low_scores_first_and_keeps_row_order_in_ties(scores: list[int]) -> None:
+    expected = sorted(range(len(scores)), key=lambda config: (scores[config], config))
+    ranking = ranking_from_scores(np.array(scores, np.float32))
+    assert ranking.tolist() == expected
+    assert ranking.dtype == np.int64
+
+
+def test_ranking_refuses_scores_that_are_no_number() -> None:
+    with pytest.raises(ValueError, match="config 1 is nan"):
+        ranking_from_scores(np.array([1.0, np.nan]))
+
+
+def test_bytes_order_and_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "submission.csv"
+    rows = [
+        row("layout:nlp:random:b", 1, 0),
+        row(LAYOUT, 5, 2, 0, 1, 3, 4),
+        row(TILE, 6, 5, 4, 3, 2, 1, 0),
+        row("layout:nlp:random:a", 0),
+        row("tile:xla:a", 1, 0),
+    ]
+    write_submission(path, rows)
+    assert path.read_bytes() == (
+        b"ID,TopConfigs\n"
+        b"tile:xla:kernel_-342c,6;5;4;3;2\n"
+        b"tile:xla:a,1;0\n"
+        b"layout:xla:default:unet_3d.4x4.bf16,5;2;0;1;3;4\n"
+        b"layout:nlp:random:b,1;0\n"
+        b"layout:nlp:random:a,0\n"
+    )
+
+
+def test_a_long_row_survives_the_round_trip(tmp_path: Path) -> None:
+    # 100,000 configs make a cell of 590 kB, over the standard csv reader's limit.
+    ranking = np.random.default_rng(0).permutation(100_000)
+    path = tmp_path / "submission.csv"
+    write_submission(path, [SubmissionRow(LAYOUT, ranking), row(TILE, 3, 1, 2)])
+    found = read_submission(path)
+    assert list(found) == [TILE, LAYOUT]
+    assert np.array_equal(found[LAYOUT], ranking)
+    assert found[TILE].tolist() == [3, 1, 2]
+    assert found[LAYOUT].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row("xla:a", 0)], "collection:name"),
+        ([row("tile:xla:", 0)], "collection:name"),
+        ([row("tile:xla:a,b", 0)], "without blanks, commas"),
+        ([row("tile:xla:a\nb", 0)], "without blanks, commas"),
+        ([row(TILE, 0), row(TILE, 1)], "given twice"),
+        ([row(TILE)], r"shape \(0,\)"),
+        ([SubmissionRow(TILE, np.array([0.0]))], "float64"),  # type: ignore[arg-type]
+        ([row(TILE, 3, 3)], "each config index once"),
+        ([row(TILE, -1)], "none below 0"),
+        ([row(LAYOUT, 0, 2)], r"every config index 0\.\.1"),
+        ([row(LAYOUT, 1, 2)], r"every config index 0\.\.1"),
+    ],
+)
+def test_rows_that_make_no_submission_are_refused(
+    tmp_path: Path, rows: list[SubmissionRow], message: str
+) -> None:
+    path = tmp_path / "submission.csv"
+    with pytest.raises(PipelineError, match=message):
+        write_submission(path, rows)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"ID,TopConfigs\ntile:xla:a,1;0\nlayout:nlp:random:b,0;1\n",
+        b"\xef\xbb\xbfID,TopConfigs\r\ntile:xla:a,1;0\r\nlayout:nlp:random:b,0;1\r\n",
+        b"ID,TopConfigs\n\ntile:xla:a,1;0\nlayout:nlp:random:b,0;1",
+    ],
+    ids=["plain", "bom-crlf", "blank-line-no-end"],
+)
+def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> None:
+    found = read_submission(written(tmp_path, content))
+    assert {name: ranking.tolist() for name, ranking in found.items()} == {
+        "tile:xla:a": [1, 0],
+        "layout:nlp:random:b": [0, 1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("\ufeff \n", "is empty"),
+        (b"\x89\xff\x00", "not UTF-8"),
+        ("ID;TopConfigs\n", "row 1: header is 'ID;TopConfigs'; expected 'ID,TopConfigs'"),
+        ("tile:xla:a,1;0\n", "row 1: header"),
+        ("ID,TopConfigs\ntile:xla:a\n", "row 2: 'tile:xla:a' has one column"),
+        ("ID,TopConfigs\ntile:xla:a,0\nfoo:a,0\n", "row 3: ID 'foo:a': expected collection:name"),
+        ("ID,TopConfigs\ntile:xla:,0\n", "row 2: ID 'tile:xla:'"),
+        ("ID,TopConfigs\n\ntile:xla:a,0;x;1\n", "row 3: tile:xla:a: 'x' is no config index"),
+        ("ID,TopConfigs\ntile:xla:a,0;\n", "row 2: tile:xla:a: '' is no config index"),
+        ("ID,TopConfigs\ntile:xla:a,1.0\n", "'1.0' is no config index"),
+        ("ID,TopConfigs\ntile:xla:a,0,1\n", "'0,1' is no config index"),
+        (f"ID,TopConfigs\ntile:xla:a,{'9' * 5000}\n", "99…' is no config index"),
+        ("ID,TopConfigs\ntile:xla:a,٣\n", "'٣' is no config index"),
+        ("ID,TopConfigs\ntile:xla:a,0\ntile:xla:a,1\n", "row 3: tile:xla:a comes twice"),
+    ],
+)
+def test_damage_is_named_with_its_row(tmp_path: Path, content: str | bytes, message: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(PipelineError, match=message) as raised:
+        read_submission(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"none\.csv: cannot be read: No such file"):
+        read_submission(tmp_path / "none.csv")
+
+
+def test_ids_split_into_collection_and_name() -> None:
+    found = split_id("layout:xla:random:a:b")
+    assert found is not None
+    assert (found[0].name, found[1]) == ("layout:xla:random", "a:b")
+    assert split_id("layout:xla:a") is None
