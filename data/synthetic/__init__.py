@@ -1,0 +1,16 @@
+"""Synthetic data of the official format, with a known cost model behind its runtimes."""
+
+from data.synthetic.layout_cost import layout_runtime_ns
+from data.synthetic.layout_files import write_layout_graph
+from data.synthetic.plan import PLANS, SyntheticPlan
+from data.synthetic.tile_cost import tile_runtime_ns
+from data.synthetic.write import synthesize
+
+__all__ = [
+    "PLANS",
+    "SyntheticPlan",
+    "layout_runtime_ns",
+    "synthesize",
+    "tile_runtime_ns",
+    "write_layout_graph",
+]

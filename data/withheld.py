@@ -1,0 +1,82 @@
+"""Runtimes of a synthetic tree's test split, kept apart from npz/ as the real ones are."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.atomic import atomic_path
+from data.errors import PipelineError
+
+WITHHELD = Path("private") / "test_runtimes.npz"
+_NORMALIZER = "normalizer/"
+
+
+def write_withheld(
+    path: Path,
+    runtimes: Mapping[str, NDArray[np.int64]],
+    *,
+    normalizers: Mapping[str, NDArray[np.int64]] | None = None,
+) -> None:
+    """Write withheld test runtimes.
+
+    Args:
+        runtimes: submission ID to (c,) int64 runtimes in ns.
+        normalizers: submission ID of a tile kernel to (c,) int64 runtimes of its default config.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    members = {name: runtimes[name] for name in sorted(runtimes)}
+    for name in sorted(normalizers or {}):
+        members[_NORMALIZER + name] = (normalizers or {})[name]
+    with atomic_path(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **members)
+
+
+def read_withheld(data_dir: Path) -> dict[str, NDArray[np.int64]]:
+    """Return submission ID to (c,) int64 runtimes in ns of the test split of `data_dir`.
+
+    Raises:
+        PipelineError: the file is missing or damaged.
+    """
+    members = _read_members(data_dir / WITHHELD)
+    return {name: v for name, v in members.items() if not name.startswith(_NORMALIZER)}
+
+
+def read_withheld_normalizers(data_dir: Path) -> dict[str, NDArray[np.int64]]:
+    """Return submission ID to (c,) int64 normalizers in ns of the test kernels of `data_dir`.
+
+    Raises:
+        PipelineError: the file is missing or damaged.
+    """
+    members = _read_members(data_dir / WITHHELD)
+    return {
+        name.removeprefix(_NORMALIZER): values
+        for name, values in members.items()
+        if name.startswith(_NORMALIZER)
+    }
+
+
+def _read_members(path: Path) -> dict[str, NDArray[np.int64]]:
+    """Read all arrays of the file; each must be a vector of int64."""
+    if not path.is_file():
+        raise PipelineError(
+            f"{path}: no such file; only synthetic data keeps test runtimes, "
+            "the real ones are not public"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            members = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise PipelineError(f"{path}: damaged ({error}); make the synthetic data again") from error
+    for name, values in members.items():
+        if values.dtype != np.int64 or values.ndim != 1:
+            raise PipelineError(
+                f"{path}: key '{name}' is {values.dtype} of shape {values.shape}, "
+                "expected a vector of int64"
+            )
+    return members
