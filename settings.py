@@ -73,8 +73,8 @@ def default_data_dir() -> Path:
     named = os.environ.get("PIPELINE_DATA")
     if named:
         return Path(named)
-    for mount in (*KAGGLE_MOUNTS, ROOT / "data" / "raw" / "tpugraphs"):
-        if mount.is_dir():
+    for mount in (*KAGGLE_MOUNTS, ROOT / "data" / "raw"):
+        if any((mount / tree).is_dir() for tree in ("npz", "npz_all/npz")):
             return mount
     raise PipelineError(
         "no data: pass --data DIR (a folder that holds npz/), or set PIPELINE_DATA; "

@@ -12,6 +12,7 @@ from data.read import read_graph
 from data.tree import GraphFile, duplicate_stems
 
 Progress = Callable[[str, int, int], None]
+COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct")
 
 
 @dataclass(frozen=True)
@@ -95,3 +96,39 @@ def _notes(graph: Graph, n_distinct: int, group: np.ndarray) -> list[str]:
     if len(edges) and not (edges[:, 0] > edges[:, 1]).all():
         notes.append("nodes are not in topological order")
     return notes
+
+
+def as_dict(row: AuditRow) -> dict[str, object]:
+    """Return a row as plain values for JSON."""
+    counts = {name: getattr(row, name) for name in COUNTED}
+    return {
+        "id": row.file.submission_id,
+        "split": row.file.split,
+        "path": str(row.file.path),
+        "error": row.error,
+        "notes": list(row.notes),
+        "is_labelled": row.is_labelled,
+        **counts,
+    }
+
+
+def summary(rows: Sequence[AuditRow]) -> tuple[list[str], list[list[object]]]:
+    """Add up files by collection and split; a header and one line each."""
+    header = ["collection", "split", "files", "bad", "labelled", "nodes", "configs", "distinct"]
+    parts: dict[tuple[str, str], list[AuditRow]] = {}
+    for row in rows:
+        parts.setdefault((row.file.collection.name, row.file.split), []).append(row)
+    lines: list[list[object]] = [
+        [
+            collection,
+            split,
+            len(part),
+            sum(row.error is not None for row in part),
+            sum(row.is_labelled for row in part),
+            sum(row.n_nodes for row in part),
+            sum(row.n_configs for row in part),
+            sum(row.n_distinct for row in part),
+        ]
+        for (collection, split), part in parts.items()
+    ]
+    return header, lines

@@ -86,23 +86,39 @@ def find_graphs(
     Missing collections and splits are left out; hidden files are ignored.
 
     Raises:
-        PipelineError: the folder is missing, has no npz/ tree, or holds no graph at all.
+        PipelineError: the folder is missing, has no npz/ tree, or holds no graph of these.
     """
-    if not data_dir.is_dir():
-        raise PipelineError(f"{data_dir}: no such folder; expected one that holds npz/")
+    root = npz_root(data_dir)
     found = [
         GraphFile(collection, split, path.stem, path)
         for collection in collections
         for split in splits
-        for path in sorted((data_dir / "npz" / collection.folder / split).glob("*.npz"))
+        for path in sorted((root / collection.folder / split).glob("*.npz"))
         if not path.name.startswith(".")
     ]
     if not found:
         raise PipelineError(
-            f"{data_dir}: no graph found; expected files such as "
-            "npz/layout/xla/default/train/<graph>.npz or npz/tile/xla/train/<kernel>.npz"
+            f"{root}: no graph found in {', '.join(splits)}; expected files such as "
+            "layout/xla/default/train/<graph>.npz or tile/xla/train/<kernel>.npz"
         )
     return found
+
+
+def npz_root(data_dir: Path) -> Path:
+    """Return the npz folder of a data folder: DIR/npz, or DIR/npz_all/npz as Kaggle unpacks it.
+
+    Raises:
+        PipelineError: there is none.
+    """
+    if not data_dir.is_dir():
+        raise PipelineError(f"{data_dir}: no such folder; expected one that holds npz/")
+    for root in (data_dir / "npz", data_dir / "npz_all" / "npz"):
+        if root.is_dir():
+            return root
+    raise PipelineError(
+        f"{data_dir}: holds no npz/ (nor npz_all/npz/); expected files such as "
+        "npz/layout/xla/default/train/<graph>.npz"
+    )
 
 
 def missing_parts(files: Sequence[GraphFile]) -> list[str]:

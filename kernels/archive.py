@@ -9,7 +9,7 @@ from data.errors import PipelineError
 from kernels.credentials import known_secrets
 
 PACKAGES = ("data", "features", "models", "ensembles", "submissions", "kernels", "configs")
-MODULES = ("pipeline.py", "settings.py")
+MODULES = ("pipeline.py", "settings.py", "console.py")
 
 # Data sets, caches and results lie beside the code but are no part of it.
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})

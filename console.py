@@ -1,0 +1,133 @@
+"""What all commands share: one-line errors, exit codes, tables, progress bars, common options."""
+
+import functools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
+
+from data.errors import PipelineError, UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+P = ParamSpec("P")
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback where something fails.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, help="First of the seeds; where nothing is drawn, no effect."),
+]
+
+EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+PROGRESS_AFTER_S = 2.0
+
+
+def command(function: Callable[P, None]) -> Callable[P, None]:
+    """Turn what a command raises into one line on standard error and an exit code.
+
+    0 done, 1 the input or the world is at fault, 2 wrong usage; `--debug` shows the traceback.
+    """
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except PipelineError as error:
+            _fail(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT, kwargs)
+        except KeyboardInterrupt:
+            _fail("interrupted; the same command with --resume goes on", EXIT_INTERRUPTED, kwargs)
+        except MemoryError:
+            _fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT, kwargs)
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            _fail(f"{place}{error.strerror or error}", EXIT_FAULT, kwargs)
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:  # a defect of ours: still one line, and how to see more
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            _fail(f"internal error: {line}; --debug shows where", EXIT_FAULT, kwargs)
+
+    return guarded
+
+
+def _fail(line: str, code: int, options: dict[str, Any]) -> None:
+    if options.get("debug"):
+        traceback.print_exc()
+    typer.echo(f"error: {line}", err=True)
+    raise typer.Exit(code)
+
+
+def say(line: str) -> None:
+    """Print a remark to standard error, so that standard output holds results alone."""
+    typer.echo(line, err=True)
+
+
+def print_json(value: object) -> None:
+    """Print strict JSON."""
+    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print aligned columns; numbers to the right, None as a dash."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    numeric = [
+        all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(header))
+    ]
+    for line in (header, *cells):
+        parts = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        typer.echo("  ".join(parts).rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a callback (what, done, total) that draws a bar on a terminal, and nothing elsewhere.
+
+    A stage is drawn once it has taken two seconds.
+    """
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        yield _Stages(bars).update
+
+
+class _Stages:
+    """The bars of the stages seen so far; one at a time is visible."""
+
+    def __init__(self, bars: "Progress") -> None:
+        self._bars = bars
+        self._started: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._started.setdefault(what, now) >= PROGRESS_AFTER_S:
+            if what not in self._tasks:
+                self._tasks[what] = self._bars.add_task(what, total=total)
+            self._bars.update(self._tasks[what], completed=done, total=total)
+        if done >= total:
+            self._started.pop(what, None)
+            if what in self._tasks:
+                self._bars.remove_task(self._tasks.pop(what))

@@ -1,0 +1,79 @@
+"""The trained models of a run folder as one ranker, for graphs that come one at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from data.errors import PipelineError
+from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
+from ensembles.blend import blend, member_weights
+from ensembles.sources import choose_source
+from models.jobs import Progress, Ranker
+from models.predict import predict
+from models.recipe import BlendConfig, recipe_from_table
+from models.run_folder import CONFIG, is_done, read_config
+from models.train import load_model
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Models that rank one collection together.
+
+    Attributes:
+        collection: whose train split they learned from.
+        rankers: by member name.
+        blending: how their scores become one.
+    """
+
+    collection: Collection
+    rankers: dict[str, Ranker]
+    blending: BlendConfig
+
+    def predict(
+        self, files: Sequence[GraphFile], *, progress: Progress | None = None
+    ) -> pl.DataFrame:
+        """Score every config of `files` and blend; columns as in models.predict.
+
+        Raises:
+            PipelineError: a damaged file, or scores that are not finite.
+        """
+        members = {
+            name: predict(ranker, files, progress=progress) for name, ranker in self.rankers.items()
+        }
+        if len(members) == 1:
+            return next(iter(members.values()))
+        weights = member_weights(list(members), self.blending.weights)
+        return blend(members, method=self.blending.method, weights=weights)
+
+
+def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
+    """Load the model of a model's run folder, or all that `run` trained for a collection.
+
+    Args:
+        folder: of one trained model, or of a whole run.
+        collection: which to rank; None takes the model's own. Where a run has no models of it,
+            those of a sibling collection serve, as documented in ensembles.sources.
+
+    Raises:
+        PipelineError: not a run folder, no models for the collection, or damaged ones.
+    """
+    config = read_config(folder)
+    if "model" in config:
+        own = collection_named(config["collection"])
+        return Ensemble(own, {folder.name: load_model(folder)}, BlendConfig())
+    if collection is None:
+        raise PipelineError(f"{folder}: holds models of many collections; pass --collection")
+    recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
+    trained = {c.name: _trained(folder / "models" / c.slug) for c in COLLECTIONS}
+    have = {name for name, folders in trained.items() if folders}
+    source = choose_source(collection, have, {}).collection
+    if source is None:
+        raise PipelineError(f"{folder}: no trained model can rank {collection.name}")
+    rankers = {path.name: load_model(path) for path in trained[source.name]}
+    return Ensemble(source, rankers, recipe.blend)
+
+
+def _trained(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if is_done(path))

@@ -1,0 +1,120 @@
+"""A run's report: how good its rankings are on the valid split, and what they rest on."""
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data.atomic import write_text
+from data.audit import AuditRow
+from data.tree import COLLECTIONS, Collection, missing_parts
+from ensembles.members import Member, members_of
+from ensembles.ranking import scores_path, submission_rows
+from models.predict import read_scores
+from settings import ROOT
+from submissions.labels import Labels, read_labels_of
+from submissions.report_page import write_report_page
+from submissions.score import score_submission
+from submissions.write import read_submission
+
+if TYPE_CHECKING:
+    from ensembles.run import RunState
+
+REPORT = "report.json"
+REPORT_PAGE = "report.html"
+REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
+
+
+def build_report(state: "RunState", data_dir: Path, bad: Sequence[AuditRow]) -> dict[str, Any]:
+    """Score the valid split's submission and say what the run did.
+
+    Beside the contract's keys: `models` (which members rank each collection, and any fallback),
+    `left_out` (graphs that were not judged, and why), `left_out_of_training`, `missing_parts` (of
+    the dataset), `bad_files` (skipped on request) and `seconds` per stage.
+    """
+    valid = state.out / "submission-valid.csv"
+    files = [file for file in state.files if file.split == "valid"]
+    labels = {file.submission_id: read_labels_of(file) for file in files}
+    rankings = read_submission(valid) if files else {}
+    return {
+        **score_submission(rankings, labels),
+        "recipe": state.recipe.name,
+        "seeds": list(state.recipe.seeds),
+        "models": _models(state, labels),
+        "left_out_of_training": [
+            {"graph": item.file.submission_id, "reason": item.reason} for item in state.unusable
+        ],
+        "missing_parts": missing_parts(state.files),
+        "bad_files": [str(row.error) for row in bad],
+        "data": str(data_dir),
+        "seconds": {name: round(value, 2) for name, value in state.seconds.items()},
+        "environment": environment(state.recipe.threads),
+        "revision": revision(),
+    }
+
+
+def write_report(out: Path, report: dict[str, Any]) -> Path:
+    """Write report.json and report.html; return the page's path."""
+    write_text(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_report_page(report, out / REPORT_PAGE)
+    return out / REPORT_PAGE
+
+
+def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
+    models: dict[str, Any] = {}
+    for collection in COLLECTIONS:
+        source = state.sources.get(collection.name)
+        if source is None:
+            continue
+        members = members_of(state.recipe, source.collection or collection, state.out, source)
+        own = source.collection == collection
+        fallback = source.collection.name if source.collection else "heuristic"
+        models[collection.name] = {
+            "members": [member.name for member in members],
+            "member_values": {
+                member.name: _member_value(state, collection, member, labels) for member in members
+            },
+            "fallback_from": None if own else fallback,
+            "reason": source.reason,
+        }
+    return models
+
+
+def _member_value(
+    state: "RunState", collection: Collection, member: Member, labels: Mapping[str, Labels]
+) -> float | None:
+    """Return what a member would have had on the valid split without the others."""
+    path = scores_path(state.out, collection, member.name, "valid")
+    if not path.exists():
+        return None
+    rankings = dict(submission_rows([(collection, read_scores(path))]))
+    scored = score_submission(rankings, labels)["collections"][collection.name]["value"]
+    return None if scored is None else float(scored)
+
+
+def environment(threads: int) -> dict[str, Any]:
+    """Describe what the figures were made with."""
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": threads,
+        **{name: version(name) for name in REPORTED_PACKAGES},
+    }
+
+
+def revision() -> str | None:
+    """Return the code's git revision, "+changed" if files differ from it; None outside git."""
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        return f"{head}+changed" if _git("status", "--porcelain", "-uno") else head
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
+    return done.stdout.strip()

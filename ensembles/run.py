@@ -1,0 +1,227 @@
+"""The whole recipe: audit, train, predict, blend, submission, report, for every collection found.
+
+Each stage writes whole files into the run's folder and skips what is there already, so a run that
+was killed goes on where it stopped and ends as if it had not been.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from data.audit import AuditRow, audit
+from data.errors import PipelineError
+from data.fingerprint import fingerprint
+from data.tree import COLLECTIONS, Collection, GraphFile, find_graphs
+from ensembles.blend import blend, member_weights
+from ensembles.members import Member, members_of
+from ensembles.ranking import scores_path, submission_rows
+from ensembles.report import build_report, write_report
+from ensembles.sources import Source, choose_source
+from models.jobs import Progress, TrainJob
+from models.predict import cached_scores, predict
+from models.recipe import Recipe
+from models.run_folder import begin, mark_done
+from models.train import train_model
+from models.train_set import Unusable, split_usable
+from submissions.check import check_submission
+from submissions.write import write_submission
+
+SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves.
+
+    Attributes:
+        submission: the test split's file; None if the data has no test split.
+        report: report.json's content.
+        report_page: the HTML page.
+    """
+
+    submission: Path | None
+    report: dict[str, Any]
+    report_page: Path
+
+
+@dataclass
+class RunState:
+    """What the stages of one run share."""
+
+    recipe: Recipe
+    out: Path
+    files: list[GraphFile]
+    progress: Progress | None
+    usable: dict[str, list[GraphFile]] = field(default_factory=dict)
+    unusable: list[Unusable] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def of(self, collection: Collection, split: str) -> list[GraphFile]:
+        """Return a collection's files of one split."""
+        return [f for f in self.files if f.collection == collection and f.split == split]
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Take the time of a stage."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def run(
+    data_dir: Path,
+    out: Path,
+    recipe: Recipe,
+    *,
+    resume: bool,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> RunResult:
+    """Run a recipe on all that `data_dir` holds.
+
+    Args:
+        data_dir: the folder that holds npz/.
+        out: the run's folder.
+        recipe: what to do.
+        resume: go on with a folder that was begun with the same recipe and data.
+        skip_bad: leave damaged files out, named in the report, instead of stopping.
+        progress: told how far a stage is.
+        say: told, in words, what was left out and which fallbacks were taken.
+
+    Raises:
+        UsageError: `out` holds another run.
+        PipelineError: damaged files, no usable data, a full disk.
+    """
+    files = find_graphs(data_dir)
+    rows = audit(files, progress=progress)
+    bad = [row for row in rows if row.error]
+    if bad and not skip_bad:
+        raise PipelineError(_name_bad(bad))
+    good = [row.file for row in rows if not row.error]
+    if not good:
+        raise PipelineError(f"{data_dir}: no good file is left; see `audit`")
+    for row in bad:
+        say(f"left out: {row.error}")
+    config = {"data": fingerprint(good), "recipe": recipe.model_dump(mode="json")}
+    begin(out, config, resume=resume)
+    state = RunState(recipe, out, good, progress)
+    _choose_sources(state, say)
+    _train(state)
+    blended = _predict_and_blend(state)
+    submissions = {split: _submit(state, blended[split], split, rows) for split in SUBMISSION}
+    report = build_report(state, data_dir, bad)
+    page = write_report(out, report)
+    mark_done(out)
+    return RunResult(submissions["test"], report, page)
+
+
+def _name_bad(bad: Sequence[AuditRow]) -> str:
+    more = f" (and {len(bad) - 1} more bad files; `audit` lists them)" if len(bad) > 1 else ""
+    return f"{bad[0].error}{more}; mend or remove, or pass --skip-bad"
+
+
+def _choose_sources(state: RunState, say: Callable[[str], None]) -> None:
+    """Find out which collections can be learned from, and who ranks those that cannot."""
+    for collection in COLLECTIONS:
+        train = state.of(collection, "train")
+        usable, unusable = split_usable(train)
+        state.unusable += unusable
+        if usable:
+            state.usable[collection.name] = usable
+        else:
+            listed = "; ".join(f"{graph.file.name}: {graph.reason}" for graph in unusable[:3])
+            state.reasons[collection.name] = (
+                f"no train graph to learn from ({listed})" if unusable else "no train split"
+            )
+    for collection in COLLECTIONS:
+        if not any(state.of(collection, split) for split in SUBMISSION):
+            continue
+        source = choose_source(collection, state.usable, state.reasons)
+        state.sources[collection.name] = source
+        if source.reason:
+            taken = source.collection.name if source.collection else "a heuristic"
+            say(f"{collection.name}: {source.reason}; ranked by {taken}")
+
+
+def _train(state: RunState) -> None:
+    needed = {s.collection.name: s.collection for s in state.sources.values() if s.collection}
+    for collection in needed.values():
+        for member in members_of(state.recipe, collection, state.out):
+            job = TrainJob(
+                model=member.model,
+                recipe=state.recipe,
+                files=state.usable[collection.name],
+                seed=member.seed,
+                run_dir=member.folder,
+                progress=state.progress,
+            )
+            with state.stage(f"train {collection.name} {member.name}"):
+                train_model(job, collection, resume=True)
+
+
+def _predict_and_blend(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:
+    """Score every split that is judged; by split, the blended scores of each collection."""
+    blended: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in SUBMISSION}
+    for collection in COLLECTIONS:
+        source = state.sources.get(collection.name)
+        if source is None:
+            continue
+        members = members_of(state.recipe, source.collection or collection, state.out, source)
+        for split in SUBMISSION:
+            files = state.of(collection, split)
+            if files:
+                with state.stage(f"predict {collection.name}"):
+                    scores = _scores(state, collection, members, files)
+                blended[split].append((collection, scores))
+    return blended
+
+
+def _scores(
+    state: RunState, collection: Collection, members: Sequence[Member], files: Sequence[GraphFile]
+) -> pl.DataFrame:
+    """Score one split of a collection with each member, and blend."""
+    split = files[0].split
+
+    def by_member(member: Member) -> pl.DataFrame:
+        return predict(member.load(), files, progress=state.progress)
+
+    tables = {
+        member.name: cached_scores(
+            scores_path(state.out, collection, member.name, split), partial(by_member, member)
+        )
+        for member in members
+    }
+    weights = member_weights(list(tables), state.recipe.blend.weights)
+    mix = partial(blend, tables, method=state.recipe.blend.method, weights=weights)
+    return cached_scores(scores_path(state.out, collection, "blend", split), mix)
+
+
+def _submit(
+    state: RunState,
+    blended: Sequence[tuple[Collection, pl.DataFrame]],
+    split: str,
+    rows: Sequence[AuditRow],
+) -> Path | None:
+    """Write a split's submission and check it against the files it answers."""
+    if not blended:
+        return None
+    path = state.out / SUBMISSION[split]
+    write_submission(path, submission_rows(blended))
+    expected = {
+        row.file.submission_id: row.n_configs
+        for row in rows
+        if row.file.split == split and not row.error
+    }
+    problems = check_submission(path, expected)
+    if problems:
+        raise PipelineError(f"{path}: {problems[0]}")
+    return path

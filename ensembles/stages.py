@@ -1,0 +1,131 @@
+"""The stages of a run on their own: train one collection, predict one split, blend score files."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from data.errors import PipelineError, UsageError
+from data.tree import SPLITS, Collection, collection_named, find_graphs
+from ensembles.blend import METHODS, blend, member_weights
+from ensembles.ensemble import load_ensemble
+from ensembles.ranking import submission_rows
+from models.jobs import Progress, TrainJob
+from models.predict import read_scores, write_scores
+from models.recipe import Recipe
+from models.train import train_model
+from models.train_set import split_usable
+from submissions.write import write_submission
+
+
+def train_collection(
+    data_dir: Path,
+    collection: Collection,
+    recipe: Recipe,
+    out: Path,
+    *,
+    model: str | None,
+    resume: bool,
+    progress: Progress | None,
+    say: Callable[[str], None],
+) -> list[Path]:
+    """Train a recipe's models, with each of its seeds, on one collection.
+
+    Args:
+        model: only this one; all of the recipe's if None.
+
+    Returns:
+        The run folders, below `out`.
+
+    Raises:
+        UsageError: the recipe has no such model, or a folder holds another run.
+        PipelineError: nothing to learn from, or a damaged file.
+    """
+    names = recipe.models_of(collection.kind)
+    if model is not None and model not in names:
+        raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
+    files = find_graphs(data_dir, collections=(collection,), splits=("train",))
+    usable, unusable = split_usable(files)
+    for item in unusable:
+        say(f"left out of training: {item.file.submission_id}: {item.reason}")
+    if not usable:
+        raise PipelineError(f"{data_dir}: {collection.name} has no train graph to learn from")
+    folders = []
+    for name in names if model is None else (model,):
+        for seed in recipe.seeds:
+            folder = out / f"{name}-seed{seed}"
+            job = TrainJob(name, recipe, usable, seed, folder, progress)
+            train_model(job, collection, resume=resume)
+            folders.append(folder)
+    return folders
+
+
+def predict_split(
+    data_dir: Path,
+    run: Path,
+    *,
+    split: str,
+    out: Path | None = None,
+    collection: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Path, int]:
+    """Score every config of a split with a run's models.
+
+    Args:
+        run: folder of one trained model, or of a whole run.
+        out: parquet file; RUN/scores-SPLIT.parquet if None.
+        collection: which to score; None takes the model's own.
+
+    Returns:
+        The file, and how many graphs it holds.
+
+    Raises:
+        PipelineError: no such split, a damaged file, or models of another kind.
+    """
+    if split not in SPLITS:
+        raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
+    wanted = collection_named(collection) if collection else None
+    ensemble = load_ensemble(run, wanted)
+    target = wanted or ensemble.collection
+    if target.kind != ensemble.collection.kind:
+        raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
+    files = find_graphs(data_dir, collections=(target,), splits=(split,))
+    path = out or scores_file(run, split)
+    write_scores(path, ensemble.predict(files, progress=progress))
+    return path, len(files)
+
+
+def scores_file(run: Path, split: str) -> Path:
+    """Return where `predict` leaves a run's scores of a split."""
+    return run / f"scores-{split}.parquet"
+
+
+def blend_files(
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    split: str,
+    method: str,
+    submission: Path | None,
+    collection: str | None,
+) -> None:
+    """Blend score files of one collection, each member weighing the same.
+
+    Args:
+        runs: score files, or run folders that `predict` left theirs in.
+        split: whose scores to take from run folders.
+        submission: also write the rankings there; needs `collection`.
+
+    Raises:
+        UsageError: no such method, or a submission without its collection.
+        PipelineError: files that cannot be read, or of different data.
+    """
+    if method not in METHODS:
+        raise UsageError(f"--method {method}: expected one of {', '.join(METHODS)}")
+    if submission and not collection:
+        raise UsageError("--submission: pass --collection as well; rows are named by it")
+    named = collection_named(collection) if collection else None
+    paths = [scores_file(run, split) if run.is_dir() else run for run in runs]
+    members = {str(path): read_scores(path) for path in paths}
+    mixed = blend(members, method=method, weights=member_weights(list(members), {}))
+    write_scores(out, mixed)
+    if submission and named:
+        write_submission(submission, submission_rows([(named, mixed)]))
