@@ -145,8 +145,8 @@ def _copies(
 ) -> NDArray[np.float32]:
     """Copies that layout mismatches imply along edges between configurable nodes; (c, 3).
 
-    An edge needs a copy when its consumer asks for a layout of its input and kernel and neither
-    is the producer's output layout; it is open when the consumer leaves one to the compiler.
+    An edge needs a copy when its consumer asks for layouts, of its input or its kernel or both,
+    and the producer's output has none of them; it is open when the consumer asks for nothing.
     Columns: share of bytes copied, share of edges copied, share of edges open.
     """
     n_edges = len(sources.consumer)
@@ -154,7 +154,7 @@ def _copies(
         return np.zeros((len(codes), 3), dtype=np.float32)
     produced = chosen[:, sources.producer]  # (c, p)
     wanted = codes[:, sources.consumer, 1:]  # (c, p, 2)
-    is_open = (wanted == 0).any(axis=2)
+    is_open = (wanted == 0).all(axis=2)
     copied = ~is_open & (wanted != produced[:, :, None]).all(axis=2)
     by_bytes = copied.astype(np.float32) @ sources.bytes_share
     return np.stack([by_bytes, copied.mean(axis=1), is_open.mean(axis=1)], axis=1)

@@ -1,0 +1,32 @@
+"""Data that many tests read: one small synthetic tree, written once."""
+
+from pathlib import Path
+
+import pytest
+
+from data.graph import LayoutGraph, TileGraph
+from data.read import read_layout, read_tile
+from data.synthetic import PLANS, synthesize
+from data.tree import collection_named, find_graphs
+
+
+@pytest.fixture(scope="session")
+def tiny_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree of all five collections with a few small graphs each; read it, never write to it."""
+    folder = tmp_path_factory.mktemp("tiny") / "tree"
+    synthesize(folder, seed=0, plan=PLANS["tiny"])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def layout_graph(tiny_tree: Path) -> LayoutGraph:
+    """A labelled layout graph."""
+    collection = collection_named("layout:xla:random")
+    return read_layout(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+
+
+@pytest.fixture(scope="session")
+def tile_graph(tiny_tree: Path) -> TileGraph:
+    """A labelled kernel."""
+    collection = collection_named("tile:xla")
+    return read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])

@@ -1,0 +1,101 @@
+"""What must hold for each model of the registry, and for the heuristics."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.distinct import distinct_configs, group_means
+from data.graph import Graph
+from data.read import read_graph
+from data.tree import find_graphs
+from models.heuristics import HEURISTICS
+from models.jobs import Ranker, TrainJob
+from models.metrics import kendall_tau
+from models.recipe import Recipe, load_recipe
+from models.registry import MODELS
+from tests.models.rearrange import permute_configs, relabel_nodes
+
+RANKERS = [*MODELS, "heuristic-layout", "heuristic-tile"]
+
+
+def one_graph_recipe() -> Recipe:
+    """A recipe that learns one graph by heart: few, large steps on all its configs."""
+    training = {"steps": 150, "learning_rate": 5e-3, "warmup_steps": 5, "log_every": 50}
+    return Recipe.model_validate(
+        {
+            "cross_config_sage": {"hidden": 32, "training": training},
+            "late_fusion_sage": {"hidden": 32, "training": training},
+            "layout_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
+            "tile_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Return a function that gives a ranker, trained on one graph, and that graph."""
+
+    @functools.cache
+    def get(name: str) -> tuple[Ranker, Graph]:
+        kind = name.removeprefix("heuristic-") if name not in MODELS else MODELS[name].kind
+        files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
+        graphs = [read_graph(file) for file in files]
+        graph = max(graphs, key=lambda graph: graph.n_configs)
+        if name not in MODELS:
+            return HEURISTICS[kind], graph
+        recipe = one_graph_recipe()
+        folder = tmp_path_factory.mktemp(name)
+        MODELS[name].train(TrainJob(name, recipe, [graph.file], 0, folder))
+        return MODELS[name].load(folder, recipe), graph
+
+    return get
+
+
+@pytest.mark.parametrize("name", RANKERS)
+def test_permuting_configs_permutes_scores(name: str, trained) -> None:
+    ranker, graph = trained(name)
+    order = np.random.default_rng(1).permutation(graph.n_configs)
+    scores = ranker.score(graph)
+    moved = ranker.score(permute_configs(graph, order))
+    assert scores.std() > 0
+    np.testing.assert_allclose(moved, scores[order], atol=1e-5 * np.abs(scores).max())
+
+
+@pytest.mark.parametrize("name", RANKERS)
+def test_relabelling_nodes_leaves_scores_unchanged(name: str, trained) -> None:
+    ranker, graph = trained(name)
+    order = np.random.default_rng(2).permutation(graph.n_nodes)
+    scores = ranker.score(graph)
+    relabelled = ranker.score(relabel_nodes(graph, order))
+    np.testing.assert_allclose(relabelled, scores, atol=1e-4 * np.abs(scores).max())
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_overfits_one_graph(name: str, trained) -> None:
+    ranker, graph = trained(name)
+    first, group = distinct_configs(graph)  # one config measured twice has two runtimes
+    scores = ranker.score(graph)[first]
+    assert kendall_tau(scores, group_means(graph.runtime_ns, group)) > 0.95
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_equal_configs_get_equal_scores(name: str, trained) -> None:
+    ranker, graph = trained(name)
+    twice = permute_configs(graph, np.r_[np.arange(graph.n_configs), 0, 1])
+    scores = ranker.score(twice)
+    np.testing.assert_allclose(scores[-2:], scores[:2], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_the_same_seed_gives_the_same_scores(name: str, tiny_tree: Path, tmp_path: Path) -> None:
+    recipe = load_recipe("smoke")
+    kind = MODELS[name].kind
+    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind][:2]
+    graph = read_graph(files[0])
+    scores = []
+    for run in ("first", "second"):
+        MODELS[name].train(TrainJob(name, recipe, files, 7, tmp_path / run))
+        scores.append(MODELS[name].load(tmp_path / run, recipe).score(graph))
+    np.testing.assert_array_equal(scores[0], scores[1])

@@ -1,0 +1,132 @@
+"""The layers against slow, obvious formulations of the same equations."""
+
+import numpy as np
+import pytest
+import torch
+
+from data.graph import LayoutGraph
+from features.node_features import fit_node_scaler
+from models.cross_config_sage import CrossConfigSage, score_all
+from models.late_fusion_sage import ragged_softmax
+from models.layers import ChannelAttention, CrossConfigAttention, Neighbours, log_mean_exp
+from models.layout_inputs import LayoutInputs, layout_inputs
+from models.recipe import CrossConfigSageConfig
+
+
+@pytest.fixture
+def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
+    scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
+    return layout_inputs(layout_graph, rule="hops-1", scaler=scaler)
+
+
+@pytest.fixture
+def model() -> CrossConfigSage:
+    torch.manual_seed(0)
+    return CrossConfigSage(CrossConfigSageConfig(hidden=16)).eval()
+
+
+def test_neighbours_are_means_over_edges() -> None:
+    edges = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3]])
+    x = torch.randn(6, 2, 3, dtype=torch.float64).float()
+    neighbours = Neighbours(edges, 6)
+    operands, users = neighbours.operands(x), neighbours.users(x)
+    for node in range(6):
+        read = [int(v) for u, v in edges if u == node]
+        readers = [int(u) for u, v in edges if v == node]
+        expected = x[read].mean(0) if read else torch.zeros(2, 3)
+        torch.testing.assert_close(operands[node], expected)
+        expected = x[readers].mean(0) if readers else torch.zeros(2, 3)
+        torch.testing.assert_close(users[node], expected)
+
+
+def test_neighbours_pass_gradients_back_along_the_edges() -> None:
+    edges = torch.tensor([[3, 0], [3, 1], [2, 1]])
+    x = torch.randn(4, 1, 2, requires_grad=True)
+    Neighbours(edges, 4).operands(x)[3, 0, 0].backward()
+    expected = torch.zeros(4, 1, 2)
+    expected[0, 0, 0] = expected[1, 0, 0] = 0.5
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_graph_without_edges_has_zero_means() -> None:
+    x = torch.randn(3, 2, 4)
+    assert not Neighbours(torch.zeros(0, 2, dtype=torch.int64), 3).operands(x).any()
+
+
+def test_log_mean_exp_is_stable_and_right() -> None:
+    x = torch.tensor([[0.0, 1.0, 2.0], [1000.0, 1001.0, 1002.0]])
+    expected = torch.exp(x[0]).mean().log()
+    torch.testing.assert_close(
+        log_mean_exp(x, dim=1)[:, 0], torch.stack([expected, expected + 1000])
+    )
+
+
+def test_cross_config_attention_is_a_scaled_softmax() -> None:
+    attention = CrossConfigAttention()
+    with torch.no_grad():
+        attention.log_temperature.fill_(0.3)
+    x = torch.randn(2, 5, 3)
+    temperature = float(torch.exp(torch.tensor(0.3)))
+    expected = torch.zeros(2, 5, 6)
+    for node in range(2):
+        for channel in range(3):
+            weights = torch.softmax(x[node, :, channel] / temperature, dim=0) * 5
+            expected[node, :, channel] = x[node, :, channel]
+            expected[node, :, 3 + channel] = x[node, :, channel] * weights
+    torch.testing.assert_close(attention(x), expected)
+
+
+def test_ragged_softmax_is_a_softmax_per_kernel() -> None:
+    logits = torch.randn(7, 2) * 30
+    kernel = torch.tensor([0, 0, 0, 1, 2, 2, 2])
+    weights = ragged_softmax(logits, kernel, 3)
+    for number in range(3):
+        part = logits[kernel == number]
+        torch.testing.assert_close(
+            weights[kernel == number], torch.softmax(part, dim=0) * len(part)
+        )
+
+
+def test_channel_attention_gates_between_zero_and_one() -> None:
+    x = torch.ones(4, 8)
+    gated = ChannelAttention(8, 4)(x)
+    assert ((gated > 0) & (gated < 1)).all()
+
+
+def test_config_table_equals_embedding_then_linear(
+    model: CrossConfigSage, inputs: LayoutInputs
+) -> None:
+    symbols = inputs.symbols(np.arange(6))
+    plain = model.tensor_roles(model.layout(symbols).flatten(2)).transpose(0, 1)
+    torch.testing.assert_close(model.settings(symbols), plain, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("chunk_configs", [1, 7, 32])
+def test_scores_do_not_depend_on_the_chunk(
+    model: CrossConfigSage, inputs: LayoutInputs, chunk_configs: int
+) -> None:
+    whole = score_all(model, inputs, chunk_configs=10_000)
+    assert len(whole) > 32
+    chunked = score_all(model, inputs, chunk_configs=chunk_configs)
+    np.testing.assert_allclose(chunked, whole, atol=1e-5)
+
+
+def test_attention_makes_scores_depend_on_the_other_configs(
+    model: CrossConfigSage, inputs: LayoutInputs
+) -> None:
+    with torch.inference_mode():
+        among_few = model(inputs, inputs.symbols(np.arange(3)))
+        among_many = model(inputs, inputs.symbols(np.arange(20)))[:3]
+    assert not torch.allclose(among_few, among_many, atol=1e-4)
+
+
+def test_opcodes_never_trained_on_share_one_embedding(
+    model: CrossConfigSage, inputs: LayoutInputs
+) -> None:
+    seen = np.asarray([int(inputs.opcode[0])], dtype=np.uint8)
+    model.set_known_opcodes(seen)
+    before = model.nodes(inputs)
+    with torch.no_grad():
+        model.opcode.weight[torch.arange(256) != int(seen[0])] += 1.0
+        model.opcode.weight[0] -= 1.0
+    torch.testing.assert_close(model.nodes(inputs), before)

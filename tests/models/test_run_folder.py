@@ -1,0 +1,138 @@
+"""Run folders, model training into them, and what graphs can teach."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.errors import PipelineError, UsageError
+from data.tree import collection_named, find_graphs
+from models.engine import CHECKPOINT
+from models.jobs import TrainJob
+from models.recipe import load_recipe
+from models.run_folder import begin, first_difference, is_done
+from models.train import load_model, train_model
+from models.train_set import RecentlyUsed, split_usable
+
+XLA_RANDOM = collection_named("layout:xla:random")
+
+
+def job_in(folder: Path, tree: Path, **changes: object) -> TrainJob:
+    files = find_graphs(tree, collections=(XLA_RANDOM,), splits=("train",))
+    values = {
+        "model": "layout_boosting",
+        "recipe": load_recipe("smoke"),
+        "files": files,
+        "seed": 0,
+        "run_dir": folder,
+        **changes,
+    }
+    return TrainJob(**values)  # type: ignore[arg-type]
+
+
+def test_a_finished_model_is_not_trained_again(tiny_tree: Path, tmp_path: Path) -> None:
+    job = job_in(tmp_path / "model", tiny_tree)
+    train_model(job, XLA_RANDOM, resume=False)
+    assert is_done(job.run_dir)
+    booster = job.run_dir / "booster.txt"
+    booster.write_text(booster.read_text() + "\n")
+    changed = booster.read_text()
+    train_model(job, XLA_RANDOM, resume=True)
+    assert booster.read_text() == changed
+
+
+def test_a_finished_gnn_leaves_weights_and_no_checkpoint(tiny_tree: Path, tmp_path: Path) -> None:
+    job = job_in(tmp_path / "model", tiny_tree, model="cross_config_sage")
+    train_model(job, XLA_RANDOM, resume=False)
+    names = {path.name for path in job.run_dir.iterdir()}
+    assert names == {"config.toml", "metrics.jsonl", "model.safetensors", "DONE"}
+    assert not (job.run_dir / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"), [({"seed": 3}, "seed = 0, now 3"), ({"files": ()}, "train_data")]
+)
+def test_a_folder_of_another_run_is_refused(
+    tiny_tree: Path, tmp_path: Path, changes: dict[str, object], named: str
+) -> None:
+    folder = tmp_path / "model"
+    train_model(job_in(folder, tiny_tree), XLA_RANDOM, resume=False)
+    with pytest.raises(UsageError, match=named):
+        train_model(job_in(folder, tiny_tree, **changes), XLA_RANDOM, resume=True)
+
+
+def test_a_begun_folder_needs_resume(tmp_path: Path) -> None:
+    begin(tmp_path / "run", {"seed": 1}, resume=False)
+    begin(tmp_path / "run", {"seed": 1}, resume=True)
+    with pytest.raises(UsageError, match="--resume"):
+        begin(tmp_path / "run", {"seed": 1}, resume=False)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(UsageError, match="no run folder"):
+        begin(tmp_path, {"seed": 1}, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_first_difference_names_the_key() -> None:
+    assert first_difference({"a": {"b": 1}}, {"a": {"b": 1}}) is None
+    assert first_difference({"a": {"b": 1}}, {"a": {"b": 2}}) == "a.b = 1, now 2"
+    assert first_difference({"a": {}}, {"a": {"c": 2}}) == "a.c = None, now 2"
+
+
+def test_a_model_whose_training_has_not_ended_cannot_rank(tiny_tree: Path, tmp_path: Path) -> None:
+    job = job_in(tmp_path / "model", tiny_tree)
+    train_model(job, XLA_RANDOM, resume=False)
+    (job.run_dir / "DONE").unlink()
+    with pytest.raises(PipelineError, match="has not ended"):
+        load_model(job.run_dir)
+
+
+def test_a_layout_model_cannot_learn_tiles(tiny_tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="ranks layout configs"):
+        train_model(job_in(tmp_path / "m", tiny_tree), collection_named("tile:xla"), resume=False)
+
+
+def test_a_damaged_booster_is_one_line(tiny_tree: Path, tmp_path: Path) -> None:
+    from data.read import read_graph
+
+    job = job_in(tmp_path / "model", tiny_tree)
+    train_model(job, XLA_RANDOM, resume=False)
+    (job.run_dir / "booster.txt").write_text("tree\nnot a model\n")
+    with pytest.raises(PipelineError, match=r"booster.txt") as caught:
+        load_model(job.run_dir).score(read_graph(job.files[0]))
+    assert "\n" not in str(caught.value)
+
+
+def test_withheld_and_single_config_graphs_teach_nothing(tiny_tree: Path, tmp_path: Path) -> None:
+    labelled = find_graphs(tiny_tree, collections=(XLA_RANDOM,), splits=("train",))
+    withheld = find_graphs(tiny_tree, collections=(XLA_RANDOM,), splits=("test",))
+    with np.load(labelled[0].path) as archive:
+        arrays = dict(archive)
+    arrays["node_config_feat"] = np.repeat(arrays["node_config_feat"][:1], 5, axis=0)
+    arrays["config_runtime"] = arrays["config_runtime"][:5]
+    path = tmp_path / "npz/layout/xla/random/train/same.npz"
+    path.parent.mkdir(parents=True)
+    np.savez_compressed(path, **arrays)
+    same = find_graphs(tmp_path)
+    usable, unusable = split_usable([*labelled, *withheld, *same])
+    assert usable == labelled
+    assert [item.reason for item in unusable] == [
+        "runtimes are withheld",
+        "only one distinct config, measured 5 times",
+    ]
+
+
+def test_recently_used_keeps_within_its_bytes(tiny_tree: Path) -> None:
+    files = find_graphs(tiny_tree)[:3]
+    made = []
+
+    def make(file):  # type: ignore[no-untyped-def]
+        made.append(file.name)
+        return file.name
+
+    kept = RecentlyUsed(make, lambda item: 10, max_bytes=20)
+    for number in (0, 1, 0, 2, 0, 1):
+        assert kept(files[number]) == files[number].name
+    assert made == [files[i].name for i in (0, 1, 2, 1)]

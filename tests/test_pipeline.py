@@ -1,0 +1,256 @@
+"""Every command as a user calls it, on a small tree with the smoke recipe."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from data.tree import COLLECTIONS, find_graphs
+from pipeline import app
+from settings import ROOT
+from submissions.write import read_submission
+
+COMMANDS = ["run", "synthesize", "audit", "train", "predict", "blend", "score", "rank", "tune"]
+GROUPS = {"submission": ["check", "upload", "list"], "kernel": ["build", "push", "status"]}
+
+
+def call(*arguments: object, expect: int = 0) -> str:
+    """Run a command in this process; return what it printed on both streams."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == expect, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished smoke run; read it, never write to it."""
+    out = tmp_path_factory.mktemp("run") / "smoke"
+    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", out)
+    return out
+
+
+def test_help_answers_at_once() -> None:
+    took_s = []
+    for _ in range(3):
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "pipeline", "--help"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        took_s.append(time.perf_counter() - start)
+    assert all(name in done.stdout for name in [*COMMANDS, *GROUPS])
+    assert min(took_s) < 0.5
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[name] for name in COMMANDS] + [[g, name] for g, names in GROUPS.items() for name in names],
+    ids=" ".join,
+)
+def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+    text = call(*command, "--help")
+    assert f"python -m pipeline {' '.join(command)}" in " ".join(text.split())
+    assert "--debug" in text
+    assert "--seed" in text
+
+
+def test_run_answers_every_test_graph(finished: Path, tiny_tree: Path) -> None:
+    rankings = read_submission(finished / "submission.csv")
+    files = find_graphs(tiny_tree, splits=("test",))
+    assert list(rankings) == [file.submission_id for file in files]
+    text = call("submission", "check", finished / "submission.csv", "--data", tiny_tree)
+    assert f"({len(files)} rows)" in text
+
+
+def test_report_is_as_the_contract_says(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    assert {"score", "collections", "seeds", "environment", "revision"} <= set(report)
+    values = []
+    for collection in COLLECTIONS:
+        part = report["collections"][collection.name]
+        assert part["metric"] == {"layout": "kendall_tau", "tile": "tile_score"}[collection.kind]
+        assert part["n_graphs"] == len(part["per_graph"])
+        for figures in part["per_graph"].values():
+            keys = {"kendall_tau", "opa", "slowdown@1", "slowdown@10", "slowdown@100", "n_configs"}
+            assert keys <= set(figures)
+        values.append(part["value"])
+    assert report["score"] == pytest.approx(np.mean(values))
+    assert report["models"]["tile:xla"]["members"] == [
+        "late_fusion_sage-seed0",
+        "tile_boosting-seed0",
+    ]
+    page = (finished / "report.html").read_text()
+    assert "layout:nlp:random" in page
+
+
+def test_score_agrees_with_the_report(finished: Path, tiny_tree: Path) -> None:
+    text = call(
+        "score", "--submission", finished / "submission-valid.csv", "--data", tiny_tree, "--json"
+    )
+    scored = json.loads(text)
+    report = json.loads((finished / "report.json").read_text())
+    assert scored["score"] == report["score"]
+    assert scored["collections"] == report["collections"]
+
+
+def test_private_score_reads_the_withheld_runtimes(finished: Path, tiny_tree: Path) -> None:
+    arguments = ("score", "--submission", finished / "submission.csv", "--data", tiny_tree)
+    private = json.loads(call(*arguments, "--private", "--json"))
+    assert all(part["value"] is not None for part in private["collections"].values())
+    public = json.loads(call(*arguments, "--split", "test", "--json"))
+    assert public["score"] is None
+    assert len(public["left_out"]) == len(find_graphs(tiny_tree, splits=("test",)))
+
+
+def test_the_same_seed_gives_the_same_submission_bytes(
+    finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", tmp_path / "again")
+    again = (tmp_path / "again" / "submission.csv").read_bytes()
+    assert again == (finished / "submission.csv").read_bytes()
+    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", tmp_path / "s9", "--seed", 9)
+    assert (tmp_path / "s9" / "submission.csv").read_bytes() != again
+
+
+def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been(
+    finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "pipeline", "run", "--data", str(tiny_tree)]
+    command += ["--recipe", "smoke", "--out", str(out)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(out.rglob("checkpoint.safetensors")):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "DONE").exists()
+    assert "--resume" in call(
+        "run", "--data", tiny_tree, "--recipe", "smoke", "--out", out, expect=2
+    )
+    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", out, "--resume")
+    for name in ("submission.csv", "submission-valid.csv"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_resume_refuses_another_recipe_or_other_data(finished: Path, tiny_tree: Path) -> None:
+    arguments = ("run", "--recipe", "smoke", "--out", finished, "--resume")
+    text = call(*arguments, "--data", tiny_tree, "--set", "features.prune=none", expect=2)
+    assert "recipe.features.prune = 'hops-1', now 'none'" in text
+
+
+def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(tiny_tree, tree)
+    bad = sorted((tree / "npz/tile/xla/train").glob("*.npz"))[0]
+    bad.write_bytes(bad.read_bytes()[:-40])
+    out = tmp_path / "out"
+    text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, expect=1)
+    assert text.count("\n") == 1
+    assert bad.name in text
+    assert not out.exists()
+    text = call("audit", "--data", tree, expect=1)
+    assert bad.name in text
+    text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, "--skip-bad")
+    assert f"left out: {bad}" in text
+    assert bad.name in json.loads((out / "report.json").read_text())["bad_files"][0]
+
+
+def test_stages_on_their_own_give_what_run_gives(
+    finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    call(
+        *("train", "--data", tiny_tree, "--recipe", "smoke", "--collection", "tile:xla"),
+        *("--out", tmp_path / "tile"),
+    )
+    members = sorted((tmp_path / "tile").iterdir())
+    assert [path.name for path in members] == ["late_fusion_sage-seed0", "tile_boosting-seed0"]
+    for member in members:
+        call("predict", "--data", tiny_tree, "--run", member, "--split", "test")
+    call(
+        *("blend", "--runs", members[0], members[1], "--out", tmp_path / "blend.parquet"),
+        *("--submission", tmp_path / "tile.csv", "--collection", "tile:xla"),
+    )
+    whole = (finished / "submission.csv").read_text().splitlines()
+    expected = [line for line in whole if not line.startswith("layout")]
+    assert (tmp_path / "tile.csv").read_text().splitlines() == expected
+    from_run = pl.read_parquet(finished / "scores/tile-xla/blend/test.parquet")
+    blended = pl.read_parquet(tmp_path / "blend.parquet")
+    assert blended["score"].to_list() == pytest.approx(from_run["score"].to_list())
+
+
+def test_rank_prints_the_best_configs_of_one_graph(finished: Path, tiny_tree: Path) -> None:
+    file = find_graphs(tiny_tree, splits=("test",))[-1]
+    ranking = read_submission(finished / "submission.csv")[file.submission_id]
+    arguments = ("rank", file.path, "--run", finished, "--top", 5)
+    ranked = json.loads(call(*arguments, "--json"))
+    assert [config["config"] for config in ranked["configs"]] == ranking[:5].tolist()
+    assert call(*arguments).count("\n") == 1 + 1 + 5
+
+
+def test_a_collection_without_train_split_is_ranked_by_its_sibling(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(tiny_tree, tree)
+    for part in ("layout/xla/random/train", "layout/nlp/default/train", "tile/xla/train"):
+        shutil.rmtree(tree / "npz" / part)
+    out = tmp_path / "out"
+    text = call("run", "--data", tree, "--recipe", "smoke", "--out", out)
+    models = json.loads((out / "report.json").read_text())["models"]
+    assert models["layout:xla:random"]["fallback_from"] == "layout:xla:default"
+    assert models["layout:nlp:default"]["fallback_from"] == "layout:nlp:random"
+    assert models["tile:xla"]["fallback_from"] == "heuristic"
+    assert models["layout:xla:default"]["fallback_from"] is None
+    for line in ("layout:xla:random: no train split; ranked by layout:xla:default", "tile:xla: no"):
+        assert line in text
+    call("submission", "check", out / "submission.csv", "--data", tree)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (("run", "--recipe", "nosuch"), 2, "known: cpu, smoke"),
+        (("run", "--recipe", "smoke", "--set", "cross_config_sage.hiden=3"), 2, "hiden"),
+        (("run", "--recipe", "smoke", "--set", "features.prune=hops-0"), 2, "hops-k"),
+        (("run", "--recipe", "smoke", "--data", "/nonexistent"), 1, "/nonexistent"),
+        (("audit", "--data", "/nonexistent"), 1, "/nonexistent"),
+        (("synthesize", "--out", "x", "--plan", "huge"), 2, "tiny"),
+        (("rank", "/nonexistent.npz", "--run", "runs"), 1, "/nonexistent.npz"),
+    ],
+)
+def test_wrong_usage_and_missing_input_give_one_line(
+    arguments: tuple[str, ...], code: int, named: str, tmp_path: Path
+) -> None:
+    extra = ("--out", tmp_path / "out") if arguments[0] == "run" else ()
+    text = call(*arguments, *extra, expect=code)
+    assert text.startswith("error: ")
+    assert text.count("\n") == 1
+    assert named in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_upload_refuses_a_file_that_fails_the_check(
+    finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    lines = (finished / "submission.csv").read_text().splitlines()
+    short = tmp_path / "short.csv"
+    short.write_text("\n".join(lines[:-1]) + "\n")
+    environment = {**os.environ, "HOME": str(tmp_path), "KAGGLE_CONFIG_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "pipeline", "submission", "upload", str(short)]
+    command += ["-m", "text", "--data", str(tiny_tree)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "layout:nlp:random" in done.stderr
