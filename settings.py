@@ -46,9 +46,8 @@ class FrozenConfig(BaseModel):
                 raise UsageError(
                     f"{source}: unknown key '{key}'; {_known_keys(cls, key)}"
                 ) from None
-            raise UsageError(
-                f"{source}: key '{key}' is {first['input']!r}: {first['msg'].lower()}"
-            ) from None
+            problem = first["msg"][:1].lower() + first["msg"][1:]
+            raise UsageError(f"{source}: key '{key}' is {first['input']!r}: {problem}") from None
 
 
 def _known_keys(model: type[BaseModel], key: str) -> str:

@@ -12,7 +12,7 @@ from data.graph import Graph, LayoutGraph, TileGraph
 def config_hashes(graph: Graph) -> NDArray[np.uint64]:
     """Return (c,) uint64 content hashes of a graph's configs, equal on every machine."""
     if isinstance(graph, TileGraph):
-        return hash_rows(graph.config_feat)
+        return hash_rows(graph.config_feat + np.float32(0))  # -0 becomes 0, its equal
     assert isinstance(graph, LayoutGraph)
     return graph.configs.content_hashes()
 

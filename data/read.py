@@ -26,6 +26,7 @@ LAYOUT_KEYS = (
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
 LAYOUT_VALUE_RANGE = (-1, 5)
+NODE_LAYOUT = slice(134, 140)  # the columns of node_feat that hold minor-to-major orders
 
 
 def read_graph(file: GraphFile) -> LayoutGraph | TileGraph:
@@ -113,6 +114,7 @@ def _read_nodes_and_edges(archive: Archive) -> dict[str, NDArray[Any]]:
         archive.fail("node_opcode", "is empty; expected at least one node")
     node_feat = archive.array("node_feat", dtype=np.float32, shape=(n_nodes, N_NODE_FEATURES))
     _check_finite(archive, "node_feat", node_feat)
+    _check_node_layouts(archive, node_feat[:, NODE_LAYOUT])
     edges = archive.array("edge_index", dtype=np.int64, shape=(None, 2))
     outside = ((edges < 0) | (edges >= n_nodes)).any(axis=1)
     if outside.any():
@@ -169,6 +171,19 @@ def _check_finite(archive: Archive, key: str, values: NDArray[np.float32]) -> No
         row, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
         archive.fail(
             key, f"row {row}, column {column} is {values[row, column]}; expected a finite number"
+        )
+
+
+def _check_node_layouts(archive: Archive, layouts: NDArray[np.float32]) -> None:
+    """Check the layout part of node_feat: dimension numbers, padded with 0 or -1."""
+    low, high = LAYOUT_VALUE_RANGE
+    good = (layouts >= low) & (layouts <= high) & (layouts == np.rint(layouts))
+    if not good.all():
+        row, place = (int(i) for i in np.argwhere(~good)[0])
+        archive.fail(
+            "node_feat",
+            f"row {row}, column {NODE_LAYOUT.start + place} is {layouts[row, place]}; "
+            f"expected a dimension number {low}..{high}",
         )
 
 

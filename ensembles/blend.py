@@ -11,6 +11,8 @@ import polars as pl
 
 from data.errors import PipelineError
 
+KEYS = ["graph", "config_hash"]
+
 
 def minmax(score: pl.Expr) -> pl.Expr:
     """Bring scores to 0..1; scores that are all equal become 0."""
@@ -54,22 +56,25 @@ def blend(
         raise PipelineError("blend: all weights are 0; expected one above 0")
     names = list(members)
     result = members[names[0]].select("graph", "config", "config_hash")
-    keys = ["graph", "config_hash"]
     for name in names:
         scaled = members[name].with_columns(
             METHODS[method](pl.col("score").cast(pl.Float64)).over("graph").alias(name)
         )
-        per_config = scaled.group_by(keys).agg(pl.col(name).mean())
-        result = result.join(per_config, on=keys, how="left", maintain_order="left")
-    lacking = [name for name in names if result[name].null_count()]
-    if lacking:
-        graph = result.filter(pl.col(lacking[0]).is_null())["graph"][0]
-        raise PipelineError(
-            f"blend: member {lacking[0]} has no score for some configs of graph {graph}; "
-            "expected all members to have scored the same data"
-        )
+        per_config = scaled.group_by(KEYS).agg(pl.col(name).mean())
+        _refuse_unscored(names[0], per_config.join(result, on=KEYS, how="anti"))
+        result = result.join(per_config, on=KEYS, how="left", maintain_order="left")
+        _refuse_unscored(name, result.filter(~pl.col(name).is_finite().fill_null(False)))
     mean = pl.sum_horizontal(pl.col(name) * (weights[name] / total) for name in names)
     return result.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
+
+
+def _refuse_unscored(name: str, unscored: pl.DataFrame) -> None:
+    """Raise a PipelineError if there are rows that member `name` has not scored."""
+    if unscored.height:
+        raise PipelineError(
+            f"blend: member {name} has no score for some configs of graph "
+            f"{unscored['graph'][0]}; expected all members to have scored the same data"
+        )
 
 
 def member_weights(

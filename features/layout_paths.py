@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from data.graph import LayoutGraph
 from features.padding import dimension_sizes
 
-# Programs hold long chains of elementwise operations of one shape; the walk back from one
-# consumer stops after this many nodes, which keeps its cost linear in configurable nodes.
+# Programs hold long chains of elementwise operations of one shape; the walk back from one operand
+# takes no further step once it has seen this many nodes, which keeps its cost linear in
+# configurable nodes. Steps are taken whole, so that the order of nodes and edges does not matter.
 MAX_VISITED = 64
 
 
@@ -43,7 +44,7 @@ def layout_sources(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> SourceE
     shapes = [tuple(row) for row in dimension_sizes(graph.node_feat)]
     position = {int(node): i for i, node in enumerate(graph.node_config_ids)}
     pairs = [
-        (consumer, position[source])
+        (consumer, source)
         for node, consumer in position.items()
         for operand in producers[node]
         for source in sorted(_sources(operand, producers, shapes, position))
@@ -68,17 +69,21 @@ def _sources(
     shapes: list[tuple[int, ...]],
     position: dict[int, int],
 ) -> set[int]:
-    """Return the configurable nodes whose output reaches `start` with its shape unchanged."""
+    """Return which configurable nodes' outputs reach `start` with their shape unchanged."""
     found: set[int] = set()
     seen = {start}
-    waiting = [start]
-    while waiting and len(seen) <= MAX_VISITED:
-        node = waiting.pop(0)
-        if node in position:
-            found.add(node)
-            continue
-        for operand in producers[node]:
-            if operand not in seen and shapes[operand] == shapes[node]:
-                seen.add(operand)
-                waiting.append(operand)
+    reached = [start]
+    while reached:
+        found.update(position[node] for node in reached if node in position)
+        if len(seen) > MAX_VISITED:
+            break
+        passing = [node for node in reached if node not in position]
+        step = {
+            operand
+            for node in passing
+            for operand in producers[node]
+            if shapes[operand] == shapes[node]
+        }
+        reached = sorted(step - seen)
+        seen |= step
     return found

@@ -33,9 +33,11 @@ class NodeScaler:
     factor: NDArray[np.float32]
 
     def __call__(self, node_feat: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scale (n, 140) stock features to (n, 140) float32, clipped to ±10."""
+        """Scale (n, 140) stock features to (n, 140) float32; standardised ones clipped to ±10."""
         scaled = (_logarithm(node_feat, self.scaling) - self.shift) * self.factor
-        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+        if self.scaling != "log1p":  # a logarithm alone passes 10 at 22,026, an everyday size
+            scaled = np.clip(scaled, -CLIP, CLIP)
+        return scaled.astype(np.float32)
 
 
 def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) -> NodeScaler:

@@ -1,0 +1,89 @@
+"""Read one member of an archive as a stream; its end and checksum are verified at the end."""
+
+import zlib
+from typing import IO
+
+from data.zip_index import Member
+
+PACKED_CHUNK_BYTES = 1 << 16
+
+
+class DamagedError(Exception):
+    """A member's packed bytes do not hold what the index says of them."""
+
+
+class Inflated:
+    """The bytes of one member, from its start to its end.
+
+    Args:
+        raw: the archive; several streams may share it.
+        member: which bytes.
+    """
+
+    def __init__(self, raw: IO[bytes], member: Member) -> None:
+        self._raw = raw
+        self._member = member
+        self._packed_read = 0
+        self._position = 0
+        self._checksum = 0
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS) if member.is_deflated else None
+
+    def tell(self) -> int:
+        """Return how many bytes have been read."""
+        return self._position
+
+    def read(self, n_bytes: int = -1, /) -> bytes:
+        """Read `n_bytes`, fewer only at the member's end; all that is left where it is negative.
+
+        Raises:
+            DamagedError: the packed bytes are no deflate stream, or they end too early.
+        """
+        pieces = []
+        n_bytes = n_bytes if n_bytes >= 0 else self._member.n_bytes - self._position
+        while n_bytes:
+            piece = self._some(n_bytes)
+            if not piece:
+                break
+            n_bytes -= len(piece)
+            pieces.append(piece)
+        content = b"".join(pieces)
+        self._position += len(content)
+        self._checksum = zlib.crc32(content, self._checksum)
+        return content
+
+    def finish(self) -> None:
+        """Check that the member ends here, and that all its bytes are those once written.
+
+        Raises:
+            DamagedError: more bytes follow, packed or not, or the checksum is another.
+        """
+        if self.read(1):
+            raise DamagedError("holds more bytes than its shape says")
+        inflate, left = self._inflate, self._member.packed_bytes - self._packed_read
+        if left or (inflate is not None and (not inflate.eof or inflate.unused_data)):
+            raise DamagedError("its packed bytes do not end where the index says")
+        if self._position != self._member.n_bytes or self._checksum != self._member.checksum:
+            raise DamagedError("its checksum is wrong")
+
+    def _some(self, at_most: int) -> bytes:
+        """Return between one and `at_most` bytes; none at the end."""
+        if self._inflate is None:
+            return self._packed(at_most)
+        while not self._inflate.eof:
+            packed = self._inflate.unconsumed_tail or self._packed(PACKED_CHUNK_BYTES)
+            try:
+                piece = self._inflate.decompress(packed, at_most)
+            except zlib.error as error:
+                raise DamagedError(str(error)) from error
+            if piece or not packed:
+                return piece
+        return b""
+
+    def _packed(self, at_most: int) -> bytes:
+        n_bytes = min(at_most, self._member.packed_bytes - self._packed_read)
+        self._raw.seek(self._member.data_start + self._packed_read)
+        content = self._raw.read(n_bytes)
+        if len(content) < n_bytes:
+            raise DamagedError("the file ends within it")
+        self._packed_read += n_bytes
+        return content
