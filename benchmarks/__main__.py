@@ -1,0 +1,32 @@
+"""`make bench`: measure, and write benchmarks/RESULTS.md."""
+
+import platform
+from pathlib import Path
+
+import torch
+
+from benchmarks import stages
+from data.atomic import write_text
+from ensembles.report import revision
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+HEADER = [
+    "# Speed and memory",
+    "",
+    "Written by `make bench`. Machines differ and are noisy: compare figures of one run only.",
+    "",
+]
+
+
+def main() -> None:
+    """Run every benchmark and write the results."""
+    lines = [*HEADER, *stages.report(), ""]
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
+    lines.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")
+    write_text(RESULTS, "\n".join(lines) + "\n")
+    print(RESULTS)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

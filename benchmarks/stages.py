@@ -1,0 +1,160 @@
+"""What each stage costs, and how the cost grows with configs and with nodes."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.memory import peak_mib
+from data.read import read_layout
+from data.synthetic import write_layout_graph
+from data.tree import GraphFile, collection_named
+from features.layout_statistics import layout_statistics, layout_tables
+from features.node_features import fit_node_scaler
+from features.pruning import prune
+from models.cross_config_sage import CrossConfigSage, score_all
+from models.engine import prepare_torch
+from models.layout_inputs import layout_inputs
+from models.losses import pairwise_hinge
+from models.metrics import kendall_tau
+from models.recipe import load_recipe
+
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Size:
+    """A synthetic layout graph: n nodes, k configurable nodes, c configs."""
+
+    n_nodes: int
+    n_configurable: int
+    n_configs: int
+
+
+BASE = Size(2_000, 100, 500)
+MORE_CONFIGS = (BASE, Size(2_000, 100, 1_000), Size(2_000, 100, 2_000))
+MORE_NODES = (BASE, Size(4_000, 200, 500), Size(8_000, 400, 500))
+
+
+def write_graph(folder: Path, size: Size) -> GraphFile:
+    """Write a synthetic graph of this size below `folder`."""
+    name = f"n{size.n_nodes}_k{size.n_configurable}_c{size.n_configs}"
+    collection = collection_named("layout:xla:random")
+    path = folder / "npz" / collection.folder / "train" / f"{name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_layout_graph(
+        path,
+        n_nodes=size.n_nodes,
+        n_configurable=size.n_configurable,
+        n_configs=size.n_configs,
+        seed=0,
+    )
+    return GraphFile(collection, "train", name, path)
+
+
+def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
+    """Return each stage as a function of no arguments, on one graph's file."""
+    recipe = load_recipe("cpu")
+    config, rule = recipe.cross_config_sage, recipe.features.prune
+    prepare_torch(seed=0, threads=recipe.threads)
+    graph = read_layout(file)
+    scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
+    inputs = layout_inputs(graph, rule=rule, scaler=scaler)
+    model = CrossConfigSage(config)
+    sample = np.arange(config.configs_per_step)
+    target = torch.from_numpy(inputs.runtime_ns[sample])
+
+    def statistics() -> object:
+        rows = np.arange(graph.n_configs)
+        return layout_statistics(layout_tables(graph), graph.configs.rows(rows))
+
+    def training_step() -> object:
+        model.zero_grad()
+        loss = pairwise_hinge(model(inputs, inputs.symbols(sample)), target)
+        loss.backward()
+        return loss
+
+    scores = np.random.default_rng(0).normal(size=graph.n_configs)
+    return {
+        "read and check": lambda: read_layout(file),
+        "prune": lambda: prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids),
+        "prepare for the GNN": lambda: layout_inputs(graph, rule=rule, scaler=scaler),
+        "statistics for boosting": statistics,
+        f"GNN training step, {config.configs_per_step} configs": training_step,
+        "GNN scores of all configs": lambda: score_all(
+            model, inputs, chunk_configs=config.inference_configs
+        ),
+        "Kendall tau": lambda: kendall_tau(scores, graph.runtime_ns),
+    }
+
+
+def shortest_s(function: Callable[[], object]) -> float:
+    """Return the shortest of a few timings, after one that does not count."""
+    function()
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Fit seconds = a · size^b by least squares on logarithms; return b."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def measure(sizes: Sequence[Size], folder: Path) -> dict[str, list[float]]:
+    """Return the seconds of each stage at each size."""
+    by_size = [
+        {name: shortest_s(stage) for name, stage in stages(write_graph(folder, size)).items()}
+        for size in sizes
+    ]
+    return {name: [seconds[name] for seconds in by_size] for name in by_size[0]}
+
+
+def table(sizes: Sequence[Size], axis: str, folder: Path) -> list[str]:
+    """Measure and write one Markdown table; `axis` is the field of Size that grows."""
+    lengths = [getattr(size, axis) for size in sizes]
+    lines = [
+        f"| stage | {' | '.join(f'{length:,}' for length in lengths)} | exponent |",
+        "|---|" + "---:|" * (len(sizes) + 1),
+    ]
+    for name, seconds in measure(sizes, folder).items():
+        cells = " | ".join(f"{value * 1e3:.1f} ms" for value in seconds)
+        lines.append(f"| {name} | {cells} | {growth_exponent(lengths, seconds):.2f} |")
+    return lines
+
+
+def report() -> list[str]:
+    """Measure everything; return the section of RESULTS.md."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        by_configs = table(MORE_CONFIGS, "n_configs", folder)
+        by_nodes = table(MORE_NODES, "n_nodes", folder)
+        largest = write_graph(folder, Size(8_000, 400, 8_000))
+        memory = peak_mib(
+            "from data.read import read_graph_at", f"read_graph_at(Path({str(largest.path)!r}))"
+        )
+    inflated_mib = 8_000 * 400 * 18 * 4 / 2**20
+    return [
+        "## Stages on one layout graph",
+        "",
+        f"Synthetic graphs, `cpu` recipe, two threads; the shortest of {REPEATS} timings. The",
+        "exponent b is that of seconds = a · size^b.",
+        "",
+        f"By configs ({BASE.n_nodes:,} nodes, {BASE.n_configurable} configurable):",
+        "",
+        *by_configs,
+        "",
+        "By nodes, of which one in 20 is configurable (500 configs):",
+        "",
+        *by_nodes,
+        "",
+        f"Reading 8,000 configs of 400 nodes ({inflated_mib:.0f} MiB as float32 in the file) takes",
+        f"{memory:.0f} MiB above what the interpreter and its libraries take.",
+    ]
