@@ -80,8 +80,10 @@ def _read_index(path: Path, raw: IO[bytes]) -> dict[str, Member]:
     end = 0
     for info in sorted(infos, key=lambda info: info.header_offset):
         key = info.filename.removesuffix(".npy")
-        if key == info.filename or key in members:
-            _fail(path, info.filename, "is not an array of its own; expected each key once")
+        if key == info.filename:
+            _fail(path, key, "is no array; expected a name that ends in .npy")
+        if key in members:
+            _fail(path, key, "stands in the file twice; expected each key once")
         if info.header_offset != end:
             _fail(path, key, f"starts at byte {info.header_offset}, not {end}")
         _check_entry(path, key, info)

@@ -1,0 +1,45 @@
+"""Real TpuGraphs files to test against; they are no part of the repository."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from data.graph import LayoutGraph, TileGraph
+from data.read import read_layout, read_tile
+from data.tree import GraphFile, find_graphs
+
+ROOT = Path(__file__).resolve().parents[1]
+REAL = Path(os.environ.get("TPUGRAPHS_REAL") or ROOT.parent / "shared" / "tpugraphs")
+
+requires_real_data = pytest.mark.skipif(
+    not (REAL / "npz").is_dir(),
+    reason=f"needs real TpuGraphs files at {REAL} (set TPUGRAPHS_REAL to look elsewhere)",
+)
+
+
+def real_files(kind: str = "", *, max_bytes: int | None = None) -> list[GraphFile]:
+    """List the real files of a kind ("layout", "tile"; all by default); none where missing."""
+    if not (REAL / "npz").is_dir():
+        return []
+    return [
+        file
+        for file in find_graphs(REAL)
+        if file.collection.kind.startswith(kind)
+        and (max_bytes is None or file.path.stat().st_size <= max_bytes)
+    ]
+
+
+def real_file(collection: str, split: str) -> GraphFile:
+    """Return the one real file of a collection's split."""
+    return next(f for f in real_files() if (f.collection.name, f.split) == (collection, split))
+
+
+def real_layout_graphs(*, max_bytes: int | None = None) -> list[LayoutGraph]:
+    """Read the real layout graphs."""
+    return [read_layout(file) for file in real_files("layout", max_bytes=max_bytes)]
+
+
+def real_tile_graphs() -> list[TileGraph]:
+    """Read the real tile kernels."""
+    return [read_tile(file) for file in real_files("tile")]
