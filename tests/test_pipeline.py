@@ -12,22 +12,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 from data.tree import COLLECTIONS, find_graphs
-from pipeline import app
 from settings import ROOT
 from submissions.write import read_submission
+from tests.command_line import call
 
 COMMANDS = ["run", "synthesize", "audit", "train", "predict", "blend", "score", "rank", "tune"]
 GROUPS = {"submission": ["check", "upload", "list"], "kernel": ["build", "push", "status"]}
-
-
-def call(*arguments: object, expect: int = 0) -> str:
-    """Run a command in this process; return what it printed on both streams."""
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == expect, result.output
-    return result.output
 
 
 @pytest.fixture(scope="module")
