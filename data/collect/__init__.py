@@ -1,0 +1,1 @@
+"""Measure JAX programs on this machine: choose layouts or tiles, compile, run, time."""
