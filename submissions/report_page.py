@@ -106,9 +106,16 @@ def _percent(value: float, floor: float) -> float:
 
 
 def _model_view(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe who ranks a collection; each member with what it is worth alone, if known."""
+    values = model.get("member_values", {})
     return {
         "name": name,
-        "members": [str(member) for member in model.get("members", [])],
+        "members": [
+            f"{member} ({_number(values[member])} alone)"
+            if values.get(member) is not None
+            else str(member)
+            for member in model.get("members", [])
+        ],
         "fallback_from": model.get("fallback_from"),
         "reason": model.get("reason"),
     }

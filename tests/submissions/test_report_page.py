@@ -79,7 +79,11 @@ def scored_report(n_graphs: int = 3) -> dict[str, Any]:
 def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
     report = scored_report() | {
         "models": {
-            "layout:xla:default": {"members": ["gnn-0", "gbm-1"], "fallback_from": None},
+            "layout:xla:default": {
+                "members": ["gnn-0", "gbm-1"],
+                "member_values": {"gnn-0": 0.5, "gbm-1": None},
+                "fallback_from": None,
+            },
             "layout:nlp:random": {
                 "members": ["gnn-xla"],
                 "fallback_from": "layout:nlp:random",
@@ -97,8 +101,8 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
     assert f"layout:xla:default Kendall tau {part['value']:.4f} {low:.4f} to {high:.4f} 3" in text
     assert "tile:xla tile score −7.0000 – 1" in text
     assert "Mean of 2 of 5 collections" in text
-    assert "layout:xla:default : gnn-0, gbm-1" in text
-    assert "Stands in for layout:nlp:random: no training graphs." in text
+    assert "layout:xla:default : gnn-0 (0.5000 alone), gbm-1" in text
+    assert "Borrowed from layout:nlp:random: no training graphs." in text
     assert "1 graph: constant runtimes give no order" in text
     assert "layout:xla:default:flat: constant runtimes" in text
     assert "holds no files of: layout:nlp:default/train" in text
