@@ -39,7 +39,9 @@ def other_dtype(victim: Victim, rng: Generator) -> Damaged:
     old = victim.arrays[key].dtype
     kinds = ("<f8", "<f2", "<i4", ">i8", ">f4", "|i1", "<c8", "|b1", "<U3", "<M8[s]")
     kind = rng.choice([k for k in kinds if np.dtype(k) != old])
-    return Damaged(repacked(victim.arrays, **{key: victim.arrays[key].astype(kind)}), (key,))
+    with np.errstate(all="ignore"):
+        changed = victim.arrays[key].astype(kind)
+    return Damaged(repacked(victim.arrays, **{key: changed}), (key,))
 
 
 def pickled_objects(victim: Victim, rng: Generator) -> Damaged:

@@ -1,0 +1,141 @@
+"""The official tree: what is found, in which order, and what its absence says."""
+
+from pathlib import Path
+
+import pytest
+
+from data.errors import PipelineError
+from data.tree import (
+    COLLECTIONS,
+    SPLITS,
+    GraphFile,
+    collection_named,
+    duplicate_stems,
+    file_from_path,
+    find_graphs,
+    missing_parts,
+    npz_root,
+)
+from tests.real_data import REAL, requires_real_data
+
+
+def make(root: Path, *places: str) -> None:
+    for place in places:
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+
+
+def test_graphs_are_listed_by_collection_split_and_name(tmp_path: Path) -> None:
+    make(
+        tmp_path / "npz",
+        "layout/nlp/random/test/z.npz",
+        "layout/xla/default/valid/b.4x4.bf16.npz",
+        "layout/xla/default/train/c.npz",
+        "layout/xla/default/train/a.npz",
+        "tile/xla/test/k_-1f.npz",
+    )
+    assert [file.submission_id for file in find_graphs(tmp_path)] == [
+        "tile:xla:k_-1f",
+        "layout:xla:default:a",
+        "layout:xla:default:c",
+        "layout:xla:default:b.4x4.bf16",
+        "layout:nlp:random:z",
+    ]
+    (chosen,) = find_graphs(
+        tmp_path, collections=(collection_named("layout:xla:default"),), splits=("valid",)
+    )
+    assert (chosen.name, chosen.split) == ("b.4x4.bf16", "valid")
+
+
+def test_what_is_not_a_graph_of_the_tree_is_ignored(tmp_path: Path) -> None:
+    make(
+        tmp_path / "npz",
+        "tile/xla/train/a.npz",
+        "tile/xla/train/.a.npz.x7.tmp",
+        "tile/xla/train/.hidden.npz",
+        "tile/xla/train/a.csv",
+        "tile/xla/train/deeper/b.npz",
+        "tile/xla/b.npz",
+        "tile/nlp/train/c.npz",
+        "layout/xla/train/d.npz",
+        "layout/xla/default/validation/e.npz",
+    )
+    assert [file.submission_id for file in find_graphs(tmp_path)] == ["tile:xla:a"]
+
+
+def test_kaggles_folder_is_found_and_the_plain_one_goes_first(tmp_path: Path) -> None:
+    make(tmp_path, "npz_all/npz/tile/xla/train/a.npz")
+    assert npz_root(tmp_path) == tmp_path / "npz_all" / "npz"
+    assert len(find_graphs(tmp_path)) == 1
+    make(tmp_path, "npz/tile/xla/train/b.npz")
+    assert [file.name for file in find_graphs(tmp_path)] == ["b"]
+
+
+def test_an_empty_tree_a_bare_folder_and_none_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="no such folder"):
+        find_graphs(tmp_path / "none")
+    with pytest.raises(PipelineError, match="holds no npz/"):
+        find_graphs(tmp_path)
+    (tmp_path / "npz").mkdir()
+    with pytest.raises(PipelineError, match="no graph found in train, valid, test"):
+        find_graphs(tmp_path)
+    make(tmp_path, "npz/tile/xla/train/a.npz")
+    with pytest.raises(PipelineError, match="no graph found in test;"):
+        find_graphs(tmp_path, splits=("test",))
+
+
+def test_missing_parts_are_named(tmp_path: Path) -> None:
+    make(tmp_path, "npz/tile/xla/train/a.npz", "npz/layout/nlp/random/test/b.npz")
+    missing = missing_parts(find_graphs(tmp_path))
+    assert len(missing) == len(COLLECTIONS) * len(SPLITS) - 2
+    assert missing[0] == "tile:xla/valid"
+    assert "tile:xla/train" not in missing
+    assert "layout:nlp:random/test" not in missing
+
+
+def test_a_stem_twice_in_a_collection_is_found_and_across_collections_is_not(
+    tmp_path: Path,
+) -> None:
+    make(
+        tmp_path / "npz",
+        "tile/xla/train/a.npz",
+        "tile/xla/valid/a.npz",
+        "tile/xla/test/a.npz",
+        "layout/xla/random/train/a.npz",
+        "layout/xla/default/train/a.npz",
+    )
+    pairs = duplicate_stems(find_graphs(tmp_path))
+    found = [(first.split, second.split, second.collection.name) for first, second in pairs]
+    assert found == [("train", "valid", "tile:xla"), ("train", "test", "tile:xla")]
+
+
+@pytest.mark.parametrize("collection", COLLECTIONS, ids=lambda c: c.name)
+def test_a_collection_is_known_by_name_slug_and_folder(collection) -> None:
+    assert collection_named(collection.name) is collection
+    assert collection_named(collection.slug) is collection
+    for split in SPLITS:
+        path = Path("/data/npz", *collection.folder.split("/"), split, "a.b.npz")
+        assert file_from_path(path) == GraphFile(collection, split, "a.b", path)
+
+
+def test_unknown_collections_and_places_say_what_is_known() -> None:
+    with pytest.raises(PipelineError, match=r"'layout:tpu'.*known: tile:xla, layout:xla:default"):
+        collection_named("layout:tpu")
+    for place in ("a.npz", "/npz/tile/xla/a.npz", "/npz/tile/nlp/train/a.npz", "/xla/train/a.npz"):
+        with pytest.raises(PipelineError, match="cannot tell its collection"):
+            file_from_path(Path(place))
+
+
+def test_a_relative_path_is_placed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "npz/tile/xla/valid/k.npz")
+    monkeypatch.chdir(tmp_path / "npz" / "tile" / "xla" / "valid")
+    assert file_from_path(Path("k.npz")).submission_id == "tile:xla:k"
+
+
+@requires_real_data
+def test_the_real_tree_is_found_whole() -> None:
+    files = find_graphs(REAL)
+    assert sorted(file.path for file in files) == sorted((REAL / "npz").rglob("*.npz"))
+    assert duplicate_stems(files) == []
+    assert not {f"{f.collection.name}/{f.split}" for f in files} & set(missing_parts(files))

@@ -1,0 +1,183 @@
+"""Recipes: every wrong key or value is refused with its dotted name; overrides are read as TOML."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import settings
+from data.errors import PipelineError, UsageError
+from models.recipe import Recipe, load_recipe
+from settings import (
+    CONFIGS,
+    FrozenConfig,
+    apply_overrides,
+    default_data_dir,
+    read_toml,
+    recipe_path,
+)
+
+
+class Inner(FrozenConfig):
+    width: int = 3
+    rate: float = 0.5
+
+
+class Outer(FrozenConfig):
+    name: str = "x"
+    inner: Inner = Inner()
+    seeds: tuple[int, ...] = (0,)
+    weights: dict[str, float] = {}  # noqa: RUF012 - pydantic copies defaults
+
+
+def refusal(table: dict[str, Any]) -> str:
+    with pytest.raises(UsageError) as caught:
+        Outer.from_table(table, source="recipe r")
+    line = str(caught.value)
+    assert len(line.splitlines()) == 1
+    assert line.startswith("recipe r: ")
+    return line.removeprefix("recipe r: ")
+
+
+def test_a_good_table_becomes_a_frozen_config() -> None:
+    config = Outer.from_table({"inner": {"width": 4}, "weights": {"a": 2}}, source="r")
+    assert (config.inner.width, config.inner.rate, config.weights) == (4, 0.5, {"a": 2.0})
+    with pytest.raises(ValueError, match="frozen"):
+        config.name = "y"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("table", "want"),
+    [
+        ({"nam": 1}, "unknown key 'nam'; expected one of: inner, name, seeds, weights"),
+        ({"inner": {"widht": 1}}, "unknown key 'inner.widht'; expected one of: rate, width"),
+        ({"inner.width": 1}, "unknown key 'inner.width'; expected one of: rate, width"),
+        ({"inner": {"width": "wide"}}, "key 'inner.width' is 'wide': input should be a valid int"),
+        ({"inner": {"width": 1.5}}, "key 'inner.width' is 1.5: input should be a valid int"),
+        ({"inner": 3}, "key 'inner' is 3: input should be a valid dict"),
+        ({"seeds": [0, "one"]}, "key 'seeds.1' is 'one': input should be a valid int"),
+        ({"weights": {"a": "much"}}, "key 'weights.a' is 'much': input should be a valid number"),
+        ({"name": "two\nlines", "seeds": "a\nb"}, r"key 'seeds' is 'a\nb': input should be"),
+        ({"name": None}, "key 'name' is None: input should be a valid string"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_its_dotted_key(
+    table: dict[str, Any], want: str
+) -> None:
+    assert refusal(table).startswith(want)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-1.5e3", -1500.0),
+        ("true", True),
+        ("[0, 1]", [0, 1]),
+        ("'quoted 3'", "quoted 3"),
+        ("hops-1", "hops-1"),
+        ("config", "config"),
+        ("a=b", "a=b"),
+        ("", ""),
+        ("{a = 1}", {"a": 1}),
+        ("2026-01-02", datetime.date(2026, 1, 2)),
+    ],
+)
+def test_an_overrides_value_is_toml_or_else_a_word(text: str, value: object) -> None:
+    assert apply_overrides({}, [f"a.b={text}"]) == {"a": {"b": value}}
+
+
+def test_a_value_of_several_lines_is_a_word_and_never_half_read() -> None:
+    text = "1\nseeds = [5]"
+    assert apply_overrides({}, [f"a={text}"]) == {"a": text}
+
+
+def test_overrides_nest_go_in_turn_and_leave_the_table_alone() -> None:
+    table = {"a": {"b": {"c": 1, "d": 2}}, "e": 3}
+    changed = apply_overrides(table, ["a.b.c = 5", "a.b.c=6", "x.y=7", "e=[1]"])
+    assert changed == {"a": {"b": {"c": 6, "d": 2}}, "x": {"y": 7}, "e": [1]}
+    assert table == {"a": {"b": {"c": 1, "d": 2}}, "e": 3}
+
+
+@pytest.mark.parametrize("override", ["a", "=3", " =3", "", "a.b.c"])
+def test_an_override_without_key_or_value_is_refused(override: str) -> None:
+    with pytest.raises(UsageError, match="expected key=value"):
+        apply_overrides({}, [override])
+
+
+def test_an_override_below_a_plain_value_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--set a\.b\.c=1: 'b' is not a table"):
+        apply_overrides({"a": {"b": 3}}, ["a.b.c=1"])
+
+
+def test_a_recipe_with_an_unknown_override_names_it_and_what_is_allowed() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe("smoke", ["features.prun=config"])
+    assert str(caught.value) == (
+        "recipe smoke: unknown key 'features.prun'; expected one of: prune, scaling"
+    )
+    with pytest.raises(UsageError, match=r"'features.prune' is 'Hops-1': .*'Hops-1': no such rule"):
+        load_recipe("smoke", ["features.prune=Hops-1"])
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_of_the_repository_is_good_and_survives_writing(
+    path: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe(path.stem)
+    copy = tmp_path / path.name
+    copy.write_text(recipe.to_toml())
+    assert load_recipe(str(copy)) == recipe
+    assert isinstance(recipe, Recipe)
+
+
+def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
+    assert recipe_path("smoke") == CONFIGS / "smoke.toml"
+    mine = tmp_path / "mine.toml"
+    mine.write_text("")
+    assert recipe_path(str(mine)) == mine
+    with pytest.raises(UsageError, match=r"'smok': no such recipe; known: .*smoke"):
+        recipe_path("smok")
+    with pytest.raises(UsageError, match="no such file"):
+        recipe_path(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize(
+    ("content", "want"),
+    [
+        (b"a = ", "not a TOML file"),
+        (b"a = 1\na = 2", "not a TOML file"),
+        (b"\xff\xfe", "cannot be read: not UTF-8 text"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_is_not_toml_is_one_line(
+    tmp_path: Path, content: bytes | None, want: str
+) -> None:
+    path = tmp_path / "r.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(PipelineError) as caught:
+        read_toml(path)
+    assert str(caught.value).startswith(f"{path}: {want}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_data_folder_is_the_named_one_else_a_mount_else_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = (tmp_path / "new", tmp_path / "old")
+    monkeypatch.setattr(settings, "KAGGLE_MOUNTS", mounts)
+    monkeypatch.setattr(settings, "ROOT", tmp_path / "repository")
+    monkeypatch.delenv("PIPELINE_DATA", raising=False)
+    with pytest.raises(PipelineError, match="--data DIR"):
+        default_data_dir()
+    (tmp_path / "repository" / "data" / "raw" / "npz").mkdir(parents=True)
+    assert default_data_dir() == tmp_path / "repository" / "data" / "raw"
+    (mounts[1] / "npz").mkdir(parents=True)
+    assert default_data_dir() == mounts[1]
+    (mounts[0] / "npz_all" / "npz").mkdir(parents=True)
+    assert default_data_dir() == mounts[0]
+    monkeypatch.setenv("PIPELINE_DATA", str(tmp_path / "named"))
+    assert default_data_dir() == tmp_path / "named"
