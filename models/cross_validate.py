@@ -1,0 +1,124 @@
+"""How well a recipe's model ranks train graphs that it has not learned from."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.atomic import write_text
+from data.errors import PipelineError
+from data.fingerprint import fingerprint
+from data.graph import Graph, TileGraph
+from data.read import read_graph
+from data.tree import GraphFile
+from models.jobs import Progress, Ranker, TrainJob
+from models.metrics import kendall_tau, tile_score
+from models.recipe import Recipe
+from models.run_folder import begin, mark_done
+from models.train import load_model, train_model
+
+REPORT = "report.json"
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """What a model scored on held-out graphs; higher is better.
+
+    Attributes:
+        metric: "kendall_tau" or "tile_score".
+        value: mean over the folds.
+        folds: per fold, the mean over its held-out graphs.
+        per_graph: by graph name.
+    """
+
+    metric: str
+    value: float
+    folds: tuple[float, ...]
+    per_graph: dict[str, float]
+
+
+def cross_validate(
+    recipe: Recipe,
+    model: str,
+    folds: Sequence[Sequence[GraphFile]],
+    run_dir: Path,
+    *,
+    progress: Progress | None = None,
+) -> CrossValidation:
+    """Train `model` once per fold on the other folds' graphs, and judge it on the fold's.
+
+    Goes on with what a killed call has left in `run_dir`, which ends up holding config.toml, a
+    run folder per fold, report.json and DONE. The training's seed is the recipe's first.
+
+    Args:
+        recipe: of all its models only `model` is trained.
+        folds: labelled graphs of one collection, each graph in one fold.
+
+    Raises:
+        UsageError: `run_dir` belongs to another recipe or other folds.
+        PipelineError: as the model's training, or its scores are not finite.
+    """
+    collection = folds[0][0].collection
+    config = {
+        "model": model,
+        "collection": collection.name,
+        "folds": [fingerprint(fold) for fold in folds],
+        "recipe": recipe.model_dump(mode="json"),
+    }
+    begin(run_dir, config, resume=True)
+    metric, judge = METRICS[collection.kind]
+    per_graph: dict[str, float] = {}
+    means = []
+    for number, held_out in enumerate(folds):
+        learned = [file for fold in folds if fold is not held_out for file in fold]
+        folder = run_dir / f"fold-{number}"
+        job = TrainJob(model, recipe, learned, recipe.seeds[0], folder, progress)
+        train_model(job, collection, resume=True)
+        values = _judge(load_model(folder), held_out, judge)
+        means.append(float(np.mean(list(values.values()))))
+        per_graph |= values
+    result = CrossValidation(metric, float(np.mean(means)), tuple(means), per_graph)
+    write_text(run_dir / REPORT, json.dumps(asdict(result), indent=1, allow_nan=False))
+    mark_done(run_dir)
+    return result
+
+
+def _judge(
+    ranker: Ranker,
+    files: Sequence[GraphFile],
+    judge: Callable[[Graph, NDArray[np.int64]], float],
+) -> dict[str, float]:
+    """Return the metric of each graph by name, one graph in memory at a time."""
+    values = {}
+    for file in files:
+        graph = read_graph(file)
+        scores = ranker.score(graph)
+        if not np.isfinite(scores).all():
+            row = int(np.argmin(np.isfinite(scores)))
+            raise PipelineError(f"{file.path}: config {row} is scored {scores[row]}; not finite")
+        value = judge(graph, np.argsort(scores, kind="stable"))
+        if math.isnan(value):
+            raise PipelineError(f"{file.path}: its runtimes give no order; it cannot be held out")
+        values[file.name] = value
+    return values
+
+
+def _judge_layout(graph: Graph, ranking: NDArray[np.int64]) -> float:
+    """Return Kendall's tau of a ranking (c,), fastest first."""
+    return kendall_tau(np.argsort(ranking), graph.runtime_ns)
+
+
+def _judge_tile(graph: Graph, ranking: NDArray[np.int64]) -> float:
+    """Return the tile score of a ranking (c,), fastest first."""
+    assert isinstance(graph, TileGraph)
+    return tile_score(ranking, graph.normalized_runtime)
+
+
+METRICS: dict[str, tuple[str, Callable[[Graph, NDArray[np.int64]], float]]] = {
+    "layout": ("kendall_tau", _judge_layout),
+    "tile": ("tile_score", _judge_tile),
+}

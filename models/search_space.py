@@ -1,0 +1,267 @@
+"""What tuning may change: one table per recipe key, read from configs/tune/*.toml.
+
+    [study]
+    collection = "layout:xla:default"
+    model = "cross_config_sage"
+
+    ["cross_config_sage.hidden"]
+    choices = [32, 64]
+
+    ["cross_config_sage.training.learning_rate"]
+    low = 5e-4
+    high = 8e-3
+    log = true
+
+Ranges whose ends are whole numbers give whole numbers. Light to import.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import (
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    field_validator,
+)
+
+from data.errors import PipelineError, UsageError
+from data.tree import collection_named
+from models.recipe import LayoutModelName, Recipe, TileModelName
+from settings import CONFIGS, FrozenConfig, read_toml
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+ModelName = Literal[LayoutModelName, TileModelName]
+Number = StrictInt | StrictFloat
+Value = StrictBool | StrictInt | StrictFloat | StrictStr
+Parameters = dict[str, Value]
+STUDY = "study"
+
+
+class StudyConfig(FrozenConfig):
+    """What a trial is judged by: one model, cross-validated on one collection's train split.
+
+    Attributes:
+        collection: such as "layout:xla:default".
+        model: its name in the registry.
+        folds: of whole architectures; each is held out once.
+        seed: of the folds and of the search; the training's is the recipe's first.
+    """
+
+    collection: str
+    model: ModelName
+    folds: Annotated[int, Field(ge=2)] = 2
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("collection")
+    @classmethod
+    def _known_collection(cls, name: str) -> str:
+        try:
+            return collection_named(name).name
+        except PipelineError as error:
+            raise ValueError(str(error)) from None
+
+    @field_validator("model")
+    @classmethod
+    def _ranks_the_collection(cls, model: str, info: ValidationInfo) -> str:
+        kind = str(info.data.get("collection", "")).split(":", 1)[0]
+        known = get_args(LayoutModelName if kind == "layout" else TileModelName)
+        if kind and model not in known:
+            raise ValueError(f"{kind} configs are ranked by {' and '.join(known)}")
+        return model
+
+
+class Choices(FrozenConfig):
+    """One of a list, without order: numbers, names, true and false."""
+
+    choices: Annotated[tuple[Value, ...], Field(min_length=1)]
+
+    def ends(self) -> tuple[Value, ...]:
+        """Return the values that decide whether all of them fit a recipe."""
+        return self.choices
+
+    def holds(self, value: Any) -> bool:
+        """Tell whether `value` is one of them; true is not 1."""
+        return any(value == choice and type(value) is type(choice) for choice in self.choices)
+
+    def suggest(self, trial: "Trial", key: str) -> Value:
+        """Let the trial choose."""
+        chosen: Value = trial.suggest_categorical(key, self.choices)
+        return chosen
+
+
+class Range(FrozenConfig):
+    """A number from low to high, both included.
+
+    Attributes:
+        log: draw its logarithm evenly; for what acts by factors, such as a learning rate.
+        step: only low, low + step, low + 2 step, ….
+    """
+
+    low: Number
+    high: Number
+    log: StrictBool = False
+    step: Number | None = None
+
+    @field_validator("high")
+    @classmethod
+    def _not_below_low(cls, high: Number, info: ValidationInfo) -> Number:
+        if high < info.data.get("low", high):
+            raise ValueError(f"expected at least low, {info.data['low']}")
+        return high
+
+    @field_validator("log")
+    @classmethod
+    def _log_above_zero(cls, log: bool, info: ValidationInfo) -> bool:
+        if log and info.data.get("low", 1) <= 0:
+            raise ValueError(f"low is {info.data['low']}; a log range starts above 0")
+        return log
+
+    @field_validator("step")
+    @classmethod
+    def _fits(cls, step: Number | None, info: ValidationInfo) -> Number | None:
+        if step is None:
+            return step
+        if step <= 0 or info.data.get("log"):
+            raise ValueError("expected one above 0, in a range without log")
+        ends = (info.data.get("low"), info.data.get("high"))
+        if isinstance(step, float) and all(isinstance(end, int) for end in ends):
+            raise ValueError("expected a whole number, as low and high are")
+        return step
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether only whole numbers are meant."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def ends(self) -> tuple[Value, ...]:
+        """Return the values that decide whether all of them fit a recipe."""
+        return self.low, self.high
+
+    def holds(self, value: Any) -> bool:
+        """Tell whether `value` is in the range, and on a step."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if not self.low <= value <= self.high or (self.is_whole and value != int(value)):
+            return False
+        if self.step is None:
+            return True
+        steps = (value - self.low) / self.step
+        return abs(steps - round(steps)) < 1e-8
+
+    def suggest(self, trial: "Trial", key: str) -> Value:
+        """Let the trial choose."""
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            step = int(self.step or 1)
+            return trial.suggest_int(key, self.low, self.high, step=step, log=self.log)
+        return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
+
+
+class SearchSpace(FrozenConfig):
+    """A study's question, and the values that may answer it, by dotted recipe key."""
+
+    study: StudyConfig
+    parameters: Annotated[dict[str, Choices | Range], Field(min_length=1)]
+
+
+def load_space(name_or_file: str) -> SearchSpace:
+    """Read a search space: a path that ends in .toml, or the name of one in configs/tune/.
+
+    Raises:
+        UsageError: no such search space, or as `space_from_table`.
+        PipelineError: the file is not TOML.
+    """
+    given = Path(name_or_file)
+    path = given if given.suffix == ".toml" else CONFIGS / "tune" / f"{name_or_file}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in (CONFIGS / "tune").glob("*.toml")))
+        raise UsageError(
+            f"search space '{name_or_file}': no such file; known: {known}; or give a .toml file"
+        )
+    return space_from_table(read_toml(path), source=f"search space {path.stem}")
+
+
+def space_from_table(table: Mapping[str, Any], *, source: str) -> SearchSpace:
+    """Check a search space, and that all its values make a recipe.
+
+    Args:
+        table: `study`, and by dotted recipe key either `choices` or `low` and `high`.
+        source: named in errors.
+
+    Raises:
+        UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a
+            key that the study's model does not read.
+    """
+    parameters: dict[str, Choices | Range] = {}
+    for key, part in table.items():
+        if key != STUDY:
+            if not isinstance(part, dict):
+                raise UsageError(
+                    f"{source}: '{key}' is {part!r}; expected choices, or low and high"
+                )
+            kind = Choices if "choices" in part else Range
+            parameters[key] = kind.from_table(part, source=f'{source}: ["{key}"]')
+    whole = {"study": table.get(STUDY, {}), "parameters": parameters}
+    space = SearchSpace.from_table(whole, source=source)
+    for key, parameter in parameters.items():
+        _check_key(key, parameter, model=space.study.model, source=source)
+    return space
+
+
+def _check_key(key: str, parameter: Choices | Range, *, model: str, source: str) -> None:
+    """Raise UsageError where a recipe cannot take some of the parameter's values at `key`."""
+    if key.split(".", 1)[0] not in ("features", model):
+        raise UsageError(
+            f"{source}: '{key}' has no effect; trials train {model} alone, which reads "
+            f"{model}.… and features.…"
+        )
+    defaults = Recipe().model_dump(mode="json")
+    for value in parameter.ends():
+        try:
+            table = with_values(defaults, {key: value})
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}") from None
+        recipe = Recipe.from_table(table, source=source)
+        taken = value_at(recipe.model_dump(mode="json"), key)
+        if isinstance(parameter, Range) and isinstance(taken, int) and not parameter.is_whole:
+            raise UsageError(
+                f"{source}: '{key}' takes whole numbers; write low and high without decimal point"
+            )
+
+
+def suggest(trial: "Trial", space: SearchSpace) -> Parameters:
+    """Let an Optuna trial choose a value for each of the space's keys."""
+    return {key: parameter.suggest(trial, key) for key, parameter in space.parameters.items()}
+
+
+def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, Any]:
+    """Return a copy of a recipe's table with the value of each dotted key set, type and all.
+
+    Raises:
+        UsageError: a key leads through something that is no table.
+    """
+    result = deepcopy(dict(table))
+    for key, value in values.items():
+        *parents, last = key.split(".")
+        target: Any = result
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                raise UsageError(f"'{key}': '{parent}' is not a table of the recipe")
+        target[last] = value
+    return result
+
+
+def value_at(table: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key, None if there is none."""
+    value: Any = table
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

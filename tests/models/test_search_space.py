@@ -1,0 +1,129 @@
+"""Search spaces: read from TOML, checked against the recipe, sampled by Optuna."""
+
+import tomllib
+from typing import Any
+
+import optuna
+import pytest
+
+from data.errors import UsageError
+from models.recipe import Recipe
+from models.search_space import (
+    Choices,
+    Range,
+    load_space,
+    space_from_table,
+    suggest,
+    value_at,
+    with_values,
+)
+from settings import CONFIGS
+
+STUDY = """
+[study]
+collection = "layout:xla:default"
+model = "cross_config_sage"
+"""
+
+
+def space_of(text: str, *, study: str = STUDY) -> Any:
+    return space_from_table(tomllib.loads(study + text), source="search space mine")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [path.read_text() for path in sorted((CONFIGS / "tune").glob("*.toml"))],
+)
+def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
+    space = space_of(text, study="")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    defaults = Recipe().model_dump(mode="json")
+    drawn = [suggest(study.ask(), space) for _ in range(30)]
+    for values in drawn:
+        recipe = Recipe.from_table(with_values(defaults, values), source="drawn")
+        table = recipe.model_dump(mode="json")
+        assert {key: value_at(table, key) for key in values} == values
+    for key in space.parameters:
+        assert len({values[key] for values in drawn}) > 1, key
+
+
+def test_values_keep_their_type_and_range() -> None:
+    space = space_of("""
+        ["cross_config_sage.hidden"]
+        low = 8
+        high = 32
+        step = 8
+        ["cross_config_sage.training.learning_rate"]
+        low = 1e-4
+        high = 1e-1
+        log = true
+        ["cross_config_sage.cross_config"]
+        choices = [true, false]
+    """)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = [suggest(study.ask(), space) for _ in range(60)]
+    assert {values["cross_config_sage.hidden"] for values in drawn} == {8, 16, 24, 32}
+    assert {values["cross_config_sage.cross_config"] for values in drawn} == {True, False}
+    rates = [float(values["cross_config_sage.training.learning_rate"]) for values in drawn]
+    assert all(1e-4 <= rate <= 1e-1 for rate in rates)
+    assert sum(rate < 1e-3 for rate in rates) > 10  # a tenth of the range, a third of its log
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('["cross_config_sage.width"]\nlow = 1\nhigh = 2', "unknown key 'cross_config_sage.width'"),
+        ('["cross_config_sage.hidden.x"]\nchoices = [1]', "'hidden' is not a table"),
+        ('["cross_config_sage.hidden"]\nchoices = [32, -1]', "'cross_config_sage.hidden' is -1"),
+        ('["cross_config_sage.hidden"]\nlow = 0\nhigh = 9', "'cross_config_sage.hidden' is 0"),
+        ('["cross_config_sage.hidden"]\nlow = 8.0\nhigh = 9.0', "takes whole numbers"),
+        ('["features.prune"]\nchoices = ["hops-1", "leaps"]', "'features.prune' is 'leaps'"),
+        ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "'high' is 8: .*at least low, 9"),
+        ('["cross_config_sage.hidden"]\nlow = 8', "'high'"),
+        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nstep = 0.5', "a whole number"),
+        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key 'scale'"),
+        ('["cross_config_sage.hidden"]\nchoices = [8]\nlow = 1', "unknown key 'low'"),
+        ('["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true', "log"),
+        ('["tile_boosting.rounds"]\nlow = 1\nhigh = 2', "'tile_boosting.rounds' has no effect"),
+        ("", "parameters"),
+    ],
+)
+def test_what_makes_no_recipe_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"search space mine.*{message}"):
+        space_of(text)
+
+
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        ("", "collection"),
+        ('[study]\ncollection = "layout:xla"\nmodel = "cross_config_sage"', "no such collection"),
+        ('[study]\ncollection = "tile:xla"\nmodel = "cross_config_sage"', "late_fusion_sage"),
+        (f"{STUDY}folds = 1", "'study.folds' is 1"),
+        (f"{STUDY}pruner = 'none'", "unknown key 'study.pruner'"),
+    ],
+)
+def test_a_wrong_study_is_refused_by_name(study: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        space_of('\n["features.prune"]\nchoices = ["hops-1"]', study=study)
+
+
+def test_a_missing_space_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"search space 'gpu': no such file; known: .*cpu"):
+        load_space("gpu")
+
+
+def test_holds_tells_what_can_be_drawn() -> None:
+    assert Choices(choices=(1, "a")).holds(1)
+    assert not Choices(choices=(1, "a")).holds(True)
+    assert Range(low=2, high=8, step=3).holds(5)
+    assert not Range(low=2, high=8, step=3).holds(6)
+    assert not Range(low=2, high=8).holds(2.5)
+    assert Range(low=0.1, high=0.7, step=0.1).holds(0.3)
+    assert not Range(low=0.1, high=0.7).holds("hops-1")
+
+
+def test_with_values_leaves_its_argument_alone() -> None:
+    table = {"a": {"b": 1}}
+    assert with_values(table, {"a.b": 2, "a.c": "x"}) == {"a": {"b": 2, "c": "x"}}
+    assert table == {"a": {"b": 1}}
