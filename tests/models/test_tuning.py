@@ -1,15 +1,9 @@
 """Tuning on a tiny synthetic tree: budget, resumption, failures, and what is never read."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,52 +17,18 @@ from models.folds import grouped_folds
 from models.metrics import kendall_tau, tile_score
 from models.recipe import Recipe, load_recipe
 from models.run_folder import is_done
-from models.search_space import SearchSpace, space_from_table, value_at, with_values
+from models.search_space import value_at, with_values
 from models.train import load_model
 from models.tune_result import TuneResult
-from models.tuning import tune
-from settings import ROOT
-
-LEARNING_RATE = "cross_config_sage.training.learning_rate"
-
-
-def recipe_table(**values: Any) -> dict[str, Any]:
-    """The smoke recipe with a yet smaller layout model that learns too slowly to win."""
-    table = load_recipe("smoke").model_dump(mode="json")
-    small = {"cross_config_sage.hidden": 8, "cross_config_sage.opcode_width": 4, "threads": 1}
-    return with_values(table, {**small, LEARNING_RATE: 1e-4, **values})
-
-
-def space_over(
-    parameters: dict[str, Any],
-    *,
-    collection: str = "layout:xla:random",
-    model: str = "cross_config_sage",
-) -> SearchSpace:
-    study = {"collection": collection, "model": model}
-    return space_from_table({"study": study, **parameters}, source="search space test")
-
-
-SPACE = space_over(
-    {
-        "cross_config_sage.configs_per_step": {"choices": [8, 16]},
-        LEARNING_RATE: {"low": 1e-4, "high": 1e-1, "log": True},
-    }
+from tests.models.small_study import (
+    DIVERGES,
+    LEARNING_RATE,
+    SPACE,
+    outcome,
+    recipe_table,
+    search,
+    space_over,
 )
-DIVERGES = space_over({LEARNING_RATE: {"choices": [1e30]}})
-
-
-def search(
-    data: Path, folder: Path, *, trials: int, space: SearchSpace = SPACE, **options: Any
-) -> TuneResult:
-    """Tune with the journal and the results in `folder`."""
-    table = options.pop("table", recipe_table())
-    storage = options.pop("storage", folder / "journal.log")
-    return tune(table, space, data, storage=storage, trials=trials, out=folder / "out", **options)
-
-
-def outcome(result: TuneResult) -> list[tuple[Any, ...]]:
-    return [(t.number, t.state, t.value, t.params) for t in result.trials]
 
 
 def files_below(folder: Path) -> dict[str, float]:
@@ -238,114 +198,6 @@ def test_another_question_is_another_study(
     assert len(other.trials) == 1 and other.trials[0].is_baseline
     with pytest.raises(UsageError, match="storage knows no such trial"):
         search(tiny_tree, tmp_path, trials=4, storage=tmp_path / "empty.log")
-
-
-def test_a_journal_serves_one_worker_and_only_journals_are_mended(
-    tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
-) -> None:
-    import fcntl
-
-    shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
-    journal = tmp_path / "journal.log"
-    with journal.open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(PipelineError, match="another worker is tuning"):
-            search(tiny_tree, tmp_path, trials=3)
-        held.write(b'{"op_code":4,"wor')  # what a worker killed in mid-write leaves
-    for _ in range(2):
-        assert outcome(search(tiny_tree, tmp_path, trials=4))[:3] == outcome(searched[1])
-    notes = tmp_path / "notes.txt"
-    notes.write_bytes(b"one line\nand half")
-    with pytest.raises(PipelineError, match=r"notes\.txt: not a tuning journal"):
-        search(tiny_tree, tmp_path, trials=3, storage=notes)
-    assert notes.read_bytes() == b"one line\nand half"
-
-
-WORKER = """
-import json, sys
-from pathlib import Path
-from models.search_space import space_from_table
-from models.tuning import tune
-job = json.load(open(sys.argv[1]))
-space = space_from_table(job["space"], source="worker")
-tune(job["table"], space, Path(job["data"]), storage=job["storage"], trials=3, out=Path(job["out"]))
-"""
-
-
-def test_a_worker_killed_in_mid_trial_loses_no_trial(tiny_tree: Path, tmp_path: Path) -> None:
-    table = recipe_table(**{"cross_config_sage.training.steps": 60})
-    parameters = {key: p.model_dump(exclude_none=True) for key, p in SPACE.parameters.items()}
-    job = {
-        "space": {"study": SPACE.study.model_dump(), **parameters},
-        "table": table,
-        "data": str(tiny_tree),
-        "storage": str(tmp_path / "journal.log"),
-        "out": str(tmp_path / "out"),
-    }
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(tmp_path / "job.json")],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    begun = tmp_path / "out" / "trials" / "1" / "fold-0" / "config.toml"
-    deadline = time.monotonic() + 60
-    while not begun.exists() and worker.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    worker.send_signal(signal.SIGKILL)
-    assert worker.wait() == -signal.SIGKILL, "the worker ended before it could be killed"
-    assert begun.exists() and not is_done(tmp_path / "out" / "trials" / "1")
-
-    result = search(tiny_tree, tmp_path, trials=3, table=table)
-    assert [t.state for t in result.trials] == ["complete", "fail", "complete", "complete"]
-    lost, retried = result.trials[1], result.trials[2]
-    assert lost.params == retried.params
-    assert "killed" in (lost.reason or "")
-    assert len(search(tiny_tree, tmp_path, trials=3, table=table).trials) == 4
-
-
-def test_a_trial_whose_worker_dies_twice_is_given_up(tiny_tree: Path, tmp_path: Path) -> None:
-    import optuna
-
-    search(tiny_tree, tmp_path, trials=1)
-
-    def die(message: str) -> None:
-        raise KeyboardInterrupt
-
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            search(tiny_tree, tmp_path, trials=3, progress=lambda what, done, total: die(what))
-    result = search(tiny_tree, tmp_path, trials=3)
-    assert [t.state for t in result.trials] == ["complete", "fail", "fail", "complete"]
-    assert optuna.logging.get_verbosity() == optuna.logging.INFO
-
-
-def test_a_database_url_serves_as_storage(
-    tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path / 'study.db'}"
-    search(tiny_tree, tmp_path, trials=1, storage=url)
-    result = search(tiny_tree, tmp_path, trials=2, storage=url)
-    assert outcome(result) == outcome(searched[1])[:2]
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("sqlite:////no/such/folder/study.db", "cannot be opened"),
-        (
-            "postgresql+psycopg2://me:secret@localhost/db",
-            "driver is not installed|cannot be opened",
-        ),
-        ("nodatabase://x/y", "not a database URL|cannot be opened|driver"),
-    ],
-)
-def test_a_database_out_of_reach_is_one_line_without_password(
-    url: str, message: str, tiny_tree: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(PipelineError, match=message) as caught:
-        search(tiny_tree, tmp_path, trials=1, storage=url)
-    assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:

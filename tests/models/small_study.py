@@ -1,0 +1,50 @@
+"""A study that takes moments: a tiny layout model and two of its keys."""
+
+from pathlib import Path
+from typing import Any
+
+from models.recipe import load_recipe
+from models.search_space import SearchSpace, space_from_table, with_values
+from models.tune_result import TuneResult
+from models.tuning import tune
+
+LEARNING_RATE = "cross_config_sage.training.learning_rate"
+
+
+def recipe_table(**values: Any) -> dict[str, Any]:
+    """The smoke recipe with a yet smaller layout model that learns too slowly to win."""
+    table = load_recipe("smoke").model_dump(mode="json")
+    small = {"cross_config_sage.hidden": 8, "cross_config_sage.opcode_width": 4, "threads": 1}
+    return with_values(table, {**small, LEARNING_RATE: 1e-4, **values})
+
+
+def space_over(
+    parameters: dict[str, Any],
+    *,
+    collection: str = "layout:xla:random",
+    model: str = "cross_config_sage",
+) -> SearchSpace:
+    study = {"collection": collection, "model": model}
+    return space_from_table({"study": study, **parameters}, source="search space test")
+
+
+SPACE = space_over(
+    {
+        "cross_config_sage.configs_per_step": {"choices": [8, 16]},
+        LEARNING_RATE: {"low": 1e-4, "high": 1e-1, "log": True},
+    }
+)
+DIVERGES = space_over({LEARNING_RATE: {"choices": [1e30]}})
+
+
+def search(
+    data: Path, folder: Path, *, trials: int, space: SearchSpace = SPACE, **options: Any
+) -> TuneResult:
+    """Tune with the journal and the results in `folder`."""
+    table = options.pop("table", recipe_table())
+    storage = options.pop("storage", folder / "journal.log")
+    return tune(table, space, data, storage=storage, trials=trials, out=folder / "out", **options)
+
+
+def outcome(result: TuneResult) -> list[tuple[Any, ...]]:
+    return [(t.number, t.state, t.value, t.params) for t in result.trials]
