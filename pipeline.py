@@ -347,21 +347,22 @@ def tune(
 
     Example: python -m pipeline tune --recipe cpu --trials 20 --out runs/tune
     """
-    from models.tune_command import run_tuning
+    from models.recipe import load_recipe
+    from models.search_space import load_space
+    from models.tuning import tune as search
 
+    chosen = load_recipe(recipe, overrides or [], seed=seed)
     with progress_bar() as progress:
-        result = run_tuning(
+        result = search(
+            chosen.model_dump(mode="json"),
+            load_space(space),
             _data_dir(data),
-            out,
-            recipe=recipe,
-            overrides=overrides or [],
-            space=space,
-            storage=storage,
+            storage=storage or out / "journal.log",
             trials=trials,
+            out=out,
             timeout_s=timeout_s,
-            seed=seed,
-            progress=progress,
             say=say,
+            progress=progress,
         )
     if json:
         print_json(result.as_dict())

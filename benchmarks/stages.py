@@ -16,7 +16,7 @@ from data.tree import GraphFile, collection_named
 from features.layout_statistics import layout_statistics, layout_tables
 from features.node_features import fit_node_scaler
 from features.pruning import prune
-from models.cross_config_sage import CrossConfigSage, score_all
+from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
 from models.engine import prepare_torch
 from models.layout_inputs import layout_inputs
 from models.losses import pairwise_hinge
@@ -86,7 +86,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
         "statistics for boosting": statistics,
         f"GNN training step, {config.configs_per_step} configs": training_step,
         "GNN scores of all configs": lambda: score_all(
-            model, inputs, chunk_configs=config.inference_configs
+            model, inputs, chunk_configs=chunk_for(inputs, config)
         ),
         "Kendall tau": lambda: kendall_tau(scores, graph.runtime_ns),
     }

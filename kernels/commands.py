@@ -18,7 +18,9 @@ def build(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key.")
     ] = None,
-    gpu: Annotated[bool, typer.Option(help="Run on Kaggle's T4.")] = True,
+    gpu: Annotated[
+        bool, typer.Option(help="Ask for Kaggle's T4; the recipes here train on the CPU.")
+    ] = False,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
     ] = None,

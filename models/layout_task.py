@@ -14,7 +14,7 @@ from data.read import read_layout
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
 from features.pruning import prune
-from models.cross_config_sage import CrossConfigSage, score_all
+from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
 from models.engine import StepLoss, fit, prepare_torch
 from models.jobs import TrainJob
 from models.layout_inputs import LayoutInputs, layout_inputs
@@ -113,8 +113,11 @@ class LayoutRanker:
         """Score every config of a layout graph; (c,) float32, lower = faster."""
         assert isinstance(graph, LayoutGraph)
         inputs = layout_inputs(graph, rule=self.recipe.features.prune, scaler=self.scaler)
-        chunk_configs = self.recipe.cross_config_sage.inference_configs
-        return score_all(self.model, inputs, chunk_configs=chunk_configs)
+        return score_all(
+            self.model,
+            inputs,
+            chunk_configs=chunk_for(inputs, self.recipe.cross_config_sage),
+        )
 
 
 def load_layout(run_dir: Path, recipe: Recipe) -> LayoutRanker:

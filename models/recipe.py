@@ -58,7 +58,7 @@ class CrossConfigSageConfig(FrozenConfig):
     loss: LossName = "pairwise_hinge"
     graphs_per_step: Positive = 1
     configs_per_step: Annotated[int, Field(ge=2)] = 64
-    inference_configs: Positive = 64
+    inference_tensor_mib: Positive = 12
     training: TrainingConfig = TrainingConfig()
 
 

@@ -246,3 +246,20 @@ def test_upload_refuses_a_file_that_fails_the_check(
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "layout:nlp:random" in done.stderr
+
+
+def test_tune_finds_a_recipe_that_run_takes(tiny_tree: Path, tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(
+        '[study]\ncollection = "layout:xla:random"\nmodel = "layout_boosting"\nfolds = 2\n'
+        "seed = 0\n"
+        '["layout_boosting.leaves"]\nchoices = [4, 16]\n'
+    )
+    arguments = ("tune", "--data", tiny_tree, "--recipe", "smoke", "--space", space)
+    text = call(*arguments, "--trials", 2, "--out", tmp_path / "tune")
+    assert "baseline" in text
+    again = json.loads(call(*arguments, "--trials", 2, "--out", tmp_path / "tune", "--json"))
+    assert len(again["trials"]) == 2
+    best = tmp_path / "tune" / "best.toml"
+    call("run", "--data", tiny_tree, "--recipe", best, "--out", tmp_path / "tuned")
+    assert (tmp_path / "tuned" / "submission.csv").exists()

@@ -60,5 +60,6 @@ def project(tmp_path: Path) -> Path:
             (root / package / "__init__.py").write_text("")
     (root / "pipeline.py").write_text(stand_in_pipeline("features.marker", "MARKER"))
     (root / "settings.py").write_text("")
+    (root / "console.py").write_text("")
     (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
     return root

@@ -17,6 +17,8 @@ import settings
 from data.errors import PipelineError, UsageError
 from kernels.archive import PACKAGES, pack
 from kernels.build import SOURCE_LIMIT_BYTES, build, render_script
+from models.recipe import load_recipe
+from submissions.check import check_submission, expected_rows
 from tests.fake_kaggle import KEY
 from tests.kernels.conftest import stand_in_pipeline
 
@@ -183,7 +185,8 @@ def test_this_projects_own_packages_fit_and_import_in_a_kernel(tmp_path: Path) -
     root = tmp_path / "project"
     for package in PACKAGES:
         shutil.copytree(settings.ROOT / package, root / package, ignore=ignored)
-    shutil.copyfile(settings.ROOT / "settings.py", root / "settings.py")
+    for module in ("settings.py", "console.py"):
+        shutil.copyfile(settings.ROOT / module, root / module)
     (root / "pipeline.py").write_text(stand_in_pipeline("kernels.build", "_TEMPLATE"))
     built = build("cpu", RECIPE, tmp_path / "out", root=root)
     add_data(tmp_path / "kaggle", MOUNT)
@@ -266,3 +269,16 @@ def test_a_damaged_archive_is_refused(project: Path, tmp_path: Path) -> None:
     ended = run_kernel(built.script, tmp_path / "kaggle", tmp_path / "elsewhere")
     assert ended.returncode == 1
     assert "archive is damaged" in ended.stderr
+
+
+def test_the_real_pipeline_runs_in_a_kernel(tiny_tree: Path, tmp_path: Path) -> None:
+    recipe = load_recipe("smoke")
+    built = build("smoke", recipe.model_dump(mode="json"), tmp_path / "out")
+    mount = tmp_path / "kaggle" / "input" / MOUNT / "npz_all"
+    shutil.copytree(tiny_tree / "npz", mount / "npz")
+
+    ended = run_kernel(built.script, tmp_path / "kaggle", tmp_path / "elsewhere")
+
+    assert ended.returncode == 0, ended.stderr
+    submission = tmp_path / "kaggle" / "working" / "submission.csv"
+    assert check_submission(submission, expected_rows(mount, "test")) == []

@@ -137,6 +137,7 @@ def test_no_credential_is_written_or_printed_by_any_command(
     root.mkdir(parents=True)
     (root / "pipeline.py").write_text("")
     (root / "settings.py").write_text("")
+    (root / "console.py").write_text("")
     submission = tmp_path / "written" / "submission.csv"
     submission.write_text("ID,TopConfigs\n")
     kernel = build("cpu", {}, tmp_path / "written" / "kernel", root=root).folder
@@ -161,7 +162,7 @@ def test_no_credential_is_written_or_printed_by_any_command(
     sent = [call.headers["Authorization"] for call in fake_kaggle.calls("SaveKernel")]
     assert all(secret in header or secret in _decoded(header) for header in sent)  # it was in use
     written = [file.read_text() for file in (tmp_path / "written").rglob("*") if file.is_file()]
-    assert len(written) == 5
+    assert len(written) == 6
     printed = capfd.readouterr()
     everything = "\n".join([*told, *written, printed.out, printed.err, caplog.text])
     assert secret not in everything

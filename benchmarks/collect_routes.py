@@ -1,0 +1,124 @@
+"""Compare the two ways of realising layouts on this machine: `python -m benchmarks.collect_routes`.
+
+For each program and route, in a process of its own pinned to one core: random configs that choose
+layouts for a random share of the nodes, beside the default; CPU time of the process, minimum over
+repeats, two interleaved visits. Printed as a table.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+PROGRAMS = ("conv_plain_b4", "encoder_d2_b4", "mlp_train_b64")
+ROUTES = ("constraints", "physical")
+N_CONFIGS = 60
+REPEATS = 15
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+HEADINGS = (
+    "program | route | nodes | k | default ms | fastest ms | slowest/fastest | default/fastest"
+    " | faster than default | repeat tau | compile CPU s"
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row of the table; `n_faster` counts configs over 2 % faster than the default."""
+
+    program: str
+    route: str
+    n_nodes: int
+    n_configurable: int
+    default_ms: float
+    fastest_ms: float
+    spread: float
+    default_slowdown: float
+    n_faster: int
+    repeat_tau: float
+    compile_s: float
+
+    def row(self) -> str:
+        """Return the row in Markdown."""
+        cells = [
+            *(self.program, self.route, self.n_nodes, self.n_configurable),
+            *(f"{self.default_ms:.3f}", f"{self.fastest_ms:.3f}", f"{self.spread:.2f}"),
+            *(f"{self.default_slowdown:.2f}", self.n_faster, f"{self.repeat_tau:.2f}"),
+            f"{self.compile_s:.2f}",
+        ]
+        return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def random_configs(
+    options: list[NDArray[np.int8]], n_configs: int, rng: np.random.Generator
+) -> NDArray[np.int8]:
+    """Draw (c, k, 18) configs; row 0 is the default, each other sets a random share of nodes."""
+    drawn = []
+    for index in range(n_configs):
+        share = rng.random() if index else 0.0
+        rows = [
+            of_node[rng.integers(len(of_node)) if rng.random() < share else 0]
+            for of_node in options
+        ]
+        drawn.append(np.stack(rows))
+    return np.stack(drawn)
+
+
+def measure(name: str, route: str) -> Outcome:
+    """Measure one program by one route in this process, which is pinned to its last core."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.environ["XLA_FLAGS"] = ONE_THREAD
+    from data.collect.constraints import load_constrained
+    from data.collect.physical import load_physical
+    from data.collect.programs import load_program
+
+    load = load_constrained if route == "constraints" else load_physical
+    program = load(load_program(name))
+    configs = random_configs(list(program.options), N_CONFIGS, np.random.default_rng(0))
+    started = time.process_time()
+    runs = [program.compile(config) for config in configs]
+    compile_s = (time.process_time() - started) / len(runs)
+    visits = np.full((2, len(runs)), np.inf)
+    for visit in visits:
+        for index, run in enumerate(runs):
+            for _ in range(REPEATS):
+                begun = time.process_time_ns()
+                run()
+                visit[index] = min(visit[index], time.process_time_ns() - begun)
+    best_ms = visits.min(axis=0) / 1e6
+    return Outcome(
+        program=name,
+        route=route,
+        n_nodes=sum(len(c.instructions) for c in program.dumped.message.computations),
+        n_configurable=len(program.options),
+        default_ms=float(best_ms[0]),
+        fastest_ms=float(best_ms.min()),
+        spread=float(best_ms.max() / best_ms.min()),
+        default_slowdown=float(best_ms[0] / best_ms.min()),
+        n_faster=int((best_ms < 0.98 * best_ms[0]).sum()),
+        repeat_tau=float(kendalltau(visits[0], visits[1]).statistic),
+        compile_s=compile_s,
+    )
+
+
+def main() -> None:
+    """Print the table; with a program and a route as arguments, one outcome as JSON."""
+    if len(sys.argv) == 3:
+        print(json.dumps(asdict(measure(*sys.argv[1:]))))  # noqa: T201
+        return
+    columns = HEADINGS.split(" | ")
+    print(f"| {HEADINGS} |\n|{'---|' * len(columns)}")  # noqa: T201
+    for name in PROGRAMS:
+        for route in ROUTES:
+            command = [sys.executable, "-m", "benchmarks.collect_routes", name, route]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            print(Outcome(**json.loads(done.stdout)).row(), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
