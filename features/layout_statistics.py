@@ -82,7 +82,7 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
     return LayoutTables(
         weight=weight.astype(np.float32),
         default_code=default_code,
-        padded_share=_padded_share(sizes, share, default_code),
+        padded_share=_padded_share(sizes, share),
         sources=layout_sources(graph, bytes_of),
         graph=np.asarray(graph_statistics, dtype=np.float32),
     )
@@ -123,9 +123,7 @@ def output_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     return element.astype(np.float64) * node_feat[:, SHAPE_PRODUCT]
 
 
-def _padded_share(
-    sizes: NDArray[np.int64], share: NDArray[np.float64], default_code: NDArray[np.int8]
-) -> NDArray[np.float32]:
+def _padded_share(sizes: NDArray[np.int64], share: NDArray[np.float64]) -> NDArray[np.float32]:
     """Bytes after padding to the 8 x 128 tile, per node and layout code, as a share; (k, 49).
 
     A code that names a dimension the tensor lacks, or none, counts without padding.
@@ -155,6 +153,7 @@ def _copies(
     produced = chosen[:, sources.producer]  # (c, p)
     wanted = codes[:, sources.consumer, 1:]  # (c, p, 2)
     is_open = (wanted == 0).all(axis=2)
-    copied = ~is_open & (wanted != produced[:, :, None]).all(axis=2)
+    unmet = (wanted == 0) | (wanted != produced[:, :, None])
+    copied = ~is_open & unmet.all(axis=2)
     by_bytes = copied.astype(np.float32) @ sources.bytes_share
     return np.stack([by_bytes, copied.mean(axis=1), is_open.mean(axis=1)], axis=1)

@@ -1,0 +1,204 @@
+"""Blending joins by what a config holds, scales within a graph, and refuses what does not match."""
+
+from collections import defaultdict
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import rankdata
+
+from data.errors import PipelineError
+from ensembles.blend import METHODS, blend, member_weights
+from models.predict import SCORE_SCHEMA
+
+# The same examples in every run, however slow the machine.
+STEADY = settings(deadline=None, derandomize=True)
+Rows = list[tuple[str, int, float]]  # graph, config hash, score
+
+
+def scores(rows: Rows) -> pl.DataFrame:
+    counted: dict[str, int] = defaultdict(int)
+    table = []
+    for graph, config_hash, score in rows:
+        table.append((graph, counted[graph], config_hash, score))
+        counted[graph] += 1
+    return pl.DataFrame(table, schema=SCORE_SCHEMA, orient="row")
+
+
+def even(*names: str) -> dict[str, float]:
+    return dict.fromkeys(names, 1.0)
+
+
+def slow_scale(values: list[float], method: str) -> list[float]:
+    """Scale one graph's scores."""
+    if method == "rank-mean":
+        return [(rank - 1) / max(len(values) - 1, 1) for rank in rankdata(values)]
+    low, high = min(values), max(values)
+    return [(value - low) / (high - low) if high > low else 0.0 for value in values]
+
+
+def slow_blend(
+    members: dict[str, Rows], method: str, weights: dict[str, float]
+) -> dict[tuple[str, int], float]:
+    """Blend by graph and hash with plain dictionaries."""
+    total = sum(weights[name] for name in members)
+    result: dict[tuple[str, int], float] = defaultdict(float)
+    for name, rows in members.items():
+        by_config = defaultdict(list)
+        for graph in {row[0] for row in rows}:
+            own = [row for row in rows if row[0] == graph]
+            scaled = slow_scale([row[2] for row in own], method)
+            for row, value in zip(own, scaled, strict=True):
+                by_config[graph, row[1]].append(value)
+        for key, values in by_config.items():
+            result[key] += weights[name] / total * sum(values) / len(values)
+    return result
+
+
+@st.composite
+def members_of_one_data_set(draw: st.DrawFn) -> dict[str, Rows]:
+    """The same configs for each member, each in its own row order, some of them twice."""
+    configs = []
+    for graph in ("a", "b.4x4"):
+        hashes = draw(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6, unique=True))
+        copies = [h for h in hashes if draw(st.booleans())]
+        configs += [(graph, h) for h in hashes + copies]
+    score = st.floats(-100, 100, width=32).map(lambda value: round(value, 2))
+    return {
+        name: [(graph, h, np.float32(draw(score)).item()) for graph, h in draw(order)]
+        for name in ("one", "two", "three")
+        for order in [st.permutations(configs)]
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+@STEADY
+@given(
+    members=members_of_one_data_set(),
+    weights=st.tuples(st.floats(0.1, 5), st.floats(0, 5), st.floats(0, 5)),
+)
+def test_blending_equals_the_slow_reference(
+    method: str, members: dict[str, Rows], weights: tuple[float, float, float]
+) -> None:
+    weight_of = dict(zip(members, weights, strict=True))
+    tables = {name: scores(rows) for name, rows in members.items()}
+    blended = blend(tables, method=method, weights=weight_of)
+    assert dict(blended.schema) == SCORE_SCHEMA
+    first = tables["one"]
+    assert blended.drop("score").equals(first.drop("score"))
+    want = slow_blend(members, method, weight_of)
+    for graph, _, config_hash, score in blended.iter_rows():
+        assert score == pytest.approx(want[graph, config_hash], rel=1e-5, abs=1e-6)
+    assert blended["score"].min() >= 0
+    assert blended["score"].max() <= 1 + 1e-6
+
+
+GOOD: Rows = [("a", 7, 3.0), ("a", 5, 1.0), ("a", 9, 2.0), ("b", 7, -1.0), ("b", 2, 4.0)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_another_row_order_of_a_member_changes_nothing(method: str) -> None:
+    one, two = scores(GOOD), scores([(g, h, -s * h) for g, h, s in GOOD])
+    expected = blend({"x": one, "y": two}, method=method, weights=even("x", "y"))
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(GOOD))
+        shuffled = two[order]  # its "config" numbers now differ from those of the rows
+        renumbered = shuffled.with_columns(config=pl.int_range(len(GOOD), dtype=pl.UInt32))
+        again = blend({"x": one, "y": renumbered}, method=method, weights=even("x", "y"))
+        assert again.equals(expected)
+
+
+def test_minmax_by_hand() -> None:
+    blended = blend(
+        {"x": scores(GOOD), "y": scores([(g, h, 10 * s) for g, h, s in GOOD])},
+        method="minmax-mean",
+        weights=even("x", "y"),
+    )
+    assert blended["score"].to_list() == [1.0, 0.0, 0.5, 0.0, 1.0]
+    assert blended["graph"].to_list() == ["a", "a", "a", "b", "b"]
+    assert blended["config"].to_list() == [0, 1, 2, 0, 1]
+
+
+def test_weights_need_not_sum_to_one_and_zero_takes_a_member_out() -> None:
+    one, two = scores(GOOD), scores([(g, h, -s) for g, h, s in GOOD])
+    tables = {"x": one, "y": two}
+    quarter = blend(tables, method="minmax-mean", weights={"x": 3.0, "y": 1.0})
+    assert quarter["score"].to_list() == [0.75, 0.25, 0.5, 0.25, 0.75]
+    same = blend(tables, method="minmax-mean", weights={"x": 0.75, "y": 0.25})
+    assert same.equals(quarter)
+    without = blend(tables, method="minmax-mean", weights={"x": 2.0, "y": 0.0})
+    assert without.equals(blend({"x": one}, method="minmax-mean", weights=even("x")))
+
+
+def test_all_weights_zero_is_an_error() -> None:
+    with pytest.raises(PipelineError, match="all weights are 0"):
+        blend({"x": scores(GOOD)}, method="minmax-mean", weights={"x": 0.0})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_model_alone_keeps_its_order(method: str) -> None:
+    blended = blend({"x": scores(GOOD)}, method=method, weights={"x": 0.3})
+    assert blended["score"].to_list() == [1.0, 0.0, 0.5, 0.0, 1.0]
+
+
+def test_constant_scores_and_a_single_config_are_finite_and_leave_the_others_to_decide() -> None:
+    constant = scores([("a", 1, 5.0), ("a", 2, 5.0), ("b", 3, 9.0)])
+    varied = scores([("a", 2, 1.0), ("a", 1, 2.0), ("b", 3, 1.0)])
+    for method in METHODS:
+        alone = blend({"x": constant}, method=method, weights=even("x"))["score"].to_list()
+        assert alone[0] == alone[1]
+        assert alone[2] == 0.0
+        both = blend({"x": constant, "y": varied}, method=method, weights=even("x", "y"))
+        first, second, single = both["score"].to_list()
+        assert first > second
+        assert single == 0.0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_copies_of_a_config_get_one_score(method: str) -> None:
+    """A model that tells copies apart (it cannot) or other numbers of copies do no harm."""
+    one = scores([("a", 1, 0.0), ("a", 2, 1.0), ("a", 1, 0.5)])
+    two = scores([("a", 2, 3.0), ("a", 1, 1.0)])
+    blended = blend({"x": one, "y": two}, method=method, weights=even("x", "y"))
+    first, _, copy = blended["score"].to_list()
+    assert first == copy
+
+
+@pytest.mark.parametrize("at_fault", ["x", "y", "z"])
+def test_a_member_that_lacks_a_config_is_named_with_the_graph(at_fault: str) -> None:
+    tables = {name: scores(GOOD) for name in ("x", "y", "z")}
+    tables[at_fault] = scores(GOOD[:-1])
+    with pytest.raises(PipelineError) as caught:
+        blend(tables, method="minmax-mean", weights=even("x", "y", "z"))
+    line = str(caught.value)
+    assert line.startswith(f"blend: member {at_fault} has no score for some configs of graph b;")
+    assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("wrong", [("b", 8, 4.0), ("c", 2, 4.0)], ids=["config", "graph"])
+def test_as_many_rows_of_other_content_are_refused(wrong: tuple[str, int, float]) -> None:
+    other = scores([*GOOD[:-1], wrong])
+    with pytest.raises(PipelineError, match=r"has no score for some configs of graph [bc]"):
+        blend({"x": scores(GOOD), "y": other}, method="rank-mean", weights=even("x", "y"))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
+def test_a_score_that_is_none_is_refused(bad: float | None) -> None:
+    broken = scores(GOOD).with_columns(
+        score=pl.when(pl.col("config_hash") == 9).then(pl.lit(bad)).otherwise(pl.col("score"))
+    )
+    with pytest.raises(PipelineError, match=r"member y has no score .* graph a"):
+        blend({"x": scores(GOOD), "y": broken}, method="minmax-mean", weights=even("x", "y"))
+
+
+def test_members_take_their_models_weight_whatever_the_seed() -> None:
+    members = ["sage-seed0", "sage-seed12", "tree-seed0", "heuristic-seed0"]
+    weights = member_weights(members, {"sage": 0.5, "tree": 0.0, "other": 9.0})
+    assert weights == {
+        "sage-seed0": 0.5,
+        "sage-seed12": 0.5,
+        "tree-seed0": 0.0,
+        "heuristic-seed0": 1.0,
+    }
