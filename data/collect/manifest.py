@@ -1,0 +1,78 @@
+"""The manifest of a measured tree: where, when and how well each graph was measured."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data.atomic import write_text
+from data.collect.job import MANIFEST, Job
+from data.errors import PipelineError, UsageError
+
+PARTS = ("environments", "graphs", "left_out")
+
+
+def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the manifest of `out`, an empty one where there is none.
+
+    Its parts: "environments" (by digest), "graphs" and "left_out" (by submission ID).
+
+    Raises:
+        PipelineError: it cannot be read, or is no manifest.
+    """
+    path = out / MANIFEST
+    if not path.is_file():
+        return {part: {} for part in PARTS}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict) or any(not isinstance(found.get(p), dict) for p in PARTS):
+        raise PipelineError(f"{path}: is no manifest; expected objects {', '.join(PARTS)}")
+    return found
+
+
+def write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest of `out`, whole or not at all; numbers that are not finite become null."""
+    text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
+    write_text(out / MANIFEST, text + "\n")
+
+
+def is_done(manifest: Mapping[str, dict[str, Any]], job: Job) -> bool:
+    """Tell whether the graph is measured, or was left out.
+
+    Raises:
+        UsageError: it was measured with another request; names the first difference.
+    """
+    for part in ("graphs", "left_out"):
+        entry = manifest[part].get(job.submission_id)
+        if entry is not None:
+            for key, value in job.request().items():
+                if entry.get(key) != value:
+                    raise UsageError(
+                        f"{job.submission_id}: is there already, measured with {key} "
+                        f"{entry.get(key)}, not {value}; give another --out"
+                    )
+            return True
+    return False
+
+
+def add_environment(manifest: Mapping[str, dict[str, Any]], facts: Mapping[str, str]) -> str:
+    """Note a machine and its versions once; return the digest that graphs refer to it by."""
+    text = json.dumps(dict(facts), sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    manifest["environments"][digest] = dict(facts)
+    return digest
+
+
+def _finite(value: Any) -> Any:
+    """Replace numbers that JSON has no word for, and shorten the others to 6 digits."""
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
