@@ -13,7 +13,14 @@ from data.archive import Archive
 from data.errors import PipelineError
 from data.inflate import DamagedError, Inflated
 from data.zip_index import read_index
-from tests.data.damaged_archives import Victim, flipped, npy, packed
+from tests.data.damaged_archives import (
+    MEANINGLESS_IN_INDEX,
+    Victim,
+    flipped,
+    npy,
+    packed,
+    raw_npy,
+)
 
 COUNTING = np.arange(600, dtype=np.int64).reshape(200, 3)
 
@@ -185,3 +192,99 @@ def test_inflated_reads_any_lengths_and_ends_where_the_member_ends(tmp_path: Pat
         assert stream.read() == content
         assert stream.read(5) == b""
         stream.finish()
+
+
+def test_every_byte_of_the_index_counts(tmp_path: Path) -> None:
+    """But for who wrote it and file modes; each bit of the rest is flipped."""
+    content = packed([("a.npy", npy(COUNTING)), ("b.npy", npy(-COUNTING))])
+    start = Victim(content, {}).index_start()
+    entry_bytes = (len(content) - 22 - start) // 2
+    harmless = {start + e * entry_bytes + i for e in (0, 1) for i in MEANINGLESS_IN_INDEX}
+    for place in sorted(set(range(start, len(content))) - harmless):
+        for bit in range(8):
+            path = write(tmp_path, flipped(content, place, 1 << bit))
+            with pytest.raises(PipelineError):
+                Archive(path)
+
+
+def test_bytes_between_members_are_seen(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.npy", npy(COUNTING))
+        stream.write(b"gap")
+        archive.start_dir += 3
+        archive.writestr("b.npy", npy(COUNTING))
+    path = write(tmp_path, stream.getvalue())
+    assert np.array_equal(np.load(path)["b"], COUNTING)
+    with pytest.raises(PipelineError, match="key 'b': starts at byte"):
+        read(path)
+
+
+def test_a_size_that_the_data_cannot_inflate_to_is_refused_unread(tmp_path: Path) -> None:
+    """Header, index and shape agree on 4 GB; the packed bytes are too few for it."""
+    length = 2**29 - 100
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({length}, 1)}}\n"
+    member = raw_npy(header, bytes(64))
+    content = packed([("a.npy", member)])
+    entry = Victim(content, {}).entries()[0]
+    real = struct.pack("<III", entry.CRC, entry.compress_size, entry.file_size)
+    claimed = struct.pack("<I", len(member) - 64 + 8 * length)
+    assert content.count(real) == 2
+    path = write(tmp_path, content.replace(real, real[:8] + claimed))
+    with pytest.raises(PipelineError, match=r"key 'a': claims \d+ bytes, more than"):
+        read(path)
+
+
+@pytest.mark.parametrize("lengths", [(0, 10**30), (201, 3), (199, 3), (2**62, 4)])
+def test_a_shape_that_does_not_fit_is_refused_by_its_header_alone(
+    tmp_path: Path, lengths: tuple[int, int]
+) -> None:
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {lengths}}}\n"
+    path = write(tmp_path, packed([("a.npy", raw_npy(header, COUNTING.tobytes()))]))
+    with Archive(path) as archive, pytest.raises(PipelineError, match="key 'a': has "):
+        archive.header("a", dtype=np.int64, shape=(None, None))
+
+
+def test_an_object_array_is_called_by_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, packed([("a.npy", npy(COUNTING.astype(object)))]))
+    with pytest.raises(PipelineError, match=r"key 'a': is an object array \(pickle\)"):
+        read(path)
+
+
+def test_a_wide_end_record_is_read_and_its_absence_of_sense_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What zipfile writes for more than 65,535 members, made to happen for two."""
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
+    content = packed([("a.npy", npy(COUNTING)), ("b.npy", npy(-COUNTING))])
+    assert b"PK\x06\x06" in content
+    path = write(tmp_path, content)
+    np.testing.assert_array_equal(read(path, "b"), -COUNTING)
+    write(tmp_path, content.replace(b"PK\x06\x06", b"PK\x06\x00"))
+    with pytest.raises(PipelineError):
+        read(path)
+
+
+@pytest.mark.slow
+def test_a_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
+    """As the largest layout files hold; mostly zeros, so that it packs small."""
+    n_rows = (2**32 + 2**20) // 1024
+    block = np.zeros((n_rows // 1025, 128), dtype=np.int64)
+    path = tmp_path / "file.npz"
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({len(block) * 1025}, 128)}}\n"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name in ("a.npy", "b.npy"):
+            with archive.open(name, "w", force_zip64=True) as member:
+                if name == "b.npy":
+                    member.write(npy(COUNTING))
+                    continue
+                member.write(raw_npy(header))
+                for number in range(1025):
+                    block[0] = number
+                    member.write(block.tobytes())
+    with Archive(path) as archive_read:
+        chunks = archive_read.row_chunks("a", dtype=np.int64, shape=(None, 128))
+        total = sum(int(chunk[:, 0].sum()) for chunk in chunks)
+        whole = archive_read.array("b", dtype=np.int64, shape=(200, 3))
+    assert total == 1024 * 1025 // 2
+    np.testing.assert_array_equal(whole, COUNTING)
