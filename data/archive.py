@@ -64,6 +64,11 @@ class Archive:
     ) -> None:
         self._raw.close()
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the arrays, in the order of the file."""
+        return tuple(self._members)
+
     def fail(self, key: str, problem: str) -> NoReturn:
         """Raise the one-line error that names this file and `key`."""
         raise PipelineError(f"{self.path}: key '{shown(key)}': {problem}")

@@ -1,13 +1,12 @@
 """Runtimes of a synthetic tree's test split, kept apart from npz/ as the real ones are."""
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.archive import Archive
 from data.atomic import atomic_path
 from data.errors import PipelineError
 
@@ -68,15 +67,5 @@ def _read_members(path: Path) -> dict[str, NDArray[np.int64]]:
             f"{path}: no such file; only synthetic data keeps test runtimes, "
             "the real ones are not public"
         )
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            members = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise PipelineError(f"{path}: damaged ({error}); make the synthetic data again") from error
-    for name, values in members.items():
-        if values.dtype != np.int64 or values.ndim != 1:
-            raise PipelineError(
-                f"{path}: key '{name}' is {values.dtype} of shape {values.shape}, "
-                "expected a vector of int64"
-            )
-    return members
+    with Archive(path) as archive:
+        return {name: archive.array(name, dtype=np.int64, shape=(None,)) for name in archive.keys}

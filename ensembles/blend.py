@@ -5,6 +5,7 @@ each graph: by minimum and maximum (which beat rank averaging and Borda counts i
 experience), or by rank. Members are joined by config content, never by row number.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
@@ -49,11 +50,12 @@ def blend(
         Scores in the first member's row order, lower = faster.
 
     Raises:
-        PipelineError: a member lacks configs of another, or all weights are 0.
+        PipelineError: a member lacks configs of another, or the weights sum to 0 or
+            to infinity.
     """
     total = sum(weights[name] for name in members)
-    if total <= 0:
-        raise PipelineError("blend: all weights are 0; expected one above 0")
+    if not 0 < total < math.inf:
+        raise PipelineError(f"blend: the weights sum to {total}; expected a finite number above 0")
     names = list(members)
     result = members[names[0]].select("graph", "config", "config_hash")
     for name in names:

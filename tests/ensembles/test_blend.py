@@ -132,9 +132,10 @@ def test_weights_need_not_sum_to_one_and_zero_takes_a_member_out() -> None:
     assert without.equals(blend({"x": one}, method="minmax-mean", weights=even("x")))
 
 
-def test_all_weights_zero_is_an_error() -> None:
-    with pytest.raises(PipelineError, match="all weights are 0"):
-        blend({"x": scores(GOOD)}, method="minmax-mean", weights={"x": 0.0})
+@pytest.mark.parametrize("weight", [0.0, float("inf"), float("nan")])
+def test_weights_that_give_no_mean_are_an_error(weight: float) -> None:
+    with pytest.raises(PipelineError, match=f"the weights sum to {weight}; expected"):
+        blend({"x": scores(GOOD)}, method="minmax-mean", weights={"x": weight})
 
 
 @pytest.mark.parametrize("method", METHODS)
