@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import PipelineError
+from features.columns import MINOR_TO_MAJOR, RANK_MAX
 from features.hlo.descriptor import message_class
 from features.hlo.node_features import Padding, node_features
 from features.hlo.opcodes import OPCODE_NUMBERS, UNKNOWN
@@ -90,6 +91,21 @@ def featurize_module(
         instruction_names=tuple(i.name for i in instructions),
         computation_starts=ends - sizes,
     )
+
+
+def check_layouts(graph: HloGraph, source: str) -> None:
+    """Check that layouts use no dimension number beyond those of the dataset's format.
+
+    Raises:
+        PipelineError: a tensor has more dimensions; the line names the instruction.
+    """
+    deepest = graph.node_feat[:, MINOR_TO_MAJOR].max(axis=1)
+    if deepest.max() >= RANK_MAX:
+        name = graph.instruction_names[int(np.argmax(deepest))]
+        raise PipelineError(
+            f"{source}: instruction '{_shown(name)}' has more than {RANK_MAX} dimensions; "
+            "the dataset's format has no room for their layout"
+        )
 
 
 def _own_message(module: Any, source: str | None) -> Any:
