@@ -18,7 +18,18 @@ from settings import ROOT
 from submissions.write import read_submission
 from tests.command_line import call
 
-COMMANDS = ["run", "synthesize", "audit", "train", "predict", "blend", "score", "rank", "tune"]
+COMMANDS = [
+    "run",
+    "synthesize",
+    "audit",
+    "featurize",
+    "train",
+    "predict",
+    "blend",
+    "score",
+    "rank",
+    "tune",
+]
 GROUPS = {"submission": ["check", "upload", "list"], "kernel": ["build", "push", "status"]}
 
 

@@ -10,7 +10,7 @@ import pytest
 from data.errors import PipelineError, UsageError
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
-from features.commands import featurize_files
+from features.featurize import featurize_files
 from features.hlo import featurize_module
 from features.hlo.descriptor import file_descriptor, message_class
 from features.hlo.write import signed_hex

@@ -9,7 +9,7 @@ import pytest
 from data.read import read_tile
 from data.tree import GraphFile, collection_named
 from features.columns import MINOR_TO_MAJOR
-from features.commands import featurize_files
+from features.featurize import featurize_files
 from features.hlo import HloGraph, featurize_module
 from features.hlo.descriptor import message_class
 from features.padding import minor_to_major

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.commands import featurize_files
+from features.featurize import featurize_files
 from features.hlo.opcodes import OPCODE_NUMBERS
 
 
