@@ -58,7 +58,7 @@ class TileSource:
 
 
 class TileSubject:
-    """A kernel with one gene: which of its tiles; option 0 is the whole array."""
+    """A kernel with one gene: which of its tiles; option 0 is the default tile."""
 
     def __init__(self, kernel: TileKernel, facts: dict[str, str]) -> None:
         import jax

@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import PipelineError
 from data.graph import N_TILE_VALUES
 
 MAX_STEPS = 1024  # a tile that needs more steps measures the loop's own overhead
+MAX_BLOCK_BYTES = 128 * 1024  # all blocks of a step: a scratchpad's worth, as on an accelerator
+ELEMENT_BYTES = 4
 MAX_RANK = 6
 
 
@@ -64,16 +67,34 @@ class TileKernel:
 
     @cached_property
     def tiles(self) -> NDArray[np.int64]:
-        """Return the (o, g) tile sizes that may be chosen; row 0 is the whole array.
+        """Return the (o, g) tile sizes that may be chosen; row 0 is the default.
 
         Sizes are 2^i, 3·2^i and the extent itself; contracted axes take divisors only, because a
-        last tile that overlaps its neighbour would be summed twice. Loops of more than 1,024
-        steps are left out.
+        last tile that overlaps its neighbour would be summed twice. The blocks of a step fit
+        128 KiB together, the loop takes 2 to 1,024 steps. The default is what a compiler without
+        a cost model would take: the fewest steps, and of those the largest blocks.
+
+        Raises:
+            PipelineError: fewer than two tiles remain.
         """
         sizes = [_sizes(self.extents[axis], axis not in self.output) for axis in self.tiled]
-        whole = tuple(self.extents[axis] for axis in self.tiled)
-        kept = [tile for tile in itertools.product(*sizes) if self.n_steps(tile) <= MAX_STEPS]
-        return np.array([whole, *(tile for tile in kept if tile != whole)], np.int64)
+        tiles = [tile for tile in itertools.product(*sizes) if self._is_legal(tile)]
+        if len(tiles) < 2:
+            raise PipelineError(
+                f"{self.name}: {len(tiles)} tiles of {self.tiled} are legal; expected 2 or more, "
+                f"with 2 to {MAX_STEPS} steps and blocks of {MAX_BLOCK_BYTES} bytes in all"
+            )
+        tiles.sort(key=lambda tile: (self.n_steps(tile), -self.block_bytes(tile), tile))
+        return np.array(tiles, np.int64)
+
+    def _is_legal(self, tile: Sequence[int]) -> bool:
+        fits = self.block_bytes(tile) <= MAX_BLOCK_BYTES
+        return fits and 2 <= self.n_steps(tile) <= MAX_STEPS
+
+    def block_bytes(self, tile: Sequence[int]) -> int:
+        """Return the bytes of all blocks of one step under a tile (g,)."""
+        tensors = (*self.operands, *self.extras, Operand(self.output))
+        return ELEMENT_BYTES * sum(math.prod(self.block_shape(t, tile)) for t in tensors)
 
     def n_steps(self, tile: Sequence[int]) -> int:
         """Return how often the kernel's body runs with a tile (g,)."""

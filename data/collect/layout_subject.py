@@ -1,0 +1,66 @@
+"""A program whose layouts are chosen as something to measure; opened in the worker."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.collect.device import open_device
+from data.collect.realise import LayoutProgram
+from data.collect.worker import Description
+from data.errors import UsageError
+
+ROUTES = ("physical", "constraints")
+
+
+@dataclass(frozen=True)
+class LayoutSource:
+    """A program by name, the way in which its layouts are realised, and a device."""
+
+    program: str
+    route: str
+    device: str | None = None
+
+    def open(self) -> "LayoutSubject":
+        """Compile the program once and find what may be chosen.
+
+        Raises:
+            UsageError: there is no such route.
+            PipelineError: no such program or device, or it cannot be compiled.
+        """
+        if self.route not in ROUTES:
+            raise UsageError(f"--route {self.route}: no such route; known: {', '.join(ROUTES)}")
+        facts = open_device(self.device)
+        from data.collect.constraints import load_constrained
+        from data.collect.physical import load_physical
+        from data.collect.programs import load_program
+
+        load = load_physical if self.route == "physical" else load_constrained
+        return LayoutSubject(load(load_program(self.program)), facts)
+
+
+class LayoutSubject:
+    """A program with one gene per configurable node: which of its k nodes' options."""
+
+    def __init__(self, program: LayoutProgram, facts: dict[str, str]) -> None:
+        self._program = program
+        self._facts = facts
+
+    def describe(self) -> Description:
+        """Return the program's graph and the number of options of its k nodes."""
+        return Description(
+            n_options=np.array([len(options) for options in self._program.options], np.int64),
+            groups=self._program.groups,
+            arrays={key: np.asarray(value) for key, value in self._program.graph.items()},
+            facts=self._facts,
+        )
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return choices (c, k) as configs (c, k, 18)."""
+        options = self._program.options
+        return np.stack([options[node][choices[:, node]] for node in range(len(options))], axis=1)
+
+    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        """Compile under the config of a choice (k,)."""
+        return self._program.compile(self.spell(choice[None])[0])
