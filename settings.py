@@ -129,13 +129,13 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key.strip():
-            raise UsageError(f"--set {override}: expected key=value")
+            raise UsageError(f"--set {override!r}: expected key=value")
         *parents, last = key.strip().split(".")
         target = result
         for parent in parents:
             target = target.setdefault(parent, {})
             if not isinstance(target, dict):
-                raise UsageError(f"--set {override}: '{parent}' is not a table of the recipe")
+                raise UsageError(f"--set {override!r}: '{parent}' is not a table of the recipe")
         target[last] = _parse_value(text.strip())
     return result
 

@@ -5,17 +5,25 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from data.errors import UsageError
 from features.pruning import pruning_rule
 from settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 
 Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LossName = Literal["pairwise_hinge", "list_mle"]
 LayoutModelName = Literal["cross_config_sage", "layout_boosting"]
 TileModelName = Literal["late_fusion_sage", "tile_boosting"]
+
+
+def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuse a list that names something twice: members would share a folder."""
+    if len(set(values)) != len(values):
+        raise ValueError("expected each entry once")
+    return values
 
 
 class FeaturesConfig(FrozenConfig):
@@ -40,7 +48,7 @@ class TrainingConfig(FrozenConfig):
     steps: Positive = 300
     learning_rate: PositiveFloat = 2e-3
     warmup_steps: Annotated[int, Field(ge=0)] = 20
-    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    weight_decay: Weight = 1e-4
     clip_norm: PositiveFloat = 1.0
     checkpoint_every: Positive = 100
     log_every: Positive = 20
@@ -90,7 +98,9 @@ class BoostingConfig(FrozenConfig):
 class LayoutConfig(FrozenConfig):
     """Which models rank layout configs."""
 
-    models: Annotated[tuple[LayoutModelName, ...], Field(min_length=1)] = (
+    models: Annotated[
+        tuple[LayoutModelName, ...], Field(min_length=1), AfterValidator(_each_once)
+    ] = (
         "cross_config_sage",
         "layout_boosting",
     )
@@ -99,7 +109,9 @@ class LayoutConfig(FrozenConfig):
 class TileConfig(FrozenConfig):
     """Which models rank tile configs."""
 
-    models: Annotated[tuple[TileModelName, ...], Field(min_length=1)] = (
+    models: Annotated[
+        tuple[TileModelName, ...], Field(min_length=1), AfterValidator(_each_once)
+    ] = (
         "late_fusion_sage",
         "tile_boosting",
     )
@@ -109,14 +121,16 @@ class BlendConfig(FrozenConfig):
     """How the scores of several models become one ranking; see ensembles/blend.py."""
 
     method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
-    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
+    weights: dict[LayoutModelName | TileModelName, Weight] = Field(default={})
 
 
 class Recipe(FrozenConfig):
     """Everything that decides what a run does, but for the data and the folder it writes to."""
 
     name: str = "unnamed"
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_each_once)
+    ] = (0,)
     threads: Positive = 2
     features: FeaturesConfig = FeaturesConfig()
     layout: LayoutConfig = LayoutConfig()

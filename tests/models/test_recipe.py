@@ -1,0 +1,47 @@
+"""Recipes refuse what could not be meant."""
+
+import pytest
+
+from data.errors import UsageError
+from models.recipe import load_recipe, recipe_from_table
+from settings import CONFIGS
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_recipes_load_and_survive_being_written(path, tmp_path) -> None:
+    recipe = load_recipe(path.stem)
+    assert recipe.name == path.stem
+    written = tmp_path / "written.toml"
+    written.write_text(recipe.to_toml())
+    assert load_recipe(str(written)) == recipe
+    assert recipe_from_table(recipe.model_dump(mode="json"), path=path) == recipe
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("seeds=[0,0]", "each entry once"),
+        ("seeds=[]", "seeds"),
+        ("seeds=[-1]", "seeds"),
+        ('layout.models=["layout_boosting","layout_boosting"]', "each entry once"),
+        ('tile.models=["layout_boosting"]', "tile.models"),
+        ("blend.weights.typo=3", "blend.weights.typo"),
+        ("blend.weights.layout_boosting=inf", "finite"),
+        ("cross_config_sage.training.learning_rate=inf", "finite"),
+        ("cross_config_sage.training.learning_rate=nan", "learning_rate"),
+        ("cross_config_sage.hidden=0", "cross_config_sage.hidden"),
+        ("cross_config_sage.hidden=wide", "cross_config_sage.hidden"),
+        ("threads=1.5", "threads"),
+        ("features.prune=hops-100", "hops-k"),
+        ("nosuch.key=1", "nosuch"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key(override: str, named: str) -> None:
+    with pytest.raises(UsageError, match=named) as caught:
+        load_recipe("smoke", [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_seed_moves_all_seeds() -> None:
+    recipe = load_recipe("smoke", ["seeds=[0,1,2]"], seed=7)
+    assert recipe.seeds == (7, 8, 9)
