@@ -7,6 +7,7 @@ experience), or by rank. Members are joined by config content, never by row numb
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
@@ -80,7 +81,7 @@ def _refuse_unscored(name: str, unscored: pl.DataFrame) -> None:
 
 
 def member_weights(
-    members: Sequence[str], weights_by_model: Mapping[str, float]
+    members: Sequence[str], weights_by_model: Mapping[Any, float]
 ) -> dict[str, float]:
     """Give each member its model's weight, 1 where the recipe names none.
 

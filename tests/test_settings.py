@@ -107,7 +107,7 @@ def test_an_override_without_key_or_value_is_refused(override: str) -> None:
 
 
 def test_an_override_below_a_plain_value_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--set a\.b\.c=1: 'b' is not a table"):
+    with pytest.raises(UsageError, match=r"--set 'a\.b\.c=1': 'b' is not a table"):
         apply_overrides({"a": {"b": 3}}, ["a.b.c=1"])
 
 
