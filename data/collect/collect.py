@@ -4,7 +4,7 @@ A graph that was begun goes on where its journal ends; one that is done is passe
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from data.collect.rounds import (
     run_search,
 )
 from data.collect.search import Choices, Space, start_search
-from data.collect.session import Session
+from data.collect.session import ProgramFailed, Session
 from data.collect.worker import Description
 from data.collect.write import write_graph
 from data.configs import distinct_rows, hash_rows
@@ -34,6 +34,7 @@ from data.synthetic.measure import generator
 from models.metrics import kendall_tau
 
 MIN_SPREAD = 1.2
+MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 AGAIN_CONFIGS = 60  # a second measurement of that many tells how well the first repeats
 
 
@@ -44,6 +45,12 @@ class Outcome:
     job: Job
     path: Path | None
     entry: dict[str, Any]
+
+    def row(self) -> tuple[object, ...]:
+        """Return name, configs, failed ones, spread, the two taus and seconds, for a table."""
+        keys = ("spread", "repeat_tau", "again_tau", "seconds")
+        values = (self.entry[key] for key in keys)
+        return self.job.program, self.entry["n_configs"], len(self.entry["failed"]), *values
 
 
 def collect_graph(
@@ -67,7 +74,8 @@ def collect_graph(
     Raises:
         OutOfTime: the deadline has passed; the same call goes on.
         UsageError: it is there already, measured with other options.
-        PipelineError: the program cannot be opened, none of its configs runs, or the disk is full.
+        ProgramFailed: the program cannot be opened, or none of its configs runs.
+        PipelineError: the disk is full, or a file of `out` is damaged.
     """
     manifest = read_manifest(out)
     if not is_done(manifest, job):
@@ -217,20 +225,30 @@ def collect_jobs(
     again: bool = False,
     budget_s: float | None = None,
     progress: Progress = lambda what, done, total: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Outcome]:
     """Measure graphs one after the other until the time is over; return those that are done.
 
-    What is done at any moment is a valid tree; the same call goes on.
+    What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
+    cannot be opened is named by `say` and passed over.
 
     Raises:
-        UsageError, PipelineError: as `collect_graph`.
+        UsageError: a graph is there already, measured with other options.
+        PipelineError: no graph can be opened, or the disk is full.
     """
     deadline = None if budget_s is None else time.monotonic() + budget_s
     outcomes: list[Outcome] = []
+    n_failed = 0
     for job in jobs:
         try:
             outcome = collect_graph(job, out, again=again, deadline=deadline, progress=progress)
         except OutOfTime:
             break
+        except ProgramFailed as failure:
+            n_failed += 1
+            if len(jobs) == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
+                raise
+            say(f"left out: {failure}")
+            continue
         outcomes.append(outcome)
     return outcomes

@@ -12,6 +12,16 @@ from data.errors import PipelineError, UsageError
 DEVICES = ("cpu", "gpu", "tpu")
 
 
+def check_device(device: str | None) -> None:
+    """Refuse a kind of device that does not exist.
+
+    Raises:
+        UsageError: names the known ones.
+    """
+    if device is not None and device not in DEVICES:
+        raise UsageError(f"--device {device}: no such device; known: {', '.join(DEVICES)}")
+
+
 def open_device(device: str | None) -> dict[str, str]:
     """Make JAX use `device`, or what it chooses itself for None; return facts for the manifest.
 
@@ -21,8 +31,7 @@ def open_device(device: str | None) -> dict[str, str]:
         UsageError: there is no such kind of device.
         PipelineError: jax is not installed, or finds no such device here.
     """
-    if device is not None and device not in DEVICES:
-        raise UsageError(f"--device {device}: no such device; known: {', '.join(DEVICES)}")
+    check_device(device)
     if device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     try:

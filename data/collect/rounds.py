@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from data.collect.journal import Journal
 from data.collect.search import Choices, Search
-from data.collect.session import ConfigFailed, Session
-from data.errors import PipelineError
+from data.collect.session import ConfigFailed, ProgramFailed, Session
 
 SEARCH_ROUND = 0
 MAX_FAILED_AT_START = 10
@@ -70,7 +69,8 @@ class Visitor:
 
         Raises:
             OutOfTime: the deadline has passed.
-            PipelineError: nothing works, or the journal cannot be written.
+            ProgramFailed: nothing works.
+            PipelineError: the journal cannot be written.
         """
         known = self._journal.visits.get((config, turn))
         if known is not None:
@@ -97,7 +97,7 @@ class Visitor:
         """Stop where no config has ever run: the program is at fault, and not its configs."""
         if not self._journal.visits and len(self._journal.failed) >= MAX_FAILED_AT_START:
             n_failed = len(self._journal.failed)
-            raise PipelineError(f"{self._what}: the first {n_failed} configs all failed: {reason}")
+            raise ProgramFailed(f"{self._what}: the first {n_failed} configs all failed: {reason}")
 
 
 def run_search(visitor: Visitor, search: Search) -> Choices:
@@ -131,12 +131,12 @@ def measured(journal: Journal, choices: Choices, *, n_rounds: int) -> Measured:
     """Gather the visits of choices (c, g); configs that failed in any round are left out.
 
     Raises:
-        PipelineError: fewer than two configs ran.
+        ProgramFailed: fewer than two configs ran.
     """
     kept = np.array([c for c in range(len(choices)) if c not in journal.failed], np.int64)
     if len(kept) < 2:
         reason = next(iter(journal.failed.values()))
-        raise PipelineError(f"{journal.path.stem}: only {len(kept)} config ran; one says: {reason}")
+        raise ProgramFailed(f"{journal.path.stem}: only {len(kept)} config ran; one says: {reason}")
     rounds_ns = [
         [journal.visits[config, turn].runtime_ns for config in kept.tolist()]
         for turn in range(n_rounds + 1)

@@ -23,6 +23,10 @@ KILL_WAIT_S = 10.0
 LOAD_SAMPLE_S = 0.2
 
 
+class ProgramFailed(PipelineError):  # noqa: N818 (what happened, said in the past tense)
+    """A program cannot be measured at all; others may be."""
+
+
 class ConfigFailed(Exception):  # noqa: N818 (what happened, said in the past tense)
     """One config was refused, crashed the process or hung; the message is one line."""
 
@@ -55,14 +59,14 @@ class Session:
         """Open the subject and return what does not depend on a choice.
 
         Raises:
-            PipelineError: it cannot be opened; the line says why.
+            ProgramFailed: it cannot be opened; the line says why.
         """
         self._stop()
         self._start()
         reply = self._ask("open", self._source, OPEN_TIMEOUT_S)
         if reply.problem:
             self._stop()
-            raise PipelineError(reply.problem)
+            raise ProgramFailed(reply.problem)
         description = reply.value
         assert isinstance(description, Description)
         return description
@@ -71,12 +75,12 @@ class Session:
         """Return choices (c, g) as the file's config features (c, …).
 
         Raises:
-            PipelineError: the subject cannot spell them.
+            ProgramFailed: the subject cannot spell them.
         """
         self._open_again()
         reply = self._ask("spell", choices, OPEN_TIMEOUT_S)
         if reply.problem:
-            raise PipelineError(reply.problem)
+            raise ProgramFailed(reply.problem)
         spelled: NDArray[Any] = reply.value
         return spelled
 
@@ -85,7 +89,7 @@ class Session:
 
         Raises:
             ConfigFailed: refused, crashed, or not done after the time limit.
-            PipelineError: the subject cannot be opened again.
+            ProgramFailed: the subject cannot be opened again.
         """
         self._open_again()
         reply = self._ask("visit", choice, self._timeout_s)

@@ -1,5 +1,6 @@
 """A tile kernel as something to measure: made, compiled and run in the worker."""
 
+import difflib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ def find_kernel(program: str) -> TileKernel:
     if ":" not in program:
         kernels = catalogue()
         if program not in kernels:
+            near = difflib.get_close_matches(program, kernels, n=3, cutoff=0.3)
             raise PipelineError(
-                f"--program {program}: no such kernel; "
-                f"known: {', '.join(kernels)}; or module:name of your own"
+                f"--program {program}: no such kernel; the nearest of {len(kernels)}: "
+                f"{', '.join(near) or 'none'}; --list names all; or module:name of your own"
             )
         return kernels[program]
     found = named_object(program)

@@ -1,0 +1,98 @@
+"""The `collect` command: one program, or a whole plan."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from console import Debug, Json, Seed, command, print_json, print_table, progress_bar, say
+
+HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
+
+
+@command
+def collect(
+    out: Annotated[
+        Path, typer.Option(help="Data folder to write to; the same call goes on.")
+    ] = Path("data/raw/collected"),
+    program: Annotated[
+        str | None, typer.Option(help="Name in the catalogue, or package.module:function.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="What is varied: layout or tile.")] = "layout",
+    plan: Annotated[
+        str | None, typer.Option(help="Measure a whole plan instead: sample or tiny.")
+    ] = None,
+    configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
+    search: Annotated[
+        str, typer.Option(help="Of layouts: random or default (genetic).")
+    ] = "random",
+    split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
+    route: Annotated[
+        str, typer.Option(help="How layouts are realised: physical or constraints.")
+    ] = "physical",
+    device: Annotated[
+        str | None, typer.Option(help="cpu, gpu or tpu. Default: what JAX chooses.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds of visits.")] = 2,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Limit per config and visit.")] = 60.0,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure up to 60 configs twice; note how they agree.")
+    ] = False,
+    list_programs: Annotated[
+        bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
+    ] = False,
+    budget_s: Annotated[
+        float | None, typer.Option(min=0, help="Begin nothing after this many seconds.")
+    ] = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Measure configs of a program on this machine; write files of the official format.
+
+    Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
+    """
+    from data.collect.collect import collect_jobs
+    from data.collect.device import check_device
+    from data.collect.plan import plan_named, sample_jobs
+    from data.collect.request import known_programs, program_job
+    from data.errors import UsageError
+
+    if list_programs:
+        print_table(("program", "family"), known_programs(kind))
+        return
+    if (program is None) == (plan is None):
+        raise UsageError("collect: expected --program or --plan, and not both")
+    check_device(device)
+    if plan is not None:
+        jobs = sample_jobs(plan_named(plan), seed=seed or 0, device=device)
+    else:
+        assert program is not None, "checked above"
+        jobs = [
+            program_job(
+                program,
+                kind=kind,
+                search=search,
+                split=split,
+                route=route,
+                device=device,
+                n_configs=configs,
+                n_rounds=rounds,
+                timeout_s=timeout_s,
+                seed=seed or 0,
+            )
+        ]
+    with progress_bar() as progress:
+        outcomes = collect_jobs(
+            jobs, out, again=again, budget_s=budget_s, progress=progress, say=say
+        )
+    if json:
+        print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
+        return
+    print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
+    for outcome in outcomes:
+        if outcome.path is None:
+            typer.echo(f"left out: {outcome.job.program}: {outcome.entry['reason']}")
+    if len(outcomes) < len(jobs):
+        typer.echo(f"{len(jobs) - len(outcomes)} graphs are not done; the same command goes on")
+    typer.echo(f"data        {out}")
