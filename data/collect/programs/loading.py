@@ -1,0 +1,86 @@
+"""Find a program by its name in the catalogue, or a user's own function by module and name.
+
+A user's function is given as `package.module:function`; its example arguments come from the
+function beside it that is called `FUNCTION_arguments`, or else `example_arguments`. That takes no
+argument and returns a tuple of arrays (or lists and dicts of arrays); weights belong among them.
+`FAMILY` and `SOURCE` ("xla" or "nlp") in the module name its family and collection; they default
+to the module's last name and "xla".
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import cast, get_args
+
+from data.collect.module import first_line
+from data.collect.programs.catalogue import catalogue
+from data.collect.realise import ProgramSource, Source
+from data.errors import PipelineError
+
+
+def load_program(name: str) -> ProgramSource:
+    """Return the catalogue's program `name`, or the user's own "module:function".
+
+    Raises:
+        PipelineError: there is no such program, module or function, or no example arguments.
+    """
+    if ":" in name:
+        return _load_function(name)
+    programs = {program.name: program for program in catalogue()}
+    if name not in programs:
+        raise PipelineError(
+            f"program '{name}': not in the catalogue; known: {', '.join(programs)}; "
+            "or give your own as package.module:function"
+        )
+    return programs[name]
+
+
+def _load_function(name: str) -> ProgramSource:
+    module_name, function_name = name.split(":", 1)
+    module = _import(name, module_name)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise PipelineError(f"program '{name}': {module_name} has no function {function_name}")
+    beside = (f"{function_name}_arguments", "example_arguments")
+    arguments = next((getattr(module, a) for a in beside if hasattr(module, a)), None)
+    if not callable(arguments):
+        raise PipelineError(
+            f"program '{name}': {module_name} has no {beside[0]}() nor {beside[1]}(); "
+            "expected one that returns the tuple of example arguments"
+        )
+    source = getattr(module, "SOURCE", "xla")
+    if source not in get_args(Source):
+        raise PipelineError(f"program '{name}': SOURCE is {source!r}; expected 'xla' or 'nlp'")
+    return ProgramSource(
+        name=f"{module_name}.{function_name}".replace(".", "_"),
+        family=str(getattr(module, "FAMILY", module_name.rsplit(".", 1)[-1])),
+        source=cast(Source, source),
+        build=partial(_build, name, function, arguments),
+    )
+
+
+def _import(name: str, module_name: str) -> ModuleType:
+    """Import a module, from the working folder too."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        raise PipelineError(
+            f"program '{name}': {module_name} cannot be imported: {first_line(error)}"
+        ) from error
+
+
+def _build(
+    name: str, function: Callable[..., object], arguments: Callable[[], object]
+) -> tuple[Callable[..., object], tuple[object, ...]]:
+    made = arguments()
+    if not isinstance(made, tuple):
+        raise PipelineError(
+            f"program '{name}': its example arguments are a {type(made).__name__}; expected a tuple"
+        )
+    return function, made
