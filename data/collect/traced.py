@@ -20,6 +20,7 @@ from data.collect.layout_options import Order, read_row
 from data.collect.module import ConfigurableNode, configurable_nodes, dump_module, first_line
 from data.collect.module_program import ModuleProgram
 from data.collect.realise import MAX_RANK, CompileRefused, LayoutProgram, ProgramSource
+from data.errors import PipelineError
 
 OPCODE_OF_PRIMITIVE = {
     "dot_general": "dot",
@@ -72,11 +73,11 @@ class _Interpreter:
             return variable.val if isinstance(variable, Literal) else values[variable]
 
         for equation in jaxpr.eqns:
-            results = self._apply(equation, [read(variable) for variable in equation.invars])
+            results = self._apply(jaxpr, equation, [read(variable) for variable in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
         return [read(variable) for variable in jaxpr.outvars]
 
-    def _apply(self, equation: Any, inputs: list[Any]) -> list[Any]:
+    def _apply(self, jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
         import jax
 
         name = equation.primitive.name
@@ -84,19 +85,39 @@ class _Interpreter:
             inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
             constants = getattr(inner, "consts", ())
             return self.evaluate(getattr(inner, "jaxpr", inner), constants, inputs)
-        functions, parameters = equation.primitive.get_bind_params(equation.params)
         if name not in OPCODE_OF_PRIMITIVE:
-            results = equation.primitive.bind(*functions, *inputs, **parameters)
-            return list(results) if equation.primitive.multiple_results else [results]
+            return _evaluate_alone(jaxpr, equation, inputs)
         number, self.n_seen = self.n_seen, self.n_seen + 1
         of_result, *of_operands = self.orders.get(number, ((), (), ()))
         with jax.named_scope(scope(number)):
             held = list(map(_constrained, inputs, of_operands[: len(inputs)]))
-            result = equation.primitive.bind(*functions, *held, **parameters)
+            (result,) = _evaluate_alone(jaxpr, equation, held)
         tensors = (result, *inputs)
         self.shapes[number] = (OPCODE_OF_PRIMITIVE[name], tuple(map(np.shape, tensors)))
         self._results[number] = result
         return [_constrained(result, of_result)]
+
+
+def _evaluate_alone(jaxpr: Any, equation: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Evaluate one equation of a jaxpr, as a program of its own.
+
+    Releases of JAX bind primitives differently; all of them evaluate programs.
+    """
+    from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+    given = {
+        variable: value
+        for variable, value in zip(equation.invars, inputs, strict=True)
+        if not isinstance(variable, Literal)
+    }
+    alone = jaxpr.replace(
+        constvars=[],
+        invars=list(given),
+        outvars=list(equation.outvars),
+        eqns=[equation],
+        effects=equation.effects,
+    )
+    return list(jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values()))
 
 
 def scope(number: int) -> str:
@@ -113,6 +134,11 @@ def load_traced(source: ProgramSource) -> LayoutProgram:
     interpreter = _Interpreter({})
     dumped = dump_module(replace(source, build=partial(_build, source, interpreter)))
     found = dict(_matched(configurable_nodes(dumped.message), interpreter))
+    if not found:
+        raise PipelineError(
+            f"{source.name}: none of its nodes can be constrained with JAX's public means; "
+            "pip install -r requirements-collect.txt brings a jaxlib whose modules can be edited"
+        )
     realise = partial(_realise, source, list(found))
     program = ModuleProgram(source, dumped, list(found.values()), realise)
     program.options = [
