@@ -35,7 +35,7 @@ from models.metrics import kendall_tau
 
 MIN_SPREAD = 1.2
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
-AGAIN_CONFIGS = 60  # a second measurement of that many tells how well the first repeats
+AGAIN_CONFIGS = 30  # a second measurement of that many tells how well the first repeats
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def collect_graph(
     the manifest. Its journal stays, for a second measurement.
 
     Args:
-        again: measure up to 60 of its distinct configs once more, in a process of their own, and
+        again: measure up to 30 of its distinct configs once more, in a process of their own, and
             note the Kendall tau between the two measurements.
         deadline: `time.monotonic()` after which nothing new is begun.
 

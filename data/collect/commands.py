@@ -36,7 +36,7 @@ def collect(
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds of visits.")] = 2,
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Limit per config and visit.")] = 60.0,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure up to 60 configs twice; note how they agree.")
+        bool, typer.Option("--again", help="Measure up to 30 configs twice; note how they agree.")
     ] = False,
     list_programs: Annotated[
         bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")

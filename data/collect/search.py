@@ -18,7 +18,7 @@ Search = Generator[Choices, NDArray[np.float64], None]
 
 REPEATED = 0.05  # share of random configs that are measured again
 ALIKE = 0.5  # share of changes in which a whole group takes the same option
-MUTATIONS = 2.0  # groups or genes that change in a child, on average
+MUTATIONS = 1.0  # genes that change in a child at least, as an expectation; twice that is usual
 GENERATION = 16
 ELITE = 8
 
@@ -68,34 +68,37 @@ def random_search(space: Space, n_configs: int, rng: np.random.Generator) -> Sea
 
 
 def genetic_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default, then generation after generation of children of the fastest so far.
+    """Yield the default, then generation after generation of children.
 
-    A child crosses two of the fastest gene by gene and changes about two genes or groups; one
-    that equals an earlier choice is measured again, as in the real search.
+    A child crosses one of the fastest so far with any earlier choice, gene by gene, and changes a
+    few genes or groups, at times many: a search that stays near the best would only measure
+    configs that differ by less than the noise. A child that equals an earlier choice is measured
+    again, as in the real search.
     """
-    pool = space.default
-    pool_ns = yield pool
-    done = 1
-    while done < n_configs:
-        children = np.concatenate(
-            [_child(space, pool, rng) for _ in range(min(GENERATION, n_configs - done))]
+    choices = space.default
+    runtime_ns = yield choices
+    while len(choices) < n_configs:
+        n_children = min(GENERATION, n_configs - len(choices))
+        ran = np.flatnonzero(np.isfinite(runtime_ns))
+        if not len(ran):
+            ran = np.zeros(1, np.int64)
+        fastest = ran[np.argsort(runtime_ns[ran], kind="stable")][:ELITE]
+        children = np.stack(
+            [
+                _child(space, choices[rng.choice(fastest)], choices[rng.choice(ran)], rng)
+                for _ in range(n_children)
+            ]
         )
         children_ns = yield children
-        done += len(children)
-        pool = np.concatenate([pool, children])
-        pool_ns = np.concatenate([pool_ns, children_ns])
-        fastest = np.argsort(pool_ns, kind="stable")[:ELITE]
-        ran = fastest[np.isfinite(pool_ns[fastest])]
-        kept = ran if len(ran) else fastest[:1]
-        pool, pool_ns = pool[kept], pool_ns[kept]
+        choices = np.concatenate([choices, children])
+        runtime_ns = np.concatenate([runtime_ns, children_ns])
 
 
-def _child(space: Space, pool: Choices, rng: np.random.Generator) -> Choices:
-    """Cross two choices of the pool (p, g) and mutate; (1, g)."""
-    one, two = pool[rng.integers(len(pool), size=2)]
+def _child(space: Space, one: Choices, two: Choices, rng: np.random.Generator) -> Choices:
+    """Cross two choices (g,) and mutate: the share of changes has a long tail; (g,)."""
     crossed = np.where(rng.random(len(one)) < 0.5, one, two)
-    share = min(1.0, MUTATIONS / len(one))
-    return space.redraw(crossed, share, rng)[None]
+    share = min(1.0, MUTATIONS / len(one) / max(rng.random(), 1e-9))
+    return space.redraw(crossed, share, rng)
 
 
 def exhaustive_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from data.collect.commands import collect
 from data.collect.plan import PLANS, sample_jobs, tile_split
 from data.collect.tile_kernels import FAMILIES, catalogue
-from data.graph import TileGraph
+from data.graph import LayoutGraph, TileGraph
 from data.read import read_graph
 from data.tree import COLLECTIONS, find_graphs
 
@@ -53,6 +53,47 @@ def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.Mon
     assert graph.n_configs == 12
     assert set(graph.node_opcode.tolist()) >= {63, 59}  # parameter, multiply
     assert (graph.config_feat[:, 8:10] <= [256, 192]).all()
+
+
+OWN_PROGRAM = """
+import numpy as np
+
+FAMILY = "small_mlp"
+
+def step(weights, x):
+    from jax import numpy as jnp
+
+    hidden = jnp.tanh(x @ weights["first"])
+    return hidden @ weights["second"]
+
+def step_arguments():
+    weights = {"first": np.ones((256, 512), np.float32), "second": np.ones((512, 128), np.float32)}
+    return weights, np.ones((128, 256), np.float32)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ["physical", "constraints"])
+@pytest.mark.parametrize("search", ["random", "default"])
+def test_a_program_of_ones_own_end_to_end(
+    route: str, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "own_program.py").write_text(OWN_PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = ("--program", "own_program:step", "--configs", 20, "--route", route)
+    code, out, err = run(*options, "--search", search, "--out", tmp_path / "data", "--json")
+    assert code == 0, err
+    ((name, entry),) = json.loads(out).items()
+    assert name == f"layout:xla:{search}:own_program_step"
+    assert (entry["family"], entry["route"]) == ("small_mlp", route)
+    assert entry["n_configs"] + len(entry["failed"]) == 20
+    if "reason" not in entry:
+        graph = read_graph(find_graphs(tmp_path / "data")[0])
+        assert isinstance(graph, LayoutGraph)
+        assert graph.configs.n_configurable == entry["n_genes"]
+        assert graph.is_labelled
 
 
 @pytest.mark.parametrize(

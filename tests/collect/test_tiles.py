@@ -2,12 +2,20 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from data.collect.tile_kernels import FAMILIES, catalogue
-from data.collect.tiles import MAX_STEPS, Operand, TileKernel, tiled_function
+from data.collect.tiles import (
+    MAX_BLOCK_BYTES,
+    MAX_STEPS,
+    Operand,
+    TileKernel,
+    tiled_function,
+)
+from data.errors import PipelineError
 
 EXTENTS = {"n": 2, "h": 6, "w": 5, "c": 4, "o": 6, "b": 3, "s": 5, "d": 8, "m": 5, "k": 8}
 EXTENTS |= {"e": 6, "q": 7, "a": 6, "t": 3, "v": 4, "p": 2}
@@ -31,15 +39,24 @@ def test_the_catalogue_is_large_enough_and_named_uniquely() -> None:
         assert set(kernel.tiled) <= set(kernel.extents)
 
 
-def test_tiles_start_with_the_whole_array_and_are_distinct_and_bounded() -> None:
+def test_tiles_are_distinct_fit_the_scratchpad_and_start_with_the_fewest_steps() -> None:
     kernel = catalogue()["matmul_m100_k300_n500"]
     tiles = kernel.tiles
-    assert tiles[0].tolist() == [100, 500, 300]
     assert len(np.unique(tiles, axis=0)) == len(tiles)
-    for tile in tiles.tolist():
-        assert all(size <= kernel.extents[axis] for axis, size in zip("mnk", tile, strict=True))
-        assert kernel.extents["k"] % tile[2] == 0
-        assert math.ceil(100 / tile[0]) * math.ceil(500 / tile[1]) * 300 // tile[2] <= MAX_STEPS
+    n_steps = [math.ceil(100 / m) * math.ceil(500 / n) * 300 // k for m, n, k in tiles.tolist()]
+    for (m, n, k), steps in zip(tiles.tolist(), n_steps, strict=True):
+        assert (m <= 100, n <= 500, 300 % k) == (True, True, 0)
+        assert 4 * (m * k + k * n + m * n) <= MAX_BLOCK_BYTES
+        assert 2 <= steps <= MAX_STEPS
+    assert n_steps[0] == min(n_steps)
+    assert [100, 500, 300] not in tiles.tolist()  # the whole array has no loop
+
+
+def test_a_kernel_that_cannot_be_tiled_is_one_line() -> None:
+    kernel = catalogue()["softmax_h8_q128_s128"]
+    tiny = replace(kernel, extents={"h": 1, "q": 1, "s": 8})
+    with pytest.raises(PipelineError, match="0 tiles of hq are legal; expected 2 or more"):
+        _ = tiny.tiles
 
 
 def test_config_feat_holds_kernel_output_and_input_bounds() -> None:
