@@ -6,6 +6,7 @@ DATA ?= data/raw/synthetic
 OUT ?= runs/first
 RECIPE ?= cpu
 export PYTHONDONTWRITEBYTECODE ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-slow lint bench clean
