@@ -118,16 +118,17 @@ class Rewriter:
     def pin(self, value: int, order: Order) -> int:
         """As `need`, but the compiler may not store the value otherwise.
 
-        A barrier keeps it from moving transposes across, or from undoing them in pairs.
+        A barrier keeps it from moving transposes across, or from undoing them in pairs. None is
+        needed where a value lies so by itself: a parameter, or a row-major array.
         """
         held = self.need(value, order)
-        if self.instructions[value].opcode != "parameter" and (value, order) not in self.pinned:
-            barrier = message_class("HloInstructionProto")(
-                opcode="opt-barrier", name="pinned_order"
-            )
-            barrier.shape.CopyFrom(self.instructions[value].shape)
-            self.pinned.add((value, order))
-            self.held[value, order] = self.emit(barrier, [held], order)
+        is_given = self.instructions[value].opcode == "parameter" or order == row_major(len(order))
+        if (value, order) in self.pinned or (is_given and order == self.order_of(value)):
+            return held
+        barrier = message_class("HloInstructionProto")(opcode="opt-barrier", name="pinned_order")
+        barrier.shape.CopyFrom(self.instructions[value].shape)
+        self.pinned.add((value, order))
+        self.held[value, order] = self.emit(barrier, [held], order)
         return self.held[value, order]
 
     def _transpose(self, value: int, order: Order) -> int:
