@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from console import Debug, Json, Seed, command, print_json, print_table, progress_bar, say
+from data.collect.commands import collect
 from kernels.commands import app as kernel_app
 from submissions.commands import app as submission_app
 
@@ -113,6 +114,9 @@ def synthesize(
         print_json({"out": str(out), "plan": plan, "seed": seed or 0})
     else:
         typer.echo(f"data        {out}")
+
+
+app.command()(collect)
 
 
 @app.command()

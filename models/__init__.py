@@ -3,6 +3,6 @@
 import os
 
 # OpenMP's threads spin while they wait, by default. On cores that other work uses as well, the
-# spinning takes the time that the work itself needs: small tensor operations ran 4 to 16 times
-# longer on a busy machine. Read when torch loads OpenMP, so it stands here, before torch.
+# spinning takes the time that the work itself needs. Read when torch loads OpenMP, so it stands
+# here, before torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -23,6 +23,7 @@ COMMANDS = [
     "synthesize",
     "audit",
     "featurize",
+    "collect",
     "train",
     "predict",
     "blend",
