@@ -116,11 +116,34 @@ def _measure_and_write(
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=order)
         result = measured(journal, choices, n_rounds=job.n_rounds)
         config_feat = session.spell(result.choices)
+    seconds = time.monotonic() - start
+    _write(
+        job,
+        out,
+        manifest,
+        description=description,
+        result=result,
+        config_feat=config_feat,
+        seconds=seconds,
+    )
+
+
+def _write(
+    job: Job,
+    out: Path,
+    manifest: dict[str, dict[str, Any]],
+    *,
+    description: Description,
+    result: Measured,
+    config_feat: NDArray[Any],
+    seconds: float,
+) -> None:
+    """Write a measured graph, or leave it out; the manifest comes last."""
     found = figures(result.rounds_ns)
     is_default = _is_default(result.choices)
     entry = _entry(job, description, result, found)
     entry["environment"] = add_environment(manifest, description.facts)
-    entry["seconds"] = time.monotonic() - start
+    entry["seconds"] = seconds
     if problem := _why_left_out(found, default_ran=bool(is_default.any())):
         manifest["left_out"][job.submission_id] = entry | {"reason": problem}
     else:

@@ -55,7 +55,7 @@ def collect(
     from data.collect.collect import collect_jobs
     from data.collect.device import check_device
     from data.collect.plan import plan_named, sample_jobs
-    from data.collect.request import known_programs, program_job
+    from data.collect.request import Effort, check_kind, known_programs, layout_job, tile_job
     from data.errors import UsageError
 
     if list_programs:
@@ -63,25 +63,20 @@ def collect(
         return
     if (program is None) == (plan is None):
         raise UsageError("collect: expected --program or --plan, and not both")
+    check_kind(kind)
     check_device(device)
     if plan is not None:
         jobs = sample_jobs(plan_named(plan), seed=seed or 0, device=device)
     else:
         assert program is not None, "checked above"
-        jobs = [
-            program_job(
-                program,
-                kind=kind,
-                search=search,
-                split=split,
-                route=route,
-                device=device,
-                n_configs=configs,
-                n_rounds=rounds,
-                timeout_s=timeout_s,
-                seed=seed or 0,
+        effort = Effort(configs, rounds, timeout_s, seed or 0)
+        if kind == "tile":
+            job = tile_job(program, split=split, device=device, effort=effort)
+        else:
+            job = layout_job(
+                program, search=search, split=split, route=route, device=device, effort=effort
             )
-        ]
+        jobs = [job]
     with progress_bar() as progress:
         outcomes = collect_jobs(
             jobs, out, again=again, budget_s=budget_s, progress=progress, say=say

@@ -1,5 +1,7 @@
 """From the options of one `collect` call to what is to be measured."""
 
+from dataclasses import asdict, dataclass
+
 from data.collect.job import Job
 from data.collect.layout_subject import ROUTES, LayoutSource
 from data.collect.tile_kernels import catalogue as tile_catalogue
@@ -11,46 +13,51 @@ KINDS = ("layout", "tile")
 LAYOUT_SEARCHES = ("random", "default")
 
 
-def program_job(
-    program: str,
-    *,
-    kind: str,
-    search: str,
-    split: str,
-    route: str,
-    device: str | None,
-    n_configs: int,
-    n_rounds: int,
-    timeout_s: float,
-    seed: int,
-) -> Job:
-    """Return the job that measures one program; tiles know one search and ignore `route`.
+@dataclass(frozen=True)
+class Effort:
+    """How hard to measure: the options that mean the same for every program."""
+
+    n_configs: int
+    n_rounds: int
+    timeout_s: float
+    seed: int
+
+
+def tile_job(program: str, *, split: str, device: str | None, effort: Effort) -> Job:
+    """Return the job that measures the tiles of one kernel.
 
     Raises:
-        UsageError: an option has no such value; the known ones are listed.
+        UsageError: there is no such split.
+        PipelineError: there is no such kernel, or its module fails to import.
+    """
+    _check("--split", split, SPLITS)
+    kernel = find_kernel(program)
+    return Job(
+        source=TileSource(program, device),
+        program=kernel.name,
+        family=kernel.family,
+        route="tiles",
+        collection=collection_named("tile:xla"),
+        split=split,
+        search="tiles",
+        **asdict(effort),
+    )
+
+
+def layout_job(
+    program: str, *, search: str, split: str, route: str, device: str | None, effort: Effort
+) -> Job:
+    """Return the job that measures the layouts of one program under one search.
+
+    Raises:
+        UsageError: there is no such search, split or route.
         PipelineError: there is no such program, or its module fails to import.
     """
-    _check("--kind", kind, KINDS)
-    _check("--split", split, SPLITS)
-    if kind == "tile":
-        kernel = find_kernel(program)
-        return Job(
-            source=TileSource(program, device),
-            program=kernel.name,
-            family=kernel.family,
-            route="tiles",
-            collection=collection_named("tile:xla"),
-            split=split,
-            search="tiles",
-            n_configs=n_configs,
-            seed=seed,
-            n_rounds=n_rounds,
-            timeout_s=timeout_s,
-        )
-    _check("--search", search, LAYOUT_SEARCHES)
-    _check("--route", route, ROUTES)
     from data.collect.programs import load_program
 
+    _check("--search", search, LAYOUT_SEARCHES)
+    _check("--split", split, SPLITS)
+    _check("--route", route, ROUTES)
     found = load_program(program)
     return Job(
         source=LayoutSource(program, route, device),
@@ -60,10 +67,7 @@ def program_job(
         collection=collection_named(f"layout:{found.source}:{search}"),
         split=split,
         search=search,
-        n_configs=n_configs,
-        seed=seed,
-        n_rounds=n_rounds,
-        timeout_s=timeout_s,
+        **asdict(effort),
     )
 
 
@@ -73,12 +77,21 @@ def known_programs(kind: str) -> list[tuple[str, str]]:
     Raises:
         UsageError: there is no such kind.
     """
-    _check("--kind", kind, KINDS)
+    check_kind(kind)
     if kind == "tile":
         return [(kernel.name, kernel.family) for kernel in tile_catalogue().values()]
     from data.collect.programs import catalogue
 
     return [(program.name, program.family) for program in catalogue()]
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a kind that does not exist.
+
+    Raises:
+        UsageError: names the known ones.
+    """
+    _check("--kind", kind, KINDS)
 
 
 def _check(option: str, value: str, known: tuple[str, ...]) -> None:

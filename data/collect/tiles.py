@@ -151,50 +151,93 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
     The last tile of an axis is moved back to end with it, so that every block has one shape; it
     then makes some elements a second time, to the same values.
     """
-    from jax import lax
-    from jax import numpy as jnp
+    loops = _Loops(kernel, tuple(tile))
 
-    n = len(kernel.operands)
-    chosen = dict(zip(kernel.tiled, tile, strict=True))
-    sizes = dict(kernel.extents) | chosen
-    outer = [axis for axis in kernel.tiled if axis in kernel.output]
-    inner = [axis for axis in kernel.tiled if axis not in kernel.output]
-    counts = {axis: -(-kernel.extents[axis] // chosen[axis]) for axis in kernel.tiled}
+    def tiled(*arguments: Any) -> Any:
+        from jax import lax
+        from jax import numpy as jnp
 
-    def positions(step: Any, axes: Sequence[str]) -> dict[str, Any]:
-        starts: dict[str, Any] = {}
-        for axis in reversed(axes):
-            last = kernel.extents[axis] - sizes[axis]
-            starts[axis] = jnp.minimum(step % counts[axis] * sizes[axis], last)
-            step = step // counts[axis]
-        return starts
+        empty = jnp.zeros([kernel.extents[axis] for axis in kernel.output], jnp.float32)
+        return lax.fori_loop(
+            0,
+            loops.n_steps(loops.outer),
+            lambda i, output: loops.outer_step(i, output, arguments),
+            empty,
+        )
 
-    def block(array: Any, operand: Operand, starts: Mapping[str, Any]) -> Any:
-        shape = kernel.block_shape(operand, tile)
-        return lax.dynamic_slice(array, [starts.get(axis, 0) for axis in operand.axes], shape)
+    return tiled
 
-    def step(i: Any, output: Any, arguments: Sequence[Any]) -> Any:
-        starts = positions(i, outer)
 
-        def partial(j: Any) -> Any:
-            both = starts | positions(j, inner)
-            pairs = zip(arguments[:n], kernel.operands, strict=True)
-            return kernel.combine(*(block(array, operand, both) for array, operand in pairs))
+@dataclass(frozen=True)
+class _Loops:
+    """The two loops of a tiled kernel: over the output's tiles, and over contracted ones."""
 
-        n_inner = math.prod(counts[axis] for axis in inner)
-        if n_inner == 1:
-            made = partial(0)
-        else:
-            empty = jnp.zeros([sizes[axis] for axis in kernel.output], jnp.float32)
-            made = lax.fori_loop(0, n_inner, lambda j, total: total + partial(j), empty)
+    kernel: TileKernel
+    tile: tuple[int, ...]
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Return each axis's size within a block."""
+        return dict(self.kernel.extents) | dict(zip(self.kernel.tiled, self.tile, strict=True))
+
+    @cached_property
+    def outer(self) -> list[str]:
+        """Return the tiled axes of the output."""
+        return [axis for axis in self.kernel.tiled if axis in self.kernel.output]
+
+    @cached_property
+    def inner(self) -> list[str]:
+        """Return the tiled axes that are contracted."""
+        return [axis for axis in self.kernel.tiled if axis not in self.kernel.output]
+
+    def n_steps(self, axes: Sequence[str]) -> int:
+        """Return how many tiles cover these axes."""
+        return math.prod(-(-self.kernel.extents[axis] // self.sizes[axis]) for axis in axes)
+
+    def outer_step(self, i: Any, output: Any, arguments: Sequence[Any]) -> Any:
+        """Make the i-th block of the output and put it in its place."""
+        from jax import lax
+
+        kernel = self.kernel
+        starts = self._starts(i, self.outer)
+        n = len(kernel.operands)
+        made = self._contracted(starts, arguments[:n])
         extras = zip(arguments[n:], kernel.extras, strict=True)
-        made = kernel.epilogue(made, *(block(a, operand, starts) for a, operand in extras))
+        made = kernel.epilogue(made, *(self._block(a, part, starts) for a, part in extras))
         places = [starts.get(axis, 0) for axis in kernel.output]
         return lax.dynamic_update_slice(output, made, places)
 
-    def looped(*arguments: Any) -> Any:
-        n_outer = math.prod(counts[axis] for axis in outer)
-        empty = jnp.zeros([kernel.extents[axis] for axis in kernel.output], jnp.float32)
-        return lax.fori_loop(0, n_outer, lambda i, output: step(i, output, arguments), empty)
+    def _contracted(self, starts: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
+        """Combine the operands' blocks, summed over the contracted tiles."""
+        from jax import lax
+        from jax import numpy as jnp
 
-    return looped
+        def partial(j: Any) -> Any:
+            both = {**starts, **self._starts(j, self.inner)}
+            pairs = zip(arguments, self.kernel.operands, strict=True)
+            return self.kernel.combine(*(self._block(a, operand, both) for a, operand in pairs))
+
+        n_inner = self.n_steps(self.inner)
+        if n_inner == 1:
+            return partial(0)
+        empty = jnp.zeros([self.sizes[axis] for axis in self.kernel.output], jnp.float32)
+        return lax.fori_loop(0, n_inner, lambda j, total: total + partial(j), empty)
+
+    def _starts(self, step: Any, axes: Sequence[str]) -> dict[str, Any]:
+        """Return where the tile of a step begins on each of these axes; the last varies first."""
+        from jax import numpy as jnp
+
+        starts: dict[str, Any] = {}
+        for axis in reversed(axes):
+            last = self.kernel.extents[axis] - self.sizes[axis]
+            count = self.n_steps([axis])
+            starts[axis] = jnp.minimum(step % count * self.sizes[axis], last)
+            step = step // count
+        return starts
+
+    def _block(self, array: Any, operand: Operand, starts: Mapping[str, Any]) -> Any:
+        """Cut an operand's block out of its array."""
+        from jax import lax
+
+        shape = self.kernel.block_shape(operand, self.tile)
+        return lax.dynamic_slice(array, [starts.get(axis, 0) for axis in operand.axes], shape)
