@@ -5,8 +5,9 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
@@ -24,6 +25,19 @@ Seed = Annotated[
     int | None,
     typer.Option("--seed", min=0, help="First of the seeds; where nothing is drawn, no effect."),
 ]
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder that holds npz/. Default: PIPELINE_DATA, Kaggle's mount."),
+]
+RecipeName = Annotated[
+    str, typer.Option("--recipe", help="Name of a recipe in configs/, or a .toml file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key; may be repeated."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was begun there.")]
 
 EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 PROGRESS_AFTER_S = 2.0
@@ -62,6 +76,23 @@ def _fail(line: str, code: int, options: dict[str, Any]) -> None:
         traceback.print_exc()
     typer.echo(f"error: {line}", err=True)
     raise typer.Exit(code)
+
+
+def data_dir(given: Path | None) -> Path:
+    """Return the data folder that was given, else the default one."""
+    from settings import default_data_dir
+
+    return given or default_data_dir()
+
+
+def print_scores(report: Mapping[str, Any]) -> None:
+    """Print a report's value by collection, then the mean."""
+    rows = []
+    for name, part in report["collections"].items():
+        low, high = part["ci95"] or (None, None)
+        rows.append((name, part["metric"], part["value"], low, high, part["n_graphs"]))
+    rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows)))
+    print_table(("collection", "metric", "value", "ci95 low", "ci95 high", "graphs"), rows)
 
 
 def say(line: str) -> None:

@@ -1,29 +1,35 @@
-"""The `submission` commands: check, upload, list."""
+"""The `submission` commands, and `score`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from console import Debug, Json, Seed, command, print_json, print_table, say
+from console import (
+    DataDir,
+    Debug,
+    Json,
+    Seed,
+    command,
+    data_dir,
+    print_json,
+    print_scores,
+    print_table,
+    say,
+)
 from data.errors import PipelineError
 
 app = typer.Typer(help="Check, upload and list submissions.", no_args_is_help=True)
 
 SubmissionFile = Annotated[Path, typer.Argument(help="The submission.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data", help="Folder that holds npz/. Default: PIPELINE_DATA, Kaggle's mount."),
-]
 Split = Annotated[str, typer.Option(help="Which split the file answers.")]
 
 
 def _problems(file: Path, data: Path | None, split: str) -> tuple[list[str], int]:
     """Check a submission against the data; return the problems and the rows expected."""
-    from settings import default_data_dir
     from submissions.check import check_submission, expected_rows
 
-    expected = expected_rows(data or default_data_dir(), split)
+    expected = expected_rows(data_dir(data), split)
     return [str(problem) for problem in check_submission(file, expected)], len(expected)
 
 
@@ -108,3 +114,37 @@ def list_sent(
         print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:
         print_table(header, rows)
+
+
+@command
+def score(
+    submission: Annotated[Path, typer.Option(help="The rankings to judge.")],
+    data: DataDir = None,
+    split: Annotated[str, typer.Option(help="Which split the rankings answer.")] = "valid",
+    private: Annotated[
+        bool, typer.Option("--private", help="Judge by the withheld test runtimes.")
+    ] = False,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Judge a submission by measured runtimes, per graph and per collection.
+
+    Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
+    """
+    from submissions.score import score_submission
+    from submissions.truth import labels_of
+    from submissions.write import read_submission
+
+    labels = labels_of(data_dir(data), split=split, private=private)
+    report = score_submission(read_submission(submission), labels)
+    if json:
+        print_json(report)
+        return
+    for name, part in report["collections"].items():
+        for graph, figures in part["per_graph"].items():
+            value = figures["tile_score" if name.startswith("tile") else "kendall_tau"]
+            typer.echo(f"{name}:{graph}  {part['metric']} {value:.4f}")
+    for item in report["left_out"]:
+        typer.echo(f"left out: {item['graph']}: {item['reason']}")
+    print_scores(report)

@@ -1,0 +1,193 @@
+"""The commands that train and rank: run, and its stages train, predict, blend, rank."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from console import (
+    DataDir,
+    Debug,
+    Json,
+    Overrides,
+    RecipeName,
+    Resume,
+    Seed,
+    command,
+    data_dir,
+    print_json,
+    print_scores,
+    print_table,
+    progress_bar,
+    say,
+)
+
+CollectionName = Annotated[str, typer.Option("--collection", help="Such as layout:xla:default.")]
+
+
+@command
+def run(
+    data: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("runs/first"),
+    recipe: RecipeName = "cpu",
+    overrides: Overrides = None,
+    resume: Resume = False,
+    skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Run a whole recipe: audit, train, predict, blend, submission, report.
+
+    Example: python -m pipeline run --data DIR --recipe cpu --out runs/mine
+    """
+    from ensembles.run import run as run_recipe
+    from models.recipe import load_recipe
+
+    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    with progress_bar() as progress:
+        result = run_recipe(
+            data_dir(data),
+            out,
+            chosen,
+            resume=resume,
+            skip_bad=skip_bad,
+            progress=progress,
+            say=say,
+        )
+    if json:
+        print_json(result.report)
+        return
+    print_scores(result.report)
+    typer.echo(f"submission  {result.submission or 'none: the data has no test split'}")
+    typer.echo(f"report      {result.report_page}")
+
+
+@command
+def train(
+    collection: CollectionName,
+    out: Annotated[Path, typer.Option(help="Folder for the trained models.")],
+    data: DataDir = None,
+    recipe: RecipeName = "cpu",
+    model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Train a recipe's models on one collection's train split, each into a run folder.
+
+    Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
+    """
+    from data.tree import collection_named
+    from ensembles.stages import train_collection
+    from models.recipe import load_recipe
+
+    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    with progress_bar() as progress:
+        folders = train_collection(
+            data_dir(data),
+            collection_named(collection),
+            chosen,
+            out,
+            model=model,
+            resume=resume,
+            progress=progress,
+            say=say,
+        )
+    for folder in folders:
+        typer.echo(f"model       {folder}")
+
+
+@command
+def predict(
+    run: Annotated[Path, typer.Option(help="Folder of one trained model, or of a whole run.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Parquet file. Default: RUN/scores-SPLIT.parquet")
+    ] = None,
+    data: DataDir = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    collection: Annotated[
+        str | None, typer.Option(help="Default: the one the model was trained on.")
+    ] = None,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Score every config of a split with trained models.
+
+    Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
+    """
+    from ensembles.stages import predict_split
+
+    with progress_bar() as progress:
+        path, n_graphs = predict_split(
+            data_dir(data),
+            run,
+            split=split,
+            out=out,
+            collection=collection,
+            progress=progress,
+        )
+    typer.echo(f"scores      {path} ({n_graphs} graphs)")
+
+
+@command
+def blend(
+    runs: Annotated[list[Path], typer.Option(help="Run folders after `predict`, or score files.")],
+    out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
+    more_runs: Annotated[list[Path] | None, typer.Argument(help="More of them.")] = None,
+    split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
+    method: Annotated[str, typer.Option(help="minmax-mean or rank-mean.")] = "minmax-mean",
+    submission: Annotated[
+        Path | None, typer.Option(help="Also write these rankings as a submission.")
+    ] = None,
+    collection: Annotated[
+        str | None, typer.Option(help="Collection of the scores; needed for a submission.")
+    ] = None,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Average the scores of several models of one collection, joined by config content.
+
+    Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
+    """
+    from ensembles.stages import blend_files
+
+    blend_files(
+        [*runs, *(more_runs or [])],
+        out,
+        split=split,
+        method=method,
+        submission=submission,
+        collection=collection,
+    )
+    typer.echo(f"scores      {out}")
+    if submission:
+        typer.echo(f"submission  {submission}")
+
+
+@command
+def rank(
+    file: Annotated[Path, typer.Argument(help="One graph's npz file.")],
+    run: Annotated[Path, typer.Option(help="Folder of `run`, or of one trained model.")],
+    top: Annotated[int, typer.Option(min=1, help="How many configs to print.")] = 10,
+    collection: Annotated[
+        str | None, typer.Option(help="The graph's collection, if its folders do not tell.")
+    ] = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Print the best configs of one graph, fastest first.
+
+    Example: python -m pipeline rank --run runs/first graph.npz --top 5
+    """
+    from ensembles.rank import rank_file
+
+    ranked = rank_file(file, run, collection=collection)
+    best = ranked.best(top)
+    if json:
+        print_json({"collection": ranked.collection, "members": ranked.members, "configs": best})
+        return
+    typer.echo(f"ranked by   {', '.join(ranked.members)}")
+    print_table(("rank", "config", "score"), [(b["rank"], b["config"], b["score"]) for b in best])
