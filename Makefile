@@ -9,10 +9,10 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow lint bench clean
+.PHONY: help setup setup-collect run test test-slow lint bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/.runtime: requirements.txt constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
@@ -20,11 +20,17 @@ $(VENV)/.runtime: requirements.txt constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt
+$(VENV)/.collect: $(VENV)/.runtime requirements-collect.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-collect.txt -c constraints.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt requirements-collect.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
 	@touch $@
 
 setup: $(VENV)/.runtime  ## make .venv and install requirements.txt
+
+setup-collect: $(VENV)/.collect  ## also install what measuring programs needs (JAX)
 
 run: setup  ## the whole pipeline on example data: submission, report, score table
 	@test -e $(DATA)/npz || $(BIN)/python -m pipeline synthesize --out $(DATA) --seed 0
