@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import sys
 import time
 import traceback
@@ -59,6 +60,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             _fail("interrupted; the same command with --resume goes on", EXIT_INTERRUPTED, kwargs)
         except MemoryError:
             _fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT, kwargs)
+        except BrokenPipeError:  # the reader, such as `head`, has all it wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             _fail(f"{place}{error.strerror or error}", EXIT_FAULT, kwargs)

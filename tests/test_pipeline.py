@@ -275,3 +275,13 @@ def test_tune_finds_a_recipe_that_run_takes(tiny_tree: Path, tmp_path: Path) -> 
     best = tmp_path / "tune" / "best.toml"
     call("run", "--data", tiny_tree, "--recipe", best, "--out", tmp_path / "tuned")
     assert (tmp_path / "tuned" / "submission.csv").exists()
+
+
+def test_a_reader_that_stops_early_is_no_error(finished: Path, tiny_tree: Path) -> None:
+    command = f"{sys.executable} -m pipeline score --submission {finished}/submission-valid.csv"
+    piped = f"{command} --data {tiny_tree} --json | head -c 10"
+    done = subprocess.run(
+        ["bash", "-c", piped], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout) == 10
+    assert done.stderr == ""
