@@ -61,16 +61,16 @@ def _without_transformers() -> list[ProgramSource]:
     return [
         *add("plain", nets.plain, forward=(2, 4), training=(2,)),
         *add("residual", nets.residual, forward=(1, 2), training=(1,)),
-        *add("depthwise", nets.depthwise, forward=(1, 2)),
-        *add("unet", nets.unet, forward=(1, 2), training=(1,)),
+        *add("depthwise", nets.depthwise, forward=(1,)),
+        *add("unet", nets.unet, forward=(2, 6), training=(2,)),
         *add("mlp", dense.mlp, forward=(16, 64), training=(32,)),
         *add("mixer", dense.mixer, forward=(1, 4)),
         *add("lstm", dense.lstm, forward=(4, 16), training=(4,)),
         *add("dilated", nets.dilated, forward=(1, 4)),
-        *add("autoencoder", nets.autoencoder, forward=(2,), training=(2,)),
+        *add("autoencoder", nets.autoencoder, forward=(4,), training=(2,)),
         *add("gru", dense.gru, forward=(8,)),
         *add("volume", nets.volume, forward=(1, 2)),
-        *add("dense_block", nets.dense_block, forward=(2,)),
+        *add("dense_block", nets.dense_block, forward=(2, 4)),
         *add("recommender", dense.recommender, forward=(64,)),
     ]
 
@@ -83,6 +83,7 @@ def _transformers() -> list[ProgramSource]:
         *add("encoder", partial(nets.encoder, depth=1), forward=(4,), training=(2,), depth=1),
         *add("encoder", partial(nets.encoder, depth=2), forward=(2,), depth=2),
         *add("encoder", partial(nets.encoder, depth=4), forward=(1,), depth=4),
+        *add("encoder", partial(nets.encoder, depth=8), forward=(1,), depth=8),
         *add("linear_attention", partial(nets.linear_attention, depth=2), forward=(2,), depth=2),
         *add("causal", partial(nets.causal, depth=2), forward=(2,), training=(1,), depth=2),
         *add("shared", partial(nets.shared, depth=3), forward=(2,), depth=3),

@@ -64,24 +64,27 @@ def residual(batch: int, depth: int = 6) -> Parts:
 
 
 def depthwise(batch: int) -> Parts:
-    """Inverted bottlenecks: widen 1 x 1, convolve each channel alone, narrow 1 x 1."""
+    """Inverted bottlenecks: widen, in every other block convolve each channel alone, narrow."""
     import jax
 
     draw = Draw(3)
-    weights: Weights = [draw.weight(3, 3, 3, 16)]
-    for n_in, n_out in pairs((16, 16, 24, 24, 32)):
-        wide = 4 * n_in
-        kernels = [(1, 1, n_in, wide), (3, 3, 1, wide), (1, 1, wide, n_out)]
+    weights: Weights = [draw.weight(3, 3, 3, 48)]
+    for number, (n_in, n_out) in enumerate(pairs((48, 64, 64, 64, 96, 96))):
+        wide = 3 * n_in
+        kernels = [(1, 1, n_in, wide), (3, 1, 1, wide), (1, 1, wide, n_out)]
+        if number % 2 == 0:
+            kernels.pop(1)
         weights.append([[draw.weight(*shape), draw.affine(shape[-1])] for shape in kernels])
-    weights.append(draw.dense(32, 100))
+    weights.append(draw.dense(96, 100))
 
     def network(weights: Weights, x: Any) -> Any:
         stem, *blocks, head = weights
-        x = convolve(stem, x, stride=2)
-        for (widen, first), (each, second), (narrow, third) in blocks:
-            y = jax.nn.relu6(channel_affine(first, convolve(widen, x)))
-            y = jax.nn.relu6(channel_affine(second, convolve(each, y, groups=y.shape[-1])))
-            y = channel_affine(third, convolve(narrow, y))
+        x = convolve(stem, x, stride=4)
+        for block in blocks:
+            y = x
+            for kernel, affine in block:
+                groups = y.shape[-1] // kernel.shape[2]
+                y = jax.nn.relu6(channel_affine(affine, convolve(kernel, y, groups=groups)))
             x = x + y if x.shape == y.shape else y
         return dense(head, average_pool(x))
 
@@ -94,13 +97,13 @@ def unet(batch: int) -> Parts:
     import jax.numpy as jnp
 
     draw = Draw(4)
-    widths = (8, 16, 32)
+    widths = (16, 32, 64)
     down = [
-        [draw.weight(3, 3, i, o), draw.weight(3, 3, o, o), draw.affine(o)]
+        [draw.weight(3, 3, i, o), draw.weight(1, 1, o, o), draw.affine(o)]
         for i, o in pairs((4, *widths))
     ]
     up = [
-        [draw.weight(2, 2, o, i), draw.weight(3, 3, 2 * i, i), draw.affine(i)]
+        [draw.weight(2, 2, o, i), draw.weight(1, 1, 2 * i, i), draw.affine(i)]
         for i, o in reversed(pairs(widths))
     ]
 
@@ -118,7 +121,7 @@ def unet(batch: int) -> Parts:
             x = jax.nn.relu(channel_affine(affine, convolve(merge, x)))
         return convolve(last, x)
 
-    return network, [down, up, draw.weight(1, 1, widths[0], 2)], draw.array(batch, 48, 48, 4)
+    return network, [down, up, draw.weight(1, 1, widths[0], 2)], draw.array(batch, 16, 16, 4)
 
 
 def dilated(batch: int) -> Parts:
@@ -126,7 +129,7 @@ def dilated(batch: int) -> Parts:
     import jax
 
     draw = Draw(5)
-    width = 32
+    width = 64
     blocks = [
         [draw.weight(3, width, width), draw.weight(3, width, width), draw.weight(1, width, width)]
         for _ in range(6)
@@ -142,24 +145,37 @@ def dilated(batch: int) -> Parts:
             x, total = x + y, total + y
         return dense(head, jax.nn.relu(total))
 
-    return network, [blocks, draw.dense(width, 64)], draw.array(batch, 256, width)
+    return network, [blocks, draw.dense(width, 64)], draw.array(batch, 96, width)
 
 
 def volume(batch: int) -> Parts:
-    """3-D convolutions that halve the volume twice."""
+    """3-D convolutions along one axis at a time between 1 x 1 x 1 ones that mix channels."""
     import jax
 
     draw = Draw(6)
-    widths = pairs((2, 8, 16, 16, 32))
-    blocks = [[draw.weight(3, 3, 3, i, o), draw.affine(o)] for i, o in widths]
+    width, inner = 64, 16
+    windows = ((3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 1, 1))
+    blocks = [
+        [
+            [draw.weight(1, 1, 1, width, inner), draw.affine(inner)],
+            [draw.weight(*window, inner, inner), draw.affine(inner)],
+            [draw.weight(1, 1, 1, inner, width), draw.affine(width)],
+        ]
+        for window in windows
+    ]
+    stem = draw.weight(2, 2, 2, 2, width)
 
     def network(weights: Weights, x: Any) -> Any:
-        blocks, head = weights
-        for number, (kernel, affine) in enumerate(blocks):
-            x = jax.nn.relu(batch_norm(affine, convolve(kernel, x, stride=1 + number % 2)))
+        stem, blocks, head = weights
+        x = convolve(stem, x, stride=2)
+        for block in blocks:
+            y = x
+            for kernel, affine in block:
+                y = jax.nn.relu(channel_affine(affine, convolve(kernel, y)))
+            x = x + y
         return dense(head, average_pool(x))
 
-    return network, [blocks, draw.dense(32, 50)], draw.array(batch, 12, 16, 16, 2)
+    return network, [stem, blocks, draw.dense(width, 50)], draw.array(batch, 12, 12, 12, 2)
 
 
 def autoencoder(batch: int) -> Parts:
@@ -191,12 +207,12 @@ def dense_block(batch: int) -> Parts:
     import jax.numpy as jnp
 
     draw = Draw(8)
-    growth, start = 12, 24
+    growth, start = 16, 48
     layers = []
     for number in range(6):
         n_in = start + growth * number
         layers.append(
-            [draw.affine(n_in), draw.weight(1, 1, n_in, 32), draw.weight(3, 3, 32, growth)]
+            [draw.affine(n_in), draw.weight(1, 1, n_in, 64), draw.weight(3, 3, 64, growth)]
         )
 
     def network(weights: Weights, x: Any) -> Any:
@@ -208,4 +224,4 @@ def dense_block(batch: int) -> Parts:
         return dense(head, average_pool(x))
 
     head = draw.dense(start + growth * len(layers), 100)
-    return network, [draw.weight(3, 3, 3, start), layers, head], draw.array(batch, 16, 16, 3)
+    return network, [draw.weight(3, 3, 3, start), layers, head], draw.array(batch, 8, 8, 3)
