@@ -57,7 +57,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except PipelineError as error:
             _fail(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT, kwargs)
         except KeyboardInterrupt:
-            _fail("interrupted; the same command with --resume goes on", EXIT_INTERRUPTED, kwargs)
+            _fail("interrupted; what was finished is kept", EXIT_INTERRUPTED, kwargs)
         except MemoryError:
             _fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT, kwargs)
         except BrokenPipeError:  # the reader, such as `head`, has all it wanted

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import PipelineError
+from data.errors import PipelineError, UsageError
 
 SPLITS = ("train", "valid", "test")
 
@@ -66,13 +66,13 @@ def collection_named(name: str) -> Collection:
     """Return the collection called `name`, such as "layout:xla:default".
 
     Raises:
-        PipelineError: there is no such collection; the known names are listed.
+        UsageError: there is no such collection; the known names are listed.
     """
     for collection in COLLECTIONS:
         if name in (collection.name, collection.slug):
             return collection
     known = ", ".join(collection.name for collection in COLLECTIONS)
-    raise PipelineError(f"collection '{name}': no such collection; known: {known}")
+    raise UsageError(f"collection '{name}': no such collection; known: {known}")
 
 
 def find_graphs(
@@ -86,8 +86,12 @@ def find_graphs(
     Missing collections and splits are left out; hidden files are ignored.
 
     Raises:
+        UsageError: there is no such split.
         PipelineError: the folder is missing, has no npz/ tree, or holds no graph of these.
     """
+    unknown = [split for split in splits if split not in SPLITS]
+    if unknown:
+        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
     root = npz_root(data_dir)
     found = [
         GraphFile(collection, split, path.stem, path)

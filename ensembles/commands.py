@@ -83,11 +83,12 @@ def train(
     from ensembles.stages import train_collection
     from models.recipe import load_recipe
 
+    wanted = collection_named(collection)
     chosen = load_recipe(recipe, overrides or [], seed=seed)
     with progress_bar() as progress:
         folders = train_collection(
             data_dir(data),
-            collection_named(collection),
+            wanted,
             chosen,
             out,
             model=model,

@@ -62,6 +62,8 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     config = read_config(folder)
     if "model" in config:
         own = collection_named(config["collection"])
+        if collection is not None and collection.kind != own.kind:
+            raise PipelineError(f"{folder}: ranks {own.kind} configs, not {collection.name}")
         return Ensemble(own, {folder.name: load_model(folder)}, BlendConfig())
     if collection is None:
         raise PipelineError(f"{folder}: holds models of many collections; pass --collection")

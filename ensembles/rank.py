@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import PipelineError
 from data.tree import GraphFile, collection_named, file_from_path
 from ensembles.ensemble import load_ensemble
 from submissions.write import ranking_from_scores
@@ -46,6 +47,8 @@ def rank_file(path: Path, run: Path, *, collection: str | None) -> Ranked:
     Raises:
         PipelineError: a damaged graph, no fitting models, or an unknown collection.
     """
+    if not path.is_file():
+        raise PipelineError(f"{path}: no such file; expected one graph's npz")
     if collection is None:
         file = file_from_path(path)
     else:

@@ -47,7 +47,7 @@ def build_report(state: "RunState", data_dir: Path, bad: Sequence[AuditRow]) -> 
         "left_out_of_training": [
             {"graph": item.file.submission_id, "reason": item.reason} for item in state.unusable
         ],
-        "missing_parts": missing_parts(state.files),
+        "missing_parts": missing_parts([*state.files, *(row.file for row in bad)]),
         "bad_files": [str(row.error) for row in bad],
         "data": str(data_dir),
         "seconds": {name: round(value, 2) for name, value in state.seconds.items()},

@@ -26,7 +26,7 @@ from ensembles.sources import Source, choose_source
 from models.jobs import Progress, TrainJob
 from models.predict import cached_scores, predict
 from models.recipe import Recipe
-from models.run_folder import begin, mark_done
+from models.run_folder import alone_in, begin, mark_done
 from models.train import train_model
 from models.train_set import Unusable, split_usable
 from submissions.check import check_submission
@@ -113,14 +113,27 @@ def run(
         say(f"left out: {row.error}")
     config = {"data": fingerprint(good), "recipe": recipe.model_dump(mode="json")}
     begin(out, config, resume=resume)
-    state = RunState(recipe, out, good, progress)
+    with alone_in(out):
+        return _run_in(RunState(recipe, out, good, progress), data_dir, rows, say)
+
+
+def _run_in(
+    state: RunState, data_dir: Path, rows: Sequence[AuditRow], say: Callable[[str], None]
+) -> RunResult:
+    """Do all that comes after the audit, in a run folder that is ours alone."""
+    bad = [row for row in rows if row.error]
     _choose_sources(state, say)
     _train(state)
     blended = _predict_and_blend(state)
     submissions = {split: _submit(state, blended[split], split, rows) for split in SUBMISSION}
+    for row in bad:
+        if row.file.split == "test":
+            say(
+                f"{SUBMISSION['test']} has no row for {row.file.submission_id}: its file is damaged"
+            )
     report = build_report(state, data_dir, bad)
-    page = write_report(out, report)
-    mark_done(out)
+    page = write_report(state.out, report)
+    mark_done(state.out)
     return RunResult(submissions["test"], report, page)
 
 

@@ -1,6 +1,9 @@
 """A result is a folder: configuration, metrics, weights, and a DONE mark written last."""
 
+import fcntl
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from data.errors import PipelineError, UsageError
 
 CONFIG = "config.toml"
 DONE = "DONE"
+LOCK = ".lock"
 
 
 def is_done(folder: Path) -> bool:
@@ -21,6 +25,21 @@ def is_done(folder: Path) -> bool:
 def mark_done(folder: Path) -> None:
     """Say that everything in `folder` has been written."""
     write_text(folder / DONE, "")
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder while the block runs; ends with the process.
+
+    Raises:
+        UsageError: another process works in it.
+    """
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{folder}: another process works in it; wait for it to end") from None
+        yield
 
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:

@@ -24,7 +24,7 @@ def write_report_page(report: Mapping[str, Any], path: Path) -> None:
             `submissions.score.score_submission` returns them. All else may be missing: `models`
             (by collection `members`, `fallback_from`, `reason`), `seeds`, `environment` (by
             name), `revision`, and `missing_parts` ("collection/split" as
-            `data.tree.missing_parts` names them).
+            `data.tree.missing_parts` names them), `bad_files` (a line for each), `recipe`, `data`.
         path: the HTML file.
 
     Raises:
@@ -46,6 +46,9 @@ def write_report_page(report: Mapping[str, Any], path: Path) -> None:
         left_out=report.get("left_out", []),
         reasons=Counter(entry["reason"] for entry in report.get("left_out", [])).most_common(),
         missing_parts=report.get("missing_parts", []),
+        bad_files=report.get("bad_files", []),
+        recipe=report.get("recipe"),
+        data=report.get("data"),
         seeds=report.get("seeds", []),
         environment=report.get("environment", {}),
         revision=report.get("revision"),

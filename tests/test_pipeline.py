@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from data.tree import COLLECTIONS, find_graphs
+from models.run_folder import alone_in
 from settings import ROOT
 from submissions.write import read_submission
 from tests.command_line import call
@@ -167,6 +168,7 @@ def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path
     text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, "--skip-bad")
     assert f"left out: {bad}" in text
     assert bad.name in json.loads((out / "report.json").read_text())["bad_files"][0]
+    assert bad.name in (out / "report.html").read_text()
 
 
 def test_stages_on_their_own_give_what_run_gives(
@@ -229,6 +231,8 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
         (("run", "--recipe", "smoke", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("audit", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("synthesize", "--out", "x", "--plan", "huge"), 2, "tiny"),
+        (("score", "--submission", "x.csv", "--split", "bogus", "--data", "."), 2, "train, valid"),
+        (("train", "--collection", "bogus", "--out", "x"), 2, "layout:xla:default"),
         (("rank", "/nonexistent.npz", "--run", "runs"), 1, "/nonexistent.npz"),
     ],
 )
@@ -285,3 +289,33 @@ def test_a_reader_that_stops_early_is_no_error(finished: Path, tiny_tree: Path) 
     )
     assert len(done.stdout) == 10
     assert done.stderr == ""
+
+
+def test_a_damaged_test_file_leaves_a_named_hole_in_the_submission(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(tiny_tree, tree)
+    bad = sorted((tree / "npz/tile/xla/test").glob("*.npz"))[0]
+    bad.write_bytes(b"")
+    out = tmp_path / "out"
+    text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, "--skip-bad")
+    assert f"submission.csv has no row for tile:xla:{bad.stem}: its file is damaged" in text
+
+
+def test_a_run_folder_takes_one_process_at_a_time(tiny_tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", out)
+    with alone_in(out):
+        text = call(
+            "run", "--data", tiny_tree, "--recipe", "smoke", "--out", out, "--resume", expect=2
+        )
+    assert "another process works in it" in text
+    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", out, "--resume")
+
+
+def test_a_layout_model_does_not_rank_tiles(finished: Path, tiny_tree: Path) -> None:
+    model = finished / "models" / "layout-xla-default" / "layout_boosting-seed0"
+    file = find_graphs(tiny_tree, collections=COLLECTIONS[:1], splits=("test",))[0]
+    text = call("rank", file.path, "--run", model, expect=1)
+    assert "ranks layout configs, not tile:xla" in text
