@@ -1,8 +1,9 @@
-"""Realise layout configs by constraints written into the HLO module (the way for GPU and TPU).
+"""Realise layout configs by constraints written into the HLO module, on any device.
 
 A constraint is a custom call that hands its operand on in a given layout; the compiler's layout
 assignment obeys it and inserts copies where neighbours disagree. On CPU, whose convolutions and
-dots are row-major, the cost that is measured is that of those copies.
+dots are row-major, the cost that is measured is that of those copies. The compiler's own choice is
+nearly always the best there; `benchmarks.collect_routes` compares this way with physical orders.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Realise layout configs by storing every value in the chosen physical order (the way for CPU).
+"""Realise layout configs by storing every value in the chosen physical order, on any device.
 
 The module before layout assignment is rewritten: dots and convolutions get permuted dimension
 numbers, what is elementwise follows its operand, and a transpose stands only where a producer's
