@@ -4,7 +4,6 @@ A graph that was begun goes on where its journal ends; one that is done is passe
 """
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from numpy.typing import NDArray
 
 from data.collect.job import Job
 from data.collect.journal import Journal, open_journal
-from data.collect.manifest import add_environment, is_done, read_manifest, write_manifest
+from data.collect.manifest import add_environment, edit_manifest, is_done, read_manifest
 from data.collect.measure import Figures, clock_for, figures
 from data.collect.rounds import (
     Measured,
-    OutOfTime,
     Progress,
     Visitor,
     measured,
@@ -26,7 +24,7 @@ from data.collect.rounds import (
     run_search,
 )
 from data.collect.search import Choices, Space, start_search
-from data.collect.session import ProgramFailed, Session
+from data.collect.session import Session
 from data.collect.worker import Description
 from data.collect.write import write_graph
 from data.configs import distinct_rows, hash_rows
@@ -34,7 +32,6 @@ from data.synthetic.measure import generator
 from models.metrics import kendall_tau
 
 MIN_SPREAD = 1.2
-MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 AGAIN_CONFIGS = 30  # a second measurement of that many tells how well the first repeats
 
 
@@ -50,7 +47,18 @@ class Outcome:
         """Return name, configs, failed ones, spread, the two taus and seconds, for a table."""
         keys = ("spread", "repeat_tau", "again_tau", "seconds")
         values = (self.entry[key] for key in keys)
-        return self.job.program, self.entry["n_configs"], len(self.entry["failed"]), *values
+        return self.job.submission_id, self.entry["n_configs"], len(self.entry["failed"]), *values
+
+    def line(self) -> str:
+        """Return one line for a log: what it is, and how well it was measured or why not."""
+        if self.path is None:
+            return f"left out: {self.job.submission_id}: {self.entry['reason']}"
+        entry = self.entry
+        tau = "-" if entry["again_tau"] is None else f"{entry['again_tau']:.2f}"
+        return (
+            f"{self.job.submission_id}  {entry['n_configs']} configs  "
+            f"spread {entry['spread']:.2f}  again tau {tau}  {entry['seconds']:.0f} s"
+        )
 
 
 def collect_graph(
@@ -59,6 +67,7 @@ def collect_graph(
     *,
     again: bool = False,
     deadline: float | None = None,
+    core: int | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Outcome:
     """Measure one graph and write it below `out`, unless that is done.
@@ -70,6 +79,7 @@ def collect_graph(
         again: measure up to 30 of its distinct configs once more, in a process of their own, and
             note the Kendall tau between the two measurements.
         deadline: `time.monotonic()` after which nothing new is begun.
+        core: to measure on; None for the idlest.
 
     Raises:
         OutOfTime: the deadline has passed; the same call goes on.
@@ -77,28 +87,34 @@ def collect_graph(
         ProgramFailed: the program cannot be opened, or none of its configs runs.
         PipelineError: the disk is full, or a file of `out` is damaged.
     """
+    effort = _Effort(deadline, core, progress)
+    if not is_done(read_manifest(out), job):
+        _measure_and_write(job, out, effort)
     manifest = read_manifest(out)
-    if not is_done(manifest, job):
-        _measure_and_write(job, out, manifest, deadline, progress)
     entry = manifest["graphs"].get(job.submission_id)
     if entry is None:
         return Outcome(job, None, manifest["left_out"][job.submission_id])
     if again and entry["again_tau"] is None:
-        entry["again_configs"], entry["again_tau"] = _measure_again(job, out, deadline, progress)
-        write_manifest(out, manifest)
+        n_configs, tau = _measure_again(job, out, effort)
+        with edit_manifest(out) as manifest:
+            entry = manifest["graphs"][job.submission_id]
+            entry |= {"again_configs": n_configs, "again_tau": tau}
     return Outcome(job, job.file(out).path, entry)
 
 
-def _measure_and_write(
-    job: Job,
-    out: Path,
-    manifest: dict[str, dict[str, Any]],
-    deadline: float | None,
-    progress: Progress,
-) -> None:
+@dataclass(frozen=True)
+class _Effort:
+    """How a graph is measured, as far as the figures do not depend on it."""
+
+    deadline: float | None
+    core: int | None
+    progress: Progress
+
+
+def _measure_and_write(job: Job, out: Path, effort: _Effort) -> None:
     """Measure one graph, write its file and then its entry in the manifest."""
     start = time.monotonic()
-    with Session(job.source, timeout_s=job.timeout_s) as session:
+    with Session(job.source, timeout_s=job.timeout_s, core=effort.core) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
         space = Space(description.n_options, description.groups)
@@ -107,8 +123,8 @@ def _measure_and_write(
             journal,
             what=job.program,
             total=job.n_configs * (job.n_rounds + 1),
-            deadline=deadline,
-            progress=progress,
+            deadline=effort.deadline,
+            progress=effort.progress,
         )
         rng = generator(job.seed, "search", job.search, job.program)
         choices = run_search(visitor, start_search(job.search, space, job.n_configs, rng))
@@ -120,7 +136,6 @@ def _measure_and_write(
     _write(
         job,
         out,
-        manifest,
         description=description,
         result=result,
         config_feat=config_feat,
@@ -131,7 +146,6 @@ def _measure_and_write(
 def _write(
     job: Job,
     out: Path,
-    manifest: dict[str, dict[str, Any]],
     *,
     description: Description,
     result: Measured,
@@ -142,11 +156,12 @@ def _write(
     found = figures(result.rounds_ns)
     is_default = _is_default(result.choices)
     entry = _entry(job, description, result, found)
-    entry["environment"] = add_environment(manifest, description.facts)
     entry["seconds"] = seconds
-    if problem := _why_left_out(found, default_ran=bool(is_default.any())):
-        manifest["left_out"][job.submission_id] = entry | {"reason": problem}
-    else:
+    with edit_manifest(out) as manifest:
+        entry["environment"] = add_environment(manifest, description.facts)
+        if problem := _why_left_out(found, default_ran=bool(is_default.any())):
+            manifest["left_out"][job.submission_id] = entry | {"reason": problem}
+            return
         # The order of the search would tell good configs from bad ones.
         rows = generator(job.seed, "rows", job.search, job.program).permutation(len(is_default))
         write_graph(
@@ -158,7 +173,6 @@ def _write(
             default_ns=int(found.runtime_ns[is_default].min()),
         )
         manifest["graphs"][job.submission_id] = entry
-    write_manifest(out, manifest)
 
 
 def _is_default(choices: Choices) -> NDArray[np.bool_]:
@@ -201,11 +215,9 @@ def _entry(job: Job, description: Description, result: Measured, found: Figures)
     }
 
 
-def _measure_again(
-    job: Job, out: Path, deadline: float | None, progress: Progress
-) -> tuple[int, float]:
+def _measure_again(job: Job, out: Path, effort: _Effort) -> tuple[int, float]:
     """Measure some configs a second time; return how many, and tau with the first runtimes."""
-    with Session(job.source, timeout_s=job.timeout_s) as session:
+    with Session(job.source, timeout_s=job.timeout_s, core=effort.core) as session:
         description = session.describe()
         header = _header(job, description)
         first = open_journal(job.journal(out), header)
@@ -221,8 +233,8 @@ def _measure_again(
             second,
             what=f"{job.program} again",
             total=len(picked) * job.n_rounds,
-            deadline=deadline,
-            progress=progress,
+            deadline=effort.deadline,
+            progress=effort.progress,
         )
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
     repeated = _runtimes(second)
@@ -239,39 +251,3 @@ def _runtimes(journal: Journal) -> dict[int, int]:
         if config not in journal.failed:
             shortest[config] = min(visit.runtime_ns, shortest.get(config, visit.runtime_ns))
     return shortest
-
-
-def collect_jobs(
-    jobs: Sequence[Job],
-    out: Path,
-    *,
-    again: bool = False,
-    budget_s: float | None = None,
-    progress: Progress = lambda what, done, total: None,
-    say: Callable[[str], None] = lambda line: None,
-) -> list[Outcome]:
-    """Measure graphs one after the other until the time is over; return those that are done.
-
-    What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
-    cannot be opened is named by `say` and passed over.
-
-    Raises:
-        UsageError: a graph is there already, measured with other options.
-        PipelineError: no graph can be opened, or the disk is full.
-    """
-    deadline = None if budget_s is None else time.monotonic() + budget_s
-    outcomes: list[Outcome] = []
-    n_failed = 0
-    for job in jobs:
-        try:
-            outcome = collect_graph(job, out, again=again, deadline=deadline, progress=progress)
-        except OutOfTime:
-            break
-        except ProgramFailed as failure:
-            n_failed += 1
-            if len(jobs) == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
-                raise
-            say(f"left out: {failure}")
-            continue
-        outcomes.append(outcome)
-    return outcomes

@@ -28,8 +28,8 @@ def collect(
     ] = "random",
     split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
     route: Annotated[
-        str, typer.Option(help="How layouts are realised: physical or constraints.")
-    ] = "physical",
+        str, typer.Option(help="How layouts are realised: constraints or physical.")
+    ] = "constraints",
     device: Annotated[
         str | None, typer.Option(help="cpu, gpu or tpu. Default: what JAX chooses.")
     ] = None,
@@ -41,6 +41,9 @@ def collect(
     list_programs: Annotated[
         bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
     ] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Graphs measured at once, each on a core of its own.")
+    ] = 1,
     budget_s: Annotated[
         float | None, typer.Option(min=0, help="Begin nothing after this many seconds.")
     ] = None,
@@ -52,7 +55,7 @@ def collect(
 
     Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
     """
-    from data.collect.collect import collect_jobs
+    from data.collect.collect_all import collect_jobs
     from data.collect.device import check_device
     from data.collect.plan import plan_named, sample_jobs
     from data.collect.request import Effort, check_kind, known_programs, layout_job, tile_job
@@ -79,7 +82,13 @@ def collect(
         jobs = [job]
     with progress_bar() as progress:
         outcomes = collect_jobs(
-            jobs, out, again=again, budget_s=budget_s, progress=progress, say=say
+            jobs,
+            out,
+            again=again,
+            workers=workers,
+            budget_s=budget_s,
+            progress=progress,
+            say=say,
         )
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
@@ -87,7 +96,7 @@ def collect(
     print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
     for outcome in outcomes:
         if outcome.path is None:
-            typer.echo(f"left out: {outcome.job.program}: {outcome.entry['reason']}")
+            typer.echo(outcome.line())
     if len(outcomes) < len(jobs):
         typer.echo(f"{len(jobs) - len(outcomes)} graphs are not done; the same command goes on")
     typer.echo(f"data        {out}")

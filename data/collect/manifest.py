@@ -1,17 +1,20 @@
 """The manifest of a measured tree: where, when and how well each graph was measured."""
 
+import fcntl
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from data.atomic import write_text
-from data.collect.job import MANIFEST, Job
+from data.collect.job import JOURNALS, MANIFEST, Job
 from data.errors import PipelineError, UsageError
 
 PARTS = ("environments", "graphs", "left_out")
+LOCK = ".manifest.lock"
 
 
 def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
@@ -38,6 +41,28 @@ def write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest of `out`, whole or not at all; numbers that are not finite become null."""
     text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
     write_text(out / MANIFEST, text + "\n")
+
+
+@contextmanager
+def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield the manifest of `out` to a block that changes it, then write it; others wait.
+
+    What belongs together is written in the block: it holds the lock of the whole tree.
+
+    Raises:
+        PipelineError: the manifest or its lock cannot be read or written.
+    """
+    path = out / JOURNALS / LOCK
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        manifest = read_manifest(out)
+        yield manifest
+        write_manifest(out, manifest)
 
 
 def is_done(manifest: Mapping[str, dict[str, Any]], job: Job) -> bool:

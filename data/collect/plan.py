@@ -32,7 +32,7 @@ class SamplePlan:
 
     layout_configs: int = 120
     tile_configs: int = 40
-    route: str = "physical"
+    route: str = "constraints"
     kernels: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     n_rounds: int = 2

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from data.collect.collect import MIN_SPREAD, collect_graph, collect_jobs
+from data.collect.collect import MIN_SPREAD, collect_graph
+from data.collect.collect_all import collect_jobs
 from data.collect.job import MANIFEST, Job
 from data.collect.journal import open_journal
 from data.collect.manifest import read_manifest

@@ -1,0 +1,139 @@
+"""Measure several graphs into one tree, on one core or on several at once."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data.collect.collect import Outcome, collect_graph
+from data.collect.job import JOURNALS, Job
+from data.collect.rounds import OutOfTime, Progress
+from data.collect.session import ProgramFailed
+from data.errors import PipelineError, UsageError
+from models.run_folder import alone_in
+
+MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
+
+
+def collect_jobs(
+    jobs: Sequence[Job],
+    out: Path,
+    *,
+    again: bool = False,
+    workers: int = 1,
+    budget_s: float | None = None,
+    progress: Progress = lambda what, done, total: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Outcome]:
+    """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
+
+    What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
+    cannot be opened is named by `say` and passed over, and each that is done is named as well.
+
+    Args:
+        again: see `collect_graph`.
+        workers: graphs measured at once, each on a core of its own.
+        budget_s: nothing is begun after that many seconds.
+
+    Raises:
+        UsageError: a graph is there already, measured with other options; more workers than
+            cores; or another process measures into `out`.
+        PipelineError: no graph can be opened, or the disk is full.
+    """
+    cores = _cores(workers)
+    deadline = None if budget_s is None else time.monotonic() + budget_s
+    crew = _Crew(iter(enumerate(jobs)), len(jobs), say)
+
+    def work(core: int | None) -> None:
+        for number, job in crew.jobs():
+            try:
+                outcome = collect_graph(
+                    job, out, again=again, deadline=deadline, core=core, progress=progress
+                )
+            except OutOfTime:
+                return
+            except ProgramFailed as failure:
+                crew.pass_over(failure)
+                continue
+            crew.add(number, outcome)
+
+    try:
+        (out / JOURNALS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
+    with alone_in(out / JOURNALS), ThreadPoolExecutor(workers) as pool:
+        running = [pool.submit(work, core) for core in cores]
+        try:
+            wait(running, return_when=FIRST_EXCEPTION)
+        finally:
+            crew.stop()  # after a failure or Ctrl-C the others end with the graph in hand
+        for future in running:
+            future.result()
+    return [crew.outcomes[number] for number in sorted(crew.outcomes)]
+
+
+@dataclass
+class _Crew:
+    """What the workers share: the jobs that are left, and what became of the others."""
+
+    _left: Iterator[tuple[int, Job]]
+    _n_jobs: int
+    _say: Callable[[str], None]
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    _n_failed: int = 0
+    _stopped: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def jobs(self) -> Iterator[tuple[int, Job]]:
+        """Yield jobs that no other worker has taken, until there is none."""
+        while True:
+            with self._lock:
+                taken = None if self._stopped else next(self._left, None)
+            if taken is None:
+                return
+            yield taken
+
+    def stop(self) -> None:
+        """Hand out no more jobs."""
+        with self._lock:
+            self._stopped = True
+
+    def add(self, number: int, outcome: Outcome) -> None:
+        """Take note of a graph that is done."""
+        with self._lock:
+            self.outcomes[number] = outcome
+            if self._n_jobs > 1:
+                self._say(f"{len(self.outcomes)}/{self._n_jobs}  {outcome.line()}")
+
+    def pass_over(self, failure: ProgramFailed) -> None:
+        """Take note of a program that cannot be opened.
+
+        Raises:
+            ProgramFailed: there is no other, or several and none that worked.
+        """
+        with self._lock:
+            self._n_failed += 1
+            if self._n_jobs == 1 or (self._n_failed >= MAX_FAILED_AT_START and not self.outcomes):
+                raise failure
+            self._say(f"left out: {failure}")
+
+
+def _cores(workers: int) -> list[int | None]:
+    """Return a core for each worker; a single one looks for the idlest itself.
+
+    Raises:
+        UsageError: there are fewer cores: programs on one core would disturb each other.
+    """
+    if workers == 1:
+        return [None]
+    if not hasattr(os, "sched_getaffinity"):
+        raise UsageError(f"--workers {workers}: this system cannot pin processes; expected 1")
+    cores = sorted(os.sched_getaffinity(0))
+    if workers > len(cores):
+        raise UsageError(
+            f"--workers {workers}: expected at most {len(cores)}, the cores of this machine"
+        )
+    return list(cores[:workers])
