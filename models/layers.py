@@ -23,6 +23,8 @@ class Neighbours:
         consumer, producer = edge_index[:, 0], edge_index[:, 1]
         self.operands = _MeanOver(consumer, producer, n_nodes)
         self.users = _MeanOver(producer, consumer, n_nodes)
+        # Each of the two holds rows and columns, the same transposed, and the order between them.
+        self.nbytes = 2 * 5 * edge_index[:, 0].nbytes
 
 
 class _MeanOver:

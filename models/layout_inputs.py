@@ -13,21 +13,20 @@ from data.graph import LayoutGraph
 from features.columns import MINOR_TO_MAJOR
 from features.layout_codes import layout_symbols
 from features.node_features import NodeScaler
-from features.padding import minor_to_major
-from features.pruning import prune
+from features.pruned_nodes import prune_layout_graph
 from models.layers import Neighbours
 
 
 @dataclass(frozen=True)
 class LayoutInputs:
-    """A pruned graph as tensors, and its distinct configs; m kept nodes.
+    """A pruned graph as tensors, and its distinct configs; m nodes after pruning.
 
     Attributes:
         node_feat: (m, 140) float32 scaled; the layout columns are 0, they are embedded instead.
         opcode: (m,) int64.
         layout: (m, 6) int64 embedding rows of each node's own layout, "no dimension" included.
-        config_ids: (k,) int64 configurable nodes among the kept ones.
-        neighbours: the kept edges.
+        config_ids: (k,) int64 configurable nodes as positions among the m.
+        neighbours: the edges after pruning.
         configs: all configs by row.
         first: (u,) int64 the first row of each distinct config.
         group: (c,) int64 which distinct config a row is.
@@ -57,15 +56,14 @@ def layout_inputs(graph: LayoutGraph, *, rule: str, scaler: NodeScaler) -> Layou
         rule: pruning rule, see features.pruning.
         scaler: learned on the train split.
     """
-    pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
-    node_feat = graph.node_feat[pruned.kept]
-    scaled = scaler(node_feat)
+    pruned, nodes = prune_layout_graph(graph, rule=rule)
+    scaled = scaler(nodes.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
     first, group = distinct_configs(graph)
     return LayoutInputs(
         node_feat=torch.from_numpy(scaled),
-        opcode=torch.from_numpy(graph.node_opcode[pruned.kept].astype(np.int64)),
-        layout=torch.from_numpy(layout_symbols(minor_to_major(node_feat))),
+        opcode=torch.from_numpy(nodes.opcode.astype(np.int64)),
+        layout=torch.from_numpy(layout_symbols(nodes.minor_to_major)),
         config_ids=torch.from_numpy(pruned.config_ids),
         neighbours=Neighbours(torch.from_numpy(pruned.edge_index), len(pruned.kept)),
         configs=graph.configs,

@@ -13,7 +13,7 @@ from data.graph import Graph, LayoutGraph
 from data.read import read_layout
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
-from features.pruning import prune
+from features.pruned_nodes import prune_layout_graph
 from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
 from models.engine import StepLoss, fit, prepare_torch
 from models.jobs import TrainJob
@@ -81,24 +81,23 @@ def train_layout(job: TrainJob) -> None:
 
 
 def _learn_nodes(job: TrainJob) -> tuple[NodeScaler, NDArray[np.uint8]]:
-    """Learn the scaling, and which opcodes occur, from the kept nodes of the train graphs."""
+    """Learn the scaling, and which opcodes occur, from the pruned train graphs."""
     features = job.recipe.features
     opcodes = set[int]()
 
-    def kept_feats() -> Iterator[NDArray[np.float32]]:
+    def node_feats() -> Iterator[NDArray[np.float32]]:
         for file in job.files:
-            graph = read_layout(file)
-            pruned = prune(features.prune, graph.edge_index, graph.n_nodes, graph.node_config_ids)
-            opcodes.update(graph.node_opcode[pruned.kept].tolist())
-            yield graph.node_feat[pruned.kept]
+            _, nodes = prune_layout_graph(read_layout(file), rule=features.prune)
+            opcodes.update(nodes.opcode.tolist())
+            yield nodes.node_feat
 
-    scaler = fit_node_scaler(kept_feats(), scaling=features.scaling)
+    scaler = fit_node_scaler(node_feats(), scaling=features.scaling)
     return scaler, np.asarray(sorted(opcodes), dtype=np.uint8)
 
 
 def _bytes(inputs: LayoutInputs) -> int:
     configs = inputs.configs.n_configs * inputs.configs.n_configurable * 18
-    return configs + inputs.node_feat.nbytes
+    return configs + inputs.node_feat.nbytes + inputs.neighbours.nbytes
 
 
 @dataclass(frozen=True)

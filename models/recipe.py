@@ -27,7 +27,17 @@ def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class FeaturesConfig(FrozenConfig):
-    """What models read of a graph."""
+    """What models read of a graph.
+
+    `prune` decides which nodes and edges the layout GNN sees, see features/pruning.py:
+        none: all.
+        config: configurable nodes and the edges between them.
+        config-graph: configurable nodes, with an edge wherever a path through others connects two.
+        collapse: configurable nodes, and one node for each connected part of all others.
+        hops-k: nodes at most k edges from a configurable one; k from 1 to 99.
+
+    `scaling` decides how numeric node features are scaled, see features/node_features.py.
+    """
 
     prune: str = "hops-1"
     scaling: Literal["log1p", "standardise", "log1p-standardise"] = "log1p-standardise"
