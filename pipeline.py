@@ -4,6 +4,7 @@ import typer
 
 from data.collect.commands import collect
 from data.commands import audit, synthesize
+from data.fetch.commands import fetch
 from ensembles.commands import blend, predict, rank, run, train
 from features.commands import featurize
 from kernels.commands import app as kernel_app
@@ -21,6 +22,7 @@ app = typer.Typer(
 for function in (
     run,
     synthesize,
+    fetch,
     audit,
     featurize,
     collect,

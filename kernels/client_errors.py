@@ -1,9 +1,9 @@
 """What the Kaggle client raises, as one line for the user: the only place that knows its kinds."""
 
 import json
-from collections.abc import Iterator
 
 from data.errors import PipelineError
+from data.network import PASSING_STATUS, UNREACHED, certificate_refused, chain, network_fault
 
 # What a status means and what to do about it; "{wait}" is filled from the Retry-After header.
 _ADVICE = {
@@ -19,7 +19,6 @@ _ADVICE = {
 }
 _SERVER_FAULT = "Kaggle's server failed; try again in a few minutes"
 _OTHER = "Kaggle refused the request"
-_UNREACHED = "cannot reach Kaggle"
 _LONGEST_QUOTE = 200  # characters of a server's message; longer ones are web pages
 
 
@@ -39,9 +38,9 @@ def explain(error: BaseException, action: str, *, in_doubt: str = "") -> Pipelin
         quoted = f"; Kaggle says: {said}" if said else ""
         unknown = doubt if status >= 500 else ""
         return PipelineError(f"{action}: HTTP {status}: {advice}{quoted}{unknown}")
-    network = _network_fault(error)
+    network = network_fault(error, "Kaggle")
     if network:
-        unknown = "" if network.startswith(_UNREACHED) else doubt
+        unknown = "" if network.startswith(UNREACHED) else doubt
         return PipelineError(
             f"{action}: {network}; check the network and proxy settings and try again{unknown}"
         )
@@ -49,6 +48,16 @@ def explain(error: BaseException, action: str, *, in_doubt: str = "") -> Pipelin
     return PipelineError(
         f"{action}: the Kaggle client failed: {name}: {one_line(str(error))}{doubt}"
     )
+
+
+def passing_fault(error: BaseException) -> tuple[str, str] | None:
+    """Return what went wrong and the Retry-After header, if another try may mend it; else None."""
+    answer = _http_answer(error)
+    if answer is not None:
+        status, retry_after, _ = answer
+        return (f"HTTP {status}", retry_after) if status in PASSING_STATUS else None
+    fault = network_fault(error, "Kaggle")
+    return (fault, "") if fault and not certificate_refused(error) else None
 
 
 def one_line(text: str) -> str:
@@ -64,21 +73,11 @@ def _waiting_time(retry_after: str) -> str:
     return f"{retry_after} seconds" if retry_after.isdigit() else f"until {one_line(retry_after)}"
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and those it was raised from: the client hides some behind ValueError."""
-    current: BaseException | None = error
-    seen: set[int] = set()
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
-
-
 def _http_answer(error: BaseException) -> tuple[int, str, str] | None:
     """Return status, Retry-After and message of the refusal behind `error`, if there is one."""
     from requests.exceptions import HTTPError
 
-    for link in _chain(error):
+    for link in chain(error):
         # A refused Response is falsy, so it is compared with None.
         if isinstance(link, HTTPError) and link.response is not None:
             response = link.response
@@ -98,23 +97,3 @@ def _json_object(text: str) -> dict[str, object]:
     except ValueError:
         return {}
     return body if isinstance(body, dict) else {}
-
-
-def _network_fault(error: BaseException) -> str:
-    """Name the kind of network fault behind `error`; "" if it is of another kind."""
-    from requests.exceptions import ConnectionError as NoConnection
-    from requests.exceptions import SSLError, Timeout
-
-    for link in _chain(error):
-        if isinstance(link, SSLError):
-            return f"{_UNREACHED}: its certificate was not accepted"
-        if isinstance(link, Timeout):
-            return "Kaggle did not answer in time"
-        if isinstance(link, NoConnection | ConnectionError):
-            text = str(link)
-            if "refused" in text:
-                return f"{_UNREACHED}: connection refused"
-            if "resolve" in text:
-                return f"{_UNREACHED}: its host name does not resolve"
-            return "the connection to Kaggle was dropped"
-    return ""

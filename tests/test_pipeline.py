@@ -22,6 +22,7 @@ from tests.command_line import call
 COMMANDS = [
     "run",
     "synthesize",
+    "fetch",
     "audit",
     "featurize",
     "collect",

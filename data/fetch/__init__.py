@@ -1,0 +1,1 @@
+"""Getting the official dataset: download, resume, check, unpack."""

@@ -1,0 +1,114 @@
+"""What is to be fetched, and what has been: marks per part, space on the disk."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data.atomic import write_text
+from data.errors import PipelineError
+from data.fetch.parts import PUBLISHED_GRAPHS, Part
+from data.fetch.retry import Patience
+
+GIB = 2**30
+DOWNLOADS = "downloads"  # below the data folder: archives, unfinished ones, marks
+
+
+@dataclass(frozen=True)
+class FetchJob:
+    """An order: which parts, where to, and how to behave meanwhile."""
+
+    parts: Sequence[Part]
+    out: Path
+    keep_archives: bool = False
+    expected: Mapping[Part, int] = field(default_factory=lambda: PUBLISHED_GRAPHS)
+    patience: Patience = field(default_factory=Patience)
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    say: Callable[[str], None] = lambda line: None
+
+    @property
+    def downloads(self) -> Path:
+        """Return the folder of archives and marks."""
+        return self.out / DOWNLOADS
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A part that is whole."""
+
+    part: Part
+    graphs: int
+    bytes: int
+    was_there: bool  # a former call has fetched it
+
+
+def graphs_in(folder: Path) -> dict[str, int]:
+    """Return name to size in bytes of the graph files in a folder, which may be missing."""
+    return {
+        path.name: path.stat().st_size
+        for path in folder.glob("*.npz")
+        if not path.name.startswith(".")
+    }
+
+
+def finished(job: FetchJob, part: Part) -> Fetched | None:
+    """Return the part if its mark is there and says what its folder holds; else None."""
+    try:
+        mark = json.loads(_mark_path(job, part).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    sizes = graphs_in(job.out / part.folder)
+    held = {"graphs": len(sizes), "bytes": sum(sizes.values())}
+    return Fetched(part, **held, was_there=True) if held == mark else None
+
+
+def finish(job: FetchJob, part: Part, names: set[str]) -> Fetched:
+    """Mark the part as done once its folder holds the graphs `names` and no other.
+
+    Raises:
+        PipelineError: another file lies in the folder.
+    """
+    folder = job.out / part.folder
+    sizes = graphs_in(folder)
+    strange = sorted(sizes.keys() - names)
+    if strange:
+        raise PipelineError(
+            f"{folder / strange[0]}: not of the dataset, with {len(strange) - 1} more; "
+            "move them away or choose another --out"
+        )
+    held = {"graphs": len(sizes), "bytes": sum(sizes.values())}
+    write_text(_mark_path(job, part), json.dumps(held))
+    return Fetched(part, **held, was_there=False)
+
+
+def check_count(job: FetchJob, part: Part, found: int, source: object) -> None:
+    """Refuse a source that holds another number of graphs than was published.
+
+    Raises:
+        PipelineError: names the part, the number expected and the number found.
+    """
+    if found != job.expected[part]:
+        raise PipelineError(
+            f"{source}: {part.label}: expected {job.expected[part]} graphs, found {found}; "
+            "delete this file and run the command again, or try the other --source"
+        )
+
+
+def require_space(job: FetchJob, needed: int) -> None:
+    """Check that the disk has room for `needed` more bytes.
+
+    Raises:
+        PipelineError: names what is needed and what is free, in GiB.
+    """
+    existing = next(path for path in (job.out, *job.out.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise PipelineError(
+            f"{job.out}: needs {needed / GIB:.2f} GiB, {free / GIB:.2f} GiB are free; make room, "
+            "choose another --out, or fewer --collections"
+        )
+
+
+def _mark_path(job: FetchJob, part: Part) -> Path:
+    return job.downloads / f"{part.stem}.DONE"

@@ -1,0 +1,95 @@
+"""The parts the dataset is published in, one split of one collection each; their places."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from data.errors import PipelineError, UsageError
+from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
+
+
+@dataclass(frozen=True)
+class Part:
+    """One split of one collection."""
+
+    collection: Collection
+    split: str
+
+    @property
+    def label(self) -> str:
+        """Return the name for people: "layout:xla:default/train"."""
+        return f"{self.collection.name}/{self.split}"
+
+    @property
+    def stem(self) -> str:
+        """Return the name of its published archive without ".tar": "npz_tile_xla_train"."""
+        return f"npz_{self.collection.name.replace(':', '_')}_{self.split}"
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of its graphs below the data folder."""
+        return Path("npz", *self.collection.folder.split("/"), self.split)
+
+
+_COUNTS = {  # train, valid, test, as the dataset's authors publish them
+    "tile:xla": (5709, 676, 844),
+    "layout:xla:default": (61, 7, 8),
+    "layout:xla:random": (69, 7, 8),
+    "layout:nlp:default": (198, 20, 17),
+    "layout:nlp:random": (207, 20, 17),
+}
+PUBLISHED_GRAPHS: dict[Part, int] = {
+    Part(collection, split): count
+    for collection in COLLECTIONS
+    for split, count in zip(SPLITS, _COUNTS[collection.name], strict=True)
+}
+
+
+def parts_named(collections: str | None, splits: str | None) -> list[Part]:
+    """Return the parts that two comma-separated lists choose; None stands for all.
+
+    Raises:
+        UsageError: an unknown or empty name.
+    """
+    chosen = COLLECTIONS if collections is None else [*map(collection_named, _names(collections))]
+    chosen_splits = SPLITS if splits is None else _names(splits)
+    unknown = [split for split in chosen_splits if split not in SPLITS]
+    if unknown:
+        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
+    return [
+        Part(collection, split) for collection in dict.fromkeys(chosen) for split in chosen_splits
+    ]
+
+
+def _names(listed: str) -> Sequence[str]:
+    return tuple(dict.fromkeys(name.strip() for name in listed.split(",")))
+
+
+def place_of(name: str, source: object) -> tuple[Part, str] | None:
+    """Tell where an archive's member belongs: its part and its file name; None if nowhere.
+
+    Expected is npz/<kind>/<source>[/<search>]/<split>/<graph>.npz, with at most one leading folder
+    ("npz_all", as Kaggle has it).
+
+    Args:
+        name: the member's path, "/" apart.
+        source: the archive, for the error.
+
+    Raises:
+        PipelineError: the path is absolute, climbs up, or holds what no file name should.
+    """
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or ".." in parts or "\\" in name or not name.isprintable():
+        raise PipelineError(
+            f"{source}: member {name!r} would leave the folder; nothing of it was unpacked: "
+            "do not use this file"
+        )
+    if parts and parts[0] != "npz":
+        parts = parts[1:]
+    *folders, file = parts or ("",)
+    if not file.endswith(".npz") or file.startswith("."):
+        return None
+    for collection in COLLECTIONS:
+        if folders[:-1] == ["npz", *collection.folder.split("/")] and folders[-1] in SPLITS:
+            return Part(collection, folders[-1]), file
+    return None

@@ -1,0 +1,67 @@
+"""What network clients raise and answer, in words: for downloads and for Kaggle's client."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+UNREACHED = "cannot reach"
+# Answers that another try may mend: the server is busy, restarting or out of patience.
+PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and those it was raised from: clients hide some behind others."""
+    current: BaseException | None = error
+    seen: set[int] = set()
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def network_fault(error: BaseException, server: str) -> str:
+    """Name the kind of network fault behind `error`; "" if it is of another kind.
+
+    Nothing of the error's own text is quoted: it may hold signed addresses.
+    """
+    from requests.exceptions import ChunkedEncodingError, SSLError, Timeout
+    from requests.exceptions import ConnectionError as NoConnection
+
+    for link in chain(error):
+        if isinstance(link, SSLError):
+            return f"{UNREACHED} {server}: its certificate was not accepted"
+        if isinstance(link, Timeout):
+            return f"{server} did not answer in time"
+        if isinstance(link, NoConnection | ConnectionError | ChunkedEncodingError):
+            return _connection_fault(str(link), server)
+    return ""
+
+
+def _connection_fault(text: str, server: str) -> str:
+    if "timed out" in text:
+        return f"{server} did not answer in time"
+    if "refused" in text:
+        return f"{UNREACHED} {server}: connection refused"
+    if "resolve" in text:
+        return f"{UNREACHED} {server}: its host name does not resolve"
+    return f"the connection to {server} was dropped"
+
+
+def certificate_refused(error: BaseException) -> bool:
+    """Tell whether the server's certificate was not accepted, which no other try will mend."""
+    from requests.exceptions import SSLError
+
+    return any(isinstance(link, SSLError) and "CERTIFICATE" in str(link) for link in chain(error))
+
+
+def retry_after_s(header: str) -> float | None:
+    """Read a Retry-After header, a number of seconds or a date; None if it is neither."""
+    if header.strip().isdecimal():
+        return float(header)
+    try:
+        date = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - datetime.now(UTC)).total_seconds())
