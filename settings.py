@@ -77,7 +77,8 @@ def default_data_dir() -> Path:
             return mount
     raise PipelineError(
         "no data: pass --data DIR (a folder that holds npz/), or set PIPELINE_DATA; "
-        "`python -m pipeline synthesize --out data/raw/synthetic` makes example data"
+        "`python -m pipeline fetch` gets the dataset, `python -m pipeline synthesize --out "
+        "data/raw/synthetic` makes example data"
     )
 
 
