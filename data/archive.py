@@ -115,25 +115,24 @@ class Archive:
         with self._open(key, dtype, shape) as (_, header):
             return header
 
-    def row_chunks(
+    def row_bytes(
         self,
         key: str,
         *,
         dtype: type[np.generic],
         shape: tuple[int | None, ...],
         chunk_bytes: int = CHUNK_BYTES,
-    ) -> Iterator[NDArray[Any]]:
-        """Yield a member's rows in order, some at a time, without inflating it whole.
+    ) -> Iterator[bytes]:
+        """Yield the bytes of a member's rows in order, some at a time, without inflating it whole.
 
-        Each chunk has the member's shape with fewer rows; memory stays near `chunk_bytes`.
+        Memory stays near `chunk_bytes`; a chunk holds whole rows, at least one.
         """
         with self._open(key, dtype, shape) as (stream, header):
             if header.by_column and len(header.shape) > 1:
                 self.fail(key, "is stored column by column; expected row by row (C order)")
             row_bytes = int(np.prod(header.shape[1:], dtype=np.int64)) * header.dtype.itemsize
             step = max(1, chunk_bytes // max(1, row_bytes)) * row_bytes
-            for content in _chunks(stream, header, step):
-                yield np.frombuffer(content, dtype=header.dtype).reshape(-1, *header.shape[1:])
+            yield from _chunks(stream, header, step)
 
     @contextmanager
     def _open(

@@ -1,7 +1,6 @@
 """Access to a layout graph's configs by row, without saying how they are stored.
 
-Everything downstream asks for rows; today they are held as int8 in memory (a quarter of the
-file's float32), and a packed, memory-mapped store can take that place without changes elsewhere.
+Everything downstream asks for rows; `data.packing` holds them, in memory or mapped from a file.
 """
 
 import hashlib
@@ -28,30 +27,12 @@ class LayoutConfigs(Protocol):
     def content_hashes(self) -> NDArray[np.uint64]:
         """Return (c,) uint64; equal configs have equal hashes, on every machine."""
 
-
-class InMemoryLayoutConfigs:
-    """All configs of one graph in one (c, k, 18) int8 array."""
-
-    def __init__(self, values: NDArray[np.int8]) -> None:
-        self._values = values
-
     @property
-    def n_configs(self) -> int:
-        """Return c."""
-        return self._values.shape[0]
+    def vectors(self) -> NDArray[np.int8]:
+        """Return (u, 18) int8, the distinct layout vectors of the graph."""
 
-    @property
-    def n_configurable(self) -> int:
-        """Return k."""
-        return self._values.shape[1]
-
-    def rows(self, index: NDArray[np.int64]) -> NDArray[np.int8]:
-        """Return the configs at `index` (r,) as (r, k, 18) int8, in that order."""
-        return self._values[index]
-
-    def content_hashes(self) -> NDArray[np.uint64]:
-        """Return (c,) uint64; equal configs have equal hashes, on every machine."""
-        return hash_rows(self._values.reshape(self.n_configs, -1))
+    def vector_ids(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which of `vectors` each node has in the configs at `index` (r,); (r, k) int64."""
 
 
 def hash_rows(table: NDArray[np.generic]) -> NDArray[np.uint64]:

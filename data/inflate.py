@@ -1,11 +1,25 @@
-"""Read one member of an archive as a stream; its end and checksum are verified at the end."""
+"""Read one member of an archive as a stream; its end and checksum are verified at the end.
 
+zlib-ng inflates about twice as fast as zlib, which takes its place where it is not installed.
+"""
+
+import importlib
 import zlib
+from importlib.util import find_spec
+from types import ModuleType
 from typing import IO
 
 from data.zip_index import Member
 
-PACKED_CHUNK_BYTES = 1 << 16
+
+def _fastest_inflater() -> ModuleType:
+    """Return zlib-ng's module, which is used like zlib's, or zlib."""
+    return importlib.import_module("zlib_ng.zlib_ng") if find_spec("zlib_ng") else zlib
+
+
+INFLATER = _fastest_inflater()
+InflateError: type[Exception] = INFLATER.error
+PACKED_CHUNK_BYTES = 1 << 17
 
 
 class DamagedError(Exception):
@@ -26,7 +40,7 @@ class Inflated:
         self._packed_read = 0
         self._position = 0
         self._checksum = 0
-        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS) if member.is_deflated else None
+        self._inflate = INFLATER.decompressobj(-zlib.MAX_WBITS) if member.is_deflated else None
 
     def tell(self) -> int:
         """Return how many bytes have been read."""
@@ -48,7 +62,7 @@ class Inflated:
             pieces.append(piece)
         content = b"".join(pieces)
         self._position += len(content)
-        self._checksum = zlib.crc32(content, self._checksum)
+        self._checksum = INFLATER.crc32(content, self._checksum)
         return content
 
     def finish(self) -> None:
@@ -73,7 +87,7 @@ class Inflated:
             packed = self._inflate.unconsumed_tail or self._packed(PACKED_CHUNK_BYTES)
             try:
                 piece = self._inflate.decompress(packed, at_most)
-            except zlib.error as error:
+            except InflateError as error:
                 raise DamagedError(str(error)) from error
             if piece or not packed:
                 return piece

@@ -1,8 +1,8 @@
 """Read one graph's npz file into a typed, validated graph.
 
 The checks are those of the files as they really are on disk: `edge_index` and runtimes are int64,
-opcodes uint8, `node_splits` has shape (1, s). Configs are streamed into int8, a quarter of the
-file's float32, so the whole float array never exists.
+opcodes uint8, `node_splits` has shape (1, s). Configs are packed as they stream by, so the file's
+float32 array, which may have several GB, never exists.
 """
 
 from pathlib import Path
@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.archive import Archive
-from data.configs import InMemoryLayoutConfigs
 from data.graph import N_LAYOUT_VALUES, N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
+from data.packing.configs import packed
+from data.packing.spool import Spool
+from data.packing.vectors import HIGHEST, LOWEST, VECTOR_BYTES, UnknownValueError
 from data.tree import GraphFile, file_from_path
 
 SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
@@ -25,7 +27,7 @@ LAYOUT_KEYS = (
     "node_splits",
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
-LAYOUT_VALUE_RANGE = (-1, 5)
+CONFIG_CHUNK_BYTES = 768 << 10  # small enough for a core's cache
 NODE_LAYOUT = slice(134, 140)  # the columns of node_feat that hold minor-to-major orders
 
 
@@ -62,12 +64,14 @@ def read_layout(file: GraphFile) -> LayoutGraph:
         _check_config_ids(archive, config_ids, n_nodes)
         splits = archive.array("node_splits", dtype=np.int64, shape=(1, None))
         _check_splits(archive, splits, n_nodes)
-        values = _read_layout_configs(archive, len(runtime_ns), len(config_ids))
+        with Spool(len(config_ids)) as spool:
+            spool_configs(archive, len(runtime_ns), spool)
+            configs = packed(spool)
     return LayoutGraph(
         file=file,
         **shared,
         runtime_ns=runtime_ns,
-        configs=InMemoryLayoutConfigs(values),
+        configs=configs,
         node_config_ids=config_ids,
         node_splits=splits,
     )
@@ -141,29 +145,28 @@ def _read_runtime(archive: Archive) -> NDArray[np.int64]:
     return runtime_ns
 
 
-def _read_layout_configs(archive: Archive, n_configs: int, n_configurable: int) -> NDArray[np.int8]:
-    """Stream node_config_feat (c, k, 18) float32 into int8, checking every value."""
+def spool_configs(archive: Archive, n_configs: int, spool: Spool) -> None:
+    """Stream node_config_feat (c, k, 18) into a spool, checking every value.
+
+    Raises:
+        PipelineError: damaged, of another shape, or a value that is no layout value.
+    """
     key = "node_config_feat"
-    shape = (n_configs, n_configurable, N_LAYOUT_VALUES)
-    archive.header(key, dtype=np.float32, shape=shape)
-    values = np.empty(shape, dtype=np.int8)
-    low, high = LAYOUT_VALUE_RANGE
-    start = 0
-    for chunk in archive.row_chunks(key, dtype=np.float32, shape=shape):
-        end = start + len(chunk)
-        with np.errstate(invalid="ignore"):
-            np.copyto(values[start:end], chunk, casting="unsafe")
-        # One pass tells NaN, infinity, fractions and values that do not fit from good ones.
-        good = (values[start:end] == chunk) & (chunk >= low) & (chunk <= high)
-        if not good.all():
-            row, node, place = (int(i) for i in np.argwhere(~good)[0])
+    shape = (n_configs, spool.n_configurable, N_LAYOUT_VALUES)
+    n_vectors = 0
+    for content in archive.row_bytes(
+        key, dtype=np.float32, shape=shape, chunk_bytes=CONFIG_CHUNK_BYTES
+    ):
+        try:
+            spool.add(content)
+        except UnknownValueError as unknown:
+            row, node = divmod(n_vectors + unknown.vector, spool.n_configurable)
             archive.fail(
                 key,
-                f"config {start + row}, node {node}, value {place} is {chunk[row, node, place]}; "
-                f"expected a whole number {low}..{high}",
+                f"config {row}, node {node}, value {unknown.place} is {unknown.value}; "
+                f"expected a whole number {LOWEST}..{HIGHEST}",
             )
-        start = end
-    return values
+        n_vectors += len(content) // VECTOR_BYTES
 
 
 def _check_finite(archive: Archive, key: str, values: NDArray[np.float32]) -> None:
@@ -176,7 +179,7 @@ def _check_finite(archive: Archive, key: str, values: NDArray[np.float32]) -> No
 
 def _check_node_layouts(archive: Archive, layouts: NDArray[np.float32]) -> None:
     """Check the layout part of node_feat: dimension numbers, padded with 0 or -1."""
-    low, high = LAYOUT_VALUE_RANGE
+    low, high = LOWEST, HIGHEST
     good = (layouts >= low) & (layouts <= high) & (layouts == np.rint(layouts))
     if not good.all():
         row, place = (int(i) for i in np.argwhere(~good)[0])

@@ -3,8 +3,10 @@
 import io
 import struct
 import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +36,13 @@ def write(folder: Path, content: bytes) -> Path:
 def read(path: Path, key: str = "a") -> np.ndarray:
     with Archive(path) as archive:
         return archive.array(key, dtype=np.int64, shape=(None, 3))
+
+
+def row_chunks(
+    archive: Archive, key: str, *, shape: tuple[int | None, ...], **options: Any
+) -> Iterator[np.ndarray]:
+    for content in archive.row_bytes(key, shape=shape, **options):
+        yield np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:])
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -100,7 +109,7 @@ def test_row_chunks_joined_are_the_array(tmp_path: Path, chunk_bytes: int) -> No
     path = write(tmp_path, packed([("a.npy", npy(COUNTING))]))
     with Archive(path) as archive:
         chunks = list(
-            archive.row_chunks("a", dtype=np.int64, shape=(200, 3), chunk_bytes=chunk_bytes)
+            row_chunks(archive, "a", dtype=np.int64, shape=(200, 3), chunk_bytes=chunk_bytes)
         )
     np.testing.assert_array_equal(np.concatenate(chunks), COUNTING)
     assert all(len(chunk) <= max(1, chunk_bytes // 24) for chunk in chunks)
@@ -111,7 +120,11 @@ def test_two_members_can_be_read_in_turns(tmp_path: Path) -> None:
     with Archive(path) as archive:
         options = {"dtype": np.int64, "shape": (200, 3), "chunk_bytes": 24}
         pairs = list(
-            zip(archive.row_chunks("a", **options), archive.row_chunks("b", **options), strict=True)
+            zip(
+                row_chunks(archive, "a", **options),
+                row_chunks(archive, "b", **options),
+                strict=True,
+            )
         )
     np.testing.assert_array_equal(np.concatenate([a + b for a, b in pairs]), 0 * COUNTING)
 
@@ -121,7 +134,7 @@ def test_wrong_checksum_is_seen_only_when_the_member_is_read_to_its_end(tmp_path
     place = content.index(COUNTING.tobytes()) + 17
     path = write(tmp_path, flipped(content, place, 4))
     with Archive(path) as archive:
-        chunks = archive.row_chunks("a", dtype=np.int64, shape=(None, 3), chunk_bytes=24)
+        chunks = row_chunks(archive, "a", dtype=np.int64, shape=(None, 3), chunk_bytes=24)
         next(chunks)
         with pytest.raises(PipelineError, match="key 'a': damaged: its checksum is wrong"):
             list(chunks)
@@ -283,7 +296,7 @@ def test_a_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
                     block[0] = number
                     member.write(block.tobytes())
     with Archive(path) as archive_read:
-        chunks = archive_read.row_chunks("a", dtype=np.int64, shape=(None, 128))
+        chunks = row_chunks(archive_read, "a", dtype=np.int64, shape=(None, 128))
         total = sum(int(chunk[:, 0].sum()) for chunk in chunks)
         whole = archive_read.array("b", dtype=np.int64, shape=(200, 3))
     assert total == 1024 * 1025 // 2

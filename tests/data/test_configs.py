@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from data.configs import InMemoryLayoutConfigs, distinct_rows, hash_rows
+from data.configs import distinct_rows, hash_rows
 from data.distinct import config_hashes, distinct_configs, group_means
 from data.graph import LayoutGraph, TileGraph
+from data.packing.configs import pack_values
 from data.read import read_graph
 from tests.real_data import ROOT, real_file, requires_real_data
 
@@ -83,11 +84,12 @@ def test_hashes_are_the_recorded_ones_in_this_and_another_process() -> None:
 
 def test_rows_come_in_the_order_asked_for_and_as_often() -> None:
     values = np.random.default_rng(0).integers(-1, 6, (5, 2, 18)).astype(np.int8)
-    configs = InMemoryLayoutConfigs(values)
+    configs = pack_values(values)
     assert (configs.n_configs, configs.n_configurable) == (5, 2)
     index = np.asarray([4, 0, 4])
     np.testing.assert_array_equal(configs.rows(index), values[[4, 0, 4]])
-    np.testing.assert_array_equal(configs.content_hashes()[index], hash_rows(values[index]))
+    hashes = pack_values(values[index]).content_hashes()
+    np.testing.assert_array_equal(configs.content_hashes()[index], hashes)
 
 
 def test_tile_configs_with_minus_zero_are_equal_to_those_with_zero(tile_graph: TileGraph) -> None:
@@ -104,7 +106,7 @@ def test_repeated_configs_of_a_graph_share_a_group(layout_graph: LayoutGraph) ->
     repeated = LayoutGraph(
         **{
             **vars(layout_graph),
-            "configs": InMemoryLayoutConfigs(layout_graph.configs.rows(rows)),
+            "configs": pack_values(layout_graph.configs.rows(rows)),
             "runtime_ns": np.asarray([10, 20, 20, 60, 5, 40], dtype=np.int64),
         }
     )

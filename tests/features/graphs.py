@@ -7,8 +7,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from data.configs import InMemoryLayoutConfigs
 from data.graph import LayoutGraph, TileGraph
+from data.packing.configs import pack_values
 from data.tree import GraphFile, collection_named
 
 SIZES = (1, 2, 7, 8, 64, 128, 129, 1000)
@@ -64,7 +64,7 @@ def random_layout_graph(seed: int, *, n_nodes: int | None = None) -> LayoutGraph
         node_opcode=rng.choice(OPCODES, n).astype(np.uint8),
         edge_index=random_edges(rng, n, int(rng.integers(0, 3 * n))),
         runtime_ns=rng.integers(1, 1000, c),
-        configs=InMemoryLayoutConfigs(random_configs(rng, (c, k))),
+        configs=pack_values(random_configs(rng, (c, k))),
         node_config_ids=np.sort(rng.choice(n, k, replace=False)),
         node_splits=np.asarray([[0, n]]),
     )
@@ -102,6 +102,6 @@ def relabelled(graph: LayoutGraph, seed: int) -> tuple[LayoutGraph, NDArray[np.i
         node_opcode=graph.node_opcode[old_of_new],
         edge_index=new_of_old[rng.permutation(graph.edge_index)],
         node_config_ids=new_of_old[graph.node_config_ids[order]],
-        configs=InMemoryLayoutConfigs(values),
+        configs=pack_values(values),
     )
     return other, order

@@ -6,8 +6,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data.configs import InMemoryLayoutConfigs
 from data.graph import Graph, LayoutGraph, TileGraph
+from data.packing.configs import pack_values
 
 AnyGraph = TypeVar("AnyGraph", bound=Graph)
 
@@ -29,7 +29,7 @@ def permute_configs(graph: AnyGraph, order: NDArray[np.int64]) -> AnyGraph:
     """Return the graph with config order[i] at row i; order (c,) is a permutation."""
     changes = {"runtime_ns": graph.runtime_ns[order]}
     if isinstance(graph, LayoutGraph):
-        changes["configs"] = InMemoryLayoutConfigs(graph.configs.rows(order))
+        changes["configs"] = pack_values(graph.configs.rows(order))
     if isinstance(graph, TileGraph):
         changes["config_feat"] = graph.config_feat[order]
         changes["runtime_normalizers"] = graph.runtime_normalizers[order]

@@ -1,0 +1,175 @@
+"""Layout configs as small integers, packed from a stream of them; c configs of k nodes.
+
+Two passes: the first reads the file, gives ids to layout vectors and keeps the ids of columns that
+are not tied; the second, over those few bytes, numbers the vectors of each column anew from 0, so
+that nearly always one byte per column and config is enough.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.packing.columns import TiedColumns
+from data.packing.comparison import Comparison
+from data.packing.content_hash import vector_hashes
+from data.packing.vectors import N_VALUES, VectorTable
+
+IN_MEMORY_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Alphabets:
+    """How indices are to be read.
+
+    Attributes:
+        codes: (u,) int64 the distinct layout vectors of the graph, in base 7, ascending.
+        column_of: (k,) int64 which stored column each configurable node's layouts are in.
+        vectors: (m, a) int64 the vector that an index of a column means, as a position in
+            `codes`; ascending, filled up with 0.
+        sizes: (m,) int64 how many vectors each column takes.
+    """
+
+    codes: NDArray[np.int64]
+    column_of: NDArray[np.int64]
+    vectors: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @property
+    def index_dtype(self) -> np.dtype[Any]:
+        """Return the narrowest type that holds every index."""
+        return np.min_scalar_type(int(self.sizes.max(initial=1)) - 1)
+
+    def hashes(self) -> NDArray[np.uint64]:
+        """Return (m, a) uint64 what an index of a column adds to the hash of a config."""
+        added = np.zeros(self.vectors.shape, np.uint64)
+        codes = self.codes[self.vectors]
+        for node, column in enumerate(self.column_of.tolist()):
+            added[column] += vector_hashes(np.array([node]), codes[column])
+        return added
+
+
+@dataclass
+class _Segment:
+    """Consecutive rows in the spool that were written with the same columns."""
+
+    columns: TiedColumns
+    n_rows: int
+    dtype: np.dtype[Any]
+
+
+@dataclass
+class Spool:
+    """The first pass: configs as vector ids, in memory or, where they are many, in a file.
+
+    Use it as a context manager.
+
+    Args:
+        n_configurable: k.
+        folder: of the temporary file; None for the system's.
+    """
+
+    n_configurable: int
+    folder: str | None = None
+    _table: VectorTable = field(default_factory=VectorTable)
+    _comparison: Comparison = field(default_factory=Comparison)
+    _segments: list[_Segment] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._columns = TiedColumns.all_of(self.n_configurable)
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(  # noqa: SIM115 (closed in __exit__)
+            IN_MEMORY_BYTES, dir=self.folder
+        )
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def add(self, content: bytes) -> None:
+        """Add whole configs: r · k layout vectors of 18 float32 values.
+
+        Raises:
+            UnknownValueError: a value is not a whole number -1..5.
+        """
+        vectors = np.frombuffer(content, np.float32).reshape(-1, self.n_configurable, N_VALUES)
+        ids = self._guess(vectors)
+        if not self._comparison.agrees(content, ids, self._columns, self._table):
+            ids = ids.take(self._columns.group_of, axis=1)  # in C order, to be mended in place
+            self._table.mend(vectors.reshape(-1, N_VALUES), ids.reshape(-1))
+            # Segments keep the columns that they were written with.
+            self._columns = self._columns.split(ids)
+            ids = ids[:, self._columns.first]
+        self._write(ids)
+
+    def _guess(self, vectors: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return ids (r, m) for the first column of each group of configs (r, k, 18)."""
+        firsts = vectors.take(self._columns.first, axis=1)
+        return self._table.guess(firsts.reshape(-1, N_VALUES)).reshape(len(vectors), -1)
+
+    def _write(self, ids: NDArray[np.int64]) -> None:
+        """Write ids (r, m)."""
+        dtype = np.min_scalar_type(max(0, len(self._table.codes) - 1))
+        last = self._segments[-1] if self._segments else None
+        if last is None or last.columns is not self._columns or last.dtype != dtype:
+            last = _Segment(self._columns, 0, dtype)
+            self._segments.append(last)
+        last.n_rows += len(ids)
+        self._file.write(ids.astype(dtype).tobytes())
+
+    def alphabets(self) -> Alphabets:
+        """Return the distinct vectors of the graph and of each column."""
+        codes = self._table.codes
+        n_columns = len(self._columns.first)
+        seen = np.zeros((n_columns, len(codes)), np.bool_)
+        for ids in self._rows(1 << 20):
+            seen.reshape(-1)[ids + np.arange(n_columns) * len(codes)] = True
+        order = np.argsort(codes)
+        seen = seen[:, order]
+        sizes = seen.sum(axis=1)
+        vectors = np.zeros((n_columns, int(sizes.max(initial=1))), np.int64)
+        column, vector = np.nonzero(seen)
+        vectors[column, _position_in_run(column)] = vector
+        return Alphabets(codes[order], self._columns.group_of, vectors, sizes)
+
+    def indices(
+        self, alphabets: Alphabets, *, chunk_bytes: int = 1 << 20
+    ) -> Iterator[tuple[NDArray[Any], NDArray[np.uint64]]]:
+        """Yield some configs at a time: indices (r, m), and the configs' content hashes (r,)."""
+        codes = self._table.codes
+        n_columns, n_letters = alphabets.vectors.shape
+        letters = np.zeros((n_columns, len(codes)), alphabets.index_dtype)
+        old_ids = np.argsort(codes)  # position among the sorted codes -> id of the first pass
+        columns = np.arange(n_columns)
+        for index in range(n_letters):
+            used = np.flatnonzero(alphabets.sizes > index)
+            letters[used, old_ids[alphabets.vectors[used, index]]] = index
+        hashes = alphabets.hashes()
+        for ids in self._rows(chunk_bytes):
+            found = letters.reshape(-1).take(ids + columns * len(codes), mode="clip")
+            added = hashes.reshape(-1).take(found + columns * n_letters, mode="clip")
+            yield found, added.sum(axis=1, dtype=np.uint64)
+
+    def _rows(self, chunk_bytes: int) -> Iterator[NDArray[np.int64]]:
+        """Yield the ids (r, m) of all rows, by the columns that are distinct in the end."""
+        self._file.seek(0)
+        for segment in self._segments:
+            column = segment.columns.group_of[self._columns.first]
+            row_bytes = max(1, len(segment.columns.first) * segment.dtype.itemsize)
+            step = max(1, chunk_bytes // row_bytes)
+            for start in range(0, segment.n_rows, step):
+                n_rows = min(step, segment.n_rows - start)
+                content = self._file.read(n_rows * row_bytes)
+                ids = np.frombuffer(content, segment.dtype).reshape(n_rows, -1)
+                yield ids[:, column].astype(np.int64)
+
+
+def _position_in_run(sorted_values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number the members of each run of equal values from 0; (s,) int64."""
+    starts = np.flatnonzero(np.diff(sorted_values, prepend=-1))
+    lengths = np.diff(np.append(starts, len(sorted_values)))
+    return np.arange(len(sorted_values)) - np.repeat(starts, lengths)

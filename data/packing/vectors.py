@@ -1,0 +1,132 @@
+"""The distinct layout vectors of one graph, found while its configs stream by.
+
+A layout vector is what one config says of one configurable node: 18 values -1..5. A graph has
+millions of them and few distinct ones, so a chunk is looked up as a whole: one matrix-vector
+product gives each vector a number, and a table gives the number an id. What the ids stand for is
+compared with the chunk bit by bit; what differs, next to nothing, is looked up one by one.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+N_VALUES = 18
+VECTOR_BYTES = 4 * N_VALUES  # in the file
+N_SYMBOLS = 7
+LOWEST, HIGHEST = -1, 5
+SLOT_BITS = 20
+SLOT_MASK = np.int32((1 << SLOT_BITS) - 1)
+# Sums of 18 products below 2^22 are exact in float32 in any order: 18 · 5 · 46,000 < 2^22.
+MAX_WEIGHT = 46_000
+# Added to a whole number of at most 22 bits, it leaves that number in the lowest bits (Knuth).
+WHOLE = np.float32(1.5 * 2**23)
+TRIES = 8  # of weights, when too many vectors share a slot
+POWERS = N_SYMBOLS ** np.arange(N_VALUES, dtype=np.int64)
+
+Vectors = NDArray[np.float32]
+
+
+class UnknownValueError(Exception):
+    """A vector of a chunk holds a value that is no layout value.
+
+    Attributes:
+        vector: its position in the chunk.
+        place: which of its 18 values.
+        value: the value.
+    """
+
+    def __init__(self, vector: int, place: int, value: float) -> None:
+        super().__init__(f"vector {vector}, value {place} is {value}")
+        self.vector, self.place, self.value = vector, place, value
+
+
+def vector_codes(vectors: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Return vectors (u, 18) of values -1..5 as (u,) int64 numbers in base 7."""
+    return (vectors.astype(np.int64) - LOWEST) @ POWERS
+
+
+def decoded(codes: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Return the (u, 18) int8 vectors of codes (u,)."""
+    return (codes[:, None] // POWERS % N_SYMBOLS + LOWEST).astype(np.int8)
+
+
+class VectorTable:
+    """Gives each distinct layout vector an id, in the order of first sight."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+        self._codes = np.empty(0, np.int64)
+        self._vectors = np.zeros((1, N_VALUES), np.float32)  # never empty, so that it can be read
+        self._weights = self._draw_weights()
+        self._ids_by_slot = np.zeros(1 << SLOT_BITS, np.int64)  # a wrong id fails the comparison
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """Return (u,) int64, the code of each id."""
+        return self._codes
+
+    def guess(self, vectors: Vectors) -> NDArray[np.int64]:
+        """Return ids (v,) int64 that are right for nearly all vectors (v, 18) seen before."""
+        # "clip" spares a pass of checks: any slot is one.
+        return self._ids_by_slot.take(self._slots(vectors), mode="clip")
+
+    def meant_by(self, ids: NDArray[np.int64]) -> Vectors:
+        """Return the (v, 18) vectors that ids (v,) stand for."""
+        return self._vectors.take(ids, axis=0, mode="clip")
+
+    def mend(self, vectors: Vectors, ids: NDArray[np.int64]) -> None:
+        """Put right, in place, the ids (v,) that do not stand for their vectors (v, 18).
+
+        Vectors that have not been seen are given new ids.
+
+        Raises:
+            UnknownValueError: a value is not a whole number -1..5; names the first one.
+        """
+        differs = self.meant_by(ids).view(np.uint64) != vectors.view(np.uint64)
+        wrong = np.flatnonzero(differs) // differs.shape[1]
+        if len(wrong):
+            wrong = wrong[np.flatnonzero(np.diff(wrong, prepend=-1))]
+            ids[wrong] = self._look_up(vectors[wrong], wrong)
+
+    def _look_up(self, vectors: Vectors, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of vectors (w, 18), given new ones where there are none."""
+        good = (vectors >= LOWEST) & (vectors <= HIGHEST) & (vectors == np.rint(vectors))
+        if not good.all():
+            row, place = (int(i) for i in np.argwhere(~good)[0])
+            raise UnknownValueError(int(positions[row]), place, float(vectors[row, place]))
+        codes = vector_codes(vectors)
+        found, inverse = np.unique(codes, return_inverse=True)
+        self._add(np.setdiff1d(found, self._codes, assume_unique=True))
+        order = np.argsort(self._codes)
+        ids: NDArray[np.int64] = order[np.searchsorted(self._codes, found, sorter=order)]
+        return ids[inverse]
+
+    def _add(self, codes: NDArray[np.int64]) -> None:
+        """Give new codes ids, and slots where these are free."""
+        if not len(codes):
+            return
+        self._codes = np.concatenate([self._codes, codes])
+        self._vectors = decoded(self._codes).astype(np.float32)
+        slots = self._slots(self._vectors)
+        n_shared = len(slots) - len(np.unique(slots))
+        if n_shared > len(slots) ** 2 / 2 ** (SLOT_BITS + 1):  # more than chance would have it
+            self._weights = max((self._draw_weights() for _ in range(TRIES)), key=self._n_slots)
+            slots = self._slots(self._vectors)
+        self._ids_by_slot[slots[::-1]] = np.arange(len(slots))[::-1]
+
+    def _n_slots(self, weights: NDArray[np.float32]) -> int:
+        """Return how many slots the vectors seen so far would take."""
+        return len(np.unique(_slots_by(weights, self._vectors)))
+
+    def _slots(self, vectors: Vectors) -> NDArray[np.int64]:
+        return _slots_by(self._weights, vectors)
+
+    def _draw_weights(self) -> NDArray[np.float32]:
+        drawn = self._rng.integers(-MAX_WEIGHT, MAX_WEIGHT, N_VALUES, endpoint=True)
+        return drawn.astype(np.float32)
+
+
+def _slots_by(weights: NDArray[np.float32], vectors: Vectors) -> NDArray[np.int64]:
+    """Return the (v,) slot of each vector (v, 18); the same vector has the same one."""
+    numbers = vectors @ weights
+    numbers += WHOLE
+    return np.bitwise_and(numbers.view(np.int32), SLOT_MASK, dtype=np.int64)
