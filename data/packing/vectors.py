@@ -65,7 +65,13 @@ class VectorTable:
         return self._codes
 
     def guess(self, vectors: Vectors) -> NDArray[np.int64]:
-        """Return ids (v,) int64 that are right for nearly all vectors (v, 18) seen before."""
+        """Return ids (v,) int64 that are right for nearly all vectors (v, 18) seen before.
+
+        Raises:
+            UnknownValueError: the very first vector holds a value that is none.
+        """
+        if not len(self._codes):  # id 0 must stand for a vector before anything is compared with it
+            self._look_up(vectors[:1], np.zeros(1, np.int64))
         # "clip" spares a pass of checks: any slot is one.
         return self._ids_by_slot.take(self._slots(vectors), mode="clip")
 
@@ -127,6 +133,7 @@ class VectorTable:
 
 def _slots_by(weights: NDArray[np.float32], vectors: Vectors) -> NDArray[np.int64]:
     """Return the (v,) slot of each vector (v, 18); the same vector has the same one."""
-    numbers = vectors @ weights
+    with np.errstate(over="ignore", invalid="ignore"):  # of bad values, refused when compared
+        numbers = vectors @ weights
     numbers += WHOLE
     return np.bitwise_and(numbers.view(np.int32), SLOT_MASK, dtype=np.int64)
