@@ -1,7 +1,10 @@
 """The commands that make and check data: synthesize, audit; `collect` has a file of its own."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,30 +21,105 @@ from console import (
     say,
 )
 
+Graphs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--graph",
+        metavar="NODES:CONFIGURABLE:CONFIGS",
+        help="A layout graph of this size, instead of a plan; may be repeated.",
+    ),
+]
+
 
 @command
 def synthesize(
     out: Annotated[Path, typer.Option(help="Folder for the tree.")],
-    plan: Annotated[str, typer.Option(help="tiny (tests) or small (examples).")] = "small",
+    plan: Annotated[
+        str | None, typer.Option(help="tiny (tests) or small (examples). Default: small.")
+    ] = None,
+    graph: Graphs = None,
+    collection: Annotated[
+        str | None, typer.Option(help="Where graphs go. Default: layout:xla:random.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train or valid, for graphs. Default: train.")
+    ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Write example data of the official format, with a known cost model behind it.
 
-    Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
+    A plan makes all five collections; --graph makes labelled layout graphs of any size, such as
+    the largest real ones. Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
+    from data.errors import UsageError
+
+    if graph and plan:
+        raise UsageError("--plan and --graph: give one of them")
+    if not graph and (collection or split):
+        raise UsageError("--collection and --split: they say where a --graph goes; give that too")
+    with progress_bar() as progress:
+        if graph:
+            made = _write_sizes(
+                out, graph, collection or "layout:xla:random", split or "train", seed or 0, progress
+            )
+        else:
+            made = _write_plan(out, plan or "small", seed or 0, progress)
+    if json:
+        print_json({"out": str(out), "seed": seed or 0, **made})
+        return
+    typer.echo(f"data        {out}")
+    for row in made.get("graphs", []):
+        megabytes = f"{row['file_bytes'] / 1e6:.1f} MB, {row['config_bytes'] / 1e6:.1f} inflated"
+        typer.echo(f"graph       {row['file']}  {megabytes}")
+
+
+def _write_plan(
+    out: Path, plan: str, seed: int, progress: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    """Write a plan's tree; return what --json says of it."""
     from data.errors import UsageError
     from data.synthetic import PLANS
     from data.synthetic import synthesize as write_tree
 
     if plan not in PLANS:
         raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(PLANS)}")
-    write_tree(out, seed=seed or 0, plan=PLANS[plan])
-    if json:
-        print_json({"out": str(out), "plan": plan, "seed": seed or 0})
-    else:
-        typer.echo(f"data        {out}")
+    write_tree(out, seed=seed, plan=PLANS[plan], report=partial(progress, "synthesize"))
+    return {"plan": plan}
+
+
+def _write_sizes(
+    out: Path,
+    texts: Sequence[str],
+    collection: str,
+    split: str,
+    seed: int,
+    progress: Callable[[str, int, int], None],
+) -> dict[str, Any]:
+    """Write graphs of given sizes; return what --json says of them."""
+    from data.synthetic.sized import parse_size, synthesize_sizes
+    from data.tree import collection_named
+
+    sizes = [parse_size(text) for text in texts]
+    files = synthesize_sizes(
+        out,
+        sizes,
+        collection=collection_named(collection),
+        split=split,
+        seed=seed,
+        progress=progress,
+    )
+    rows = [
+        {
+            **asdict(size),
+            "file": str(file.path),
+            "file_bytes": file.path.stat().st_size,
+            "config_bytes": size.config_bytes,
+        }
+        for size, file in zip(sizes, files, strict=True)
+    ]
+    return {"collection": collection, "split": split, "graphs": rows}
 
 
 @command

@@ -1,6 +1,6 @@
 """Search, measure and write layout graphs, chunk by chunk, so that any size fits in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from data.synthetic.search import SearchSpace, genetic_genomes, random_genomes, 
 # Relative measurement noise: log-uniform between these, drawn once per graph.
 NOISE = (0.001, 0.005)
 CHUNK_BYTES = 16 * 2**20
+
+Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,19 @@ def _chunks(n_configs: int, space: SearchSpace) -> Iterator[slice]:
 
 
 def write_searched(
-    path: Path, searched: Searched, *, rng: np.random.Generator, hide: bool
+    path: Path,
+    searched: Searched,
+    *,
+    rng: np.random.Generator,
+    hide: bool,
+    report: Report | None = None,
 ) -> NDArray[np.int64]:
     """Measure and write one layout graph; return the runtimes (c,) in ns.
 
     Args:
         rng: draws the measurement noise.
         hide: store all runtimes as 0, as in the test split.
+        report: called with (configs written, configs in all) as they are written.
 
     Raises:
         PipelineError: the file cannot be written.
@@ -84,6 +92,8 @@ def write_searched(
             configs = searched.space.configs(searched.genomes[rows])
             runtime_ns[rows] = measured_ns(searched.cost.runtime_ns(configs), searched.noise, rng)
             yield configs
+            if report is not None:
+                report(rows.stop, len(runtime_ns))
 
     shape = (len(runtime_ns), len(program.node_config_ids), 18)
     write_npz(
@@ -109,23 +119,37 @@ def write_layout_graph(
     n_configs: int,
     seed: int = 0,
     search: str = "random",
+    report: Report | None = None,
 ) -> None:
     """Write one labelled transformer graph of exactly the given size.
 
     Configs are made, measured and compressed in chunks, so memory does not grow with them beyond
     about one byte per gene and 8 bytes per runtime.
 
+    Args:
+        report: called with (configs written, configs in all) as they are written.
+
     Raises:
         PipelineError: the nodes are too few for that many configurable ones, or the file cannot
             be written.
     """
-    family = FAMILIES["nlp", "train"][0]
-    one, two = (build_program(family, depth=depth, batch=8).node_config_ids for depth in (1, 2))
-    depth = 1 + max(0, -(-(n_configurable - len(one)) // (len(two) - len(one))))
-    program = build_program(
-        family, depth=depth, batch=8, n_nodes=n_nodes, n_configurable=n_configurable
-    )
+    program = sized_transformer(n_nodes=n_nodes, n_configurable=n_configurable)
     searched = search_configs(
         program, search=search, n_configs=n_configs, seed=seed, name=path.stem
     )
-    write_searched(path, searched, rng=generator(seed, "noise", path.stem), hide=False)
+    rng = generator(seed, "noise", path.stem)
+    write_searched(path, searched, rng=rng, hide=False, report=report)
+
+
+def sized_transformer(*, n_nodes: int, n_configurable: int) -> LayoutProgram:
+    """Build a transformer of exactly this many nodes, as shallow as its configurable ones allow.
+
+    Raises:
+        PipelineError: the nodes are too few for that many configurable ones.
+    """
+    family = FAMILIES["nlp", "train"][0]
+    one, two = (len(build_program(family, depth=d, batch=8).node_config_ids) for d in (1, 2))
+    depth = 1 + max(0, -(-(n_configurable - one) // (two - one)))
+    return build_program(
+        family, depth=depth, batch=8, n_nodes=n_nodes, n_configurable=n_configurable
+    )

@@ -22,6 +22,7 @@ UNSET_CHOICES = 0.12  # how often a random config leaves an open tensor to the c
 REPEATED_RANDOM = 0.06  # share of random configs that are measured again
 MUTATIONS = 1.6  # genes that change in a child, on average
 ELITE = 0.25
+ROWS_AT_ONCE = 1024  # so that the random numbers take little memory beside the genomes
 
 Order = tuple[int, ...]
 Measure = Callable[[NDArray[np.int8]], NDArray[np.float64]]
@@ -112,9 +113,12 @@ def _random_choices(
     """Draw each gene at random; open tensors are rarely left unset."""
     limits = space.n_options.ravel()
     shape = (n_configs, space.genome_length)
-    drawn = 1 + rng.integers(0, np.maximum(limits - 1, 1), shape, dtype=np.int8)
-    unset = (rng.random(shape, dtype=np.float32) < UNSET_CHOICES) | (limits == 1)
-    drawn[unset] = 0
+    drawn = rng.integers(0, np.maximum(limits - 1, 1), shape, dtype=np.int8)
+    for start in range(0, n_configs, ROWS_AT_ONCE):
+        rows = drawn[start : start + ROWS_AT_ONCE]
+        rows += 1
+        rows[rng.random(rows.shape, dtype=np.float32) < UNSET_CHOICES] = 0
+        rows[:, limits == 1] = 0
     return drawn
 
 

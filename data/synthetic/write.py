@@ -2,31 +2,26 @@
 
 import hashlib
 import itertools
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import PipelineError, UsageError
 from data.synthetic.archive import write_npz
 from data.synthetic.kernels import random_kernel, tile_configs
-from data.synthetic.layout_files import search_configs, write_searched
+from data.synthetic.layout_files import Report, search_configs, write_searched
 from data.synthetic.measure import generator, log_uniform, measured_ns
 from data.synthetic.networks import LayoutProgram, build_program, depth_for
 from data.synthetic.plan import PLANS, Sibling, SyntheticPlan, siblings
 from data.synthetic.tile_cost import tile_runtime_ns
+from data.synthetic.whole_tree import whole_tree
 from data.tree import SPLITS
 from data.withheld import WITHHELD, write_withheld
 
 TILE_NOISE = (0.002, 0.01)
 KERNELS_PER_PROGRAM = 6
-
-Report = Callable[[int, int], None]
 
 
 @dataclass
@@ -59,23 +54,8 @@ def synthesize(
         UsageError: `out` exists and is not an empty folder.
         PipelineError: the tree cannot be written.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out}: exists and is not an empty folder; give another one")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    except OSError as error:
-        raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
-    try:
-        _write_tree(_Tree(unfinished, seed, plan), report)
-        mask = os.umask(0)
-        os.umask(mask)
-        unfinished.chmod(0o777 & ~mask)
-        unfinished.replace(out)
-    except OSError as error:
-        raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with whole_tree(out) as folder:
+        _write_tree(_Tree(folder, seed, plan), report)
 
 
 def _write_tree(tree: _Tree, report: Report | None) -> None:
