@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import inference_chunks, stages
+from benchmarks import inference_chunks, packing, stages
 from data.atomic import write_text
 from ensembles.report import revision
 
@@ -21,7 +21,7 @@ HEADER = [
 
 def main() -> None:
     """Run every benchmark and write the results."""
-    lines = [*HEADER, *stages.report(), "", *inference_chunks.report(), ""]
+    lines = [*HEADER, *stages.report(), "", *inference_chunks.report(), "", *packing.report(), ""]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
     lines.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")
     write_text(RESULTS, "\n".join(lines) + "\n")

@@ -4,15 +4,16 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.stages import Size, shortest_s, write_graph
+from benchmarks.stages import shortest_s, write_graph
 from data.read import read_layout
+from data.synthetic import GraphSize
 from features.node_features import fit_node_scaler
 from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
 from models.engine import prepare_torch
 from models.layout_inputs import layout_inputs
 from models.recipe import load_recipe
 
-LARGE = Size(20_000, 800, 256)
+LARGE = GraphSize(20_000, 800, 256)
 CHUNKS = (8, 16, 32, 64, 128)
 
 

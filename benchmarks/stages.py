@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from benchmarks.memory import peak_mib
 from data.read import read_layout
-from data.synthetic import write_layout_graph
+from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named
 from features.layout_statistics import layout_statistics, layout_tables
 from features.node_features import fit_node_scaler
@@ -26,34 +25,14 @@ from models.recipe import load_recipe
 REPEATS = 3
 
 
-@dataclass(frozen=True)
-class Size:
-    """A synthetic layout graph: n nodes, k configurable nodes, c configs."""
-
-    n_nodes: int
-    n_configurable: int
-    n_configs: int
+BASE = GraphSize(2_000, 100, 500)
+MORE_CONFIGS = (BASE, GraphSize(2_000, 100, 1_000), GraphSize(2_000, 100, 2_000))
+MORE_NODES = (BASE, GraphSize(4_000, 200, 500), GraphSize(8_000, 400, 500))
 
 
-BASE = Size(2_000, 100, 500)
-MORE_CONFIGS = (BASE, Size(2_000, 100, 1_000), Size(2_000, 100, 2_000))
-MORE_NODES = (BASE, Size(4_000, 200, 500), Size(8_000, 400, 500))
-
-
-def write_graph(folder: Path, size: Size) -> GraphFile:
+def write_graph(folder: Path, size: GraphSize) -> GraphFile:
     """Write a synthetic graph of this size below `folder`."""
-    name = f"n{size.n_nodes}_k{size.n_configurable}_c{size.n_configs}"
-    collection = collection_named("layout:xla:random")
-    path = folder / "npz" / collection.folder / "train" / f"{name}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_layout_graph(
-        path,
-        n_nodes=size.n_nodes,
-        n_configurable=size.n_configurable,
-        n_configs=size.n_configs,
-        seed=0,
-    )
-    return GraphFile(collection, "train", name, path)
+    return write_sized(folder, size, collection=collection_named("layout:xla:random"))
 
 
 def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
@@ -108,7 +87,7 @@ def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
-def measure(sizes: Sequence[Size], folder: Path) -> dict[str, list[float]]:
+def measure(sizes: Sequence[GraphSize], folder: Path) -> dict[str, list[float]]:
     """Return the seconds of each stage at each size."""
     by_size = [
         {name: shortest_s(stage) for name, stage in stages(write_graph(folder, size)).items()}
@@ -117,8 +96,8 @@ def measure(sizes: Sequence[Size], folder: Path) -> dict[str, list[float]]:
     return {name: [seconds[name] for seconds in by_size] for name in by_size[0]}
 
 
-def table(sizes: Sequence[Size], axis: str, folder: Path) -> list[str]:
-    """Measure and write one Markdown table; `axis` is the field of Size that grows."""
+def table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str]:
+    """Measure and write one Markdown table; `axis` is the field of GraphSize that grows."""
     lengths = [getattr(size, axis) for size in sizes]
     lines = [
         f"| stage | {' | '.join(f'{length:,}' for length in lengths)} | exponent |",
@@ -136,7 +115,7 @@ def report() -> list[str]:
         folder = Path(name)
         by_configs = table(MORE_CONFIGS, "n_configs", folder)
         by_nodes = table(MORE_NODES, "n_nodes", folder)
-        largest = write_graph(folder, Size(8_000, 400, 8_000))
+        largest = write_graph(folder, GraphSize(8_000, 400, 8_000))
         memory = peak_mib(
             "from data.read import read_graph_at", f"read_graph_at(Path({str(largest.path)!r}))"
         )

@@ -1,0 +1,144 @@
+"""Packing one layout file, beside inflating it alone and beside what the winners did.
+
+`python -m benchmarks.packing --graph NODES:CONFIGURABLE:CONFIGS …` prints the section.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.packing_steps import N_ROWS, STEPS, Cost
+from benchmarks.plain_steps import MATRICES, compares_each_with_each
+from data.errors import PipelineError
+from data.synthetic import GraphSize, write_sized
+from data.synthetic.sized import FORM, parse_size
+from data.tree import collection_named
+from settings import ROOT
+
+SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))
+ROUNDS = 3
+LABELS = {
+    "inflate": "inflate the configs, check their checksum",
+    "pack": "pack the configs",
+    "load": "`np.load` of everything",
+    "winners": "the winners' steps, whole file",
+}
+MAX_OVER_INFLATE, MIN_UNDER_WINNERS, MAX_ROWS_MS = 1.4, 15, 5
+
+Summary = Callable[[Sequence[float]], float]
+
+
+def in_child(step: str, path: Path) -> Any:
+    """Run one step in a process of its own; return what it printed."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, "-m", "benchmarks.packing_steps", step, str(path), out]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
+    return json.loads(done.stdout)
+
+
+def measure(path: Path) -> dict[str, list[Cost]]:
+    """Run all steps in turn, a few times over, so that a slow spell of the machine hits all."""
+    costs: dict[str, list[Cost]] = {step: [] for step in STEPS}
+    for _ in range(ROUNDS):
+        for step in STEPS:
+            costs[step].append(Cost(**in_child(step, path)))
+    return costs
+
+
+def cost_table(costs: dict[str, list[Cost]]) -> list[str]:
+    """Return a Markdown table: one row per step."""
+    lines = [
+        "| step | seconds: best | median | CPU seconds: best | peak MiB | bytes kept |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for step, runs in costs.items():
+        wall = [cost.wall_s for cost in runs]
+        cpu_s = min(cost.cpu_s for cost in runs)
+        mib = max(cost.peak_mib for cost in runs)
+        kept = f"{runs[0].bytes_out:,}" if runs[0].bytes_out else "none"
+        lines.append(
+            f"| {LABELS[step]} | {min(wall):.2f} | {median(wall):.2f} | {cpu_s:.2f} "
+            f"| {mib:,.0f} | {kept} |"
+        )
+    return lines
+
+
+def ratio(costs: dict[str, list[Cost]], over: str, under: str, summary: Summary) -> float:
+    """Return how many times the seconds of step `under` step `over` takes."""
+    tops, bottoms = ([cost.wall_s for cost in costs[step]] for step in (over, under))
+    return summary(tops) / summary(bottoms)
+
+
+def ratio_lines(costs: dict[str, list[Cost]]) -> list[str]:
+    """Return what the seconds say against the two goals: best by best, median by median."""
+    rows = (
+        ("packing / inflating", "pack", "inflate", f"at most {MAX_OVER_INFLATE}"),
+        ("winners' steps / packing", "winners", "pack", f"at least {MIN_UNDER_WINNERS}"),
+    )
+    lines = ["| ratio of seconds | best | median | goal |", "|---|---:|---:|---:|"]
+    for label, over, under, goal in rows:
+        best, middle = (ratio(costs, over, under, summary) for summary in (min, median))
+        lines.append(f"| {label} | {best:.2f} | {middle:.2f} | {goal} |")
+    return lines
+
+
+def way_to_compare(n_configs: int) -> str:
+    """Say how the winners' steps find repeated configs."""
+    if compares_each_with_each(n_configs):
+        return f"in {MATRICES} matrices of configs by configs"
+    return f"by sorting: {MATRICES} matrices of configs by configs do not fit into memory"
+
+
+def section(folder: Path, size: GraphSize) -> list[str]:
+    """Write a file of this size, measure, and remove it."""
+    file = write_sized(folder, size, collection=collection_named("layout:xla:random"))
+    packed_mb = file.path.stat().st_size / 1e6
+    costs = measure(file.path)
+    rows_ms = median(in_child("rows", file.path)) * 1e3
+    file.path.unlink()
+    return [
+        f"{size.n_nodes:,} nodes, {size.n_configurable} configurable, {size.n_configs:,} configs:",
+        f"{size.config_bytes / 1e9:.2f} GB of configs in a file of {packed_mb:.1f} MB.",
+        f"The winners' steps find repeated configs {way_to_compare(size.n_configs)}.",
+        "",
+        *cost_table(costs),
+        "",
+        *ratio_lines(costs),
+        "",
+        f"Reading {N_ROWS} random configs of these takes {rows_ms:.2f} ms once packed (median).",
+    ]
+
+
+def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
+    """Measure; return the section of RESULTS.md."""
+    lines = [
+        "## Packing layout configs",
+        "",
+        f"Synthetic files, each step in a process of its own, in turn, {ROUNDS} times. Reading",
+        f"{N_ROWS} configs of 500 nodes should take less than {MAX_ROWS_MS} ms.",
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        for size in sizes:
+            lines += ["", *section(Path(name), size)]
+    return lines
+
+
+def main() -> None:
+    """Measure the sizes that are given; print the section."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--graph", action="append", metavar=FORM, help="size; may be repeated")
+    try:
+        sizes = [parse_size(text) for text in parser.parse_args().graph or []]
+        print("\n".join(report(sizes or SIZES)))  # noqa: T201
+    except PipelineError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

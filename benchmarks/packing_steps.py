@@ -1,0 +1,139 @@
+"""Ways to read one layout file, each measured in a process of its own.
+
+`python -m benchmarks.packing_steps STEP FILE OUT` runs one and prints what it took, as JSON.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.plain_steps import load, plain_steps
+from data.archive import Archive
+from data.inflate import Inflated
+from data.packing.configs import PackedConfigs, packed
+from data.packing.spool import Spool
+from data.read import CONFIG_CHUNK_BYTES, spool_configs
+from data.zip_index import read_index
+
+CONFIGS = "node_config_feat"
+N_ROWS = 128  # about what a training step takes
+N_READS = 21
+# Blocks up to this size stay with the process when they are freed (glibc, mallopt(3)).
+KEPT_BLOCK_BYTES = 30 << 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run of a step took.
+
+    Attributes:
+        wall_s: seconds on the clock, without starting and importing.
+        cpu_s: seconds of all threads, in user and kernel mode.
+        peak_mib: most memory of the whole process.
+        bytes_out: what is kept, in memory or in a file.
+    """
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+    bytes_out: int
+
+
+def inflate(path: Path, out: Path) -> int:
+    """Inflate the configs once and check their checksum, and nothing else."""
+    member = read_index(path)[CONFIGS]
+    with path.open("rb") as raw:
+        stream = Inflated(raw, member)
+        while stream.read(CONFIG_CHUNK_BYTES):
+            pass
+        stream.finish()
+    return 0
+
+
+def pack_configs(path: Path) -> PackedConfigs:
+    """Pack a file's configs in memory."""
+    with Archive(path) as archive:
+        header = archive.header(CONFIGS, dtype=np.float32, shape=(None, None, 18))
+        n_configs, n_configurable, _ = header.shape
+        with Spool(n_configurable) as spool:
+            spool_configs(archive, n_configs, spool)
+            return packed(spool)
+
+
+def pack(path: Path, out: Path) -> int:
+    """Pack the configs: both passes, to indices and hashes in memory."""
+    configs = pack_configs(path)
+    return int(configs.indices.nbytes + configs.hashes.nbytes)
+
+
+def load_all(path: Path, out: Path) -> int:
+    """Load every array with np.load."""
+    return sum(array.nbytes for array in load(path).values())
+
+
+def winners(path: Path, out: Path) -> int:
+    """Prepare the whole file as the winners did."""
+    plain_steps(path, out / "winners.npz")
+    return (out / "winners.npz").stat().st_size
+
+
+# In the order of the table. A step takes the file and an empty folder, and returns the bytes kept.
+STEPS: dict[str, Callable[[Path, Path], int]] = {
+    "inflate": inflate,
+    "pack": pack,
+    "load": load_all,
+    "winners": winners,
+}
+
+
+def cost_of(step: Callable[[Path, Path], int], path: Path, out: Path) -> Cost:
+    """Run `step` once."""
+    keep_freed_memory()
+    cpu, wall = time.process_time(), time.perf_counter()
+    bytes_out = step(path, out)
+    wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+    return Cost(wall_s, cpu_s, peak_mib(), bytes_out)
+
+
+def keep_freed_memory() -> None:
+    """Let no step pay for getting its chunk's memory from the system anew each time."""
+    block = bytearray(KEPT_BLOCK_BYTES)
+    del block
+
+
+def peak_mib() -> float:
+    """Return this process's peak memory.
+
+    getrusage would count its parent's before the exec as well.
+    """
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024
+
+
+def row_reads_s(path: Path) -> list[float]:
+    """Pack the configs; return the seconds of reads of random ones, without the first."""
+    configs = pack_configs(path)
+    rng = np.random.default_rng(0)
+    seconds = []
+    for _ in range(N_READS):
+        index = rng.choice(configs.n_configs, min(N_ROWS, configs.n_configs), replace=False)
+        start = time.perf_counter()
+        configs.rows(index)
+        seconds.append(time.perf_counter() - start)
+    return seconds[1:]
+
+
+def main() -> None:
+    """Run the step that is named, or "rows"; print a line of JSON."""
+    name, path, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    found = row_reads_s(path) if name == "rows" else asdict(cost_of(STEPS[name], path, out))
+    print(json.dumps(found))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
