@@ -2,14 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DATA ?= data/raw/synthetic
+DATA ?= data/sample
 OUT ?= runs/first
 RECIPE ?= cpu
 export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-slow lint bench clean
+.PHONY: help setup setup-collect run test test-slow lint bench sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,8 +32,7 @@ setup: $(VENV)/.runtime  ## make .venv and install requirements.txt
 
 setup-collect: $(VENV)/.collect  ## also install what measuring programs needs (JAX)
 
-run: setup  ## the whole pipeline on example data: submission, report, score table
-	@test -e $(DATA)/npz || $(BIN)/python -m pipeline synthesize --out $(DATA) --seed 0
+run: setup  ## the whole pipeline on the embedded sample: submission, report, score table
 	$(BIN)/python -m pipeline run --data $(DATA) --recipe $(RECIPE) --out $(OUT) --resume
 
 test: $(VENV)/.dev  ## the tests (a few minutes on two cores)
@@ -49,6 +48,9 @@ lint: $(VENV)/.dev  ## ruff, formatting and types
 
 bench: setup  ## speed and memory: writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
+
+sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
+	$(BIN)/python -m pipeline collect --plan sample --again --workers 2 --budget-s 4200 --out data/raw/sample
 
 clean:  ## remove what runs and caches left (not data/raw)
 	rm -rf runs data/store .pytest_cache .mypy_cache .ruff_cache .hypothesis

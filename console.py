@@ -31,6 +31,10 @@ DataDir = Annotated[
     Path | None,
     typer.Option("--data", help="Folder that holds npz/. Default: PIPELINE_DATA, Kaggle's mount."),
 ]
+StoreDir = Annotated[
+    Path | None,
+    typer.Option("--store", help="Folder of packed graphs. Default: PIPELINE_STORE, data/store."),
+]
 RecipeName = Annotated[
     str, typer.Option("--recipe", help="Name of a recipe in configs/, or a .toml file.")
 ]
@@ -83,9 +87,12 @@ def _fail(line: str, code: int, options: dict[str, Any]) -> None:
 
 def data_dir(given: Path | None) -> Path:
     """Return the data folder that was given, else the default one."""
-    from settings import default_data_dir
+    from settings import SAMPLE, default_data_dir
 
-    return given or default_data_dir()
+    folder = given or default_data_dir()
+    if given is None and folder == SAMPLE:
+        say(f"no --data, and no dataset was found: the embedded sample is used, {SAMPLE}")
+    return folder
 
 
 def print_scores(report: Mapping[str, Any]) -> None:
@@ -93,9 +100,11 @@ def print_scores(report: Mapping[str, Any]) -> None:
     rows = []
     for name, part in report["collections"].items():
         low, high = part["ci95"] or (None, None)
-        rows.append((name, part["metric"], part["value"], low, high, part["n_graphs"]))
-    rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows)))
-    print_table(("collection", "metric", "value", "ci95 low", "ci95 high", "graphs"), rows)
+        row = (name, part["metric"], part["value"], low, high, part["n_graphs"], part.get("floor"))
+        rows.append(row)
+    rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows), None))
+    header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs", "floor")
+    print_table(header, rows)
 
 
 def say(line: str) -> None:

@@ -3,7 +3,7 @@
 import typer
 
 from data.collect.commands import collect
-from data.commands import audit, synthesize
+from data.commands import audit, prepare, synthesize
 from data.fetch.commands import fetch
 from ensembles.commands import blend, predict, rank, run, train
 from features.commands import featurize
@@ -24,6 +24,7 @@ for function in (
     synthesize,
     fetch,
     audit,
+    prepare,
     featurize,
     collect,
     train,

@@ -5,7 +5,9 @@ or a value out of range is refused with the key's dotted name. `--set a.b=value`
 before the check.
 """
 
+import hashlib
 import os
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +19,8 @@ from data.errors import PipelineError, UsageError
 
 ROOT = Path(__file__).resolve().parent
 CONFIGS = ROOT / "configs"
+RAW_DATA = ROOT / "data" / "raw"
+SAMPLE = ROOT / "data" / "sample"
 
 # Where Kaggle mounts the competition's files: today's place, then that of older images.
 KAGGLE_MOUNTS = (
@@ -64,7 +68,9 @@ def _known_keys(model: type[BaseModel], key: str) -> str:
 
 
 def default_data_dir() -> Path:
-    """Return the dataset's folder: PIPELINE_DATA, else Kaggle's mount, else data/raw.
+    """Return the data folder: PIPELINE_DATA, else Kaggle's mount, data/raw, or the sample.
+
+    In data/raw it is the folder itself or the one that `fetch` fills.
 
     Raises:
         PipelineError: none of them exists.
@@ -72,14 +78,33 @@ def default_data_dir() -> Path:
     named = os.environ.get("PIPELINE_DATA")
     if named:
         return Path(named)
-    for mount in (*KAGGLE_MOUNTS, ROOT / "data" / "raw"):
-        if any((mount / tree).is_dir() for tree in ("npz", "npz_all/npz")):
-            return mount
+    for folder in (*KAGGLE_MOUNTS, RAW_DATA, RAW_DATA / "tpugraphs"):
+        if any((folder / tree).is_dir() for tree in ("npz", "npz_all/npz")):
+            return folder
+    if SAMPLE.is_dir():
+        return SAMPLE
     raise PipelineError(
         "no data: pass --data DIR (a folder that holds npz/), or set PIPELINE_DATA; "
-        "`python -m pipeline fetch` gets the dataset, `python -m pipeline synthesize --out "
-        "data/raw/synthetic` makes example data"
+        "`python -m pipeline fetch` downloads the dataset"
     )
+
+
+def default_store_dir(data_dir: Path) -> Path:
+    """Return where the packed graphs of a data folder are kept.
+
+    That is a folder of its own for each data folder, below PIPELINE_STORE, or data/store, or, on
+    Kaggle, whose working folder is small, the system's temporary folder.
+    """
+    place = data_dir.resolve()
+    digest = hashlib.blake2b(str(place).encode(), digest_size=4).hexdigest()
+    named = os.environ.get("PIPELINE_STORE")
+    if named:
+        root = Path(named)
+    elif any(mount.is_dir() for mount in KAGGLE_MOUNTS):
+        root = Path(tempfile.gettempdir()) / "pipeline-store"
+    else:
+        root = ROOT / "data" / "store"
+    return root / f"{place.name or 'root'}-{digest}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

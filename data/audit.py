@@ -8,6 +8,7 @@ import numpy as np
 from data.distinct import distinct_configs, group_means
 from data.errors import PipelineError
 from data.graph import Graph, LayoutGraph
+from data.packing.prepare import Prepared
 from data.read import read_graph
 from data.tree import GraphFile, duplicate_stems
 
@@ -39,12 +40,22 @@ class AuditRow:
     is_labelled: bool = False
 
 
-def audit(files: Sequence[GraphFile], *, progress: Progress | None = None) -> list[AuditRow]:
+def audit(
+    files: Sequence[GraphFile],
+    *,
+    prepared: Sequence[Prepared] | None = None,
+    progress: Progress | None = None,
+) -> list[AuditRow]:
     """Read every file, one in memory at a time; stems used twice in a collection are errors.
+
+    Args:
+        prepared: what became of each file on its way into the store; good files are then read
+            from there, and their rows name the file of the store.
 
     Returns:
         One row per file, in the order given.
     """
+    known = {} if prepared is None else {id(entry.source): entry for entry in prepared}
     twins = {id(second): first for first, second in duplicate_stems(files)}
     rows = []
     for number, file in enumerate(files, start=1):
@@ -56,13 +67,17 @@ def audit(files: Sequence[GraphFile], *, progress: Progress | None = None) -> li
             )
             rows.append(AuditRow(file, error=error))
         else:
-            rows.append(_audit_file(file))
+            entry = known.get(id(file), Prepared(file, file))
+            rows.append(
+                AuditRow(file, error=entry.error) if entry.error else _audit_file(entry.stored)
+            )
         if progress:
             progress("audit", number, len(files))
     return rows
 
 
-def _audit_file(file: GraphFile) -> AuditRow:
+def _audit_file(file: GraphFile | None) -> AuditRow:
+    assert file is not None, "without an error a graph is in the store"
     try:
         graph = read_graph(file)
     except PipelineError as error:

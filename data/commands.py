@@ -13,6 +13,7 @@ from console import (
     Debug,
     Json,
     Seed,
+    StoreDir,
     command,
     data_dir,
     print_json,
@@ -159,5 +160,54 @@ def audit(
                 typer.echo(f"note: {row.file.submission_id}: {note}")
     for row in bad:
         say(f"error: {row.error}")
+    if bad:
+        raise typer.Exit(1)
+
+
+@command
+def prepare(
+    data: DataDir = None,
+    store: StoreDir = None,
+    prune: Annotated[
+        str | None, typer.Option(help="Also prune every layout graph by this rule, and keep that.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Files packed at once. Default: one per core, up to 4")
+    ] = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Pack the files of a data folder into the store, each once; other commands do so on the way.
+
+    Exits with 1 if a file is damaged. Example: python -m pipeline prepare --data DIR
+    """
+    from data.packing.open_tree import prepare_tree
+    from data.packing.prepare import write_columns
+    from data.packing.summary import as_dict, summary
+    from data.tree import find_graphs
+    from features.pruned_store import check_rule, store_pruned
+    from settings import default_store_dir
+
+    if prune is not None:
+        check_rule(prune)
+    folder = data_dir(data)
+    target = store or default_store_dir(folder)
+    files = find_graphs(folder)
+    with progress_bar() as progress:
+        prepared = prepare_tree(files, folder, store=target, workers=workers, progress=progress)
+        good = [entry.stored for entry in prepared if entry.stored is not None]
+        if prune is not None:
+            store_pruned(good, prune, progress=progress)
+    columns = write_columns(target, prepared)
+    if json:
+        print_json({"store": str(target), "files": [as_dict(entry) for entry in prepared]})
+    else:
+        print_table(*summary(prepared))
+        typer.echo(f"store       {target}")
+        typer.echo(f"columns     {columns}")
+    bad = [entry for entry in prepared if entry.error]
+    for entry in bad:
+        say(f"error: {entry.error}")
     if bad:
         raise typer.Exit(1)

@@ -11,10 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.ahead import ahead
 from data.archive import Archive
-from data.graph import N_LAYOUT_VALUES, N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
+from data.graph import (
+    N_LAYOUT_VALUES,
+    N_NODE_FEATURES,
+    N_TILE_VALUES,
+    Graph,
+    LayoutGraph,
+    TileGraph,
+)
 from data.packing.configs import packed
 from data.packing.spool import Spool
+from data.packing.stored_graph import STORE_SUFFIX, read_stored
 from data.packing.vectors import HIGHEST, LOWEST, VECTOR_BYTES, UnknownValueError
 from data.tree import GraphFile, file_from_path
 
@@ -27,20 +36,23 @@ LAYOUT_KEYS = (
     "node_splits",
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
-CONFIG_CHUNK_BYTES = 768 << 10  # small enough for a core's cache
+# Small enough for a core's cache; twice that where chunks pass from one core to another.
+CONFIG_CHUNK_BYTES = 1536 << 10
 NODE_LAYOUT = slice(134, 140)  # the columns of node_feat that hold minor-to-major orders
 
 
-def read_graph(file: GraphFile) -> LayoutGraph | TileGraph:
-    """Read the graph of a file of the official tree.
+def read_graph(file: GraphFile) -> Graph:
+    """Read the graph of a file of the official tree, or of the store.
 
     Raises:
         PipelineError: one line that names the file, the key and what was expected.
     """
+    if file.path.suffix == STORE_SUFFIX:
+        return read_stored(file)
     return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
 
 
-def read_graph_at(path: Path) -> LayoutGraph | TileGraph:
+def read_graph_at(path: Path) -> Graph:
     """Read the graph at `path`, whose collection and split are told by its folders.
 
     Raises:
@@ -56,25 +68,11 @@ def read_layout(file: GraphFile) -> LayoutGraph:
         PipelineError: one line that names the file, the key and what was expected.
     """
     with Archive(file.path) as archive:
-        archive.require(LAYOUT_KEYS)
-        shared = _read_nodes_and_edges(archive)
-        n_nodes = len(shared["node_opcode"])
-        runtime_ns = _read_runtime(archive)
-        config_ids = archive.array("node_config_ids", dtype=np.int64, shape=(None,))
-        _check_config_ids(archive, config_ids, n_nodes)
-        splits = archive.array("node_splits", dtype=np.int64, shape=(1, None))
-        _check_splits(archive, splits, n_nodes)
-        with Spool(len(config_ids)) as spool:
-            spool_configs(archive, len(runtime_ns), spool)
+        arrays = layout_arrays(archive)
+        with Spool(len(arrays["node_config_ids"])) as spool:
+            spool_configs(archive, len(arrays["runtime_ns"]), spool)
             configs = packed(spool)
-    return LayoutGraph(
-        file=file,
-        **shared,
-        runtime_ns=runtime_ns,
-        configs=configs,
-        node_config_ids=config_ids,
-        node_splits=splits,
-    )
+    return LayoutGraph(file=file, configs=configs, **arrays)
 
 
 def read_tile(file: GraphFile) -> TileGraph:
@@ -84,30 +82,46 @@ def read_tile(file: GraphFile) -> TileGraph:
         PipelineError: one line that names the file, the key and what was expected.
     """
     with Archive(file.path) as archive:
-        archive.require(TILE_KEYS)
-        shared = _read_nodes_and_edges(archive)
-        runtime_ns = _read_runtime(archive)
-        n_configs = len(runtime_ns)
-        config_feat = archive.array(
-            "config_feat", dtype=np.float32, shape=(n_configs, N_TILE_VALUES)
-        )
-        _check_finite(archive, "config_feat", config_feat)
-        normalizers = archive.array(
-            "config_runtime_normalizers", dtype=np.int64, shape=(n_configs,)
-        )
-        if (normalizers <= 0).any():
-            row = int(np.argmax(normalizers <= 0))
-            archive.fail(
-                "config_runtime_normalizers",
-                f"row {row} is {normalizers[row]}; expected a runtime above 0",
-            )
-    return TileGraph(
-        file=file,
-        **shared,
-        runtime_ns=runtime_ns,
-        config_feat=config_feat,
-        runtime_normalizers=normalizers,
-    )
+        return TileGraph(file=file, **tile_arrays(archive))
+
+
+def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
+    """Read and check all of a layout graph but its configs, as the fields of LayoutGraph.
+
+    Raises:
+        PipelineError: names the key and what was expected; a missing key comes first.
+    """
+    archive.require(LAYOUT_KEYS)
+    shared = _read_nodes_and_edges(archive)
+    n_nodes = len(shared["node_opcode"])
+    runtime_ns = _read_runtime(archive)
+    config_ids = archive.array("node_config_ids", dtype=np.int64, shape=(None,))
+    _check_config_ids(archive, config_ids, n_nodes)
+    splits = archive.array("node_splits", dtype=np.int64, shape=(1, None))
+    _check_splits(archive, splits, n_nodes)
+    found = {"runtime_ns": runtime_ns, "node_config_ids": config_ids, "node_splits": splits}
+    return shared | found
+
+
+def tile_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
+    """Read and check a tile kernel, as the fields of TileGraph.
+
+    Raises:
+        PipelineError: names the key and what was expected; a missing key comes first.
+    """
+    archive.require(TILE_KEYS)
+    shared = _read_nodes_and_edges(archive)
+    runtime_ns = _read_runtime(archive)
+    n_configs = len(runtime_ns)
+    config_feat = archive.array("config_feat", dtype=np.float32, shape=(n_configs, N_TILE_VALUES))
+    _check_finite(archive, "config_feat", config_feat)
+    key = "config_runtime_normalizers"
+    normalizers = archive.array(key, dtype=np.int64, shape=(n_configs,))
+    if (normalizers <= 0).any():
+        row = int(np.argmax(normalizers <= 0))
+        archive.fail(key, f"row {row} is {normalizers[row]}; expected a runtime above 0")
+    found = {"runtime_ns": runtime_ns, "config_feat": config_feat}
+    return shared | found | {"runtime_normalizers": normalizers}
 
 
 def _read_nodes_and_edges(archive: Archive) -> dict[str, NDArray[Any]]:
@@ -145,8 +159,11 @@ def _read_runtime(archive: Archive) -> NDArray[np.int64]:
     return runtime_ns
 
 
-def spool_configs(archive: Archive, n_configs: int, spool: Spool) -> None:
+def spool_configs(archive: Archive, n_configs: int, spool: Spool, *, overlap: bool = True) -> None:
     """Stream node_config_feat (c, k, 18) into a spool, checking every value.
+
+    Args:
+        overlap: inflate the next chunk while one is packed, on a second core.
 
     Raises:
         PipelineError: damaged, of another shape, or a value that is no layout value.
@@ -154,9 +171,9 @@ def spool_configs(archive: Archive, n_configs: int, spool: Spool) -> None:
     key = "node_config_feat"
     shape = (n_configs, spool.n_configurable, N_LAYOUT_VALUES)
     n_vectors = 0
-    for content in archive.row_bytes(
-        key, dtype=np.float32, shape=shape, chunk_bytes=CONFIG_CHUNK_BYTES
-    ):
+    chunk_bytes = CONFIG_CHUNK_BYTES * (2 if overlap else 1)
+    inflated = archive.row_bytes(key, dtype=np.float32, shape=shape, chunk_bytes=chunk_bytes)
+    for content in ahead(inflated) if overlap else inflated:
         try:
             spool.add(content)
         except UnknownValueError as unknown:

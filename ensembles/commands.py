@@ -13,6 +13,7 @@ from console import (
     RecipeName,
     Resume,
     Seed,
+    StoreDir,
     command,
     data_dir,
     print_json,
@@ -33,6 +34,7 @@ def run(
     overrides: Overrides = None,
     resume: Resume = False,
     skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
+    store: StoreDir = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -52,6 +54,7 @@ def run(
             chosen,
             resume=resume,
             skip_bad=skip_bad,
+            store=store,
             progress=progress,
             say=say,
         )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from data.atomic import write_text
 from data.audit import AuditRow
-from data.tree import COLLECTIONS, Collection, missing_parts
-from ensembles.members import Member, members_of
+from data.tree import COLLECTIONS, Collection, collection_named, missing_parts
+from ensembles.members import members_of
 from ensembles.ranking import scores_path, submission_rows
 from models.predict import read_scores
 from settings import ROOT
@@ -31,16 +31,20 @@ REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", 
 def build_report(state: "RunState", data_dir: Path, bad: Sequence[AuditRow]) -> dict[str, Any]:
     """Score the valid split's submission and say what the run did.
 
-    Beside the contract's keys: `models` (which members rank each collection, and any fallback),
-    `left_out` (graphs that were not judged, and why), `left_out_of_training`, `missing_parts` (of
-    the dataset), `bad_files` (skipped on request) and `seconds` per stage.
+    Beside the contract's keys: `floor` of each collection (what a count of copied bytes, or of
+    steps, reaches without training), `models` (which members rank each collection, and any
+    fallback), `left_out` (graphs that were not judged, and why), `left_out_of_training`,
+    `missing_parts` (of the dataset), `bad_files` (skipped on request) and `seconds` per stage.
     """
     valid = state.out / "submission-valid.csv"
     files = [file for file in state.files if file.split == "valid"]
     labels = {file.submission_id: read_labels_of(file) for file in files}
     rankings = read_submission(valid) if files else {}
+    scored = score_submission(rankings, labels)
+    for name, part in scored["collections"].items():
+        part["floor"] = _value_of(state, collection_named(name), "floor", labels)
     return {
-        **score_submission(rankings, labels),
+        **scored,
         "recipe": state.recipe.name,
         "seeds": list(state.recipe.seeds),
         "models": _models(state, labels),
@@ -75,7 +79,7 @@ def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
         models[collection.name] = {
             "members": [member.name for member in members],
             "member_values": {
-                member.name: _member_value(state, collection, member, labels) for member in members
+                member.name: _value_of(state, collection, member.name, labels) for member in members
             },
             "fallback_from": None if own else fallback,
             "reason": source.reason,
@@ -83,11 +87,11 @@ def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
     return models
 
 
-def _member_value(
-    state: "RunState", collection: Collection, member: Member, labels: Mapping[str, Labels]
+def _value_of(
+    state: "RunState", collection: Collection, scorer: str, labels: Mapping[str, Labels]
 ) -> float | None:
-    """Return what a member would have had on the valid split without the others."""
-    path = scores_path(state.out, collection, member.name, "valid")
+    """Return what a member, or the floor, would have had on the valid split by itself."""
+    path = scores_path(state.out, collection, scorer, "valid")
     if not path.exists():
         return None
     rankings = dict(submission_rows([(collection, read_scores(path))]))

@@ -17,12 +17,14 @@ import polars as pl
 from data.audit import AuditRow, audit
 from data.errors import PipelineError
 from data.fingerprint import fingerprint
+from data.packing.open_tree import prepare_tree
 from data.tree import COLLECTIONS, Collection, GraphFile, find_graphs
 from ensembles.blend import blend, member_weights
 from ensembles.members import Member, members_of
 from ensembles.ranking import scores_path, submission_rows
 from ensembles.report import build_report, write_report
 from ensembles.sources import Source, choose_source
+from models.heuristics import FLOORS
 from models.jobs import Progress, TrainJob
 from models.predict import cached_scores, predict
 from models.recipe import Recipe
@@ -83,6 +85,7 @@ def run(
     *,
     resume: bool,
     skip_bad: bool = False,
+    store: Path | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> RunResult:
@@ -93,6 +96,7 @@ def run(
         out: the run's folder.
         recipe: what to do.
         resume: go on with a folder that was begun with the same recipe and data.
+        store: where packed graphs are kept; None for the default place.
         skip_bad: leave damaged files out, named in the report, instead of stopping.
         progress: told how far a stage is.
         say: told, in words, what was left out and which fallbacks were taken.
@@ -102,16 +106,18 @@ def run(
         PipelineError: damaged files, no usable data, a full disk.
     """
     files = find_graphs(data_dir)
-    rows = audit(files, progress=progress)
+    prepared = prepare_tree(files, data_dir, store=store, progress=progress)
+    rows = audit(files, prepared=prepared, progress=progress)
     bad = [row for row in rows if row.error]
     if bad and not skip_bad:
         raise PipelineError(_name_bad(bad))
     good = [row.file for row in rows if not row.error]
+    sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
     if not good:
         raise PipelineError(f"{data_dir}: no good file is left; see `audit`")
     for row in bad:
         say(f"left out: {row.error}")
-    config = {"data": fingerprint(good), "recipe": recipe.model_dump(mode="json")}
+    config = {"data": fingerprint(sources), "recipe": recipe.model_dump(mode="json")}
     begin(out, config, resume=resume)
     with alone_in(out):
         return _run_in(RunState(recipe, out, good, progress), data_dir, rows, say)
@@ -195,7 +201,15 @@ def _predict_and_blend(state: RunState) -> dict[str, list[tuple[Collection, pl.D
                 with state.stage(f"predict {collection.name}"):
                     scores = _scores(state, collection, members, files)
                 blended[split].append((collection, scores))
+                if split == "valid":
+                    _score_floor(state, collection, files)
     return blended
+
+
+def _score_floor(state: RunState, collection: Collection, files: Sequence[GraphFile]) -> None:
+    """Score the valid split without training, so that the report has a floor to compare with."""
+    floor = partial(predict, FLOORS[collection.kind], files)
+    cached_scores(scores_path(state.out, collection, "floor", "valid"), floor)
 
 
 def _scores(

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from data.errors import PipelineError, UsageError
-from data.tree import SPLITS, Collection, collection_named, find_graphs
+from data.packing.open_tree import stored_graphs
+from data.tree import SPLITS, Collection, collection_named
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.ensemble import load_ensemble
 from ensembles.ranking import submission_rows
@@ -42,7 +43,7 @@ def train_collection(
     names = recipe.models_of(collection.kind)
     if model is not None and model not in names:
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
-    files = find_graphs(data_dir, collections=(collection,), splits=("train",))
+    files = stored_graphs(data_dir, collections=(collection,), splits=("train",), progress=progress)
     usable, unusable = split_usable(files)
     for item in unusable:
         say(f"left out of training: {item.file.submission_id}: {item.reason}")
@@ -87,7 +88,7 @@ def predict_split(
     target = wanted or ensemble.collection
     if target.kind != ensemble.collection.kind:
         raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
-    files = find_graphs(data_dir, collections=(target,), splits=(split,))
+    files = stored_graphs(data_dir, collections=(target,), splits=(split,), progress=progress)
     path = out or scores_file(run, split)
     write_scores(path, ensemble.predict(files, progress=progress))
     return path, len(files)

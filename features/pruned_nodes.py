@@ -8,6 +8,7 @@ from scipy import sparse
 
 from data.graph import LayoutGraph
 from features.padding import minor_to_major
+from features.pruned_store import read_pruned
 from features.pruning import PrunedGraph, prune
 
 UNKNOWN_OPCODE = 0
@@ -33,8 +34,13 @@ class PrunedNodes:
 
 
 def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> tuple[PrunedGraph, PrunedNodes]:
-    """Prune a graph by the rule called `rule`, see features.pruning, and gather its nodes."""
-    pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
+    """Prune a graph by the rule called `rule`, see features.pruning, and gather its nodes.
+
+    What `prepare --prune` left in the store is read from there.
+    """
+    pruned = read_pruned(graph, rule)
+    if pruned is None:
+        pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
     return pruned, pruned_nodes(graph, pruned)
 
 

@@ -1,6 +1,7 @@
-"""Rankings without training, for data that nothing can be learned from.
+"""Rankings without training.
 
-They are the fallback of last resort, named in the report wherever they are used.
+They are the fallback of last resort for data that nothing can be learned from, named in the report
+wherever they are used; and the floor that every model's figure is shown beside.
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,18 @@ class FewestCopies:
 
 
 @dataclass(frozen=True)
+class FewestCopiedBytes:
+    """Layouts: fewest bytes copied along edges is fastest."""
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of a layout graph; (c,) float32, lower = faster."""
+        assert isinstance(graph, LayoutGraph)
+        first, group = distinct_configs(graph)
+        column = LAYOUT_STATISTICS.index("copied_bytes_share")
+        return graph_statistics(graph, first)[group, column]
+
+
+@dataclass(frozen=True)
 class FewestSteps:
     """Tiles: fewest steps over the output is fastest; among equals, the largest kernel tile."""
 
@@ -43,5 +56,9 @@ class FewestSteps:
 
 HEURISTICS: dict[str, FewestCopies | FewestSteps] = {
     "layout": FewestCopies(),
+    "tile": FewestSteps(),
+}
+FLOORS: dict[str, FewestCopiedBytes | FewestSteps] = {
+    "layout": FewestCopiedBytes(),
     "tile": FewestSteps(),
 }

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from data.atomic import write_text
 from data.errors import PipelineError, UsageError
 from data.fingerprint import fingerprint
-from data.tree import GraphFile, collection_named, find_graphs
+from data.packing.open_tree import stored_graphs
+from data.tree import GraphFile, collection_named
 from models.folds import grouped_folds
 from models.jobs import Progress
 from models.recipe import Recipe
@@ -157,7 +158,7 @@ def _ask(
     """Read the recipe and the train split, and cut the folds."""
     recipe = Recipe.from_table(recipe_table, source="recipe")
     collection = collection_named(space.study.collection)
-    files = find_graphs(data_dir, collections=(collection,), splits=("train",))
+    files = stored_graphs(data_dir, collections=(collection,), splits=("train",), progress=progress)
     usable, unusable = split_usable(files)
     for graph in unusable:
         say(f"left out: {graph.file.name}: {graph.reason}")

@@ -7,6 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.archive import Archive
+from data.graph import TileGraph
+from data.packing.stored_graph import STORE_SUFFIX
+from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 
 
@@ -49,11 +52,15 @@ def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
 
 
 def read_labels_of(file: GraphFile) -> Labels:
-    """Read one graph's labels.
+    """Read one graph's labels, from its npz file or from the store.
 
     Raises:
         PipelineError: damaged, no configs, or a runtime or normalizer that is not positive.
     """
+    if file.path.suffix == STORE_SUFFIX:
+        graph = read_graph(file)
+        normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
+        return Labels(graph.runtime_ns, normalizers)
     with Archive(file.path) as archive:
         runtime_ns = archive.array("config_runtime", dtype=np.int64, shape=(None,))
         if not len(runtime_ns):

@@ -72,6 +72,7 @@ def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
         "value": _number(part["value"]),
         "interval": "" if interval is None else f"{_number(interval[0])} to {_number(interval[1])}",
         "n_graphs": part["n_graphs"],
+        "floor": None if part.get("floor") is None else _number(part["floor"]),
         "errors": [
             (f"top-{k} error", f"{part[key]:.1%}")
             for k in (1, 5, 10)

@@ -1,5 +1,7 @@
 """Data that many tests read: one small synthetic tree, written once."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,18 @@ from data.graph import LayoutGraph, TileGraph
 from data.read import read_layout, read_tile
 from data.synthetic import PLANS, synthesize
 from data.tree import collection_named, find_graphs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def store_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep packed graphs out of the project's own store, in child processes too."""
+    before = os.environ.get("PIPELINE_STORE")
+    os.environ["PIPELINE_STORE"] = str(tmp_path_factory.mktemp("store"))
+    yield
+    if before is None:
+        del os.environ["PIPELINE_STORE"]
+    else:
+        os.environ["PIPELINE_STORE"] = before
 
 
 @pytest.fixture(scope="session")

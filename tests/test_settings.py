@@ -164,17 +164,23 @@ def test_a_file_that_is_not_toml_is_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_data_folder_is_the_named_one_else_a_mount_else_none(
+def test_the_data_folder_is_the_named_one_else_a_mount_else_a_download_else_the_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = (tmp_path / "new", tmp_path / "old")
     monkeypatch.setattr(settings, "KAGGLE_MOUNTS", mounts)
-    monkeypatch.setattr(settings, "ROOT", tmp_path / "repository")
+    raw, sample = tmp_path / "raw", tmp_path / "sample"
+    monkeypatch.setattr(settings, "RAW_DATA", raw)
+    monkeypatch.setattr(settings, "SAMPLE", sample)
     monkeypatch.delenv("PIPELINE_DATA", raising=False)
     with pytest.raises(PipelineError, match="--data DIR"):
         default_data_dir()
-    (tmp_path / "repository" / "data" / "raw" / "npz").mkdir(parents=True)
-    assert default_data_dir() == tmp_path / "repository" / "data" / "raw"
+    sample.mkdir()
+    assert default_data_dir() == sample
+    (raw / "tpugraphs" / "npz").mkdir(parents=True)
+    assert default_data_dir() == raw / "tpugraphs"
+    (raw / "npz").mkdir()
+    assert default_data_dir() == raw
     (mounts[1] / "npz").mkdir(parents=True)
     assert default_data_dir() == mounts[1]
     (mounts[0] / "npz_all" / "npz").mkdir(parents=True)

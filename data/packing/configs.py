@@ -57,12 +57,8 @@ class PackedConfigs:
 def packed(spool: Spool) -> PackedConfigs:
     """Return what a spool holds, in memory."""
     alphabets = spool.alphabets()
-    parts = list(spool.indices(alphabets))
-    return PackedConfigs(
-        alphabets,
-        np.concatenate([indices for indices, _ in parts]),
-        np.concatenate([hashes for _, hashes in parts]),
-    )
+    indices = np.concatenate(list(spool.indices(alphabets)))
+    return PackedConfigs(alphabets, indices, spool.hashes(alphabets))
 
 
 def pack_values(values: NDArray[np.int8]) -> PackedConfigs:

@@ -43,14 +43,6 @@ class Alphabets:
         """Return the narrowest type that holds every index."""
         return np.min_scalar_type(int(self.sizes.max(initial=1)) - 1)
 
-    def hashes(self) -> NDArray[np.uint64]:
-        """Return (m, a) uint64 what an index of a column adds to the hash of a config."""
-        added = np.zeros(self.vectors.shape, np.uint64)
-        codes = self.codes[self.vectors]
-        for node, column in enumerate(self.column_of.tolist()):
-            added[column] += vector_hashes(np.array([node]), codes[column])
-        return added
-
 
 @dataclass
 class _Segment:
@@ -77,6 +69,7 @@ class Spool:
     _table: VectorTable = field(default_factory=VectorTable)
     _comparison: Comparison = field(default_factory=Comparison)
     _segments: list[_Segment] = field(default_factory=list)
+    _indices: list[NDArray[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._columns = TiedColumns.all_of(self.n_configurable)
@@ -119,7 +112,7 @@ class Spool:
             last = _Segment(self._columns, 0, dtype)
             self._segments.append(last)
         last.n_rows += len(ids)
-        self._file.write(ids.astype(dtype).tobytes())
+        self._file.write(np.ascontiguousarray(ids, dtype).data)
 
     def alphabets(self) -> Alphabets:
         """Return the distinct vectors of the graph and of each column."""
@@ -138,21 +131,38 @@ class Spool:
 
     def indices(
         self, alphabets: Alphabets, *, chunk_bytes: int = 1 << 20
-    ) -> Iterator[tuple[NDArray[Any], NDArray[np.uint64]]]:
-        """Yield some configs at a time: indices (r, m), and the configs' content hashes (r,)."""
+    ) -> Iterator[NDArray[Any]]:
+        """Yield the indices (r, m) of some configs at a time, in order."""
+        if self._indices:
+            yield from self._indices
+            return
         codes = self._table.codes
-        n_columns, n_letters = alphabets.vectors.shape
-        letters = np.zeros((n_columns, len(codes)), alphabets.index_dtype)
+        letters = np.zeros((len(alphabets.sizes), len(codes)), alphabets.index_dtype)
         old_ids = np.argsort(codes)  # position among the sorted codes -> id of the first pass
-        columns = np.arange(n_columns)
-        for index in range(n_letters):
+        for index in range(alphabets.vectors.shape[1]):
             used = np.flatnonzero(alphabets.sizes > index)
             letters[used, old_ids[alphabets.vectors[used, index]]] = index
-        hashes = alphabets.hashes()
+        starts = np.arange(len(letters)) * len(codes)
+        n_configs = sum(segment.n_rows for segment in self._segments)
+        is_small = n_configs * len(letters) * letters.itemsize <= IN_MEMORY_BYTES
         for ids in self._rows(chunk_bytes):
-            found = letters.reshape(-1).take(ids + columns * len(codes), mode="clip")
-            added = hashes.reshape(-1).take(found + columns * n_letters, mode="clip")
-            yield found, added.sum(axis=1, dtype=np.uint64)
+            indices = letters.reshape(-1).take(ids + starts, mode="clip")
+            if is_small:  # the next caller need not wait again
+                self._indices.append(indices)
+            yield indices
+
+    def hashes(self, alphabets: Alphabets, *, chunk_bytes: int = 1 << 20) -> NDArray[np.uint64]:
+        """Return the (c,) content hashes of all configs."""
+        added = np.zeros(alphabets.vectors.shape, np.uint64)  # by column and index
+        for node, column in enumerate(alphabets.column_of.tolist()):
+            codes = alphabets.codes[alphabets.vectors[column]]
+            added[column] += vector_hashes(np.array([node]), codes)
+        starts = np.arange(len(added)) * alphabets.vectors.shape[1]
+        parts = [
+            added.reshape(-1).take(indices + starts, mode="clip").sum(axis=1, dtype=np.uint64)
+            for indices in self.indices(alphabets, chunk_bytes=chunk_bytes)
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
     def _rows(self, chunk_bytes: int) -> Iterator[NDArray[np.int64]]:
         """Yield the ids (r, m) of all rows, by the columns that are distinct in the end."""

@@ -19,7 +19,8 @@ SLOT_MASK = np.int32((1 << SLOT_BITS) - 1)
 MAX_WEIGHT = 46_000
 # Added to a whole number of at most 22 bits, it leaves that number in the lowest bits (Knuth).
 WHOLE = np.float32(1.5 * 2**23)
-TRIES = 8  # of weights, when too many vectors share a slot
+TRIES = 64  # of weights, when too many vectors share a slot
+TRIES_PAY = 3.0  # vectors that share a slot by chance; with fewer, 64 draws hold one without any
 POWERS = N_SYMBOLS ** np.arange(N_VALUES, dtype=np.int64)
 
 Vectors = NDArray[np.float32]
@@ -113,15 +114,30 @@ class VectorTable:
         self._codes = np.concatenate([self._codes, codes])
         self._vectors = decoded(self._codes).astype(np.float32)
         slots = self._slots(self._vectors)
-        n_shared = len(slots) - len(np.unique(slots))
-        if n_shared > len(slots) ** 2 / 2 ** (SLOT_BITS + 1):  # more than chance would have it
-            self._weights = max((self._draw_weights() for _ in range(TRIES)), key=self._n_slots)
+        if len(slots) - len(np.unique(slots)) > self._most_shared():
+            self._weights = self._better_weights()
             slots = self._slots(self._vectors)
         self._ids_by_slot[slots[::-1]] = np.arange(len(slots))[::-1]
 
-    def _n_slots(self, weights: NDArray[np.float32]) -> int:
-        """Return how many slots the vectors seen so far would take."""
-        return len(np.unique(_slots_by(weights, self._vectors)))
+    def _most_shared(self) -> float:
+        """Return how many vectors may find their slot taken.
+
+        A few thousand can each have one of their own, with luck; among more some always share.
+        """
+        by_chance = len(self._codes) ** 2 / 2 ** (SLOT_BITS + 1)
+        return 0 if by_chance < TRIES_PAY else 1.5 * by_chance
+
+    def _better_weights(self) -> NDArray[np.float32]:
+        """Draw weights until few vectors share a slot; return the best that were drawn."""
+        best, most = self._weights, 0
+        for _ in range(TRIES):
+            weights = self._draw_weights()
+            n_slots = len(np.unique(_slots_by(weights, self._vectors)))
+            if n_slots > most:
+                best, most = weights, n_slots
+            if len(self._vectors) - most <= self._most_shared():
+                break
+        return best
 
     def _slots(self, vectors: Vectors) -> NDArray[np.int64]:
         return _slots_by(self._weights, vectors)
