@@ -23,7 +23,7 @@ from data.graph import (
 )
 from data.packing.configs import packed
 from data.packing.spool import Spool
-from data.packing.stored_graph import STORE_SUFFIX, read_stored
+from data.packing.stored_graph import is_stored, read_stored_layout, read_stored_tile
 from data.packing.vectors import HIGHEST, LOWEST, VECTOR_BYTES, UnknownValueError
 from data.tree import GraphFile, file_from_path
 
@@ -47,8 +47,6 @@ def read_graph(file: GraphFile) -> Graph:
     Raises:
         PipelineError: one line that names the file, the key and what was expected.
     """
-    if file.path.suffix == STORE_SUFFIX:
-        return read_stored(file)
     return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
 
 
@@ -62,11 +60,13 @@ def read_graph_at(path: Path) -> Graph:
 
 
 def read_layout(file: GraphFile) -> LayoutGraph:
-    """Read a layout graph.
+    """Read a layout graph, from its npz file or from the store.
 
     Raises:
         PipelineError: one line that names the file, the key and what was expected.
     """
+    if is_stored(file):
+        return read_stored_layout(file)
     with Archive(file.path) as archive:
         arrays = layout_arrays(archive)
         with Spool(len(arrays["node_config_ids"])) as spool:
@@ -76,11 +76,13 @@ def read_layout(file: GraphFile) -> LayoutGraph:
 
 
 def read_tile(file: GraphFile) -> TileGraph:
-    """Read a tile kernel.
+    """Read a tile kernel, from its npz file or from the store.
 
     Raises:
         PipelineError: one line that names the file, the key and what was expected.
     """
+    if is_stored(file):
+        return read_stored_tile(file)
     with Archive(file.path) as archive:
         return TileGraph(file=file, **tile_arrays(archive))
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from data.archive import Archive
 from data.graph import TileGraph
-from data.packing.stored_graph import STORE_SUFFIX
+from data.packing.stored_graph import is_stored
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 
@@ -57,7 +57,7 @@ def read_labels_of(file: GraphFile) -> Labels:
     Raises:
         PipelineError: damaged, no configs, or a runtime or normalizer that is not positive.
     """
-    if file.path.suffix == STORE_SUFFIX:
+    if is_stored(file):
         graph = read_graph(file)
         normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
         return Labels(graph.runtime_ns, normalizers)

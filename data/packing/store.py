@@ -9,7 +9,7 @@ from pathlib import Path
 from data.archive import Archive
 from data.distinct import runtime_groups, tile_hashes
 from data.errors import PipelineError
-from data.fingerprint import fingerprint
+from data.fingerprint import source_digest
 from data.packing.spool import Spool
 from data.packing.stored_graph import (
     STORE_SUFFIX,
@@ -42,7 +42,7 @@ def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
         facts = read_facts(stored.path)
     except PipelineError:
         return False
-    return facts.get("version") == VERSION and facts.get("source") == fingerprint([source])
+    return facts.get("version") == VERSION and facts.get("source") == source_digest(source)
 
 
 def store_graph(source: GraphFile, stored: GraphFile, *, overlap: bool = True) -> None:
@@ -56,7 +56,7 @@ def store_graph(source: GraphFile, stored: GraphFile, *, overlap: bool = True) -
     Raises:
         PipelineError: the source is damaged (names file and key), or the disk is full.
     """
-    facts = {"version": VERSION, "source": fingerprint([source]), "id": source.submission_id}
+    facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
     if source.collection.kind == "layout":
         _store_layout(source, stored.path, facts, overlap=overlap)
     else:

@@ -4,7 +4,7 @@ n nodes, e edges, c configs of k configurable nodes in m columns, u distinct lay
 distinct configs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from data.distinct import RuntimeGroups
 from data.errors import PipelineError
-from data.graph import Graph, LayoutGraph, TileGraph
+from data.graph import LayoutGraph, TileGraph
 from data.packing.configs import PackedConfigs
 from data.packing.spool import Alphabets
-from data.packing.tensor_file import TensorFile, open_tensors
+from data.packing.tensor_file import open_tensors
 from data.tree import GraphFile
 
 STORE_SUFFIX = ".safetensors"
@@ -23,26 +23,22 @@ VERSION = "1"  # of what the files hold; another one makes them anew
 SHARED = ("node_feat", "node_opcode", "edge_index", "runtime_ns")
 LAYOUT = (*SHARED, "node_config_ids", "node_splits")
 TILE = (*SHARED, "config_feat", "runtime_normalizers")
+ALPHABET = ("vector_codes", "column_of", "column_vectors", "column_sizes")
+LAYOUT_TENSORS = (*LAYOUT, *ALPHABET, "config_indices", "config_hashes")
 
 
-def read_stored(file: GraphFile) -> Graph:
-    """Read a graph of the store; its arrays are views of the mapped file, and read-only.
+def is_stored(file: GraphFile) -> bool:
+    """Tell whether a file is one of the store."""
+    return file.path.suffix == STORE_SUFFIX
+
+
+def read_stored_layout(file: GraphFile) -> LayoutGraph:
+    """Read a layout graph of the store; its arrays are views of the mapped file, and read-only.
 
     Raises:
         PipelineError: the file is damaged, or was written by another version.
     """
-    opened = open_tensors(file.path)
-    if opened.facts.get("version") != VERSION:
-        given = opened.facts.get("version")
-        raise PipelineError(f"{file.path}: is of store version {given}; expected {VERSION}")
-    try:
-        return _layout(file, opened) if file.collection.kind == "layout" else _tile(file, opened)
-    except KeyError as error:
-        raise PipelineError(f"{file.path}: damaged: tensor {error} is missing") from error
-
-
-def _layout(file: GraphFile, opened: TensorFile) -> LayoutGraph:
-    tensors = opened.tensors
+    tensors = _opened(file, LAYOUT_TENSORS)
     alphabets = Alphabets(
         codes=tensors["vector_codes"],
         column_of=tensors["column_of"],
@@ -53,18 +49,31 @@ def _layout(file: GraphFile, opened: TensorFile) -> LayoutGraph:
     return LayoutGraph(file=file, configs=configs, **{name: tensors[name] for name in LAYOUT})
 
 
-def _tile(file: GraphFile, opened: TensorFile) -> TileGraph:
-    return TileGraph(file=file, **{name: opened.tensors[name] for name in TILE})
+def read_stored_tile(file: GraphFile) -> TileGraph:
+    """Read a kernel of the store; its arrays are views of the mapped file, and read-only.
+
+    Raises:
+        PipelineError: the file is damaged, or was written by another version.
+    """
+    tensors = _opened(file, TILE)
+    return TileGraph(file=file, **{name: tensors[name] for name in TILE})
+
+
+def _opened(file: GraphFile, needed: Iterable[str]) -> Mapping[str, NDArray[Any]]:
+    opened = open_tensors(file.path)
+    version = opened.facts.get("version")
+    if version != VERSION:
+        raise PipelineError(f"{file.path}: is of store version {version}; expected {VERSION}")
+    for name in needed:
+        if name not in opened.tensors:
+            raise PipelineError(f"{file.path}: damaged: tensor '{name}' is missing")
+    return opened.tensors
 
 
 def alphabet_tensors(alphabets: Alphabets) -> dict[str, NDArray[Any]]:
     """Return what says how config indices are to be read."""
-    return {
-        "vector_codes": alphabets.codes,
-        "column_of": alphabets.column_of,
-        "column_vectors": alphabets.vectors,
-        "column_sizes": alphabets.sizes,
-    }
+    parts = (alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes)
+    return dict(zip(ALPHABET, parts, strict=True))
 
 
 def group_tensors(groups: RuntimeGroups) -> dict[str, NDArray[Any]]:
