@@ -104,7 +104,8 @@ def print_scores(report: Mapping[str, Any]) -> None:
         rows.append(row)
     rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows), None))
     header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs", "floor")
-    print_table(header, rows)
+    n_columns = len(header) if any(row[-1] is not None for row in rows) else len(header) - 1
+    print_table(header[:n_columns], [row[:n_columns] for row in rows])
 
 
 def say(line: str) -> None:
