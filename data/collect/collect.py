@@ -16,6 +16,7 @@ from data.collect.journal import Journal, open_journal
 from data.collect.manifest import add_environment, edit_manifest, is_done, read_manifest
 from data.collect.measure import Figures, clock_for, figures
 from data.collect.rounds import (
+    IsOver,
     Measured,
     Progress,
     Visitor,
@@ -66,7 +67,7 @@ def collect_graph(
     out: Path,
     *,
     again: bool = False,
-    deadline: float | None = None,
+    is_over: IsOver = lambda: False,
     core: int | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Outcome:
@@ -78,16 +79,16 @@ def collect_graph(
     Args:
         again: measure up to 30 of its distinct configs once more, in a process of their own, and
             note the Kendall tau between the two measurements.
-        deadline: `time.monotonic()` after which nothing new is begun.
+        is_over: asked before each visit, so that a collection can be stopped.
         core: to measure on; None for the idlest.
 
     Raises:
-        OutOfTime: the deadline has passed; the same call goes on.
+        OutOfTime: `is_over` said so; the same call goes on.
         UsageError: it is there already, measured with other options.
         ProgramFailed: the program cannot be opened, or none of its configs runs.
         PipelineError: the disk is full, or a file of `out` is damaged.
     """
-    effort = _Effort(deadline, core, progress)
+    effort = _Effort(is_over, core, progress)
     if not is_done(read_manifest(out), job):
         _measure_and_write(job, out, effort)
     manifest = read_manifest(out)
@@ -106,7 +107,7 @@ def collect_graph(
 class _Effort:
     """How a graph is measured, as far as the figures do not depend on it."""
 
-    deadline: float | None
+    is_over: IsOver
     core: int | None
     progress: Progress
 
@@ -123,7 +124,7 @@ def _measure_and_write(job: Job, out: Path, effort: _Effort) -> None:
             journal,
             what=job.program,
             total=job.n_configs * (job.n_rounds + 1),
-            deadline=effort.deadline,
+            is_over=effort.is_over,
             progress=effort.progress,
         )
         rng = generator(job.seed, "search", job.search, job.program)
@@ -233,7 +234,7 @@ def _measure_again(job: Job, out: Path, effort: _Effort) -> tuple[int, float]:
             second,
             what=f"{job.program} again",
             total=len(picked) * job.n_rounds,
-            deadline=effort.deadline,
+            is_over=effort.is_over,
             progress=effort.progress,
         )
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)

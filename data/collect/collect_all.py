@@ -1,5 +1,6 @@
 """Measure several graphs into one tree, on one core or on several at once."""
 
+import math
 import os
 import threading
 import time
@@ -44,14 +45,14 @@ def collect_jobs(
         PipelineError: no graph can be opened, or the disk is full.
     """
     cores = _cores(workers)
-    deadline = None if budget_s is None else time.monotonic() + budget_s
-    crew = _Crew(iter(enumerate(jobs)), len(jobs), say)
+    deadline = math.inf if budget_s is None else time.monotonic() + budget_s
+    crew = _Crew(iter(enumerate(jobs)), len(jobs), deadline, say)
 
     def work(core: int | None) -> None:
         for number, job in crew.jobs():
             try:
                 outcome = collect_graph(
-                    job, out, again=again, deadline=deadline, core=core, progress=progress
+                    job, out, again=again, is_over=crew.is_over, core=core, progress=progress
                 )
             except OutOfTime:
                 return
@@ -69,7 +70,7 @@ def collect_jobs(
         try:
             wait(running, return_when=FIRST_EXCEPTION)
         finally:
-            crew.stop()  # after a failure or Ctrl-C the others end with the graph in hand
+            crew.stop()  # after a failure or Ctrl-C the others end with the visit in hand
         for future in running:
             future.result()
     return [crew.outcomes[number] for number in sorted(crew.outcomes)]
@@ -81,25 +82,29 @@ class _Crew:
 
     _left: Iterator[tuple[int, Job]]
     _n_jobs: int
+    _deadline: float
     _say: Callable[[str], None]
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     _n_failed: int = 0
-    _stopped: bool = False
+    _stopped: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def jobs(self) -> Iterator[tuple[int, Job]]:
         """Yield jobs that no other worker has taken, until there is none."""
-        while True:
+        while not self._stopped.is_set():
             with self._lock:
-                taken = None if self._stopped else next(self._left, None)
+                taken = next(self._left, None)
             if taken is None:
                 return
             yield taken
 
+    def is_over(self) -> bool:
+        """Tell whether nothing new is to be begun."""
+        return self._stopped.is_set() or time.monotonic() > self._deadline
+
     def stop(self) -> None:
-        """Hand out no more jobs."""
-        with self._lock:
-            self._stopped = True
+        """Begin nothing new."""
+        self._stopped.set()
 
     def add(self, number: int, outcome: Outcome) -> None:
         """Take note of a graph that is done."""

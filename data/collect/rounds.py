@@ -1,7 +1,6 @@
 """Visit the configs of one graph in rounds, through a journal; c configs of g genes."""
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ SEARCH_ROUND = 0
 MAX_FAILED_AT_START = 10
 
 Progress = Callable[[str, int, int], None]
+IsOver = Callable[[], bool]
 
 
 class OutOfTime(Exception):  # noqa: N818 (what happened, said in the past tense)
@@ -43,7 +43,7 @@ class Visitor:
     """Visits configs unless the journal knows them already.
 
     Args:
-        deadline: `time.monotonic()` after which visits raise OutOfTime; None for no limit.
+        is_over: asked before each visit, which raises OutOfTime if so.
         progress: called with (what, visits done, visits in all).
     """
 
@@ -54,21 +54,21 @@ class Visitor:
         *,
         what: str,
         total: int,
-        deadline: float | None = None,
+        is_over: IsOver = lambda: False,
         progress: Progress = lambda what, done, total: None,
     ) -> None:
         self._session = session
         self._journal = journal
         self._what = what
         self._total = total
-        self._deadline = deadline
+        self._is_over = is_over
         self._progress = progress
 
     def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
         """Return the runtime in ns of a config in a round; inf if it fails or has failed.
 
         Raises:
-            OutOfTime: the deadline has passed.
+            OutOfTime: the time is over.
             ProgramFailed: nothing works.
             PipelineError: the journal cannot be written.
         """
@@ -77,7 +77,7 @@ class Visitor:
             return known.runtime_ns
         if config in self._journal.failed:
             return math.inf
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._is_over():
             raise OutOfTime(self._what)
         reason = self._journal.why_failed(choice.tolist())
         if reason is not None:

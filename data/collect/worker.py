@@ -153,8 +153,9 @@ def main() -> None:
     """Serve on the socket whose number is the first argument, on the core that is the second.
 
     The process ends with its parent, and is pinned before jax is imported, which counts its cores
-    once.
+    once. Ctrl-C is the parent's to handle: here it would look as if a config had crashed.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if len(sys.argv) > 2 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {int(sys.argv[2])})
     if sys.platform == "linux":

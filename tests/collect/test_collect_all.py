@@ -1,6 +1,10 @@
 """Several graphs are measured into one tree, at once where asked."""
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,3 +77,29 @@ def test_a_second_process_in_one_tree_is_refused(tmp_path: Path) -> None:
         pytest.raises(UsageError, match="another process works in it"),
     ):
         collect_jobs([layout_job()], tmp_path)
+
+
+INTERRUPTED = """
+from pathlib import Path
+from data.collect.collect_all import collect_jobs
+from tests.collect.fakes import layout_job
+jobs = [layout_job(program=f"spin_b{{batch}}", n_configs=200) for batch in range(4)]
+collect_jobs(jobs, Path({out!r}), workers={workers})
+"""
+
+
+def test_ctrl_c_ends_soon_and_no_config_counts_as_failed(tmp_path: Path) -> None:
+    code = INTERRUPTED.format(out=str(tmp_path), workers=min(2, N_CORES))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while sum(path.read_bytes().count(b"\n") for path in tmp_path.rglob("*.jsonl")) < 8:
+        assert time.monotonic() < deadline, "nothing is measured"
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    process.wait(timeout=20)
+    assert process.returncode != 0
+    lines = [line for path in tmp_path.rglob("*.jsonl") for line in path.read_text().splitlines()]
+    assert len(lines) >= 8
+    assert not [line for line in lines if '"failed"' in line]
