@@ -19,16 +19,21 @@ from data.errors import PipelineError
 from data.synthetic import GraphSize, write_sized
 from data.synthetic.sized import FORM, parse_size
 from data.tree import collection_named
+from data.zip_index import read_index
 from settings import ROOT
 
 SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))
 ROUNDS = 3
 LABELS = {
     "inflate": "inflate the configs, check their checksum",
-    "pack": "pack the configs",
+    "pack_on_one_core": "pack the configs, on one core",
+    "pack": "pack the configs, inflating on a second core",
+    "prepare": "`prepare`: the whole file checked and stored",
     "load": "`np.load` of everything",
     "winners": "the winners' steps, whole file",
 }
+WHOLE = ("load", "winners")  # the steps that hold the whole file in memory, several times over
+MAX_WHOLE_BYTES = 2 << 30
 MAX_OVER_INFLATE, MIN_UNDER_WINNERS, MAX_ROWS_MS = 1.4, 15, 5
 
 Summary = Callable[[Sequence[float]], float]
@@ -44,9 +49,11 @@ def in_child(step: str, path: Path) -> Any:
 
 def measure(path: Path) -> dict[str, list[Cost]]:
     """Run all steps in turn, a few times over, so that a slow spell of the machine hits all."""
-    costs: dict[str, list[Cost]] = {step: [] for step in STEPS}
+    n_bytes = read_index(path)["node_config_feat"].n_bytes
+    steps = [step for step in STEPS if step not in WHOLE or n_bytes <= MAX_WHOLE_BYTES]
+    costs: dict[str, list[Cost]] = {step: [] for step in steps}
     for _ in range(ROUNDS):
-        for step in STEPS:
+        for step in steps:
             costs[step].append(Cost(**in_child(step, path)))
     return costs
 
@@ -78,11 +85,12 @@ def ratio(costs: dict[str, list[Cost]], over: str, under: str, summary: Summary)
 def ratio_lines(costs: dict[str, list[Cost]]) -> list[str]:
     """Return what the seconds say against the two goals: best by best, median by median."""
     rows = (
-        ("packing / inflating", "pack", "inflate", f"at most {MAX_OVER_INFLATE}"),
-        ("winners' steps / packing", "winners", "pack", f"at least {MIN_UNDER_WINNERS}"),
+        ("prepare / inflate", "prepare", "inflate", f"at most {MAX_OVER_INFLATE}"),
+        ("pack on one core / inflate", "pack_on_one_core", "inflate", "none"),
+        ("winners' steps / prepare", "winners", "prepare", f"at least {MIN_UNDER_WINNERS}"),
     )
     lines = ["| ratio of seconds | best | median | goal |", "|---|---:|---:|---:|"]
-    for label, over, under, goal in rows:
+    for label, over, under, goal in (row for row in rows if row[1] in costs):
         best, middle = (ratio(costs, over, under, summary) for summary in (min, median))
         lines.append(f"| {label} | {best:.2f} | {middle:.2f} | {goal} |")
     return lines
@@ -111,7 +119,7 @@ def section(folder: Path, size: GraphSize) -> list[str]:
         "",
         *ratio_lines(costs),
         "",
-        f"Reading {N_ROWS} random configs of these takes {rows_ms:.2f} ms once packed (median).",
+        f"Reading {N_ROWS} random configs from the store takes {rows_ms:.2f} ms (median).",
     ]
 
 

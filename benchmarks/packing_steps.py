@@ -17,15 +17,16 @@ from benchmarks.plain_steps import load, plain_steps
 from data.archive import Archive
 from data.inflate import Inflated
 from data.packing.configs import PackedConfigs, packed
+from data.packing.prepare import keep_freed_memory
+from data.packing.prepare import prepare as prepare_files
 from data.packing.spool import Spool
-from data.read import CONFIG_CHUNK_BYTES, spool_configs
+from data.read import CONFIG_CHUNK_BYTES, read_layout, spool_configs
+from data.tree import GraphFile, file_from_path
 from data.zip_index import read_index
 
 CONFIGS = "node_config_feat"
 N_ROWS = 128  # about what a training step takes
 N_READS = 21
-# Blocks up to this size stay with the process when they are freed (glibc, mallopt(3)).
-KEPT_BLOCK_BYTES = 30 << 20
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,38 @@ def inflate(path: Path, out: Path) -> int:
     return 0
 
 
-def pack_configs(path: Path) -> PackedConfigs:
-    """Pack a file's configs in memory."""
+def pack_configs(path: Path, *, overlap: bool) -> PackedConfigs:
+    """Pack a file's configs in memory; `overlap` inflates meanwhile, on a second core."""
     with Archive(path) as archive:
         header = archive.header(CONFIGS, dtype=np.float32, shape=(None, None, 18))
         n_configs, n_configurable, _ = header.shape
         with Spool(n_configurable) as spool:
-            spool_configs(archive, n_configs, spool)
+            spool_configs(archive, n_configs, spool, overlap=overlap)
             return packed(spool)
 
 
-def pack(path: Path, out: Path) -> int:
+def pack_on_one_core(path: Path, out: Path) -> int:
     """Pack the configs: both passes, to indices and hashes in memory."""
-    configs = pack_configs(path)
+    configs = pack_configs(path, overlap=False)
     return int(configs.indices.nbytes + configs.hashes.nbytes)
+
+
+def pack(path: Path, out: Path) -> int:
+    """Pack the configs as above, inflating on a second core."""
+    configs = pack_configs(path, overlap=True)
+    return int(configs.indices.nbytes + configs.hashes.nbytes)
+
+
+def prepare(path: Path, out: Path) -> int:
+    """Check and pack the whole file into a store."""
+    return stored(path, out).path.stat().st_size
+
+
+def stored(path: Path, out: Path) -> GraphFile:
+    """Return a file's graph in a store below `out`."""
+    (entry,) = prepare_files([file_from_path(path)], out)
+    assert entry.stored is not None, entry.error
+    return entry.stored
 
 
 def load_all(path: Path, out: Path) -> int:
@@ -86,7 +105,9 @@ def winners(path: Path, out: Path) -> int:
 # In the order of the table. A step takes the file and an empty folder, and returns the bytes kept.
 STEPS: dict[str, Callable[[Path, Path], int]] = {
     "inflate": inflate,
+    "pack_on_one_core": pack_on_one_core,
     "pack": pack,
+    "prepare": prepare,
     "load": load_all,
     "winners": winners,
 }
@@ -101,12 +122,6 @@ def cost_of(step: Callable[[Path, Path], int], path: Path, out: Path) -> Cost:
     return Cost(wall_s, cpu_s, peak_mib(), bytes_out)
 
 
-def keep_freed_memory() -> None:
-    """Let no step pay for getting its chunk's memory from the system anew each time."""
-    block = bytearray(KEPT_BLOCK_BYTES)
-    del block
-
-
 def peak_mib() -> float:
     """Return this process's peak memory.
 
@@ -115,9 +130,9 @@ def peak_mib() -> float:
     return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024
 
 
-def row_reads_s(path: Path) -> list[float]:
-    """Pack the configs; return the seconds of reads of random ones, without the first."""
-    configs = pack_configs(path)
+def row_reads_s(path: Path, out: Path) -> list[float]:
+    """Return the seconds of reads of random configs from a store, without the first."""
+    configs = read_layout(stored(path, out)).configs
     rng = np.random.default_rng(0)
     seconds = []
     for _ in range(N_READS):
@@ -131,7 +146,7 @@ def row_reads_s(path: Path) -> list[float]:
 def main() -> None:
     """Run the step that is named, or "rows"; print a line of JSON."""
     name, path, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    found = row_reads_s(path) if name == "rows" else asdict(cost_of(STEPS[name], path, out))
+    found = row_reads_s(path, out) if name == "rows" else asdict(cost_of(STEPS[name], path, out))
     print(json.dumps(found))  # noqa: T201
 
 
