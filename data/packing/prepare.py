@@ -4,6 +4,7 @@ import fcntl
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -107,6 +108,12 @@ def _packed(
                     running[pool.submit(_pack_one, file, store, overlap=False)] = file
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     yield running.pop(future), future.result()
+        except BrokenProcessPool:
+            names = ", ".join(sorted(file.path.name for file in running.values()))
+            raise PipelineError(
+                f"{store}: a process that packed one of {names} was ended from outside (out of "
+                "memory?); the same command goes on"
+            ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 
