@@ -1,19 +1,26 @@
-"""Check every file of a tree and count what is there; damaged files are listed, not fatal."""
+"""Check every file of a tree and count what is there; damaged files are listed, not fatal.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+`data.audit_tree` adds the rows up and says what concerns more than one file.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from data.distinct import distinct_configs, group_means
+from data.distinct import RuntimeGroups, config_hashes, runtime_groups
 from data.errors import PipelineError
 from data.graph import Graph, LayoutGraph
+from data.noise import Noise, measure_noise
 from data.packing.prepare import Prepared
 from data.read import read_graph
 from data.tree import GraphFile, duplicate_stems
 
 Progress = Callable[[str, int, int], None]
-COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct")
+COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct", "n_repeated")
+MAX_DISAGREEMENT = 0.01
+LOW_TAU = 0.5
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,15 @@ class AuditRow:
         notes: what a reader of scores should know of it.
         n_nodes, n_edges, n_configurable, n_configs, n_distinct: counts; 0 for a bad file;
             n_configurable is 0 for tile kernels.
+        n_repeated: distinct configs that stand in the file more than once.
         is_labelled: whether runtimes are known.
+        n_apart: repeated configs whose runtimes disagree by more than the bound.
+        worst_disagreement: slowest over fastest - 1 of the repeated config where that is largest;
+            None where no config is repeated, or runtimes are withheld.
+        noise: what repeated configs say of the runtimes; None for too few.
+        is_noise: whether runtimes say next to nothing about configs: one config alone, equal
+            runtimes, or configs that differ less than noise does (`Noise.is_dominant`); None where
+            that cannot be told.
     """
 
     file: GraphFile
@@ -37,13 +52,20 @@ class AuditRow:
     n_configurable: int = 0
     n_configs: int = 0
     n_distinct: int = 0
+    n_repeated: int = 0
     is_labelled: bool = False
+    n_apart: int = 0
+    worst_disagreement: float | None = None
+    noise: Noise | None = None
+    is_noise: bool | None = None
 
 
 def audit(
     files: Sequence[GraphFile],
     *,
     prepared: Sequence[Prepared] | None = None,
+    max_disagreement: float = MAX_DISAGREEMENT,
+    seed: int = 0,
     progress: Progress | None = None,
 ) -> list[AuditRow]:
     """Read every file, one in memory at a time; stems used twice in a collection are errors.
@@ -51,6 +73,9 @@ def audit(
     Args:
         prepared: what became of each file on its way into the store; good files are then read
             from there, and their rows name the file of the store.
+        max_disagreement: how far the slowest and the fastest runtime of one config may lie apart,
+            as a share of the fastest.
+        seed: of the measurements that are drawn to compare repeated configs.
 
     Returns:
         One row per file, in the order given.
@@ -68,15 +93,16 @@ def audit(
             rows.append(AuditRow(file, error=error))
         else:
             entry = known.get(id(file), Prepared(file, file))
-            rows.append(
-                AuditRow(file, error=entry.error) if entry.error else _audit_file(entry.stored)
-            )
+            if entry.error:
+                rows.append(AuditRow(file, error=entry.error))
+            else:
+                rows.append(_audit_file(entry.stored, max_disagreement, seed))
         if progress:
             progress("audit", number, len(files))
     return rows
 
 
-def _audit_file(file: GraphFile | None) -> AuditRow:
+def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> AuditRow:
     assert file is not None, "without an error a graph is in the store"
     try:
         graph = read_graph(file)
@@ -84,33 +110,56 @@ def _audit_file(file: GraphFile | None) -> AuditRow:
         return AuditRow(file, error=str(error))
     except MemoryError:
         return AuditRow(file, error=f"{file.path}: does not fit into memory")
-    first, group = distinct_configs(graph)
+    groups = runtime_groups(config_hashes(graph), graph.runtime_ns)
+    spread = groups.spread[np.bincount(groups.group) > 1]
+    noise, is_noise = _judge_noise(graph, groups, seed)
     return AuditRow(
         file=file,
-        notes=tuple(_notes(graph, len(first), group)),
+        notes=tuple(_notes(graph, groups, noise)),
         n_nodes=graph.n_nodes,
         n_edges=len(graph.edge_index),
         n_configurable=len(graph.node_config_ids) if isinstance(graph, LayoutGraph) else 0,
         n_configs=graph.n_configs,
-        n_distinct=len(first),
+        n_distinct=len(groups.first),
+        n_repeated=len(spread),
         is_labelled=graph.is_labelled,
+        n_apart=int((spread > max_disagreement).sum()) if graph.is_labelled else 0,
+        worst_disagreement=float(spread.max()) if graph.is_labelled and len(spread) else None,
+        noise=noise,
+        is_noise=is_noise,
     )
 
 
-def _notes(graph: Graph, n_distinct: int, group: np.ndarray) -> list[str]:
-    notes = []
+def _judge_noise(
+    graph: Graph, groups: RuntimeGroups, seed: int
+) -> tuple[Noise | None, bool | None]:
+    """Return how repeated measurements agree, and whether runtimes are noise alone."""
+    if not graph.is_labelled:
+        return None, None
+    if groups.mean_ns.min() == groups.mean_ns.max():
+        return None, True
+    noise = measure_noise(graph.runtime_ns, groups.group, seed=seed)
+    return noise, None if noise is None else noise.is_dominant
+
+
+def _notes(graph: Graph, groups: RuntimeGroups, noise: Noise | None) -> Iterator[str]:
     if graph.file.split != "test" and not graph.is_labelled:
-        notes.append("runtimes are withheld")
-    if n_distinct == 1:
-        notes.append(f"one config measured {graph.n_configs} times")
-    elif graph.is_labelled:
-        mean_ns = group_means(graph.runtime_ns, group)
-        if mean_ns.min() == mean_ns.max():
-            notes.append("all configs have the same runtime")
+        yield "runtimes are withheld"
+    if graph.file.split == "test" and graph.is_labelled:
+        yield "runtimes are known, which is unusual in the test split"
+    if len(groups.first) == 1:
+        yield f"one config measured {graph.n_configs} times"
+    elif graph.is_labelled and groups.mean_ns.min() == groups.mean_ns.max():
+        yield "all configs have the same runtime"
+    elif noise is not None and (noise.is_dominant or noise.tau < LOW_TAU):
+        what = "more noise than difference between configs" if noise.is_dominant else "much noise"
+        yield (
+            f"{what}: tau {noise.tau:.2f} between two measurements of {noise.n_repeated} configs; "
+            f"knowing the truth would score up to about {noise.best_tau:.2f}"
+        )
     edges = graph.edge_index
     if len(edges) and not (edges[:, 0] > edges[:, 1]).all():
-        notes.append("nodes are not in topological order")
-    return notes
+        yield "nodes are not in topological order"
 
 
 def as_dict(row: AuditRow) -> dict[str, object]:
@@ -124,26 +173,13 @@ def as_dict(row: AuditRow) -> dict[str, object]:
         "notes": list(row.notes),
         "is_labelled": row.is_labelled,
         **counts,
+        "n_apart": row.n_apart,
+        "worst_disagreement": row.worst_disagreement,
+        "is_noise": row.is_noise,
+        "noise": None if row.noise is None else _noise_as_dict(row.noise),
     }
 
 
-def summary(rows: Sequence[AuditRow]) -> tuple[list[str], list[list[object]]]:
-    """Add up files by collection and split; a header and one line each."""
-    header = ["collection", "split", "files", "bad", "labelled", "nodes", "configs", "distinct"]
-    parts: dict[tuple[str, str], list[AuditRow]] = {}
-    for row in rows:
-        parts.setdefault((row.file.collection.name, row.file.split), []).append(row)
-    lines: list[list[object]] = [
-        [
-            collection,
-            split,
-            len(part),
-            sum(row.error is not None for row in part),
-            sum(row.is_labelled for row in part),
-            sum(row.n_nodes for row in part),
-            sum(row.n_configs for row in part),
-            sum(row.n_distinct for row in part),
-        ]
-        for (collection, split), part in parts.items()
-    ]
-    return header, lines
+def _noise_as_dict(noise: Noise) -> dict[str, float | None]:
+    values = asdict(noise) | {"best_tau": noise.best_tau}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}

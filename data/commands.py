@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from console import (
     progress_bar,
     say,
 )
+
+if TYPE_CHECKING:
+    from data.audit import AuditRow
 
 Graphs = Annotated[
     list[str] | None,
@@ -126,42 +129,67 @@ def _write_sizes(
 @command
 def audit(
     data: DataDir = None,
+    max_disagreement: Annotated[
+        float,
+        typer.Option(min=0, help="How far runtimes of one config may lie apart, as a share."),
+    ] = 0.01,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Check every file; print graphs, nodes, configs, duplicates and anomalies.
+    """Check every file; print graphs, nodes, configs, repeated configs, noise and anomalies.
 
     Exits with 1 if a file is damaged. Example: python -m pipeline audit --data DIR
     """
-    from data.audit import as_dict, summary
     from data.audit import audit as audit_files
-    from data.tree import find_graphs, missing_parts
+    from data.tree import find_graphs
 
     files = find_graphs(data_dir(data))
     with progress_bar() as progress:
-        rows = audit_files(files, progress=progress)
-    bad = [row for row in rows if row.error]
-    if json:
-        print_json(
-            {
-                "files": [as_dict(row) for row in rows],
-                "missing_parts": missing_parts(files),
-                "n_bad": len(bad),
-            }
+        rows = audit_files(
+            files, max_disagreement=max_disagreement, seed=seed or 0, progress=progress
         )
+    if json:
+        _print_audit_json(rows)
     else:
-        header, table = summary(rows)
-        print_table(header, table)
-        for part in missing_parts(files):
-            typer.echo(f"missing: {part}")
-        for row in rows:
-            for note in row.notes:
-                typer.echo(f"note: {row.file.submission_id}: {note}")
+        _print_audit(rows, max_disagreement)
+    bad = [row for row in rows if row.error]
     for row in bad:
         say(f"error: {row.error}")
     if bad:
         raise typer.Exit(1)
+
+
+def _print_audit_json(rows: "Sequence[AuditRow]") -> None:
+    from data.audit import as_dict
+    from data.audit_tree import compare_names, totals, tree_notes
+    from data.tree import missing_parts
+
+    print_json(
+        {
+            "files": [as_dict(row) for row in rows],
+            "parts": totals(rows),
+            "official": [asdict(part) for part in compare_names(rows)],
+            "missing_parts": missing_parts([row.file for row in rows]),
+            "notes": tree_notes(rows),
+            "n_bad": sum(row.error is not None for row in rows),
+        }
+    )
+
+
+def _print_audit(rows: "Sequence[AuditRow]", max_disagreement: float) -> None:
+    from data.audit_tree import HEADER, file_notes, table, tree_notes
+    from data.tree import missing_parts
+
+    print_table(HEADER, table(rows))
+    typer.echo(
+        f"apart: repeated configs whose runtimes differ by more than {100 * max_disagreement:g} %; "
+        "ceiling: Kendall tau\nbetween two measurements of the same configs, median over graphs"
+    )
+    for part in missing_parts([row.file for row in rows]):
+        typer.echo(f"missing: {part}")
+    for note in [*tree_notes(rows), *file_notes(rows)]:
+        typer.echo(f"note: {note}")
 
 
 @command

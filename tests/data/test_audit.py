@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import kendalltau
 
-from data.audit import AuditRow, as_dict, audit, summary
+from data.audit import AuditRow, as_dict, audit
+from data.audit_tree import totals
+from data.distinct import distinct_configs
 from data.graph import LayoutGraph
+from data.packing.prepare import prepare
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.data.damaged_archives import read_arrays, repacked
@@ -51,11 +55,12 @@ def test_all_bad_files_are_listed_and_the_good_ones_still_counted(
     for place in bad:
         assert str(rows[place].error).startswith(f"{files[place].path}: ")
         assert rows[place].n_configs == 0
-    header, lines = summary(rows)
-    table = [dict(zip(header, line, strict=True)) for line in lines]
-    assert sum(line["bad"] for line in table) == 3
-    assert sum(line["files"] for line in table) == len(files)
-    assert sum(line["configs"] for line in table) == sum(row.n_configs for row in rows)
+    table = totals(rows)
+    assert [sum(line[key] for line in table) for key in ("n_bad", "n_files", "n_configs")] == [
+        3,
+        len(files),
+        sum(row.n_configs for row in rows),
+    ]
 
 
 def test_a_stem_twice_is_an_error_of_the_second_file(tiny_tree: Path, tmp_path: Path) -> None:
@@ -97,6 +102,61 @@ def test_odd_files_carry_a_note(
     assert (row.error, row.notes) == (None, (note,))
 
 
+def with_repeats(graph: LayoutGraph, folder: Path, runtime_ns: np.ndarray) -> GraphFile:
+    """Write a graph of 20 distinct configs, each there twice: row i and row 20 + i are equal."""
+    first, _ = distinct_configs(graph)
+    values = graph.configs.rows(np.tile(first[:20], 2)).astype(np.float32)
+    return altered(graph, folder, node_config_feat=values, config_runtime=runtime_ns)
+
+
+def test_repeated_configs_are_compared(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+    runtime_ns = np.tile(np.arange(1, 21) * 1_000_000, 2)
+    runtime_ns[20:23] = [1_005_000, 2_030_000, 3_300_000]
+    file = with_repeats(layout_graph, tmp_path, runtime_ns)
+    (row,) = audit([file])
+    assert (row.n_distinct, row.n_repeated, row.n_apart, row.notes) == (20, 20, 2, ())
+    assert row.worst_disagreement == pytest.approx(0.1)
+    assert audit([file], max_disagreement=0.2)[0].n_apart == 0
+    assert audit([file], max_disagreement=0)[0].n_apart == 3
+    assert row.noise is not None
+    assert row.noise.tau == kendalltau(runtime_ns[:20], runtime_ns[20:]).statistic == 1
+    assert (row.noise.n_repeated, row.noise.same, row.is_noise) == (20, 0, False)
+    entry = json.loads(json.dumps(as_dict(row)))
+    assert (entry["n_apart"], entry["n_repeated"]) == (2, 20)
+    assert entry["noise"]["tau"] == entry["noise"]["best_tau"] == 1
+
+
+def test_runtimes_that_are_noise_are_noted(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+    runtime_ns = 10**9 + np.random.default_rng(0).integers(0, 10_000, 40)
+    (row,) = audit([with_repeats(layout_graph, tmp_path, runtime_ns)])
+    assert row.is_noise
+    (note,) = row.notes
+    assert note.startswith("more noise than difference between configs: tau ")
+    assert "measurements of 20 configs" in note
+
+
+def test_known_runtimes_of_a_test_graph_are_noted(layout_graph: LayoutGraph) -> None:
+    (row,) = audit([replace(layout_graph.file, split="test")])
+    assert row.notes == ("runtimes are known, which is unusual in the test split",)
+
+
+def test_withheld_runtimes_say_nothing_of_noise(tiny_tree: Path) -> None:
+    for row in audit(find_graphs(tiny_tree, splits=("test",))):
+        assert (row.n_apart, row.worst_disagreement, row.noise, row.is_noise) == (0, *[None] * 3)
+        assert row.notes == ()
+
+
+def test_graphs_of_the_store_give_the_same_rows(tiny_tree: Path, tmp_path: Path) -> None:
+    files = find_graphs(tiny_tree)
+    prepared = prepare(files, tmp_path / "store")
+    stored = audit(files, prepared=prepared)
+    assert [row.file for row in stored] == [entry.stored for entry in prepared]
+    expected = [
+        replace(row, file=entry.stored) for row, entry in zip(audit(files), prepared, strict=True)
+    ]
+    assert stored == expected
+
+
 def test_a_file_without_oddities_carries_no_note(layout_graph: LayoutGraph) -> None:
     (row,) = audit([layout_graph.file])
     assert row.notes == ()
@@ -117,3 +177,9 @@ def test_real_files_are_all_good_and_the_noise_file_is_noted() -> None:
     rows = {row.file: row for row in audit(find_graphs(REAL))}
     assert [row.error for row in rows.values() if row.error] == []
     assert rows[noise].notes == ("one config measured 20 times",)
+    assert (rows[noise].is_noise, rows[noise].n_apart) == (True, 0)
+    assert rows[noise].worst_disagreement == pytest.approx(2.1e-4, rel=0.02)
+    unet_3d = rows[real_file("layout:xla:default:unet_3d.4x4.bf16")]
+    assert "much noise: tau 0.2" in unet_3d.notes[0]
+    assert unet_3d.n_repeated == 294
+    assert rows[real_file("layout:xla:default:unet3d")].notes == ()

@@ -1,0 +1,1 @@
+"""The names of the public dataset's graphs."""
