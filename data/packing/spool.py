@@ -145,11 +145,13 @@ class Spool:
         starts = np.arange(len(letters)) * len(codes)
         n_configs = sum(segment.n_rows for segment in self._segments)
         is_small = n_configs * len(letters) * letters.itemsize <= IN_MEMORY_BYTES
+        made = []
         for ids in self._rows(chunk_bytes):
             indices = letters.reshape(-1).take(ids + starts, mode="clip")
-            if is_small:  # the next caller need not wait again
-                self._indices.append(indices)
+            if is_small:
+                made.append(indices)
             yield indices
+        self._indices = made  # the next caller need not wait again
 
     def hashes(self, alphabets: Alphabets, *, chunk_bytes: int = 1 << 20) -> NDArray[np.uint64]:
         """Return the (c,) content hashes of all configs."""
