@@ -1,0 +1,242 @@
+"""The layout GNN beside a plain version of the same equations.
+
+`python -m benchmarks.layout_model --nodes 500 --nodes 2000 --configs 64` prints the section.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.memory import peak_mib
+from benchmarks.plain_layout_model import plain_copy, plain_gradients, plain_inputs
+from benchmarks.stages import write_graph
+from data.read import read_layout
+from data.synthetic import GraphSize
+from features.node_features import fit_node_scaler
+from models.cross_config_sage import CrossConfigSage
+from models.engine import prepare_torch
+from models.layout_inputs import layout_inputs
+from models.losses import pairwise_hinge
+from models.recipe import CrossConfigSageConfig
+
+RULE = "hops-1"
+# Pruning keeps about this many nodes for each configurable one; the real graphs are alike.
+KEPT_PER_CONFIGURABLE = 2.76
+NODES_PER_CONFIGURABLE = 20
+NAMES = ("ours", "plain")
+MIN_FORWARD, MIN_STEP, MAX_MEMORY = 1.8, 1.6, 0.7
+MAX_SCORE_DIFFERENCE, MAX_GRADIENT_DIFFERENCE = 1e-4, 1e-3
+Seconds = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Both models with the same weights, on the same configs of one graph.
+
+    Attributes:
+        models: by name, each with its inputs.
+        symbols: (c, k, 18) int64.
+        runtime_ns: (c,) float64.
+        n_nodes: n after pruning.
+    """
+
+    models: dict[str, tuple[nn.Module, object]]
+    symbols: Tensor
+    runtime_ns: Tensor
+    n_nodes: int
+
+    @torch.inference_mode()
+    def forward(self, name: str) -> Tensor:
+        """Return the scores, (c,)."""
+        model, inputs = self.models[name]
+        scores: Tensor = model(inputs, self.symbols)
+        return scores
+
+    def step(self, name: str) -> None:
+        """Take the gradients of the pairwise hinge loss."""
+        model, inputs = self.models[name]
+        model.zero_grad()
+        pairwise_hinge(model(inputs, self.symbols), self.runtime_ns).backward()
+
+
+def make_case(n_nodes: int, n_configs: int, *, hidden: int, threads: int = 1) -> Case:
+    """Make a graph of about `n_nodes` kept nodes, and both models."""
+    prepare_torch(seed=0, threads=threads)
+    k = max(4, round(n_nodes / KEPT_PER_CONFIGURABLE))
+    with tempfile.TemporaryDirectory() as name:
+        size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * n_configs)
+        graph = read_layout(write_graph(Path(name), size))
+        scaler = fit_node_scaler([graph.node_feat], scaling="log1p-standardise")
+        inputs = layout_inputs(graph, rule=RULE, scaler=scaler)
+        sample = np.arange(n_configs)
+        symbols = inputs.symbols(sample)
+        config = CrossConfigSageConfig(hidden=hidden)
+        ours = CrossConfigSage(config)
+        plain = plain_copy(ours, config), plain_inputs(inputs, graph, rule=RULE)
+    runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
+    return Case({"ours": (ours, inputs), "plain": plain}, symbols, runtime_ns, len(inputs.opcode))
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one case costs; seconds by name, one per round.
+
+    `gradient_differences` is relative: of all gradients as one vector, and the worst parameter's.
+    """
+
+    n_nodes: int
+    n_configs: int
+    threads: int
+    forward: Seconds
+    step: Seconds
+    peak_mib: dict[str, float]
+    score_difference: float
+    gradient_differences: tuple[float, float] | None
+
+
+def measure(
+    n_nodes: int, n_configs: int, *, hidden: int, threads: int, rounds: int, forward_only: bool
+) -> Row:
+    """Measure one case; without backward passes and memory if `forward_only`."""
+    case = make_case(n_nodes, n_configs, hidden=hidden, threads=threads)
+    difference = (case.forward("ours") - case.forward("plain")).abs().max()
+    peaks = dict[str, float]()
+    if not forward_only:
+        for name in NAMES:
+            case.step(name)
+            peaks[name] = step_mib(name, n_nodes, n_configs, hidden=hidden, threads=threads)
+    return Row(
+        n_nodes=case.n_nodes,
+        n_configs=n_configs,
+        threads=threads,
+        forward=in_turn(case.forward, rounds),
+        step=in_turn(case.step, 0 if forward_only else rounds),
+        peak_mib=peaks,
+        score_difference=float(difference),
+        gradient_differences=None if forward_only else gradient_differences(case),
+    )
+
+
+def in_turn(work: Callable[[str], object], rounds: int) -> Seconds:
+    """Return each model's seconds over rounds that take turns, so a slow spell hits both."""
+    seconds: Seconds = {name: [] for name in NAMES}
+    for _ in range(rounds):
+        for name in NAMES:
+            start = time.perf_counter()
+            work(name)
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def step_mib(name: str, n_nodes: int, n_configs: int, *, hidden: int, threads: int) -> float:
+    """Return what a forward and backward pass adds to the peak memory of a fresh process."""
+    call = f"make_case({n_nodes}, {n_configs}, hidden={hidden}, threads={threads})"
+    setup = f"from benchmarks.layout_model import make_case\ncase = {call}"
+    return peak_mib(setup, f"case.step({name!r})")
+
+
+def gradient_differences(case: Case) -> tuple[float, float]:
+    """Return |ours - plain| / |plain| of all gradients as one vector, and the worst parameter's."""
+    ours, plain = case.models["ours"][0], case.models["plain"][0]
+    assert isinstance(ours, CrossConfigSage)
+    found = plain_gradients(ours)
+    norms = []
+    for name, parameter in plain.named_parameters():
+        assert parameter.grad is not None
+        norms.append([(found[name] - parameter.grad).norm(), parameter.grad.norm()])
+    difference, size = torch.tensor(norms, dtype=torch.float64).T
+    worst = (difference / size.clamp(min=1e-12)).max()
+    return float(difference.norm() / size.norm()), float(worst)
+
+
+def ratio_cells(seconds: Seconds) -> list[str]:
+    """Return best seconds of ours and plain, and how many times faster ours is: best, median."""
+    if not seconds["ours"]:
+        return ["", "", "", ""]
+    ours, plain = seconds["ours"], seconds["plain"]
+    return [
+        f"{min(ours):.2f}",
+        f"{min(plain):.2f}",
+        f"{min(plain) / min(ours):.2f}",
+        f"{median(plain) / median(ours):.2f}",
+    ]
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return a Markdown table: one line per case."""
+    lines = [
+        "| n, c | threads | forward s: ours | plain | times faster: best | median "
+        "| forward+backward s: ours | plain | times faster: best | median "
+        "| peak MiB: ours | plain | ratio | scores differ by | gradients by | worst parameter's |",
+        "|---|" + "---:|" * 15,
+    ]
+    for row in rows:
+        memory = ["", "", ""]
+        if row.peak_mib:
+            ours, plain = row.peak_mib["ours"], row.peak_mib["plain"]
+            memory = [f"{ours:,.0f}", f"{plain:,.0f}", f"{ours / max(plain, 1e-9):.2f}"]
+        cells = [f"{row.n_nodes:,}, {row.n_configs:,}", f"{row.threads}"]
+        cells += [*ratio_cells(row.forward), *ratio_cells(row.step), *memory]
+        gradients = [f"{value:.0e}" for value in row.gradient_differences or ()] or ["", ""]
+        cells += [f"{row.score_difference:.0e}", *gradients]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def report(
+    nodes: Sequence[int] = (500, 2_000, 5_000),
+    configs: Sequence[int] = (64,),
+    *,
+    hidden: int = 64,
+    threads: Sequence[int] = (1, 2),
+    rounds: int = 3,
+    forward_only: bool = False,
+) -> list[str]:
+    """Measure; return the section of RESULTS.md."""
+    rows = [
+        measure(n, c, hidden=hidden, threads=t, rounds=rounds, forward_only=forward_only)
+        for t in threads
+        for n in nodes
+        for c in configs
+    ]
+    gpu = "a GPU is at hand, but these are the processor's figures"
+    if not torch.cuda.is_available():
+        gpu = "there was no GPU to measure on"
+    return [
+        "## The layout GNN beside a plain version of the same equations",
+        "",
+        "Plain: PyG's SAGEConv on (c, n, f), see benchmarks/plain_layout_model.py; the same",
+        f"weights, float32, hidden width {hidden}, 2 blocks, pruned synthetic graphs of n nodes,",
+        f"c configs at once. {rounds} rounds in turn in one process after one that does not count;",
+        "peak memory of a forward and backward pass in a process of its own. Goals at n = 2,000",
+        f"and 5,000: forward {MIN_FORWARD} and forward+backward {MIN_STEP} times faster, memory at",
+        f"most {MAX_MEMORY}, scores within {MAX_SCORE_DIFFERENCE:.0e}, gradients within",
+        f"{MAX_GRADIENT_DIFFERENCE:.0e} of their norm (the worst parameter is one whose own gradient",
+        f"nearly cancels, since the loss ignores shifts of all scores); {gpu}.",
+        "",
+        *table(rows),
+    ]
+
+
+def main() -> None:
+    """Measure the sizes that are given; print the section."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("nodes", "configs", "threads"):
+        parser.add_argument(f"--{name}", type=int, action="append", help="may be repeated")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--forward-only", action="store_true")
+    options = {name: value for name, value in vars(parser.parse_args()).items() if value}
+    print("\n".join(report(**options)))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

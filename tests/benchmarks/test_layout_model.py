@@ -1,0 +1,58 @@
+"""The plain model and ours are the same function, and the benchmark's table says so."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import layout_model
+from benchmarks.plain_layout_model import plain_copy, plain_gradients, plain_inputs
+from data.graph import LayoutGraph
+from features.node_features import fit_node_scaler
+from models.cross_config_sage import CrossConfigSage
+from models.layout_inputs import layout_inputs
+from models.recipe import CrossConfigSageConfig
+
+CONFIGS = [
+    CrossConfigSageConfig(hidden=16, blocks=blocks, cross_config=cross, channel_reduction=reduction)
+    for blocks, cross, reduction in [(1, True, 8), (2, True, 1), (3, True, 8), (2, False, 8)]
+]
+
+
+@pytest.mark.parametrize("rule", ["hops-1", "hops-2", "none"])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_scores_and_gradients_equal_the_plain_models(
+    config: CrossConfigSageConfig, rule: str, layout_graph: LayoutGraph
+) -> None:
+    torch.manual_seed(0)
+    ours = CrossConfigSage(config)
+    plain = plain_copy(ours, config)
+    with torch.no_grad():  # a temperature of 1 would hide mistakes
+        for name, parameter in [*ours.named_parameters(), *plain.named_parameters()]:
+            if name.endswith("log_temperature"):
+                parameter.fill_(-0.4)
+    scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
+    inputs = layout_inputs(layout_graph, rule=rule, scaler=scaler)
+    symbols = inputs.symbols(np.arange(9))
+    target = torch.linspace(-1, 1, 9)
+    scores = ours(inputs, symbols)
+    expected = plain(plain_inputs(inputs, layout_graph, rule=rule), symbols)
+    assert expected.std() > 1e-4
+    torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
+    (scores * target).sum().backward()
+    (expected * target).sum().backward()
+    gradients = plain_gradients(ours)
+    for name, parameter in plain.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(gradients[name], parameter.grad, atol=2e-5, rtol=1e-3)
+
+
+def test_a_row_compares_time_memory_and_results() -> None:
+    case = layout_model.make_case(60, 8, hidden=16)
+    assert len(case.symbols) == 8
+    row = layout_model.measure(60, 8, hidden=16, threads=1, rounds=2, forward_only=False)
+    assert row.score_difference < 1e-4
+    assert row.gradient_differences and row.gradient_differences[0] < 1e-3
+    assert min(row.forward["ours"]) > 0 and min(row.step["plain"]) > 0
+    assert row.peak_mib["ours"] > 0
+    cells = layout_model.table([row])
+    assert len({line.count("|") for line in cells}) == 1
