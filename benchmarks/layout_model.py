@@ -219,8 +219,8 @@ def report(
         "peak memory of a forward and backward pass in a process of its own. Goals at n = 2,000",
         f"and 5,000: forward {MIN_FORWARD} and forward+backward {MIN_STEP} times faster, memory at",
         f"most {MAX_MEMORY}, scores within {MAX_SCORE_DIFFERENCE:.0e}, gradients within",
-        f"{MAX_GRADIENT_DIFFERENCE:.0e} of their norm (the worst parameter is one whose own gradient",
-        f"nearly cancels, since the loss ignores shifts of all scores); {gpu}.",
+        f"{MAX_GRADIENT_DIFFERENCE:.0e} of their norm (the worst parameter is one whose own",
+        f"gradient nearly cancels, since the loss ignores shifts of all scores); {gpu}.",
         "",
         *table(rows),
     ]

@@ -80,10 +80,12 @@ class CrossConfigSage(nn.Module):
         summed = nn.functional.embedding_bag(rows.flatten(0, 1), table, mode="sum")
         return summed.view(*rows.shape[:2], -1) + self.tensor_roles.bias
 
-    def embed(self, inputs: LayoutInputs, symbols: Tensor) -> Tensor:
-        """Join nodes and configs; (m, c, h)."""
-        nodes = self.nodes(inputs).expand(-1, len(symbols), -1)
-        return nodes.index_add(0, inputs.config_ids, self.settings(symbols))
+    def embed(self, inputs: LayoutInputs, symbols: Tensor) -> tuple[Tensor, Tensor]:
+        """Join nodes and configs; (m, c, h), and the same aggregated for the first block."""
+        nodes, ids = self.nodes(inputs), inputs.config_ids
+        varying = nodes[ids] + self.settings(symbols)  # (k, c, h)
+        x = nodes.expand(-1, len(symbols), -1).index_copy(0, ids, varying)
+        return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
     def forward(
         self, inputs: LayoutInputs, symbols: Tensor, normalisers: Sequence[Tensor] = ()
@@ -99,9 +101,11 @@ class CrossConfigSage(nn.Module):
         Returns:
             (c,) float32 scores, lower = faster.
         """
-        x = self.embed(inputs, symbols)
+        x, aggregated = self.embed(inputs, symbols)
         for i, block in enumerate(self.blocks):
-            x = block(x, inputs.neighbours, normalisers[i] if normalisers else None)
+            if i > 0:
+                aggregated = block.aggregate(x, inputs.neighbours)
+            x = block(x, aggregated, normalisers[i] if normalisers else None)
         x = self.norm(x)
         pooled = [x.mean(dim=0), x.amax(dim=0), x[inputs.config_ids].mean(dim=0)]
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
@@ -110,12 +114,13 @@ class CrossConfigSage(nn.Module):
         self, inputs: LayoutInputs, symbols: Tensor, normalisers: Sequence[Tensor]
     ) -> Tensor:
         """Return x / T, (m, c, h), of the first block that has no normaliser yet."""
-        x = self.embed(inputs, symbols)
-        for block, normaliser in zip(self.blocks, normalisers, strict=False):
-            x = block(x, inputs.neighbours, normaliser)
+        x, aggregated = self.embed(inputs, symbols)
+        for i, normaliser in enumerate(normalisers):
+            x = self.blocks[i](x, aggregated, normaliser)
+            aggregated = self.blocks[i + 1].aggregate(x, inputs.neighbours)
         block = self.blocks[len(normalisers)]
         assert block.configs is not None
-        return block.configs.logits(block.messages(x, inputs.neighbours))
+        return block.configs.logits(block.messages(aggregated))
 
 
 def chunk_for(inputs: LayoutInputs, config: CrossConfigSageConfig) -> int:

@@ -1,45 +1,160 @@
 """Layers of the GNNs. Tensors are node-major, (n, c, h): nodes, configs, channels.
 
 Node-major tensors make the aggregation over neighbours one product of a sparse (n, n) matrix with
-a dense (n, c·h) one.
+a dense (n, c·h) one. What follows it concerns each node alone, so it is computed for a slice of
+nodes at a time, whose tensors stay in the processor's cache, and computed again for the gradients
+instead of being kept: on a processor, memory traffic costs more than arithmetic.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor, nn
-from torch_geometric import EdgeIndex
+
+SLICE_BYTES = 1 << 20
+
+
+class SparseProduct:
+    """Multiply (n, c, h) tensors by a fixed sparse matrix along nodes.
+
+    Args:
+        matrix: (r, n).
+    """
+
+    def __init__(self, matrix: sparse.csr_matrix) -> None:
+        self.matrix = _torch_csr(matrix)
+        self.transposed = _torch_csr(matrix.T.tocsr())
+        self.nbytes = 2 * (12 * matrix.nnz + 4 * sum(matrix.shape))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (n, c, h) to (r, c, h)."""
+        return _multiply(self.matrix, x)
+
+
+def _torch_csr(matrix: sparse.csr_matrix) -> Tensor:
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(matrix.indptr.astype(np.int32)),
+        torch.from_numpy(matrix.indices.astype(np.int32)),
+        torch.from_numpy(matrix.data),
+        size=matrix.shape,
+        check_invariants=False,
+    )
+
+
+def _multiply(matrix: Tensor, x: Tensor) -> Tensor:
+    return (matrix @ x.flatten(1)).view(-1, *x.shape[1:])
 
 
 class Neighbours:
-    """A graph's edges, ready for means over what a node reads and over what reads it.
+    """A graph's edges, ready for sums over each node, what it reads and what reads it.
+
+    Attributes:
+        joint: (n, 3n) the node itself, the mean over its operands, the mean over its users.
+        joint_varying: (n, 3k) the columns of `joint` that belong to the nodes `varying`.
+        fixed: (n, 1, 1) 0 at the nodes `varying`, else 1.
 
     Args:
         edge_index: (e, 2) int64 on the CPU; a row [u, v] means that u consumes v.
         n_nodes: n.
+        varying: (k,) int64 nodes that differ from config to config before any message.
     """
 
-    def __init__(self, edge_index: Tensor, n_nodes: int) -> None:
-        consumer, producer = edge_index[:, 0], edge_index[:, 1]
-        self.operands = _MeanOver(consumer, producer, n_nodes)
-        self.users = _MeanOver(producer, consumer, n_nodes)
-        # Each of the two holds rows and columns, the same transposed, and the order between them.
-        self.nbytes = 2 * 5 * edge_index[:, 0].nbytes
+    def __init__(self, edge_index: Tensor, n_nodes: int, varying: Tensor) -> None:
+        consumer, producer = edge_index.numpy().T
+        operands = _means(consumer, producer, n_nodes)
+        users = _means(producer, consumer, n_nodes)
+        own = sparse.identity(n_nodes, dtype=np.float32, format="csr")
+        parts = (own, operands, users)
+        self.joint = SparseProduct(sparse.hstack(parts, format="csr"))
+        columns = [part[:, varying.numpy()] for part in parts]
+        self.joint_varying = SparseProduct(sparse.hstack(columns, format="csr"))
+        self.varying = varying
+        self.fixed = torch.ones(n_nodes, 1, 1).index_fill(0, varying, 0)
+        self.nbytes = self.joint.nbytes + self.joint_varying.nbytes
 
 
-class _MeanOver:
-    """The mean over each row's neighbours as a sparse product; 0 where there are none."""
+def _means(row: Any, column: Any, n_nodes: int) -> sparse.csr_matrix:
+    """Return (n, n): each row's mean over its neighbours; 0 where there are none."""
+    degree = np.bincount(row, minlength=n_nodes)
+    weights = (1 / degree[row]).astype(np.float32)
+    return sparse.csr_matrix((weights, (row, column)), shape=(n_nodes, n_nodes))
 
-    def __init__(self, row: Tensor, column: Tensor, n_nodes: int) -> None:
-        edges = EdgeIndex(torch.stack([row, column]), sparse_size=(n_nodes, n_nodes))
-        self._edges = edges.sort_by("row").values.validate().fill_cache_()
-        degree = torch.bincount(row, minlength=n_nodes).clamp(min=1)
-        self._inverse_degree = (1.0 / degree)[:, None, None]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map (n, c, h) to the means (n, c, h)."""
-        summed = self._edges.matmul(x.flatten(1))
-        return summed.view_as(x) * self._inverse_degree
+class _ProjectThenAggregate(torch.autograd.Function):
+    """S [h W1ᵀ; h W2ᵀ; h W3ᵀ] + b for a sparse S; keeps no more than h for the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, weights: Tensor, added: Tensor, product: SparseProduct
+    ) -> Tensor:
+        ctx.save_for_backward(h, weights)
+        ctx.product, ctx.added_shape = product, added.shape
+        stacked = h.new_empty(len(weights), *h.shape)
+        for weight, out in zip(weights, stacked.flatten(1, 2), strict=True):
+            torch.mm(h.flatten(0, 1), weight.T, out=out)
+        return _multiply(product.matrix, stacked.flatten(0, 1)).add_(added)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        h, weights = ctx.saved_tensors
+        stacked = _multiply(ctx.product.transposed, grad.contiguous())
+        stacked = stacked.view(len(weights), -1, h.shape[-1])  # (3, n·c, h)
+        flat = h.flatten(0, 1)
+        grad_weights = torch.stack([part.T @ flat for part in stacked])
+        grad_h = stacked[0] @ weights[0]
+        for part, weight in zip(stacked[1:], weights[1:], strict=True):
+            grad_h.addmm_(part, weight)
+        return grad_h.view_as(h), grad_weights, grad.sum_to_size(ctx.added_shape), None
+
+
+class _AddInSlices(torch.autograd.Function):
+    """x + W function(y, …) + b for slices of nodes in turn; function(y, …) is not kept."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 -- autograd functions take no keywords
+        ctx: Any,
+        function: Callable[..., Tensor],
+        x: Tensor,
+        y: Tensor,
+        normaliser: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
+        ctx.function, ctx.parameters = function, parameters
+        ctx.save_for_backward(y, normaliser, weight)
+        out = x + bias
+        for part in _slices(y):
+            given = None if normaliser is None else normaliser[part]
+            out[part].flatten(0, 1).addmm_(function(y[part], given).flatten(0, 1), weight.T)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, normaliser, weight = ctx.saved_tensors
+        grad_y, grad_weight = torch.empty_like(y), torch.zeros_like(weight)
+        totals = [torch.zeros_like(parameter) for parameter in ctx.parameters]
+        for part in _slices(y):
+            given = None if normaliser is None else normaliser[part]
+            with torch.enable_grad():
+                leaf = y[part].detach().requires_grad_()
+                z = ctx.function(leaf, given)
+            grad_weight.addmm_(grad[part].flatten(0, 1).T, z.detach().flatten(0, 1))
+            found = torch.autograd.grad(z, [leaf, *ctx.parameters], grad[part] @ weight)
+            grad_y[part] = found[0]
+            for total, value in zip(totals, found[1:], strict=True):
+                total.add_(value)
+        return None, grad, grad_y, None, grad_weight, grad.sum((0, 1)), *totals
+
+
+def _slices(y: Tensor) -> list[slice]:
+    """Cut the nodes of (n, c, h) so that a slice's tensor takes about SLICE_BYTES."""
+    step = max(1, SLICE_BYTES // max(1, y[:1].nbytes))
+    return [slice(start, start + step) for start in range(0, len(y), step)]
 
 
 class ChannelAttention(nn.Module):
@@ -91,8 +206,10 @@ class CrossConfigAttention(nn.Module):
         """
         logits = self.logits(x)
         if normaliser is None:
-            normaliser = log_mean_exp(logits, dim=1)
-        return torch.cat([x, x * torch.exp(logits - normaliser)], dim=-1)
+            weights = torch.softmax(logits, dim=1) * x.shape[1]
+        else:
+            weights = torch.exp(logits - normaliser)
+        return torch.cat([x, x * weights], dim=-1)
 
 
 def log_mean_exp(x: Tensor, *, dim: int) -> Tensor:
@@ -124,17 +241,47 @@ class SageBlock(nn.Module):
         self.configs = CrossConfigAttention() if cross_config else None
         self.project = nn.Linear(2 * width if cross_config else width, width)
 
-    def messages(self, x: Tensor, neighbours: Neighbours) -> Tensor:
-        """Map (n, c, h) to (n, c, h): all that comes before configs see each other."""
-        h = self.norm(x)
-        y = self.own(h) + self.operands(neighbours.operands(h)) + self.users(neighbours.users(h))
+    def aggregate(self, x: Tensor, neighbours: Neighbours) -> Tensor:
+        """Map (n, c, h) to (n, c, h): own part and means over neighbours, before the gelu."""
+        return self._aggregated(self.norm(x), neighbours.joint, self.own.bias)
+
+    def aggregate_split(self, shared: Tensor, varying: Tensor, neighbours: Neighbours) -> Tensor:
+        """Do as `aggregate` where configs differ at k nodes only; the same result for less.
+
+        Args:
+            shared: (n, 1, h) what all configs have.
+            varying: (k, c, h) what the nodes neighbours.varying have instead.
+            neighbours: the edges.
+        """
+        fixed = self.norm(shared) * neighbours.fixed
+        common = self._aggregated(fixed, neighbours.joint, self.own.bias)  # (n, 1, h)
+        return self._aggregated(self.norm(varying), neighbours.joint_varying, common)
+
+    def _aggregated(self, h: Tensor, product: SparseProduct, added: Tensor) -> Tensor:
+        weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
+        result: Tensor = _ProjectThenAggregate.apply(h, weights, added, product)
+        return result
+
+    def messages(self, y: Tensor) -> Tensor:
+        """Map what `aggregate` gives, (n, c, h), to (n, c, h): up to where configs meet."""
         return self.channels(nn.functional.gelu(y))
 
-    def forward(
-        self, x: Tensor, neighbours: Neighbours, normaliser: Tensor | None = None
-    ) -> Tensor:
-        """Map (n, c, h) to (n, c, h); `normaliser` as in CrossConfigAttention."""
-        y = self.messages(x, neighbours)
-        if self.configs is not None:
-            y = self.configs(y, normaliser)
-        return x + self.project(y)
+    def attend(self, y: Tensor, normaliser: Tensor | None = None) -> Tensor:
+        """Map what `aggregate` gives to (n, c, h), or with attention (n, c, 2h); node by node."""
+        y = self.messages(y)
+        return y if self.configs is None else self.configs(y, normaliser)
+
+    def forward(self, x: Tensor, aggregated: Tensor, normaliser: Tensor | None = None) -> Tensor:
+        """Return the block's result, (n, c, h).
+
+        Args:
+            x: (n, c, h).
+            aggregated: (n, c, h) of x, by `aggregate`.
+            normaliser: as in CrossConfigAttention.
+        """
+        parts = [self.channels] + ([self.configs] if self.configs else [])
+        inner = [parameter for part in parts for parameter in part.parameters()]
+        result: Tensor = _AddInSlices.apply(
+            self.attend, x, aggregated, normaliser, self.project.weight, self.project.bias, *inner
+        )
+        return result

@@ -60,12 +60,15 @@ def layout_inputs(graph: LayoutGraph, *, rule: str, scaler: NodeScaler) -> Layou
     scaled = scaler(nodes.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
     first, group = distinct_configs(graph)
+    config_ids = torch.from_numpy(pruned.config_ids)
     return LayoutInputs(
         node_feat=torch.from_numpy(scaled),
         opcode=torch.from_numpy(nodes.opcode.astype(np.int64)),
         layout=torch.from_numpy(layout_symbols(nodes.minor_to_major)),
-        config_ids=torch.from_numpy(pruned.config_ids),
-        neighbours=Neighbours(torch.from_numpy(pruned.edge_index), len(pruned.kept)),
+        config_ids=config_ids,
+        neighbours=Neighbours(
+            torch.from_numpy(pruned.edge_index), len(pruned.kept), varying=config_ids
+        ),
         configs=graph.configs,
         first=first,
         group=group,

@@ -33,7 +33,7 @@ def test_scores_and_gradients_equal_the_plain_models(
     scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
     inputs = layout_inputs(layout_graph, rule=rule, scaler=scaler)
     symbols = inputs.symbols(np.arange(9))
-    target = torch.linspace(-1, 1, 9)
+    target = torch.linspace(-1, 3, 9)
     scores = ours(inputs, symbols)
     expected = plain(plain_inputs(inputs, layout_graph, rule=rule), symbols)
     assert expected.std() > 1e-4
@@ -43,7 +43,8 @@ def test_scores_and_gradients_equal_the_plain_models(
     gradients = plain_gradients(ours)
     for name, parameter in plain.named_parameters():
         assert parameter.grad is not None
-        torch.testing.assert_close(gradients[name], parameter.grad, atol=2e-5, rtol=1e-3)
+        difference = (gradients[name] - parameter.grad).norm()
+        assert difference < 1e-3 * parameter.grad.norm() + 1e-5, name
 
 
 def test_a_row_compares_time_memory_and_results() -> None:
