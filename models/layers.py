@@ -15,7 +15,7 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-SLICE_BYTES = 1 << 20
+SLICE_BYTES = 2 << 20
 
 
 class SparseProduct:
