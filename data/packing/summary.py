@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data.packing.prepare import Prepared
+from data.packing.shipped import shipped_path
 
 
-def as_dict(entry: Prepared) -> dict[str, object]:
-    """Return an entry as plain values for JSON."""
+def as_dict(entry: Prepared, *, archive: Path | None = None) -> dict[str, object]:
+    """Return an entry as plain values for JSON.
+
+    Args:
+        archive: the folder of the store's compressed files, to add the entry's there.
+    """
     stored = entry.stored
-    return {
+    values: dict[str, object] = {
         "id": entry.source.submission_id,
         "split": entry.source.split,
         "error": entry.error,
@@ -18,10 +23,21 @@ def as_dict(entry: Prepared) -> dict[str, object]:
         "stored": None if stored is None else str(stored.path),
         "stored_bytes": 0 if stored is None else _size(stored.path),
     }
+    if archive is not None:
+        path = shipped_path(archive, entry.source)
+        values["archived"] = None if stored is None else str(path)
+        values["archived_bytes"] = 0 if stored is None else _size(path)
+    return values
 
 
-def summary(prepared: Sequence[Prepared]) -> tuple[list[str], list[list[object]]]:
-    """Add up files by collection and split; a header and one line each."""
+def summary(
+    prepared: Sequence[Prepared], *, archive: Path | None = None
+) -> tuple[list[str], list[list[object]]]:
+    """Add up files by collection and split; a header and one line each.
+
+    Args:
+        archive: the folder of the store's compressed files, to add up these too.
+    """
     parts: dict[tuple[str, str], list[Prepared]] = {}
     for entry in prepared:
         parts.setdefault((entry.source.collection.name, entry.source.split), []).append(entry)
@@ -38,6 +54,11 @@ def summary(prepared: Sequence[Prepared]) -> tuple[list[str], list[list[object]]
         ]
         for (collection, split), part in parts.items()
     ]
+    if archive is not None:
+        header.append("archive MiB")
+        for line, part in zip(lines, parts.values(), strict=True):
+            paths = [shipped_path(archive, entry.source) for entry in part if entry.stored]
+            line.append(sum(map(_size, paths)) / 2**20)
     return header, lines
 
 
