@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from data.errors import PipelineError
@@ -11,6 +12,8 @@ from data.packing.tensor_file import open_tensors, read_facts, write_tensors
 from data.read import read_graph
 from data.tree import GraphFile
 from features.pruning import PrunedGraph, prune, pruning_rule
+
+TENSORS = {field.name for field in fields(PrunedGraph)}
 
 Progress = Callable[[str, int, int], None]
 
@@ -32,17 +35,18 @@ def pruned_file(stored: Path, rule: str) -> Path:
 def store_pruned(
     files: Sequence[GraphFile], rule: str, *, progress: Progress | None = None
 ) -> None:
-    """Prune every layout graph of the store by a rule, unless that is done.
+    """Prune every layout graph of the store by a rule, unless that is done and undamaged.
 
     Raises:
         UsageError: there is no such rule.
         PipelineError: a file of the store is damaged, or the store cannot be written.
     """
+    check_rule(rule)
     layouts = [file for file in files if file.collection.kind == "layout"]
     for number, file in enumerate(layouts, start=1):
         path = pruned_file(file.path, rule)
         source = read_facts(file.path)["source"]
-        if not _is_of(path, source):
+        if _kept(path, source) is None:
             graph = read_graph(file)
             assert isinstance(graph, LayoutGraph)
             pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
@@ -52,24 +56,23 @@ def store_pruned(
 
 
 def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
-    """Return the pruned form of a graph that the store keeps, or None.
+    """Return the pruned form of a graph that the store keeps, or None: then it is made anew.
 
     Raises:
-        PipelineError: the file is damaged.
+        PipelineError: the graph's own file is damaged.
     """
     path = graph.file.path
     if path.suffix != STORE_SUFFIX or os.sep in rule:
         return None
-    kept = pruned_file(path, rule)
-    if not kept.is_file() or not _is_of(kept, read_facts(path)["source"]):
-        return None
-    return PrunedGraph(**open_tensors(kept).tensors)
+    return _kept(pruned_file(path, rule), read_facts(path)["source"])
 
 
-def _is_of(path: Path, source: str) -> bool:
-    """Tell whether a pruned graph was made from this source by this version."""
+def _kept(path: Path, source: str) -> PrunedGraph | None:
+    """Read a pruned graph; None if it is missing, damaged, of another source or version."""
     try:
-        facts = read_facts(path)
+        opened = open_tensors(path)
     except PipelineError:
-        return False
-    return facts.get("version") == VERSION and facts.get("source") == source
+        return None
+    facts, tensors = opened.facts, opened.tensors
+    is_it = facts.get("version") == VERSION and facts.get("source") == source
+    return PrunedGraph(**tensors) if is_it and tensors.keys() == TENSORS else None

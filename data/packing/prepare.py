@@ -2,12 +2,14 @@
 
 import fcntl
 import json
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import numpy as np
@@ -65,9 +67,9 @@ def prepare(
     Raises:
         PipelineError: the store cannot be written: no space, no permission.
     """
-    with _alone(store):
+    with alone(store):
         todo = [file for file in files if not _is_fresh(store, file)]
-        n_bytes = sum(file.path.stat().st_size for file in todo if file.path.is_file())
+        n_bytes = sum(_size(file) for file in todo)
         if n_bytes < SMALL_TREE_BYTES:
             workers = 1
         errors: dict[GraphFile, str | None] = {}
@@ -79,7 +81,8 @@ def prepare(
     for file in files:
         error = errors.get(file)
         stored = None if error else stored_file(store, file)
-        done.append(Prepared(file, stored, error, is_new=file in errors))
+        is_new = file in errors and error is None
+        done.append(Prepared(file, stored, error, is_new))
     return done
 
 
@@ -90,6 +93,10 @@ def _is_fresh(store: Path, file: GraphFile) -> bool:
         return False  # the source is damaged; packing says how
 
 
+def _size(file: GraphFile) -> int:
+    return file.path.stat().st_size if file.path.is_file() else 0
+
+
 def _packed(
     files: Sequence[GraphFile], store: Path, workers: int
 ) -> Iterator[tuple[GraphFile, str | None]]:
@@ -98,8 +105,9 @@ def _packed(
         yield from ((file, _pack_one(file, store, overlap=True)) for file in files)
         return
     # The largest first: then no worker is left with a large one at the end.
-    waiting = sorted(files, key=lambda file: file.path.stat().st_size)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    waiting = sorted(files, key=_size)
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as pool:
         running: dict[Future[str | None], GraphFile] = {}
         try:
             while waiting or running:
@@ -118,8 +126,20 @@ def _packed(
             pool.shutdown(cancel_futures=True)
 
 
+def _end_with_parent() -> None:
+    """Watch the process that started this one: were it killed, this one would wait for ever."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _pack_one(file: GraphFile, store: Path, *, overlap: bool) -> str | None:
-    """Pack one file; return what is wrong with it.
+    """Pack one file; return what is wrong with it. Then nothing older is left in its place.
 
     Raises:
         PipelineError: the store cannot be written.
@@ -129,12 +149,16 @@ def _pack_one(file: GraphFile, store: Path, *, overlap: bool) -> str | None:
     try:
         store_graph(file, target, overlap=overlap)
     except PipelineError as error:
-        if str(error).startswith(str(store)):
+        if str(error).startswith(f"{target.path}: "):
             raise
-        return str(error)
+        line = str(error)
     except MemoryError:
-        return f"{file.path}: does not fit into memory"
-    return None
+        line = f"{file.path}: does not fit into memory"
+    else:
+        return None
+    with suppress(OSError):
+        target.path.unlink()
+    return line
 
 
 def keep_freed_memory() -> None:
@@ -148,15 +172,15 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
-def _alone(store: Path) -> Iterator[None]:
+def alone(store: Path) -> Iterator[None]:
     """Wait until no other process works in the store; sweep up what a killed one left."""
     try:
         store.mkdir(parents=True, exist_ok=True)
         lock = (store / LOCK).open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
         raise PipelineError(f"{store}: cannot be written: {error.strerror or error}") from error
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         for left in store.rglob(".*.tmp"):
             left.unlink(missing_ok=True)
         yield

@@ -57,17 +57,19 @@ def store_graph(source: GraphFile, stored: GraphFile, *, overlap: bool = True) -
         PipelineError: the source is damaged (names file and key), or the disk is full.
     """
     facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
-    if source.collection.kind == "layout":
-        _store_layout(source, stored.path, facts, overlap=overlap)
-    else:
-        _store_tile(source, stored.path, facts)
+    try:
+        stored.path.parent.mkdir(parents=True, exist_ok=True)
+        if source.collection.kind == "layout":
+            _store_layout(source, stored.path, facts, overlap=overlap)
+        else:
+            _store_tile(source, stored.path, facts)
+    except OSError as error:  # of the spool; faults of the source and of the new file are lines
+        raise PipelineError(
+            f"{stored.path}: cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def _store_layout(source: GraphFile, path: Path, facts: dict[str, str], *, overlap: bool) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
     with Archive(source.path) as archive:
         arrays = layout_arrays(archive)
         n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])

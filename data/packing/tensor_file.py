@@ -1,10 +1,12 @@
 """Tensors in one file, written as a stream and mapped when read: the safetensors format.
 
 Its library reads these files too. Ours writes them in chunks, so that no array has to fit in
-memory, and keeps a checksum of each in the header, so that a flipped bit on the disk is noticed.
+memory, and keeps checksums of each and of the header itself in the header, so that a flipped bit
+on the disk is noticed.
 """
 
 import json
+import math
 import mmap
 import struct
 from collections.abc import Iterable, Mapping
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from data.atomic import atomic_path
 from data.errors import PipelineError
 from data.inflate import INFLATER
+from data.zip_index import shown
 
 TYPES = {
     "BOOL": np.bool_,
@@ -37,6 +40,7 @@ MAX_HEADER_BYTES = 1 << 20
 ALIGNMENT = 64
 CHECK_BYTES = 1 << 20
 CHECKSUM = "crc32:"
+HEADER_CHECKSUM = "crc32"
 UNKNOWN_CHECKSUM = "0" * 8
 
 
@@ -82,29 +86,39 @@ def _header(
     header: dict[str, Any] = {"__metadata__": {**facts, **marks}}
     start = 0
     for name, tensor in tensors:
-        end = start + int(np.prod(tensor.shape, dtype=np.int64)) * tensor.dtype.itemsize
+        end = start + _n_bytes(tensor)
         header[name] = {
             "dtype": TYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
         start = end
+    header["__metadata__"][HEADER_CHECKSUM] = _header_checksum(header)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + LENGTH.size) % ALIGNMENT)
     return LENGTH.pack(len(text)) + text
 
 
+def _header_checksum(header: dict[str, Any]) -> str:
+    """Return the checksum of all that a header says, in whatever order."""
+    return f"{INFLATER.crc32(json.dumps(header, sort_keys=True).encode()):08x}"
+
+
+def _n_bytes(tensor: NDArray[Any] | StreamedTensor) -> int:
+    return math.prod(tensor.shape) * tensor.dtype.itemsize
+
+
 def _write(file: IO[bytes], name: str, tensor: NDArray[Any] | StreamedTensor) -> int:
     """Write one tensor; return its checksum."""
     chunks = tensor.chunks if isinstance(tensor, StreamedTensor) else (tensor,)
-    checksum = n_rows = 0
+    checksum = n_bytes = 0
     for chunk in chunks:
         content = np.ascontiguousarray(chunk, tensor.dtype).tobytes()
         checksum = INFLATER.crc32(content, checksum)
         file.write(content)
-        n_rows += len(chunk)
-    if tensor.shape and n_rows != tensor.shape[0]:
-        raise ValueError(f"{name}: {n_rows} rows were given; expected {tensor.shape[0]}")
+        n_bytes += len(content)
+    if n_bytes != _n_bytes(tensor):
+        raise ValueError(f"{name}: {n_bytes} bytes were given; expected {_n_bytes(tensor)}")
     return checksum
 
 
@@ -130,7 +144,7 @@ def read_facts(path: Path) -> dict[str, str]:
         PipelineError: the file cannot be read, or its header is damaged.
     """
     with _opened(path) as file:
-        return _metadata(path, _read_header(path, file)[0])
+        return _metadata(path, _read_header(path, file)[0])[0]
 
 
 def open_tensors(path: Path) -> TensorFile:
@@ -141,21 +155,23 @@ def open_tensors(path: Path) -> TensorFile:
     """
     with _opened(path) as file:
         header, start = _read_header(path, file)
-        metadata = _metadata(path, header)
+        facts, checksums = _metadata(path, header)
         tensors: dict[str, NDArray[Any]] = {}
         end = start
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         for name, entry in header.items():
             dtype, shape, n_bytes = _described(path, name, entry, end - start)
-            if _checksum(file, end, n_bytes) != metadata.get(CHECKSUM + name):
-                _damaged(path, f"tensor '{name}' is not as it was written")
+            if _checksum(file, end, n_bytes) != checksums.get(CHECKSUM + name):
+                _damaged(path, f"tensor '{shown(name)}' is not as it was written")
             count = n_bytes // dtype.itemsize
             values = np.frombuffer(mapped, dtype, count, end) if count else np.empty(0, dtype)
-            tensors[name] = values.reshape(shape)
+            try:
+                tensors[name] = values.reshape(shape)
+            except ValueError:  # more axes than there can be, or longer ones beside one of 0
+                _damaged(path, f"tensor '{shown(name)}' has an impossible shape")
             end += n_bytes
         if file.seek(0, 2) != end:
             _damaged(path, "the file does not end with its last tensor")
-    facts = {key: value for key, value in metadata.items() if not key.startswith(CHECKSUM)}
     return TensorFile(path, facts, tensors)
 
 
@@ -178,20 +194,35 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
     header = None
     if content and len(content) == length:
         try:
-            header = json.loads(content)
-        except ValueError:
+            header = json.loads(content, object_pairs_hook=_without_repeats)
+        except (ValueError, RecursionError):
             header = None
     if not isinstance(header, dict):
         _damaged(path, "it has no readable header")
     return header, LENGTH.size + length
 
 
-def _metadata(path: Path, header: dict[str, Any]) -> dict[str, str]:
-    """Take the facts and checksums out of a header."""
-    metadata = header.pop("__metadata__", None)
-    if not isinstance(metadata, dict):
-        _damaged(path, "its header has no facts")
-    return {str(key): str(value) for key, value in metadata.items()}
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; of two values of one name, `json` would drop the first in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is given twice")
+    return found
+
+
+def _metadata(path: Path, header: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Take the facts, and the checksums of the tensors, out of a header, and check the header."""
+    metadata = header.get("__metadata__")
+    if not isinstance(metadata, dict) or HEADER_CHECKSUM not in metadata:
+        _damaged(path, "its header has no checksum")
+    checksum = metadata.pop(HEADER_CHECKSUM)
+    if not all(isinstance(value, str) for value in metadata.values()):
+        _damaged(path, "its header has facts that are no text")
+    if checksum != _header_checksum(header):
+        _damaged(path, "its header is not as it was written")
+    del header["__metadata__"]
+    facts = {key: value for key, value in metadata.items() if not key.startswith(CHECKSUM)}
+    return facts, metadata
 
 
 def _described(
@@ -200,13 +231,13 @@ def _described(
     """Return type, shape and bytes of a tensor that is to start at `start`."""
     try:
         dtype: np.dtype[Any] = np.dtype(TYPES[entry["dtype"]])
-        shape = tuple(int(length) for length in entry["shape"])
-        offsets = [int(offset) for offset in entry["data_offsets"]]
-    except (KeyError, TypeError, ValueError):
+        shape, offsets = tuple(entry["shape"]), list(entry["data_offsets"])
+    except (KeyError, TypeError):
         dtype, shape, offsets = np.dtype(np.uint8), (), []
-    n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if min(shape, default=0) < 0 or offsets != [start, start + n_bytes]:
-        _damaged(path, f"the header does not say where tensor '{name[:60]}' lies")
+    is_shape = all(type(length) is int and length >= 0 for length in shape)
+    n_bytes = math.prod(shape) * dtype.itemsize if is_shape else 0
+    if not is_shape or offsets != [start, start + n_bytes]:
+        _damaged(path, f"the header does not say where tensor '{shown(name)}' lies")
     return dtype, shape, n_bytes
 
 
