@@ -211,7 +211,7 @@ def prepare(
     Exits with 1 if a file is damaged. Example: python -m pipeline prepare --data DIR
     """
     from data.packing.open_tree import prepare_tree
-    from data.packing.prepare import write_columns
+    from data.packing.prepare import alone, write_columns
     from data.packing.summary import as_dict, summary
     from data.tree import find_graphs
     from features.pruned_store import check_rule, store_pruned
@@ -225,9 +225,10 @@ def prepare(
     with progress_bar() as progress:
         prepared = prepare_tree(files, folder, store=target, workers=workers, progress=progress)
         good = [entry.stored for entry in prepared if entry.stored is not None]
-        if prune is not None:
-            store_pruned(good, prune, progress=progress)
-    columns = write_columns(target, prepared)
+        with alone(target):  # from others, who would sweep up what is half written
+            if prune is not None:
+                store_pruned(good, prune, progress=progress)
+            columns = write_columns(target, prepared)
     if json:
         print_json({"store": str(target), "files": [as_dict(entry) for entry in prepared]})
     else:
