@@ -64,8 +64,8 @@ def _read_members(path: Path) -> dict[str, NDArray[np.int64]]:
     """Read all arrays of the file; each must be a vector of int64."""
     if not path.is_file():
         raise PipelineError(
-            f"{path}: no such file; only synthetic data keeps test runtimes, "
-            "the real ones are not public"
+            f"{path}: no such file; the sample, collected and synthetic data keep test runtimes "
+            "there, those of the dataset are not public"
         )
     with Archive(path) as archive:
         return {name: archive.array(name, dtype=np.int64, shape=(None,)) for name in archive.keys}

@@ -106,8 +106,7 @@ def run(
         PipelineError: damaged files, no usable data, a full disk.
     """
     files = find_graphs(data_dir)
-    prepared = prepare_tree(files, data_dir, store=store, progress=progress)
-    rows = audit(files, prepared=prepared, progress=progress)
+    rows = _audit(files, data_dir, store, progress, say)
     bad = [row for row in rows if row.error]
     if bad and not skip_bad:
         raise PipelineError(_name_bad(bad))
@@ -121,6 +120,30 @@ def run(
     begin(out, config, resume=resume)
     with alone_in(out):
         return _run_in(RunState(recipe, out, good, progress), data_dir, rows, say)
+
+
+def _audit(
+    files: Sequence[GraphFile],
+    data_dir: Path,
+    store: Path | None,
+    progress: Progress | None,
+    say: Callable[[str], None],
+) -> list[AuditRow]:
+    """Pack and check every file; what is damaged in the store alone is packed anew, once."""
+    prepared = prepare_tree(files, data_dir, store=store, progress=progress)
+    rows = audit(files, prepared=prepared, progress=progress)
+    spoilt = [
+        entry.stored.path
+        for entry, row in zip(prepared, rows, strict=True)
+        if row.error and entry.stored and str(entry.stored.path) in row.error
+    ]
+    if not spoilt:
+        return rows
+    for path in spoilt:
+        say(f"{path}: damaged in the store; packed anew")
+        path.unlink(missing_ok=True)
+    prepared = prepare_tree(files, data_dir, store=store, progress=progress)
+    return audit(files, prepared=prepared, progress=progress)
 
 
 def _run_in(

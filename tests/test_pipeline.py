@@ -323,3 +323,21 @@ def test_a_layout_model_does_not_rank_tiles(finished: Path, tiny_tree: Path) -> 
     file = find_graphs(tiny_tree, collections=COLLECTIONS[:1], splits=("test",))[0]
     text = call("rank", file.path, "--run", model, expect=1)
     assert "ranks layout configs, not tile:xla" in text
+
+
+def test_a_graph_that_is_damaged_in_the_store_alone_is_packed_anew(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    call("prepare", "--data", tiny_tree, "--store", store)
+    path = sorted(store.glob("layout/xla/random/train/*.safetensors"))[0]
+    whole = path.read_bytes()
+    place = len(whole) - 100
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+    words = ("run", "--data", tiny_tree, "--store", store, "--recipe", "smoke", "--skip-bad")
+    text = call(*words, "--out", tmp_path / "run")
+    assert f"{path}: damaged in the store; packed anew" in text
+    assert path.read_bytes() == whole
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["bad_files"] == []
+    assert report["models"]["layout:xla:random"]["fallback_from"] is None

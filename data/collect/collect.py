@@ -3,6 +3,7 @@
 A graph that was begun goes on where its journal ends; one that is done is passed over.
 """
 
+import hashlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,13 @@ from numpy.typing import NDArray
 
 from data.collect.job import Job
 from data.collect.journal import Journal, open_journal
-from data.collect.manifest import add_environment, edit_manifest, is_done, read_manifest
+from data.collect.manifest import (
+    add_environment,
+    check_family,
+    edit_manifest,
+    is_done,
+    read_manifest,
+)
 from data.collect.measure import Figures, clock_for, figures
 from data.collect.rounds import (
     IsOver,
@@ -29,6 +36,7 @@ from data.collect.session import Session
 from data.collect.worker import Description
 from data.collect.write import write_graph
 from data.configs import distinct_rows, hash_rows
+from data.errors import UsageError
 from data.synthetic.measure import generator
 from models.metrics import kendall_tau
 
@@ -38,11 +46,15 @@ AGAIN_CONFIGS = 30  # a second measurement of that many tells how well the first
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one graph: its file, or None and the reason why it was left out."""
+    """What became of one graph: its file, or None and the reason why it was left out.
+
+    `was_there` tells that an earlier call had measured it.
+    """
 
     job: Job
     path: Path | None
     entry: dict[str, Any]
+    was_there: bool = False
 
     def row(self) -> tuple[object, ...]:
         """Return name, configs, failed ones, spread, the two taus and seconds, for a table."""
@@ -89,18 +101,23 @@ def collect_graph(
         PipelineError: the disk is full, or a file of `out` is damaged.
     """
     effort = _Effort(is_over, core, progress)
-    if not is_done(read_manifest(out), job):
+    manifest = read_manifest(out)
+    check_family(manifest, job)
+    was_there = is_done(manifest, job)
+    if not was_there:
         _measure_and_write(job, out, effort)
+    elif ":" in getattr(job.source, "program", ""):
+        _check_unchanged(job, manifest)
     manifest = read_manifest(out)
     entry = manifest["graphs"].get(job.submission_id)
     if entry is None:
-        return Outcome(job, None, manifest["left_out"][job.submission_id])
+        return Outcome(job, None, manifest["left_out"][job.submission_id], was_there)
     if again and entry["again_tau"] is None:
         n_configs, tau = _measure_again(job, out, effort)
         with edit_manifest(out) as manifest:
             entry = manifest["graphs"][job.submission_id]
             entry |= {"again_configs": n_configs, "again_tau": tau}
-    return Outcome(job, job.file(out).path, entry)
+    return Outcome(job, job.file(out).path, entry, was_there)
 
 
 @dataclass(frozen=True)
@@ -118,6 +135,7 @@ def _measure_and_write(job: Job, out: Path, effort: _Effort) -> None:
     with Session(job.source, timeout_s=job.timeout_s, core=effort.core) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
+        journal.forget_timeouts(below_s=job.timeout_s)
         space = Space(description.n_options, description.groups)
         visitor = Visitor(
             session,
@@ -193,7 +211,28 @@ def _why_left_out(found: Figures, *, default_ran: bool) -> str:
 def _header(job: Job, description: Description) -> dict[str, Any]:
     """Return the first line of the journal: what is measured, and where."""
     n_genes = len(description.n_options)
-    return job.request() | {"n_genes": n_genes} | dict(description.facts)
+    program = {"n_genes": n_genes, "program_digest": _digest(description)}
+    return job.request() | program | dict(description.facts)
+
+
+def _check_unchanged(job: Job, manifest: dict[str, dict[str, Any]]) -> None:
+    """Refuse a user's own program that was edited since it was measured."""
+    known = {**manifest["left_out"], **manifest["graphs"]}[job.submission_id]
+    with Session(job.source, timeout_s=job.timeout_s) as session:
+        if _digest(session.describe()) != known.get("program_digest"):
+            raise UsageError(
+                f"{job.submission_id}: the program is another one than was measured; "
+                "give another --out"
+            )
+
+
+def _digest(description: Description) -> str:
+    """Digest what is measured, so that an edited program is not taken for the one before."""
+    digest = hashlib.blake2b(description.n_options.tobytes(), digest_size=8)
+    for name, values in sorted(description.arrays.items()):
+        digest.update(f"{name} {values.dtype} {values.shape}".encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
 
 
 def _entry(job: Job, description: Description, result: Measured, found: Figures) -> dict[str, Any]:
@@ -206,6 +245,7 @@ def _entry(job: Job, description: Description, result: Measured, found: Figures)
         "n_genes": len(description.n_options),
         "n_configs": len(result.choices),
         "n_distinct": len(distinct_rows(hash_rows(result.choices))[0]),
+        "program_digest": _digest(description),
         "failed": [{"config": c, "reason": r} for c, r in sorted(result.failed.items())],
         "spread": found.spread,
         "default_over_fastest": float(default_ns / found.runtime_ns.min()),

@@ -95,8 +95,12 @@ def collect(
         return
     print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
     for outcome in outcomes:
+        if outcome.was_there and plan is None:
+            say(f"{outcome.job.submission_id}: was there; another --out measures it anew")
+    for outcome in outcomes:
         if outcome.path is None:
             typer.echo(outcome.line())
     if len(outcomes) < len(jobs):
-        typer.echo(f"{len(jobs) - len(outcomes)} graphs are not done; the same command goes on")
+        n_left = len(jobs) - len(outcomes)
+        typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command goes on")
     typer.echo(f"data        {out}")

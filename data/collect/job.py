@@ -73,4 +73,5 @@ class Job:
             "n_configs_asked": self.n_configs,
             "seed": self.seed,
             "rounds": self.n_rounds,
+            "device": getattr(self.source, "device", None),
         }

@@ -6,6 +6,7 @@ off is dropped.
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 from data.collect.measure import Visit
 from data.errors import PipelineError, UsageError
+
+TIMED_OUT = re.compile(r"not done after ([0-9.e+]+) s")
 
 
 @dataclass
@@ -54,6 +57,13 @@ class Journal:
         first = next(equal, None)
         return None if first is None else self.failed[first]
 
+    def forget_timeouts(self, *, below_s: float) -> None:
+        """Give another chance to configs that failed for want of time, where more is given now."""
+        for config, reason in list(self.failed.items()):
+            timeout = TIMED_OUT.fullmatch(reason)
+            if timeout and float(timeout.group(1)) < below_s:
+                del self.failed[config]
+
     def _add(self, line: dict[str, Any], config: int, choice: Sequence[int]) -> None:
         if config not in self.choices:
             line["choice"] = [int(option) for option in choice]
@@ -69,6 +79,7 @@ class Journal:
         else:
             visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]))
             self.visits[config, int(line["round"])] = visit
+            self.failed.pop(config, None)  # it was given another chance
 
     def read(self, lines: Sequence[bytes]) -> None:
         """Take over recorded lines, without the first.

@@ -84,6 +84,22 @@ def is_done(manifest: Mapping[str, dict[str, Any]], job: Job) -> bool:
     return False
 
 
+def check_family(manifest: Mapping[str, dict[str, Any]], job: Job) -> None:
+    """Keep all programs of a family in one split: siblings in two would make scores too good.
+
+    Raises:
+        UsageError: names the graph that lies in another split.
+    """
+    for submission_id, entry in manifest["graphs"].items():
+        same = submission_id.split(":")[0] == job.collection.kind and entry["family"] == job.family
+        if same and entry["split"] != job.split:
+            raise UsageError(
+                f"{job.submission_id}: its family {job.family} lies in the {entry['split']} split "
+                f"({entry['program']}), not in {job.split}; give --split {entry['split']}, another "
+                "FAMILY or another --out"
+            )
+
+
 def add_environment(manifest: Mapping[str, dict[str, Any]], facts: Mapping[str, str]) -> str:
     """Note a machine and its versions once; return the digest that graphs refer to it by."""
     text = json.dumps(dict(facts), sort_keys=True)

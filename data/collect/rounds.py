@@ -136,7 +136,10 @@ def measured(journal: Journal, choices: Choices, *, n_rounds: int) -> Measured:
     kept = np.array([c for c in range(len(choices)) if c not in journal.failed], np.int64)
     if len(kept) < 2:
         reason = next(iter(journal.failed.values()))
-        raise ProgramFailed(f"{journal.path.stem}: only {len(kept)} config ran; one says: {reason}")
+        raise ProgramFailed(
+            f"{journal.path}: {len(kept)} of {len(choices)} configs ran; expected 2 or more; "
+            f"one says: {reason}"
+        )
     rounds_ns = [
         [journal.visits[config, turn].runtime_ns for config in kept.tolist()]
         for turn in range(n_rounds + 1)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.collect.device import open_device
+from data.collect.module import first_line
 from data.collect.named import named_object
 from data.collect.tile_kernels import catalogue
 from data.collect.tiles import TileKernel, tiled_function
@@ -33,7 +34,13 @@ def find_kernel(program: str) -> TileKernel:
             )
         return kernels[program]
     found = named_object(program)
-    kernel = found() if callable(found) and not isinstance(found, TileKernel) else found
+    try:
+        kernel = found() if callable(found) and not isinstance(found, TileKernel) else found
+    except Exception as error:
+        raise PipelineError(
+            f"--program {program}: cannot be called without arguments ({first_line(error)}); "
+            "expected a function that returns a TileKernel; a JAX function is of --kind layout"
+        ) from error
     if not isinstance(kernel, TileKernel):
         raise PipelineError(
             f"--program {program}: is a {type(kernel).__name__}; expected a TileKernel, "

@@ -63,7 +63,11 @@ def test_each_step_costs_something_and_has_a_row(
 
 
 def test_ratios_compare_best_with_best() -> None:
-    seconds = {"inflate": (1.0, 2.0, 9.0), "prepare": (1.5, 2.0, 2.0), "winners": (30.0, 60.0, 60.0)}
+    seconds = {
+        "inflate": (1.0, 2.0, 9.0),
+        "prepare": (1.5, 2.0, 2.0),
+        "winners": (30.0, 60.0, 60.0),
+    }
     costs = {
         step: [packing_steps.Cost(wall, wall, 1.0, 0) for wall in walls]
         for step, walls in seconds.items()

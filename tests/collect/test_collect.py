@@ -5,18 +5,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from data.collect.collect import MIN_SPREAD, collect_graph
+from data.collect.collect import MIN_SPREAD, _digest, collect_graph
 from data.collect.collect_all import collect_jobs
 from data.collect.job import MANIFEST, Job
 from data.collect.journal import open_journal
 from data.collect.manifest import read_manifest
 from data.collect.measure import Visit
+from data.collect.rounds import OutOfTime
 from data.errors import PipelineError, UsageError
 from data.graph import LayoutGraph, TileGraph
 from data.read import read_graph
@@ -234,3 +236,42 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     path.symlink_to("/dev/full")
     with pytest.raises(PipelineError, match=r"graph\.jsonl: cannot be written: No space left"):
         open_journal(path, {"seed": 1})
+
+
+def test_an_edited_program_is_not_taken_for_the_one_that_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = layout_job(n_configs=6)
+    monkeypatch.setattr("data.collect.collect._digest", lambda _: "before")
+    with pytest.raises(OutOfTime):
+        collect_graph(job, tmp_path, is_over=iter([False] * 4 + [True]).__next__)
+    monkeypatch.setattr("data.collect.collect._digest", lambda _: "edited")
+    with pytest.raises(UsageError, match="was begun with program_digest before, not edited"):
+        collect_graph(job, tmp_path)
+
+
+def test_the_digest_tells_graphs_and_options_apart() -> None:
+    one = SpinSource().open().describe()
+    assert _digest(one) == _digest(SpinSource().open().describe())
+    other_options = replace(one, n_options=one.n_options + 1)
+    feat = one.arrays["node_feat"] + 1
+    assert len({_digest(one), _digest(other_options)}) == 2
+    assert _digest(one) != _digest(replace(one, arrays={**one.arrays, "node_feat": feat}))
+
+
+def test_a_family_stays_in_one_split(tmp_path: Path) -> None:
+    collect_graph(layout_job(n_configs=4), tmp_path)
+    with pytest.raises(UsageError, match="its family spin lies in the train split"):
+        collect_graph(layout_job(n_configs=4, program="spin_b9", split="valid"), tmp_path)
+
+
+def test_configs_that_timed_out_are_tried_again_with_more_time(tmp_path: Path) -> None:
+    job = layout_job(n_configs=6, timeout_s=2.0)
+    journal = open_journal(tmp_path / "a.jsonl", {})
+    journal.add_failure(3, "not done after 0.5 s", [1, 1])
+    journal.add_failure(4, "not done after 2 s", [1, 2])
+    journal.add_failure(5, "refused", [2, 2])
+    journal.forget_timeouts(below_s=job.timeout_s)
+    assert set(journal.failed) == {4, 5}
+    journal.add_visit(3, 0, Visit(70, 3), [1, 1])
+    assert set(open_journal(tmp_path / "a.jsonl", {}).failed) == {4, 5}

@@ -26,8 +26,8 @@ needs_two_cores = pytest.mark.skipif(N_CORES < 2, reason="one core: programs wou
 @needs_two_cores
 def test_two_workers_measure_every_graph_once_into_one_manifest(tmp_path: Path) -> None:
     jobs = [
-        layout_job(program=f"spin_b{batch}", n_configs=6, split="test" if batch % 2 else "train")
-        for batch in range(6)
+        layout_job(program=f"spin_b{batch}", n_configs=6, split=split, family=split)
+        for batch, split in enumerate(("train", "test") * 3)
     ]
     said: list[str] = []
     outcomes = collect_jobs(jobs, tmp_path, again=True, workers=2, say=said.append)

@@ -86,7 +86,7 @@ def test_a_program_of_ones_own_end_to_end(
     code, out, err = run(*options, "--search", search, "--out", tmp_path / "data", "--json")
     assert code == 0, err
     ((name, entry),) = json.loads(out).items()
-    assert name == f"layout:xla:{search}:own_program_step"
+    assert name == f"layout:xla:{search}:own_program.step"
     assert (entry["family"], entry["route"]) == ("small_mlp", route)
     assert entry["n_configs"] + len(entry["failed"]) == 20
     if "reason" not in entry:

@@ -83,7 +83,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_users_function_is_loaded_with_its_arguments(own_module: str) -> None:
     program = load_program(f"{own_module}:step")
-    assert (program.name, program.family, program.source) == (f"{own_module}_step", "toy", "nlp")
+    assert (program.name, program.family, program.source) == (f"{own_module}.step", "toy", "nlp")
     function, arguments = program.build()
     np.testing.assert_array_equal(function(*arguments), np.full((2, 4), 3))
 

@@ -28,7 +28,7 @@ def test_the_program_of_the_readme_is_measured(
     call(*words)
     out = tmp_path / words[words.index("--out") + 1]
     manifest = read_manifest(out)
-    name = "layout:xla:random:my_model_step"
+    name = "layout:xla:random:my_model.step"
     entry = manifest["graphs"].get(name) or manifest["left_out"][name]
     assert entry["family"] == "two_layers"
     assert (entry["n_configs"], entry["failed"]) == (10, [])

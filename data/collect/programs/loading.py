@@ -55,7 +55,7 @@ def _load_function(name: str) -> ProgramSource:
     if source not in get_args(Source):
         raise PipelineError(f"program '{name}': SOURCE is {source!r}; expected 'xla' or 'nlp'")
     return ProgramSource(
-        name=f"{module_name}.{function_name}".replace(".", "_"),
+        name=f"{module_name}.{function_name}",  # dots kept: a.b:c is not a_b:c
         family=str(getattr(module, "FAMILY", module_name.rsplit(".", 1)[-1])),
         source=cast(Source, source),
         build=partial(_build, name, function, arguments),
@@ -69,7 +69,7 @@ def _import(name: str, module_name: str) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that is a script may end the process
         raise PipelineError(
             f"program '{name}': {module_name} cannot be imported: {first_line(error)}"
         ) from error
