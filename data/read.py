@@ -36,8 +36,8 @@ LAYOUT_KEYS = (
     "node_splits",
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
-# Small enough for a core's cache; twice that where chunks pass from one core to another.
-CONFIG_CHUNK_BYTES = 1536 << 10
+# Small enough for a core's cache; larger where chunks pass from one core to another.
+CONFIG_CHUNK_BYTES, OVERLAP_CHUNK_BYTES = 1536 << 10, 2 << 20
 NODE_LAYOUT = slice(134, 140)  # the columns of node_feat that hold minor-to-major orders
 
 
@@ -173,7 +173,7 @@ def spool_configs(archive: Archive, n_configs: int, spool: Spool, *, overlap: bo
     key = "node_config_feat"
     shape = (n_configs, spool.n_configurable, N_LAYOUT_VALUES)
     n_vectors = 0
-    chunk_bytes = CONFIG_CHUNK_BYTES * (2 if overlap else 1)
+    chunk_bytes = OVERLAP_CHUNK_BYTES if overlap else CONFIG_CHUNK_BYTES
     inflated = archive.row_bytes(key, dtype=np.float32, shape=shape, chunk_bytes=chunk_bytes)
     for content in ahead(inflated) if overlap else inflated:
         try:

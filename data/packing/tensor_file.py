@@ -113,7 +113,7 @@ def _write(file: IO[bytes], name: str, tensor: NDArray[Any] | StreamedTensor) ->
     chunks = tensor.chunks if isinstance(tensor, StreamedTensor) else (tensor,)
     checksum = n_bytes = 0
     for chunk in chunks:
-        content = np.ascontiguousarray(chunk, tensor.dtype).tobytes()
+        content = np.ascontiguousarray(chunk, tensor.dtype).reshape(-1).view(np.uint8).data
         checksum = INFLATER.crc32(content, checksum)
         file.write(content)
         n_bytes += len(content)

@@ -134,6 +134,7 @@ def test_overlap_and_chunks_change_no_byte(
     source = layout_graph.file
     want = packed(source, tmp_path / "want").path.read_bytes()
     monkeypatch.setattr(data.read, "CONFIG_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(data.read, "OVERLAP_CHUNK_BYTES", chunk_bytes)
     for overlap in (True, False):
         stored = stored_file(tmp_path / str(overlap), source)
         store_graph(source, stored, overlap=overlap)
