@@ -7,6 +7,7 @@ import pytest
 
 from data.errors import PipelineError
 from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers, write_withheld
+from tests.data.damaged_archives import npy, packed
 
 TILE, LAYOUT = "tile:xla:" + "a" * 32, "layout:nlp:random:" + "b" * 32
 RUNTIMES = {TILE: np.array([5, 9], np.int64), LAYOUT: np.array([2**40, 7, 8], np.int64)}
@@ -89,6 +90,6 @@ def test_other_arrays_are_refused(tmp_path: Path, values: np.ndarray) -> None:
 def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     path = tmp_path / WITHHELD
     path.parent.mkdir()
-    np.savez(path, **{LAYOUT: np.array([{"a": 1}], object)})
+    path.write_bytes(packed([(f"{LAYOUT}.npy", npy(np.array([{"a": 1}], object)))]))
     with pytest.raises(PipelineError, match="object array"):
         read_withheld(tmp_path)
