@@ -149,6 +149,13 @@ def make_client_verbose(monkeypatch: pytest.MonkeyPatch) -> None:
 def running_fake_kaggle(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FakeKaggle]:
     """Run a server, point the client at it, and log in with a planted user name and key."""
     server = FakeKaggle()
+    with logged_in_at(server, monkeypatch, home):
+        yield server
+
+
+@contextmanager
+def logged_in_at(server: FakeKaggle, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
+    """Serve, point the client at the server, and log in with a planted user name and key."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
@@ -156,7 +163,7 @@ def running_fake_kaggle(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator
         point_client_at(server.url, monkeypatch)
         monkeypatch.setenv("KAGGLE_USERNAME", USERNAME)
         monkeypatch.setenv("KAGGLE_KEY", KEY)
-        yield server
+        yield
     finally:
         server.shutdown()
         server.server_close()

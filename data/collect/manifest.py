@@ -1,6 +1,5 @@
 """The manifest of a measured tree: where, when and how well each graph was measured."""
 
-import fcntl
 import hashlib
 import json
 import math
@@ -12,6 +11,7 @@ from typing import Any
 from data.atomic import write_text
 from data.collect.job import JOURNALS, MANIFEST, Job
 from data.errors import PipelineError, UsageError
+from data.locked import locked
 
 PARTS = ("environments", "graphs", "left_out")
 LOCK = ".manifest.lock"
@@ -52,14 +52,7 @@ def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
     Raises:
         PipelineError: the manifest or its lock cannot be read or written.
     """
-    path = out / JOURNALS / LOCK
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("w")
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(out / JOURNALS / LOCK):
         manifest = read_manifest(out)
         yield manifest
         write_manifest(out, manifest)

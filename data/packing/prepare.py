@@ -1,6 +1,5 @@
 """Bring the store up to date: every graph packed once, several files at a time."""
 
-import fcntl
 import json
 import os
 import threading
@@ -16,6 +15,7 @@ import numpy as np
 
 from data.atomic import write_text
 from data.errors import PipelineError
+from data.locked import locked
 from data.packing.store import is_fresh, store_graph, stored_file
 from data.packing.stored_graph import VERSION
 from data.packing.tensor_file import open_tensors
@@ -174,13 +174,7 @@ def keep_freed_memory() -> None:
 @contextmanager
 def alone(store: Path) -> Iterator[None]:
     """Wait until no other process works in the store; sweep up what a killed one left."""
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-        lock = (store / LOCK).open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError as error:
-        raise PipelineError(f"{store}: cannot be written: {error.strerror or error}") from error
-    with lock:
+    with locked(store / LOCK):
         for left in store.rglob(".*.tmp"):
             left.unlink(missing_ok=True)
         yield

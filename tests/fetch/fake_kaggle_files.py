@@ -4,7 +4,6 @@ Kaggle, too, answers a download with a redirect to a signed address on another h
 """
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -13,15 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.fake_kaggle import (
-    KEY,
-    USERNAME,
-    Answer,
-    FakeKaggle,
-    Received,
-    clear_credentials,
-    point_client_at,
-)
+from tests.fake_kaggle import Answer, FakeKaggle, Received, logged_in_at
 from tests.fetch.file_server import FileServer
 
 SIGNATURE = "planted-signature-1234"
@@ -94,15 +85,5 @@ def running_fake_kaggle_files(
 ) -> Iterator[FakeKaggleFiles]:
     """Run the server, point the client at it, and log in with a planted user name and key."""
     server = FakeKaggleFiles(storage)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        clear_credentials(monkeypatch, home)
-        point_client_at(server.url, monkeypatch)
-        monkeypatch.setenv("KAGGLE_USERNAME", USERNAME)
-        monkeypatch.setenv("KAGGLE_KEY", KEY)
+    with logged_in_at(server, monkeypatch, home):
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
