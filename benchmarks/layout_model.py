@@ -25,7 +25,7 @@ from models.cross_config_sage import CrossConfigSage
 from models.engine import prepare_torch
 from models.layout_inputs import layout_inputs
 from models.losses import pairwise_hinge
-from models.recipe import CrossConfigSageConfig
+from models.model_configs import CrossConfigSageConfig
 
 RULE = "hops-1"
 # Pruning keeps about this many nodes for each configurable one; the real graphs are alike.
@@ -42,29 +42,28 @@ class Case:
     """Both models with the same weights, on the same configs of one graph.
 
     Attributes:
-        models: by name, each with its inputs.
-        symbols: (c, k, 18) int64.
+        models: by name, each with its inputs and its configs: ours as (c, k) choices among
+            distinct layout vectors, plain as (c, k, 18) values.
         runtime_ns: (c,) float64.
         n_nodes: n after pruning.
     """
 
-    models: dict[str, tuple[nn.Module, object]]
-    symbols: Tensor
+    models: dict[str, tuple[nn.Module, object, Tensor]]
     runtime_ns: Tensor
     n_nodes: int
 
     @torch.inference_mode()
     def forward(self, name: str) -> Tensor:
         """Return the scores, (c,)."""
-        model, inputs = self.models[name]
-        scores: Tensor = model(inputs, self.symbols)
+        model, inputs, configs = self.models[name]
+        scores: Tensor = model(inputs, configs)
         return scores
 
     def step(self, name: str) -> None:
         """Take the gradients of the pairwise hinge loss."""
-        model, inputs = self.models[name]
+        model, inputs, configs = self.models[name]
         model.zero_grad()
-        pairwise_hinge(model(inputs, self.symbols), self.runtime_ns).backward()
+        pairwise_hinge(model(inputs, configs), self.runtime_ns).backward()
 
 
 def make_case(n_nodes: int, n_configs: int, *, hidden: int, threads: int = 1) -> Case:
@@ -80,9 +79,10 @@ def make_case(n_nodes: int, n_configs: int, *, hidden: int, threads: int = 1) ->
         symbols = inputs.symbols(sample)
         config = CrossConfigSageConfig(hidden=hidden)
         ours = CrossConfigSage(config)
-        plain = plain_copy(ours, config), plain_inputs(inputs, graph, rule=RULE)
+        plain = plain_copy(ours, config), plain_inputs(inputs, graph, rule=RULE), symbols
+        with_inputs = ours, inputs, inputs.choices(sample)
     runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
-    return Case({"ours": (ours, inputs), "plain": plain}, symbols, runtime_ns, len(inputs.opcode))
+    return Case({"ours": with_inputs, "plain": plain}, runtime_ns, len(inputs.opcode))
 
 
 @dataclass(frozen=True)

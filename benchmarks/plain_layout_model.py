@@ -15,7 +15,7 @@ from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.pruned_nodes import prune_layout_graph
 from models.cross_config_sage import N_OPCODES, CrossConfigSage
 from models.layout_inputs import LayoutInputs
-from models.recipe import CrossConfigSageConfig
+from models.model_configs import CrossConfigSageConfig
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from data.errors import PipelineError
 from data.graph import Graph, LayoutGraph, TileGraph
 from features.layout_statistics import LAYOUT_STATISTICS, layout_statistics, layout_tables
 from features.tile_statistics import TILE_STATISTICS, tile_statistics
-from models.recipe import BoostingConfig
+from models.model_configs import BoostingConfig
 
 STATISTICS = {"layout": LAYOUT_STATISTICS, "tile": TILE_STATISTICS}
 # Statistics of this many configs are computed at once; bounds memory whatever the file's size.

@@ -17,7 +17,7 @@ from data.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from models.layers import SageBlock
 from models.layout_inputs import LayoutInputs
-from models.recipe import CrossConfigSageConfig
+from models.model_configs import CrossConfigSageConfig
 
 N_OPCODES = 256
 
@@ -33,6 +33,7 @@ class CrossConfigSage(nn.Module):
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__()
+        self.config = config
         hidden = config.hidden
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
         # One table for "which dimension stands here", for node layouts and config layouts alike.
@@ -66,42 +67,41 @@ class CrossConfigSage(nn.Module):
         parts = [inputs.node_feat, self.opcode(opcode), self.layout(inputs.layout).flatten(1)]
         return self.node(torch.cat(parts, dim=1))[:, None, :]
 
-    def settings(self, symbols: Tensor) -> Tensor:
-        """Embed configs (c, k, 18) int64; (k, c, h).
+    def settings(self, vectors: Tensor, choices: Tensor) -> Tensor:
+        """Embed the (c, k) int64 choices among layout vectors (v, 18) int64; (k, c, h).
 
-        The layouts' embedding and the linear layer behind it are one table of 18 · 7 rows, so a
-        config is a sum of 18 of its rows and the wide (c, k, 18·w) tensor never exists.
+        A graph has few distinct vectors, so each is embedded once. The layouts' embedding and the
+        linear layer behind it are one table of 18 · 7 rows, of which a vector is a sum of 18.
         """
         width = self.layout.embedding_dim
         weight = self.tensor_roles.weight.view(-1, N_LAYOUT_VALUES, width)  # (h, 18, w)
         table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(0, 1)
-        offsets = torch.arange(N_LAYOUT_VALUES, device=symbols.device) * N_SYMBOLS
-        rows = (symbols + offsets).transpose(0, 1)  # (k, c, 18)
-        summed = nn.functional.embedding_bag(rows.flatten(0, 1), table, mode="sum")
-        return summed.view(*rows.shape[:2], -1) + self.tensor_roles.bias
+        offsets = torch.arange(N_LAYOUT_VALUES, device=vectors.device) * N_SYMBOLS
+        summed = nn.functional.embedding_bag(vectors + offsets, table, mode="sum")  # (v, h)
+        return nn.functional.embedding(choices.T, summed + self.tensor_roles.bias)
 
-    def embed(self, inputs: LayoutInputs, symbols: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, inputs: LayoutInputs, choices: Tensor) -> tuple[Tensor, Tensor]:
         """Join nodes and configs; (m, c, h), and the same aggregated for the first block."""
         nodes, ids = self.nodes(inputs), inputs.config_ids
-        varying = nodes[ids] + self.settings(symbols)  # (k, c, h)
-        x = nodes.expand(-1, len(symbols), -1).index_copy(0, ids, varying)
+        varying = nodes[ids] + self.settings(inputs.vectors, choices)  # (k, c, h)
+        x = nodes.expand(-1, len(choices), -1).index_copy(0, ids, varying)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
     def forward(
-        self, inputs: LayoutInputs, symbols: Tensor, normalisers: Sequence[Tensor] = ()
+        self, inputs: LayoutInputs, choices: Tensor, normalisers: Sequence[Tensor] = ()
     ) -> Tensor:
         """Score configs.
 
         Args:
             inputs: the graph.
-            symbols: (c, k, 18) int64 configs as embedding rows.
+            choices: (c, k) int64 configs, see LayoutInputs.choices.
             normalisers: one (m, 1, h) per block, see CrossConfigAttention; where there are none,
                 each block takes the configs at hand for all there are.
 
         Returns:
             (c,) float32 scores, lower = faster.
         """
-        x, aggregated = self.embed(inputs, symbols)
+        x, aggregated = self.embed(inputs, choices)
         for i, block in enumerate(self.blocks):
             if i > 0:
                 aggregated = block.aggregate(x, inputs.neighbours)
@@ -111,10 +111,10 @@ class CrossConfigSage(nn.Module):
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
 
     def attention_logits(
-        self, inputs: LayoutInputs, symbols: Tensor, normalisers: Sequence[Tensor]
+        self, inputs: LayoutInputs, choices: Tensor, normalisers: Sequence[Tensor]
     ) -> Tensor:
         """Return x / T, (m, c, h), of the first block that has no normaliser yet."""
-        x, aggregated = self.embed(inputs, symbols)
+        x, aggregated = self.embed(inputs, choices)
         for i, normaliser in enumerate(normalisers):
             x = self.blocks[i](x, aggregated, normaliser)
             aggregated = self.blocks[i + 1].aggregate(x, inputs.neighbours)
@@ -161,10 +161,10 @@ def score_all(
     while attends and len(chunks) > 1 and len(normalisers) < len(model.blocks):
         total: Tensor | None = None
         for chunk in chunks:
-            logits = model.attention_logits(inputs, inputs.symbols(chunk), normalisers)
+            logits = model.attention_logits(inputs, inputs.choices(chunk), normalisers)
             part = torch.logsumexp(logits, dim=1, keepdim=True)
             total = part if total is None else torch.logaddexp(total, part)
         assert total is not None
         normalisers.append(total - np.log(n_distinct))
-    scores = [model(inputs, inputs.symbols(chunk), normalisers) for chunk in chunks]
+    scores = [model(inputs, inputs.choices(chunk), normalisers) for chunk in chunks]
     return torch.cat(scores).numpy()[inputs.group]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from data.atomic import write_text
 from data.errors import PipelineError
 from models.jobs import Progress
-from models.recipe import TrainingConfig
+from models.model_configs import TrainingConfig
 from models.weights import load_tensors, save_tensors
 
 CHECKPOINT = "checkpoint.safetensors"

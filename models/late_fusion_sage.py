@@ -14,7 +14,7 @@ from torch_geometric.utils import scatter
 from data.graph import N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
 from features.tile_statistics import TILE_STATISTICS
-from models.recipe import LateFusionSageConfig
+from models.model_configs import LateFusionSageConfig
 from models.tile_inputs import TileBatch, TileInputs, join
 
 N_OPCODES = 256

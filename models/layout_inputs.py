@@ -27,6 +27,7 @@ class LayoutInputs:
         layout: (m, 6) int64 embedding rows of each node's own layout, "no dimension" included.
         config_ids: (k,) int64 configurable nodes as positions among the m.
         neighbours: the edges after pruning.
+        vectors: (v, 18) int64 the distinct layout vectors of all configs, as embedding rows.
         configs: all configs by row.
         first: (u,) int64 the first row of each distinct config.
         group: (c,) int64 which distinct config a row is.
@@ -38,14 +39,19 @@ class LayoutInputs:
     layout: Tensor
     config_ids: Tensor
     neighbours: Neighbours
+    vectors: Tensor
     configs: LayoutConfigs
     first: NDArray[np.int64]
     group: NDArray[np.int64]
     runtime_ns: NDArray[np.float64]
 
+    def choices(self, distinct: NDArray[np.int64]) -> Tensor:
+        """Return which of `vectors` each node takes in the configs at `distinct` (r,); (r, k)."""
+        return torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
+
     def symbols(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return the distinct configs at positions `distinct` (r,) as (r, k, 18) int64 rows."""
-        return torch.from_numpy(layout_symbols(self.configs.rows(self.first[distinct])))
+        return self.vectors[self.choices(distinct)]
 
 
 def layout_inputs(graph: LayoutGraph, *, rule: str, scaler: NodeScaler) -> LayoutInputs:
@@ -69,6 +75,7 @@ def layout_inputs(graph: LayoutGraph, *, rule: str, scaler: NodeScaler) -> Layou
         neighbours=Neighbours(
             torch.from_numpy(pruned.edge_index), len(pruned.kept), varying=config_ids
         ),
+        vectors=torch.from_numpy(layout_symbols(graph.configs.vectors)),
         configs=graph.configs,
         first=first,
         group=group,

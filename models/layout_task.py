@@ -14,12 +14,13 @@ from data.read import read_layout
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
 from features.pruned_nodes import prune_layout_graph
-from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
 from models.engine import StepLoss, fit, prepare_torch
 from models.jobs import TrainJob
 from models.layout_inputs import LayoutInputs, layout_inputs
+from models.layout_nets import LAYOUT_NETS
 from models.losses import LOSSES
-from models.recipe import CrossConfigSageConfig, Recipe
+from models.model_configs import LayoutGnnConfig
+from models.recipe import Recipe
 from models.train_set import RecentlyUsed
 from models.weights import load_tensors, load_weights, save_tensors
 
@@ -40,7 +41,7 @@ class LayoutTask:
 
     files: tuple[GraphFile, ...]
     inputs: RecentlyUsed[LayoutInputs]
-    config: CrossConfigSageConfig
+    config: LayoutGnnConfig
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         """Mean loss over `graphs_per_step` random graphs, `configs_per_step` configs of each."""
@@ -50,26 +51,27 @@ class LayoutTask:
         for file in chosen:
             inputs = self.inputs(file)
             sample = rng.permutation(len(inputs.first))[: self.config.configs_per_step]
-            scores = model(inputs, inputs.symbols(sample))
+            scores = model(inputs, inputs.choices(sample))
             runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
             losses.append(LOSSES[self.config.loss](scores, runtime_ns))
         return StepLoss(torch.stack(losses).mean(), ", ".join(file.name for file in chosen))
 
 
 def train_layout(job: TrainJob) -> None:
-    """Train the layout GNN and write its weights with all it needs to read graphs.
+    """Train the layout GNN `job.model`; write its weights with all it needs to read graphs.
 
     Raises:
         PipelineError: a damaged file, a loss that is not finite, no space.
     """
-    recipe, config = job.recipe, job.recipe.cross_config_sage
+    recipe, net = job.recipe, LAYOUT_NETS[job.model]
+    config = net.config_of(recipe)
     prepare_torch(seed=job.seed, threads=recipe.threads)
     scaler, opcodes = _learn_nodes(job)
 
     def make(file: GraphFile) -> LayoutInputs:
         return layout_inputs(read_layout(file), rule=recipe.features.prune, scaler=scaler)
 
-    model = CrossConfigSage(config)
+    model = net.build(config)
     model.set_known_opcodes(opcodes)
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
     task = LayoutTask(tuple(job.files), cache, config)
@@ -104,7 +106,8 @@ def _bytes(inputs: LayoutInputs) -> int:
 class LayoutRanker:
     """A trained layout GNN."""
 
-    model: CrossConfigSage
+    name: str
+    model: nn.Module
     scaler: NodeScaler
     recipe: Recipe
 
@@ -112,15 +115,11 @@ class LayoutRanker:
         """Score every config of a layout graph; (c,) float32, lower = faster."""
         assert isinstance(graph, LayoutGraph)
         inputs = layout_inputs(graph, rule=self.recipe.features.prune, scaler=self.scaler)
-        return score_all(
-            self.model,
-            inputs,
-            chunk_configs=chunk_for(inputs, self.recipe.cross_config_sage),
-        )
+        return LAYOUT_NETS[self.name].score_all(self.model, inputs)
 
 
-def load_layout(run_dir: Path, recipe: Recipe) -> LayoutRanker:
-    """Load what `train_layout` wrote.
+def load_layout(name: str, run_dir: Path, recipe: Recipe) -> LayoutRanker:
+    """Load what `train_layout` wrote for the model `name`.
 
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
@@ -132,6 +131,7 @@ def load_layout(run_dir: Path, recipe: Recipe) -> LayoutRanker:
         tensors.pop("nodes.shift").numpy(),
         tensors.pop("nodes.factor").numpy(),
     )
-    model = CrossConfigSage(recipe.cross_config_sage)
+    net = LAYOUT_NETS[name]
+    model = net.build(net.config_of(recipe))
     load_weights(model, tensors, run_dir / WEIGHTS)
-    return LayoutRanker(model.eval(), scaler, recipe)
+    return LayoutRanker(name, model.eval(), scaler, recipe)

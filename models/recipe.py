@@ -9,13 +9,27 @@ from pydantic import AfterValidator, Field, field_validator
 
 from data.errors import UsageError
 from features.pruning import pruning_rule
+from models.model_configs import (
+    BaselineGcnConfig,
+    BoostingConfig,
+    CrossConfigSageConfig,
+    GlobalAttentionSageConfig,
+    LateFusionSageConfig,
+    Positive,
+    ReferenceSageConfig,
+    SegmentSageConfig,
+    Weight,
+)
 from settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-LossName = Literal["pairwise_hinge", "list_mle"]
-LayoutModelName = Literal["cross_config_sage", "layout_boosting"]
+LayoutModelName = Literal[
+    "cross_config_sage",
+    "global_attention_sage",
+    "segment_sage",
+    "reference_sage",
+    "baseline_gcn",
+    "layout_boosting",
+]
 TileModelName = Literal["late_fusion_sage", "tile_boosting"]
 
 
@@ -50,59 +64,6 @@ class FeaturesConfig(FrozenConfig):
         except UsageError as error:
             raise ValueError(str(error)) from None
         return rule
-
-
-class TrainingConfig(FrozenConfig):
-    """How a GNN is trained: AdamW, linear warm-up, cosine decay, clipped gradients."""
-
-    steps: Positive = 300
-    learning_rate: PositiveFloat = 2e-3
-    warmup_steps: Annotated[int, Field(ge=0)] = 20
-    weight_decay: Weight = 1e-4
-    clip_norm: PositiveFloat = 1.0
-    checkpoint_every: Positive = 100
-    log_every: Positive = 20
-
-
-class CrossConfigSageConfig(FrozenConfig):
-    """The layout GNN; see models/cross_config_sage.py."""
-
-    hidden: Positive = 64
-    blocks: Positive = 2
-    opcode_width: Positive = 16
-    layout_width: Positive = 4
-    channel_reduction: Positive = 8
-    cross_config: bool = True
-    loss: LossName = "pairwise_hinge"
-    graphs_per_step: Positive = 1
-    configs_per_step: Annotated[int, Field(ge=2)] = 64
-    inference_tensor_mib: Positive = 12
-    training: TrainingConfig = TrainingConfig()
-
-
-class LateFusionSageConfig(FrozenConfig):
-    """The tile GNN; see models/late_fusion_sage.py."""
-
-    hidden: Positive = 64
-    blocks: Positive = 2
-    opcode_width: Positive = 16
-    cross_config: bool = True
-    loss: LossName = "list_mle"
-    kernels_per_step: Positive = 16
-    configs_per_kernel: Annotated[int, Field(ge=2)] = 64
-    training: TrainingConfig = TrainingConfig()
-
-
-class BoostingConfig(FrozenConfig):
-    """The gradient-boosting rankers; see models/boosting.py."""
-
-    rounds: Positive = 200
-    learning_rate: PositiveFloat = 0.08
-    leaves: Annotated[int, Field(ge=2)] = 31
-    min_rows_per_leaf: Positive = 20
-    column_share: Annotated[float, Field(gt=0, le=1)] = 0.7
-    configs_per_graph: Annotated[int, Field(ge=2, le=10_000)] = 500
-    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
 
 
 class LayoutConfig(FrozenConfig):
@@ -146,6 +107,10 @@ class Recipe(FrozenConfig):
     layout: LayoutConfig = LayoutConfig()
     tile: TileConfig = TileConfig()
     cross_config_sage: CrossConfigSageConfig = CrossConfigSageConfig()
+    global_attention_sage: GlobalAttentionSageConfig = GlobalAttentionSageConfig()
+    segment_sage: SegmentSageConfig = SegmentSageConfig()
+    reference_sage: ReferenceSageConfig = ReferenceSageConfig()
+    baseline_gcn: BaselineGcnConfig = BaselineGcnConfig()
     late_fusion_sage: LateFusionSageConfig = LateFusionSageConfig()
     layout_boosting: BoostingConfig = BoostingConfig()
     tile_boosting: BoostingConfig = BoostingConfig()

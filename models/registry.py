@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from data.errors import PipelineError
 from data.graph import Graph
 from models.boosting import score_boosting, train_boosting
 from models.jobs import Ranker, TrainJob
+from models.layout_nets import LAYOUT_NETS
 from models.layout_task import load_layout, train_layout
-from models.recipe import BoostingConfig, Recipe
+from models.model_configs import BoostingConfig
+from models.recipe import Recipe
 from models.tile_task import load_tile, train_tile
 from models.train_set import graphs_of
 
@@ -57,7 +60,9 @@ def _boosting_entry(kind: str, config_of: Callable[[Recipe], BoostingConfig]) ->
 
 
 MODELS: dict[str, ModelEntry] = {
-    "cross_config_sage": ModelEntry("layout", train_layout, load_layout),
+    **{
+        name: ModelEntry("layout", train_layout, partial(load_layout, name)) for name in LAYOUT_NETS
+    },
     "layout_boosting": _boosting_entry("layout", lambda recipe: recipe.layout_boosting),
     "late_fusion_sage": ModelEntry("tile", train_tile, load_tile),
     "tile_boosting": _boosting_entry("tile", lambda recipe: recipe.tile_boosting),

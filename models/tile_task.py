@@ -17,7 +17,8 @@ from models.engine import StepLoss, fit, prepare_torch
 from models.jobs import TrainJob
 from models.late_fusion_sage import LateFusionSage, score_kernel
 from models.losses import LOSSES
-from models.recipe import LateFusionSageConfig, Recipe
+from models.model_configs import LateFusionSageConfig
+from models.recipe import Recipe
 from models.tile_inputs import ConfigScaler, TileInputs, fit_config_scaler, join, tile_inputs
 from models.train_set import RecentlyUsed
 from models.weights import load_tensors, load_weights, save_tensors

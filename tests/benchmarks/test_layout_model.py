@@ -10,7 +10,7 @@ from data.graph import LayoutGraph
 from features.node_features import fit_node_scaler
 from models.cross_config_sage import CrossConfigSage
 from models.layout_inputs import layout_inputs
-from models.recipe import CrossConfigSageConfig
+from models.model_configs import CrossConfigSageConfig
 
 CONFIGS = [
     CrossConfigSageConfig(hidden=16, blocks=blocks, cross_config=cross, channel_reduction=reduction)
@@ -34,7 +34,7 @@ def test_scores_and_gradients_equal_the_plain_models(
     inputs = layout_inputs(layout_graph, rule=rule, scaler=scaler)
     symbols = inputs.symbols(np.arange(9))
     target = torch.linspace(-1, 3, 9)
-    scores = ours(inputs, symbols)
+    scores = ours(inputs, inputs.choices(np.arange(9)))
     expected = plain(plain_inputs(inputs, layout_graph, rule=rule), symbols)
     assert expected.std() > 1e-4
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
@@ -49,7 +49,7 @@ def test_scores_and_gradients_equal_the_plain_models(
 
 def test_a_row_compares_time_memory_and_results() -> None:
     case = layout_model.make_case(60, 8, hidden=16)
-    assert len(case.symbols) == 8
+    assert [len(configs) for _, _, configs in case.models.values()] == [8, 8]
     row = layout_model.measure(60, 8, hidden=16, threads=1, rounds=2, forward_only=False)
     assert row.score_difference < 1e-4
     assert row.gradient_differences and row.gradient_differences[0] < 1e-3

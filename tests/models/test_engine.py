@@ -10,7 +10,7 @@ from torch import nn
 
 from data.errors import PipelineError
 from models.engine import CHECKPOINT, METRICS, StepLoss, fit, learning_rate_factor
-from models.recipe import TrainingConfig
+from models.model_configs import TrainingConfig
 from models.weights import load_tensors, save_tensors
 
 

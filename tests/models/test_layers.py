@@ -17,7 +17,7 @@ from models.layers import (
     log_mean_exp,
 )
 from models.layout_inputs import LayoutInputs, layout_inputs
-from models.recipe import CrossConfigSageConfig
+from models.model_configs import CrossConfigSageConfig
 
 
 @pytest.fixture
@@ -139,7 +139,9 @@ def test_config_table_equals_embedding_then_linear(
 ) -> None:
     symbols = inputs.symbols(np.arange(6))
     plain = model.tensor_roles(model.layout(symbols).flatten(2)).transpose(0, 1)
-    torch.testing.assert_close(model.settings(symbols), plain, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        model.settings(inputs.vectors, inputs.choices(np.arange(6))), plain, atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("chunk_configs", [1, 7, 32])
@@ -156,8 +158,8 @@ def test_attention_makes_scores_depend_on_the_other_configs(
     model: CrossConfigSage, inputs: LayoutInputs
 ) -> None:
     with torch.inference_mode():
-        among_few = model(inputs, inputs.symbols(np.arange(3)))
-        among_many = model(inputs, inputs.symbols(np.arange(20)))[:3]
+        among_few = model(inputs, inputs.choices(np.arange(3)))
+        among_many = model(inputs, inputs.choices(np.arange(20)))[:3]
     assert not torch.allclose(among_few, among_many, atol=1e-4)
 
 

@@ -1,0 +1,45 @@
+"""The layout GNNs by name: their configuration, how they are built, and how they rank a graph.
+
+A network is an nn.Module with
+    forward(inputs: LayoutInputs, choices) -> (c,) float32: scores of a step's configs, given as
+        (c, k) int64 choices among inputs.vectors; lower = faster;
+    set_known_opcodes(opcodes): told the opcodes (uint8) that training has, before training.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
+from models.layout_inputs import LayoutInputs
+from models.model_configs import LayoutGnnConfig
+from models.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class LayoutNet:
+    """One network.
+
+    Attributes:
+        config_of: where its configuration stands in a recipe.
+        build: makes it from that configuration.
+        score_all: scores every config of a graph in bounded memory; (c,) float32.
+    """
+
+    config_of: Callable[[Recipe], LayoutGnnConfig]
+    build: Callable[[Any], Any]
+    score_all: Callable[[Any, LayoutInputs], NDArray[np.float32]]
+
+
+def _score_streaming(model: CrossConfigSage, inputs: LayoutInputs) -> NDArray[np.float32]:
+    return score_all(model, inputs, chunk_configs=chunk_for(inputs, model.config))
+
+
+LAYOUT_NETS: dict[str, LayoutNet] = {
+    "cross_config_sage": LayoutNet(
+        lambda recipe: recipe.cross_config_sage, CrossConfigSage, _score_streaming
+    ),
+}

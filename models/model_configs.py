@@ -1,0 +1,101 @@
+"""The configuration of each model, typed and frozen; light to import.
+
+A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from settings import FrozenConfig
+
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LossName = Literal["pairwise_hinge", "list_mle"]
+
+
+class TrainingConfig(FrozenConfig):
+    """How a GNN is trained: AdamW, linear warm-up, cosine decay, clipped gradients."""
+
+    steps: Positive = 300
+    learning_rate: PositiveFloat = 2e-3
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    weight_decay: Weight = 1e-4
+    clip_norm: PositiveFloat = 1.0
+    checkpoint_every: Positive = 100
+    log_every: Positive = 20
+
+
+class LayoutGnnConfig(FrozenConfig):
+    """What all layout GNNs share: the loss, what a step takes, and how training goes."""
+
+    loss: LossName = "pairwise_hinge"
+    graphs_per_step: Positive = 1
+    configs_per_step: Annotated[int, Field(ge=2)] = 64
+    inference_tensor_mib: Positive = 12
+    training: TrainingConfig = TrainingConfig()
+
+
+class CrossConfigSageConfig(LayoutGnnConfig):
+    """The layout GNN; see models/cross_config_sage.py."""
+
+    hidden: Positive = 64
+    blocks: Positive = 2
+    opcode_width: Positive = 16
+    layout_width: Positive = 4
+    channel_reduction: Positive = 8
+    cross_config: bool = True
+
+
+class GlobalAttentionSageConfig(CrossConfigSageConfig):
+    """The layout GNN with linear attention over nodes; see models/global_attention_sage.py."""
+
+    heads: Positive = 4
+
+
+class SegmentSageConfig(CrossConfigSageConfig):
+    """The layout GNN for whole graphs, trained by segments; see models/segment_sage.py."""
+
+    segment_nodes: Positive = 1000
+    keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
+    head_steps: Annotated[int, Field(ge=0)] = 50
+
+
+class ReferenceSageConfig(LayoutGnnConfig):
+    """The competition's winning layout model, for comparison; see models/reference_sage.py."""
+
+    hidden: Positive = 256
+    blocks: Positive = 2
+
+
+class BaselineGcnConfig(LayoutGnnConfig):
+    """The dataset paper's layout baseline, for comparison; see models/baseline_gcn.py."""
+
+    hidden: Positive = 64
+    layers: Positive = 3
+
+
+class LateFusionSageConfig(FrozenConfig):
+    """The tile GNN; see models/late_fusion_sage.py."""
+
+    hidden: Positive = 64
+    blocks: Positive = 2
+    opcode_width: Positive = 16
+    cross_config: bool = True
+    loss: LossName = "list_mle"
+    kernels_per_step: Positive = 16
+    configs_per_kernel: Annotated[int, Field(ge=2)] = 64
+    training: TrainingConfig = TrainingConfig()
+
+
+class BoostingConfig(FrozenConfig):
+    """The gradient-boosting rankers; see models/boosting.py."""
+
+    rounds: Positive = 200
+    learning_rate: PositiveFloat = 0.08
+    leaves: Annotated[int, Field(ge=2)] = 31
+    min_rows_per_leaf: Positive = 20
+    column_share: Annotated[float, Field(gt=0, le=1)] = 0.7
+    configs_per_graph: Annotated[int, Field(ge=2, le=10_000)] = 500
+    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
