@@ -56,6 +56,7 @@ class Neighbours:
         joint: (n, 3n) the node itself, the mean over its operands, the mean over its users.
         joint_varying: (n, 3k) the columns of `joint` that belong to the nodes `varying`.
         fixed: (n, 1, 1) 0 at the nodes `varying`, else 1.
+        edge_index: (e, 2) int64 the edges themselves.
 
     Args:
         edge_index: (e, 2) int64 on the CPU; a row [u, v] means that u consumes v.
@@ -73,8 +74,9 @@ class Neighbours:
         columns = [part[:, varying.numpy()] for part in parts]
         self.joint_varying = SparseProduct(sparse.hstack(columns, format="csr"))
         self.varying = varying
+        self.edge_index = edge_index
         self.fixed = torch.ones(n_nodes, 1, 1).index_fill(0, varying, 0)
-        self.nbytes = self.joint.nbytes + self.joint_varying.nbytes
+        self.nbytes = self.joint.nbytes + self.joint_varying.nbytes + edge_index.nbytes
 
 
 def _means(row: Any, column: Any, n_nodes: int) -> sparse.csr_matrix:

@@ -17,6 +17,7 @@ from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
 from models.layout_inputs import LayoutInputs
 from models.model_configs import LayoutGnnConfig
 from models.recipe import Recipe
+from models.reference_sage import ReferenceSage, score_in_batches
 
 
 @dataclass(frozen=True)
@@ -41,5 +42,8 @@ def _score_streaming(model: CrossConfigSage, inputs: LayoutInputs) -> NDArray[np
 LAYOUT_NETS: dict[str, LayoutNet] = {
     "cross_config_sage": LayoutNet(
         lambda recipe: recipe.cross_config_sage, CrossConfigSage, _score_streaming
+    ),
+    "reference_sage": LayoutNet(
+        lambda recipe: recipe.reference_sage, ReferenceSage, score_in_batches
     ),
 }

@@ -59,14 +59,19 @@ class SegmentSageConfig(CrossConfigSageConfig):
 
     segment_nodes: Positive = 1000
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
+    table_configs: Annotated[int, Field(ge=2)] = 128
     head_steps: Annotated[int, Field(ge=0)] = 50
 
 
 class ReferenceSageConfig(LayoutGnnConfig):
     """The competition's winning layout model, for comparison; see models/reference_sage.py."""
 
-    hidden: Positive = 256
+    hidden: Annotated[int, Field(gt=0, multiple_of=2)] = 256
     blocks: Positive = 2
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    cross_config: bool = True
+    inference_configs: Positive = 128
+    permutations: Positive = 10
 
 
 class BaselineGcnConfig(LayoutGnnConfig):
