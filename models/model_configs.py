@@ -12,7 +12,8 @@ from settings import FrozenConfig
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-LossName = Literal["pairwise_hinge", "list_mle"]
+SamplerName = Literal["uniform", "stratified", "near-miss"]
+LossName = Literal["pairwise_hinge", "pairwise_logistic", "smooth_kendall", "list_mle"]
 
 
 class TrainingConfig(FrozenConfig):
@@ -77,8 +78,11 @@ class ReferenceSageConfig(LayoutGnnConfig):
 class BaselineGcnConfig(LayoutGnnConfig):
     """The dataset paper's layout baseline, for comparison; see models/baseline_gcn.py."""
 
-    hidden: Positive = 64
-    layers: Positive = 3
+    hidden: Positive = 32
+    layers: Positive = 2
+    loss: LossName = "list_mle"
+    graphs_per_step: Positive = 8
+    configs_per_step: Annotated[int, Field(ge=2)] = 16
 
 
 class LateFusionSageConfig(FrozenConfig):

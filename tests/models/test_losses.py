@@ -6,9 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.losses import LOSSES, Loss, list_mle, pairwise_hinge
+from models.losses import (
+    LOSSES,
+    PAIRWISE_LOSSES,
+    Loss,
+    PairwiseLoss,
+    list_mle,
+    order_confidence,
+    pairwise_hinge,
+    pairwise_logistic,
+    smooth_kendall,
+)
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+every_pairwise_loss = pytest.mark.parametrize(
+    "loss", PAIRWISE_LOSSES.values(), ids=PAIRWISE_LOSSES.keys()
+)
+UNBOUNDED = {name: loss for name, loss in LOSSES.items() if name != "smooth_kendall"}
 
 
 def naive_hinge(scores: list[float], runtime: list[int], margin: float) -> float:
@@ -19,6 +33,25 @@ def naive_hinge(scores: list[float], runtime: list[int], margin: float) -> float
         if runtime[i] < runtime[j]
     ]
     return sum(terms) / len(terms) if terms else 0.0
+
+
+def naive_mean(term, scores: list[float], runtime: list[int], weights=None) -> float:
+    """Weighted mean of term(s_j - s_i) over the pairs where i is faster."""
+    total = weight_sum = 0.0
+    for i in range(len(scores)):
+        for j in range(len(scores)):
+            if runtime[i] < runtime[j]:
+                weight = 1.0 if weights is None else weights[i][j]
+                total += weight * term(scores[j] - scores[i])
+                weight_sum += weight
+    return total / weight_sum if weight_sum else 0.0
+
+
+NAIVE_TERMS = {
+    pairwise_hinge: lambda gap: max(0.0, 1.0 - gap),
+    pairwise_logistic: lambda gap: math.log(1 + math.exp(-gap)),
+    smooth_kendall: lambda gap: 1 - math.tanh(gap),
+}
 
 
 def naive_list_mle(scores: list[float], runtime: list[int]) -> float:
@@ -49,6 +82,65 @@ def test_losses_match_the_loops(size: int, distinct: int) -> None:
     assert list_mle(scores, runtime).item() == pytest.approx(expected)
 
 
+@every_pairwise_loss
+@pytest.mark.parametrize("distinct", [1, 2, 5, 10**6])
+@pytest.mark.parametrize("size", [1, 2, 13])
+def test_pairwise_losses_match_the_loops(loss: PairwiseLoss, size: int, distinct: int) -> None:
+    scores, runtime = sample(size, distinct, seed=size + distinct)
+    term = NAIVE_TERMS[loss]
+    expected = naive_mean(term, scores.tolist(), runtime.tolist())
+    assert loss(scores, runtime).item() == pytest.approx(expected)
+    weights = torch.rand(size, size, generator=torch.Generator().manual_seed(0)).double()
+    expected = naive_mean(term, scores.tolist(), runtime.tolist(), weights.tolist())
+    assert loss(scores, runtime, weights=weights).item() == pytest.approx(expected)
+
+
+@every_pairwise_loss
+def test_weights_decide_which_pairs_count(loss: PairwiseLoss) -> None:
+    scores, runtime = sample(9, 4, seed=8)
+    once = loss(scores, runtime)
+    assert loss(scores, runtime, weights=torch.full((9, 9), 0.2)).item() == pytest.approx(
+        once.item()
+    )
+    scores.requires_grad_()
+    nothing = loss(scores, runtime, weights=torch.zeros(9, 9))
+    nothing.backward()
+    assert nothing.item() == 0
+    assert torch.equal(scores.grad, torch.zeros_like(scores))
+
+
+def test_confidence_in_an_order_matches_repeated_measurements() -> None:
+    noise = 3e-4
+    runtime = torch.tensor([1_000_000_000, 1_000_100_000, 1_000_300_000, 1_003_000_000])
+    confidence = order_confidence(runtime, noise)
+    assert confidence.diagonal().tolist() == [0, 0, 0, 0]
+    assert torch.equal(confidence, confidence.T)
+    assert confidence[0, 2].item() == pytest.approx(0.5, abs=1e-3)  # as far apart as the noise
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randn(2, 200_000, generator=generator, dtype=torch.float64)
+    difference = (one - other) / (one - other).abs().median() * noise  # of one config, measured
+    for i in range(4):
+        for j in range(4):
+            apart = abs(math.log(runtime[i] / runtime[j]))
+            likely = (difference.abs() < apart).double().mean().item()
+            assert confidence[i, j].item() == pytest.approx(likely, abs=5e-3)
+
+
+def test_without_noise_every_order_is_certain() -> None:
+    scores, runtime = sample(7, 3, seed=2)
+    weights = order_confidence(runtime, 0.0)
+    assert torch.equal(weights, torch.ones(7, 7))
+    assert smooth_kendall(scores, runtime, weights=weights).item() == pytest.approx(
+        smooth_kendall(scores, runtime).item()
+    )
+
+
+def test_smooth_kendall_becomes_tau_a_over_comparable_pairs() -> None:
+    scores, runtime = sample(15, 5, seed=6)
+    signs = naive_mean(lambda gap: (gap > 0) - (gap < 0), scores.tolist(), runtime.tolist())
+    assert smooth_kendall(1e6 * scores, runtime).item() == pytest.approx(1 - signs)
+
+
 @every_loss
 @pytest.mark.parametrize("distinct", [3, 10**6])
 def test_gradients_are_right(loss: Loss, distinct: int) -> None:
@@ -68,7 +160,16 @@ def test_equal_runtimes_teach_nothing(loss: Loss, size: int) -> None:
     assert torch.equal(scores.grad, torch.zeros(size))
 
 
-@every_loss
+def test_smooth_kendall_of_huge_scores_stays_within_its_bounds() -> None:
+    for scale, expected in ((1e4, 0), (-1e4, 2)):
+        scores = (torch.arange(8.0) * scale).requires_grad_()
+        value = smooth_kendall(scores, torch.arange(8))
+        value.backward()
+        assert value.item() == expected
+        assert torch.equal(scores.grad, torch.zeros(8))
+
+
+@pytest.mark.parametrize("loss", UNBOUNDED.values(), ids=UNBOUNDED.keys())
 @pytest.mark.parametrize("scale", [1e4, -1e4])
 def test_huge_scores_stay_finite(loss: Loss, scale: float) -> None:
     scores = (torch.arange(8.0) * scale).requires_grad_()
