@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-slow lint bench sample clean
+.PHONY: help setup setup-collect run test test-slow lint bench accuracy sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,10 @@ lint: $(VENV)/.dev  ## ruff, formatting and types
 
 bench: setup  ## speed and memory: writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
+
+accuracy: setup  ## train layout models against each other: writes benchmarks/LAYOUT_ACCURACY.md
+	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy
+	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy --report
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --again --workers 2 --budget-s 4200 --out data/raw/sample
