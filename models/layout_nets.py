@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.baseline_gcn import BaselineGcn, score_in_chunks
 from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
 from models.layout_inputs import LayoutInputs
 from models.model_configs import LayoutGnnConfig
@@ -46,4 +47,5 @@ LAYOUT_NETS: dict[str, LayoutNet] = {
     "reference_sage": LayoutNet(
         lambda recipe: recipe.reference_sage, ReferenceSage, score_in_batches
     ),
+    "baseline_gcn": LayoutNet(lambda recipe: recipe.baseline_gcn, BaselineGcn, score_in_chunks),
 }

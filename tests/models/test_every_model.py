@@ -28,6 +28,7 @@ def one_graph_recipe() -> Recipe:
             "cross_config_sage": {"hidden": 32, "training": training},
             "reference_sage": {"hidden": 32, "dropout": 0, "training": training},
             "segment_sage": {"hidden": 32, "training": training},
+            "baseline_gcn": {"configs_per_step": 64, "training": training},
             "late_fusion_sage": {"hidden": 32, "training": training},
             "layout_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
             "tile_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
