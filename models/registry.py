@@ -16,6 +16,7 @@ from models.layout_nets import LAYOUT_NETS
 from models.layout_task import load_layout, train_layout
 from models.model_configs import BoostingConfig
 from models.recipe import Recipe
+from models.segment_task import load_segments, train_segments
 from models.tile_task import load_tile, train_tile
 from models.train_set import graphs_of
 
@@ -63,6 +64,7 @@ MODELS: dict[str, ModelEntry] = {
     **{
         name: ModelEntry("layout", train_layout, partial(load_layout, name)) for name in LAYOUT_NETS
     },
+    "segment_sage": ModelEntry("layout", train_segments, load_segments),
     "layout_boosting": _boosting_entry("layout", lambda recipe: recipe.layout_boosting),
     "late_fusion_sage": ModelEntry("tile", train_tile, load_tile),
     "tile_boosting": _boosting_entry("tile", lambda recipe: recipe.tile_boosting),

@@ -1,0 +1,283 @@
+"""Train and load the layout GNN for whole graphs, by Graph Segment Training.
+
+Two phases, each with its own checkpoint: all of the network on one live segment per step, the
+others remembered; then the head alone on fresh embeddings of all segments.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from data.distinct import distinct_configs
+from data.graph import Graph, LayoutGraph
+from data.read import read_layout
+from data.tree import GraphFile
+from features.node_features import NodeScaler, fit_node_scaler
+from features.pruned_nodes import prune_layout_graph
+from models.engine import CHECKPOINT, StepLoss, fit, prepare_torch
+from models.jobs import TrainJob
+from models.losses import LOSSES
+from models.model_configs import SegmentSageConfig
+from models.recipe import Recipe
+from models.segment_history import SegmentHistory, segment_weights
+from models.segment_sage import SegmentSage, chunk_for, embed_configs, score_all
+from models.segments import Segment, SegmentedGraph, cut, segmented
+from models.train_set import RecentlyUsed
+from models.weights import load_tensors, load_weights, save_tensors
+
+WEIGHTS = "model.safetensors"
+HEAD_FOLDER = "head"
+CACHE_BYTES = 2 << 30
+
+
+@dataclass(frozen=True)
+class TrainGraphs:
+    """The train graphs, and of each a fixed pool of configs.
+
+    Only the pool's configs are learned from: what is remembered of segments grows with it.
+
+    Attributes:
+        files: train graphs that a ranker can learn from.
+        segmented: makes or finds the segments of a graph.
+        config: the model's configuration.
+        seed: draws the pools.
+    """
+
+    files: tuple[GraphFile, ...]
+    segmented: RecentlyUsed[SegmentedGraph]
+    config: SegmentSageConfig
+    seed: int
+
+    def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw the graphs of a step, as positions in `files`."""
+        return rng.permutation(len(self.files))[: self.config.graphs_per_step]
+
+    def pool(self, index: int, n_distinct: int) -> NDArray[np.int64]:
+        """Return the distinct configs of the graph at `index` that are learned from; (p,)."""
+        rng = np.random.default_rng([self.seed, 1, index])
+        return rng.permutation(n_distinct)[: self.config.table_configs]
+
+    def sample(self, n_pooled: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw a step's configs, as positions in a pool; (c,)."""
+        return rng.permutation(n_pooled)[: self.config.configs_per_step]
+
+    def named(self, indices: NDArray[np.int64]) -> str:
+        """Return the names of graphs, for messages."""
+        return ", ".join(self.files[index].name for index in indices)
+
+
+@dataclass(frozen=True)
+class SegmentTask:
+    """Ranks a sample of a graph's pool by one live segment, and by what is known of the others.
+
+    The live segment and the dropped ones are the same for all configs of a step, so that these
+    differ by their layouts alone. An embedding that is needed and was never computed is computed
+    then, without gradients; once the table is full, a step costs the same for every graph.
+    """
+
+    graphs: TrainGraphs
+    net: SegmentSage
+    history: SegmentHistory
+
+    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+        """Mean loss over `graphs_per_step` random graphs."""
+        chosen = self.graphs.draw(rng)
+        losses = [self._graph_loss(model, int(index), rng) for index in chosen]
+        return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
+
+    def _graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
+        config = self.graphs.config
+        graph = self.graphs.segmented(self.graphs.files[index])
+        pool = self.graphs.pool(index, len(graph.shared.first))
+        sample = self.graphs.sample(len(pool), rng)
+        choices = graph.shared.choices(pool[sample])
+        n_segments = len(graph.segments)
+        live = int(rng.integers(n_segments))
+        kept = rng.random(n_segments) < config.keep_stale
+        weights = segment_weights(live, kept, config.keep_stale)
+        others = torch.zeros(1, self.net.width)
+        for number in np.flatnonzero(weights).tolist():
+            if number != live:
+                rows = self.history.rows(index, number, torch.from_numpy(sample))
+                others = others + self._recall(graph.segments[number], rows, choices)
+        segment = graph.segments[live]
+        scores, embedding = model(segment, choices, others, float(weights[live]))
+        rows = self.history.rows(index, live, torch.from_numpy(sample))
+        self.history.write(rows, embedding)
+        runtime_ns = torch.from_numpy(graph.shared.runtime_ns[pool[sample]])
+        return LOSSES[config.loss](scores, runtime_ns)
+
+    def _recall(self, segment: Segment, rows: Tensor, choices: Tensor) -> Tensor:
+        """Return what is known of a segment at `rows`, (c, 3h) or (1, 3h); complete it first."""
+        unknown = ~self.history.known[rows]
+        if unknown.any():
+            with torch.no_grad():
+                fresh = self.net.encode(segment, choices[unknown] if segment.varies else choices)
+            self.history.write(rows[unknown], fresh)
+        return self.history.read(rows)
+
+
+@dataclass(frozen=True)
+class HeadTask:
+    """Ranks a sample of a graph's pool by fresh embeddings of all its segments.
+
+    The rest of the network no longer changes, so a graph is embedded once, segment by segment,
+    when it is first drawn; 12 h bytes per config of its pool are kept.
+    """
+
+    graphs: TrainGraphs
+    net: SegmentSage
+    known: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+        """Mean loss over `graphs_per_step` random graphs; `model` is the head."""
+        chosen = self.graphs.draw(rng)
+        losses = []
+        for index in chosen.tolist():
+            pooled, runtime_ns = self._fresh(index)
+            sample = torch.from_numpy(self.graphs.sample(len(pooled), rng))
+            scores = model(pooled[sample])
+            losses.append(LOSSES[self.graphs.config.loss](scores, runtime_ns[sample]))
+        return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
+
+    def _fresh(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return the embeddings (p, 3h) and runtimes (p,) of a graph's pool."""
+        if index not in self.known:
+            graph = self.graphs.segmented(self.graphs.files[index])
+            pool = self.graphs.pool(index, len(graph.shared.first))
+            chunk = chunk_for(graph, self.graphs.config)
+            pooled = embed_configs(self.net, graph, pool, chunk_configs=chunk)
+            self.known[index] = pooled, torch.from_numpy(graph.shared.runtime_ns[pool])
+        return self.known[index]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over the train graphs finds.
+
+    Attributes:
+        scaler: of the nodes that pruning keeps.
+        opcodes: (o,) uint8 those that occur.
+        entries: see SegmentHistory.
+    """
+
+    scaler: NodeScaler
+    opcodes: NDArray[np.uint8]
+    entries: list[list[int]]
+
+
+def survey(files: Sequence[GraphFile], recipe: Recipe) -> Survey:
+    """Read each train graph once, one in memory at a time."""
+    config, features = recipe.segment_sage, recipe.features
+    opcodes, entries = set[int](), list[list[int]]()
+
+    def node_feats() -> Iterator[NDArray[np.float32]]:
+        for file in files:
+            graph = read_layout(file)
+            pruned, nodes = prune_layout_graph(graph, rule=features.prune)
+            pool = min(config.table_configs, len(distinct_configs(graph)[0]))
+            parts = cut(pruned.edge_index, len(pruned.kept), config.segment_nodes)
+            varies = [bool(np.isin(pruned.config_ids, part).any()) for part in parts]
+            entries.append([pool if varied else 1 for varied in varies])
+            opcodes.update(nodes.opcode.tolist())
+            yield nodes.node_feat
+
+    scaler = fit_node_scaler(node_feats(), scaling=features.scaling)
+    return Survey(scaler, np.asarray(sorted(opcodes), dtype=np.uint8), entries)
+
+
+def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> SegmentedGraph:
+    """Return the segments of a graph as the recipe cuts them."""
+    config = recipe.segment_sage
+    return segmented(
+        graph,
+        rule=recipe.features.prune,
+        scaler=scaler,
+        segment_nodes=config.segment_nodes,
+        depth=config.blocks,
+    )
+
+
+def train_segments(job: TrainJob) -> None:
+    """Train the layout GNN for whole graphs; write its weights with all it needs to read graphs.
+
+    Raises:
+        PipelineError: a damaged file, a loss that is not finite, no space.
+    """
+    recipe, config = job.recipe, job.recipe.segment_sage
+    prepare_torch(seed=job.seed, threads=recipe.threads)
+    found = survey(job.files, recipe)
+
+    def make(file: GraphFile) -> SegmentedGraph:
+        return read_segmented(read_layout(file), recipe, found.scaler)
+
+    cache = RecentlyUsed(make, lambda graph: graph.nbytes, max_bytes=CACHE_BYTES)
+    graphs = TrainGraphs(tuple(job.files), cache, config, job.seed)
+    model = SegmentSage(config)
+    model.set_known_opcodes(found.opcodes)
+    history = SegmentHistory(found.entries, model.width)
+    model.history = history
+    task = SegmentTask(graphs, model, history)
+    fit(model, task, config.training, seed=job.seed, run_dir=job.run_dir, progress=job.progress)
+    model.history = None  # it is of no use but to go on with training
+    _train_head(job, graphs, model)
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors["nodes.shift"] = torch.from_numpy(found.scaler.shift)
+    tensors["nodes.factor"] = torch.from_numpy(found.scaler.factor)
+    save_tensors(job.run_dir / WEIGHTS, tensors, {"scaling": found.scaler.scaling})
+    (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _train_head(job: TrainJob, graphs: TrainGraphs, model: SegmentSage) -> None:
+    """Fine-tune the head on fresh embeddings; the rest of the model stays as it is."""
+    config = graphs.config
+    if config.head_steps == 0:
+        return
+    training = config.training.model_copy(update={"steps": config.head_steps})
+    fit(
+        model.head,
+        HeadTask(graphs, model),
+        training,
+        seed=job.seed,
+        run_dir=job.run_dir / HEAD_FOLDER,
+        progress=job.progress,
+    )
+
+
+@dataclass(frozen=True)
+class SegmentRanker:
+    """A trained layout GNN for whole graphs."""
+
+    model: SegmentSage
+    scaler: NodeScaler
+    recipe: Recipe
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of a layout graph; (c,) float32, lower = faster."""
+        assert isinstance(graph, LayoutGraph)
+        parts = read_segmented(graph, self.recipe, self.scaler)
+        chunk = chunk_for(parts, self.recipe.segment_sage)
+        return score_all(self.model, parts, chunk_configs=chunk)
+
+
+def load_segments(run_dir: Path, recipe: Recipe) -> SegmentRanker:
+    """Load what `train_segments` wrote.
+
+    Raises:
+        PipelineError: the weights are missing, damaged or of another model.
+    """
+    prepare_torch(seed=0, threads=recipe.threads)
+    tensors, facts = load_tensors(run_dir / WEIGHTS)
+    scaler = NodeScaler(
+        str(facts["scaling"]),
+        tensors.pop("nodes.shift").numpy(),
+        tensors.pop("nodes.factor").numpy(),
+    )
+    model = SegmentSage(recipe.segment_sage)
+    load_weights(model, tensors, run_dir / WEIGHTS)
+    return SegmentRanker(model.eval(), scaler, recipe)
