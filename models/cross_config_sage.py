@@ -42,12 +42,7 @@ class CrossConfigSage(nn.Module):
         self.node = nn.Linear(N_NODE_FEATURES + config.opcode_width + layout_width, hidden)
         self.tensor_roles = nn.Linear(N_TENSORS * layout_width, hidden)
         self.blocks: Sequence[SageBlock] = nn.ModuleList(  # type: ignore[assignment]
-            SageBlock(
-                hidden,
-                channel_reduction=config.channel_reduction,
-                cross_config=config.cross_config,
-            )
-            for _ in range(config.blocks)
+            self.make_block(config) for _ in range(config.blocks)
         )
         self.norm = nn.LayerNorm(hidden)
         self.head = nn.Sequential(
@@ -55,6 +50,14 @@ class CrossConfigSage(nn.Module):
         )
         self.known_opcode: Tensor
         self.register_buffer("known_opcode", torch.ones(N_OPCODES, dtype=torch.bool))
+
+    def make_block(self, config: CrossConfigSageConfig) -> SageBlock:
+        """Return one block of the network."""
+        return SageBlock(
+            config.hidden,
+            channel_reduction=config.channel_reduction,
+            cross_config=config.cross_config,
+        )
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
         """Remember which opcodes training has; all others share the embedding of "unknown"."""

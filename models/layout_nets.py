@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from models.baseline_gcn import BaselineGcn, score_in_chunks
 from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
+from models.global_attention_sage import GlobalAttentionSage
 from models.layout_inputs import LayoutInputs
 from models.model_configs import LayoutGnnConfig
 from models.recipe import Recipe
@@ -43,6 +44,9 @@ def _score_streaming(model: CrossConfigSage, inputs: LayoutInputs) -> NDArray[np
 LAYOUT_NETS: dict[str, LayoutNet] = {
     "cross_config_sage": LayoutNet(
         lambda recipe: recipe.cross_config_sage, CrossConfigSage, _score_streaming
+    ),
+    "global_attention_sage": LayoutNet(
+        lambda recipe: recipe.global_attention_sage, GlobalAttentionSage, _score_streaming
     ),
     "reference_sage": LayoutNet(
         lambda recipe: recipe.reference_sage, ReferenceSage, score_in_batches

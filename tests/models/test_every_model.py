@@ -26,6 +26,7 @@ def one_graph_recipe() -> Recipe:
     return Recipe.model_validate(
         {
             "cross_config_sage": {"hidden": 32, "training": training},
+            "global_attention_sage": {"hidden": 32, "training": training},
             "reference_sage": {"hidden": 32, "dropout": 0, "training": training},
             "segment_sage": {"hidden": 32, "training": training},
             "baseline_gcn": {"configs_per_step": 64, "training": training},

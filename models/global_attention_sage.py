@@ -1,0 +1,50 @@
+"""The layout GNN with attention over nodes beside message passing.
+
+Two rounds of messages reach two edges far; what a config costs also depends on layouts that stand
+further apart. Each block of models/cross_config_sage.py gets a second, parallel path in which
+every node reads from all others of its config, as in GraphGPS (Rampášek et al., 2022), by linear
+attention. That path concerns each config alone, so scores stay independent of how configs are cut
+into chunks.
+"""
+
+from torch import Tensor, nn
+
+from models.cross_config_sage import CrossConfigSage
+from models.layers import SageBlock
+from models.linear_attention import LinearAttention
+from models.model_configs import CrossConfigSageConfig, GlobalAttentionSageConfig
+
+
+class GlobalAttentionBlock(SageBlock):
+    """SageBlock(x) + LinearAttention(norm(x)).
+
+    Args:
+        config: widths, heads, and whether configs see each other.
+    """
+
+    def __init__(self, config: GlobalAttentionSageConfig) -> None:
+        super().__init__(
+            config.hidden,
+            channel_reduction=config.channel_reduction,
+            cross_config=config.cross_config,
+        )
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = LinearAttention(config.hidden, config.heads)
+
+    def forward(self, x: Tensor, aggregated: Tensor, normaliser: Tensor | None = None) -> Tensor:
+        """Return the block's result, (n, c, h); arguments as in SageBlock."""
+        local = super().forward(x, aggregated, normaliser)
+        return local + self.attention(self.attention_norm(x))
+
+
+class GlobalAttentionSage(CrossConfigSage):
+    """Score configs of one graph; lower = faster. See CrossConfigSage.
+
+    Args:
+        config: widths, depth and heads.
+    """
+
+    def make_block(self, config: CrossConfigSageConfig) -> SageBlock:
+        """Return one block of the network."""
+        assert isinstance(config, GlobalAttentionSageConfig)
+        return GlobalAttentionBlock(config)
