@@ -23,15 +23,16 @@ class LinearAttention(nn.Module):
     The last layer starts at zero, so that a network begins as it would be without attention.
 
     Args:
-        width: h, a multiple of `heads`.
-        heads: how many attentions of h / heads channels stand side by side.
+        width: h.
+        heads: how many attentions, of h / heads channels rounded down, stand side by side.
     """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.inputs = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width)
+        inner = heads * max(1, width // heads)
+        self.inputs = nn.Linear(width, 3 * inner, bias=False)
+        self.out = nn.Linear(inner, width)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
