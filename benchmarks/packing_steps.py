@@ -57,25 +57,19 @@ def inflate(path: Path, out: Path) -> int:
     return 0
 
 
-def pack_configs(path: Path, *, overlap: bool) -> PackedConfigs:
-    """Pack a file's configs in memory; `overlap` inflates meanwhile, on a second core."""
+def pack_configs(path: Path) -> PackedConfigs:
+    """Pack a file's configs in memory."""
     with Archive(path) as archive:
         header = archive.header(CONFIGS, dtype=np.float32, shape=(None, None, 18))
         n_configs, n_configurable, _ = header.shape
         with Spool(n_configurable) as spool:
-            spool_configs(archive, n_configs, spool, overlap=overlap)
+            spool_configs(archive, n_configs, spool)
             return packed(spool)
 
 
-def pack_on_one_core(path: Path, out: Path) -> int:
-    """Pack the configs: both passes, to indices and hashes in memory."""
-    configs = pack_configs(path, overlap=False)
-    return int(configs.indices.nbytes + configs.hashes.nbytes)
-
-
 def pack(path: Path, out: Path) -> int:
-    """Pack the configs as above, inflating on a second core."""
-    configs = pack_configs(path, overlap=True)
+    """Pack the configs: both passes, to indices and hashes in memory."""
+    configs = pack_configs(path)
     return int(configs.indices.nbytes + configs.hashes.nbytes)
 
 
@@ -105,7 +99,6 @@ def winners(path: Path, out: Path) -> int:
 # In the order of the table. A step takes the file and an empty folder, and returns the bytes kept.
 STEPS: dict[str, Callable[[Path, Path], int]] = {
     "inflate": inflate,
-    "pack_on_one_core": pack_on_one_core,
     "pack": pack,
     "prepare": prepare,
     "load": load_all,

@@ -5,7 +5,7 @@ shapes before anything is allocated, no pickled objects, and the checksum of eve
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,11 @@ class ArrayHeader:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     by_column: bool
+
+    @property
+    def n_bytes(self) -> int:
+        """Return how many bytes the array takes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
 class Archive:
@@ -115,24 +120,35 @@ class Archive:
         with self._open(key, dtype, shape) as (_, header):
             return header
 
-    def row_bytes(
+    def hand_rows(
         self,
         key: str,
+        consume: Callable[[bytes], int],
         *,
         dtype: type[np.generic],
         shape: tuple[int | None, ...],
         chunk_bytes: int = CHUNK_BYTES,
-    ) -> Iterator[bytes]:
-        """Yield the bytes of a member's rows in order, some at a time, without inflating it whole.
+    ) -> None:
+        """Hand the bytes of a member's rows to `consume`, in order, some at a time.
 
         Memory stays near `chunk_bytes`; a chunk holds whole rows, at least one.
+
+        Args:
+            consume: returns the CRC-32 of what it is given, which it may know without a pass over
+                all bytes; together they are checked against the archive's.
         """
         with self._open(key, dtype, shape) as (stream, header):
             if header.by_column and len(header.shape) > 1:
                 self.fail(key, "is stored column by column; expected row by row (C order)")
             row_bytes = int(np.prod(header.shape[1:], dtype=np.int64)) * header.dtype.itemsize
             step = max(1, chunk_bytes // max(1, row_bytes)) * row_bytes
-            yield from _chunks(stream, header, step)
+            left = header.n_bytes
+            while left:
+                content = stream.read_unsummed(min(step, left))
+                _check_length(content, min(step, left))
+                stream.add_checksum(consume(content), len(content))
+                left -= len(content)
+            stream.finish()
 
     @contextmanager
     def _open(
@@ -145,7 +161,7 @@ class Archive:
         try:
             header = self._read_header(key, stream)
             self._check_header(key, header, dtype, shape)
-            stored = int(np.prod(header.shape, dtype=np.int64)) * header.dtype.itemsize
+            stored = header.n_bytes
             if stored + stream.tell() != member.n_bytes:
                 held = member.n_bytes - stream.tell()
                 self.fail(key, f"has shape {header.shape}, {stored} bytes, but holds {held}")
@@ -200,11 +216,15 @@ def _chunks(stream: Inflated, header: ArrayHeader, step: int) -> Iterator[bytes]
     Raises:
         DamagedError: fewer bytes or more, or not those once written.
     """
-    left = int(np.prod(header.shape, dtype=np.int64)) * header.dtype.itemsize
+    left = header.n_bytes
     while left:
         content = stream.read(min(step, left))
-        if len(content) < min(step, left):
-            raise DamagedError("ends too early")
+        _check_length(content, min(step, left))
         left -= len(content)
         yield content
     stream.finish()
+
+
+def _check_length(content: bytes, expected: int) -> None:
+    if len(content) < expected:
+        raise DamagedError("ends too early")

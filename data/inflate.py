@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import IO
 
+from data import crc32
 from data.zip_index import Member
 
 
@@ -52,6 +53,15 @@ class Inflated:
         Raises:
             DamagedError: the packed bytes are no deflate stream, or they end too early.
         """
+        content = self.read_unsummed(n_bytes)
+        self._checksum = INFLATER.crc32(content, self._checksum)
+        return content
+
+    def read_unsummed(self, n_bytes: int = -1) -> bytes:
+        """Read as `read`; the caller has to tell `add_checksum` before anything else is read.
+
+        A checksum is a pass over all bytes, of which a caller may know more than that.
+        """
         pieces = []
         n_bytes = n_bytes if n_bytes >= 0 else self._member.n_bytes - self._position
         while n_bytes:
@@ -62,8 +72,11 @@ class Inflated:
             pieces.append(piece)
         content = b"".join(pieces)
         self._position += len(content)
-        self._checksum = INFLATER.crc32(content, self._checksum)
         return content
+
+    def add_checksum(self, checksum: int, n_bytes: int) -> None:
+        """Take note of the CRC-32 of the last `n_bytes` that were read."""
+        self._checksum = crc32.combined(self._checksum, checksum, n_bytes)
 
     def finish(self) -> None:
         """Check that the member ends here, and that all its bytes are those once written.

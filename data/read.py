@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.ahead import ahead
 from data.archive import Archive
 from data.graph import (
     N_LAYOUT_VALUES,
@@ -37,7 +36,7 @@ LAYOUT_KEYS = (
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
 # Small enough for a core's cache; larger where chunks pass from one core to another.
-CONFIG_CHUNK_BYTES, OVERLAP_CHUNK_BYTES = 1536 << 10, 2 << 20
+CONFIG_CHUNK_BYTES = 1536 << 10
 NODE_LAYOUT = slice(134, 140)  # the columns of node_feat that hold minor-to-major orders
 
 
@@ -161,11 +160,8 @@ def _read_runtime(archive: Archive) -> NDArray[np.int64]:
     return runtime_ns
 
 
-def spool_configs(archive: Archive, n_configs: int, spool: Spool, *, overlap: bool = True) -> None:
+def spool_configs(archive: Archive, n_configs: int, spool: Spool) -> None:
     """Stream node_config_feat (c, k, 18) into a spool, checking every value.
-
-    Args:
-        overlap: inflate the next chunk while one is packed, on a second core.
 
     Raises:
         PipelineError: damaged, of another shape, or a value that is no layout value.
@@ -173,11 +169,11 @@ def spool_configs(archive: Archive, n_configs: int, spool: Spool, *, overlap: bo
     key = "node_config_feat"
     shape = (n_configs, spool.n_configurable, N_LAYOUT_VALUES)
     n_vectors = 0
-    chunk_bytes = OVERLAP_CHUNK_BYTES if overlap else CONFIG_CHUNK_BYTES
-    inflated = archive.row_bytes(key, dtype=np.float32, shape=shape, chunk_bytes=chunk_bytes)
-    for content in ahead(inflated) if overlap else inflated:
+
+    def consume(content: bytes) -> int:
+        nonlocal n_vectors
         try:
-            spool.add(content)
+            checksum = spool.add(content)
         except UnknownValueError as unknown:
             row, node = divmod(n_vectors + unknown.vector, spool.n_configurable)
             archive.fail(
@@ -186,6 +182,9 @@ def spool_configs(archive: Archive, n_configs: int, spool: Spool, *, overlap: bo
                 f"expected a whole number {LOWEST}..{HIGHEST}",
             )
         n_vectors += len(content) // VECTOR_BYTES
+        return checksum
+
+    archive.hand_rows(key, consume, dtype=np.float32, shape=shape, chunk_bytes=CONFIG_CHUNK_BYTES)
 
 
 def _check_finite(archive: Archive, key: str, values: NDArray[np.float32]) -> None:

@@ -102,7 +102,7 @@ def _packed(
 ) -> Iterator[tuple[GraphFile, str | None]]:
     """Pack files; yield each as it is done, with the line that says what is wrong with it."""
     if workers == 1 or len(files) < 2:
-        yield from ((file, _pack_one(file, store, overlap=True)) for file in files)
+        yield from ((file, _pack_one(file, store)) for file in files)
         return
     # The largest first: then no worker is left with a large one at the end.
     waiting = sorted(files, key=_size)
@@ -113,7 +113,7 @@ def _packed(
             while waiting or running:
                 while waiting and len(running) < workers:
                     file = waiting.pop()
-                    running[pool.submit(_pack_one, file, store, overlap=False)] = file
+                    running[pool.submit(_pack_one, file, store)] = file
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     yield running.pop(future), future.result()
         except BrokenProcessPool:
@@ -138,7 +138,7 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _pack_one(file: GraphFile, store: Path, *, overlap: bool) -> str | None:
+def _pack_one(file: GraphFile, store: Path) -> str | None:
     """Pack one file; return what is wrong with it. Then nothing older is left in its place.
 
     Raises:
@@ -147,7 +147,7 @@ def _pack_one(file: GraphFile, store: Path, *, overlap: bool) -> str | None:
     keep_freed_memory()
     target = stored_file(store, file)
     try:
-        store_graph(file, target, overlap=overlap)
+        store_graph(file, target)
     except PipelineError as error:
         if str(error).startswith(f"{target.path}: "):
             raise

@@ -13,12 +13,15 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.inflate import INFLATER
 from data.packing.columns import TiedColumns
 from data.packing.comparison import Comparison
+from data.packing.config_checksum import ConfigChecksum
 from data.packing.content_hash import vector_hashes
 from data.packing.vectors import N_VALUES, VectorTable
 
 IN_MEMORY_BYTES = 32 << 20
+STABLE_CHUNKS = 4  # in which nothing new was found: then checksums are worth preparing
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class Spool:
     folder: str | None = None
     _table: VectorTable = field(default_factory=VectorTable)
     _comparison: Comparison = field(default_factory=Comparison)
+    _checksum: ConfigChecksum | None = None
+    _n_stable: int = 0
+    _wait: int = STABLE_CHUNKS
     _segments: list[_Segment] = field(default_factory=list)
     _indices: list[NDArray[Any]] = field(default_factory=list)
 
@@ -83,21 +89,41 @@ class Spool:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def add(self, content: bytes) -> None:
-        """Add whole configs: r · k layout vectors of 18 float32 values.
+    def add(self, content: bytes) -> int:
+        """Add whole configs: r · k layout vectors of 18 float32 values; return their CRC-32.
 
         Raises:
             UnknownValueError: a value is not a whole number -1..5.
         """
         vectors = np.frombuffer(content, np.float32).reshape(-1, self.n_configurable, N_VALUES)
         ids = self._guess(vectors)
-        if not self._comparison.agrees(content, ids, self._columns, self._table):
+        agrees = self._comparison.agrees(content, ids, self._columns, self._table)
+        if not agrees:
             ids = ids.take(self._columns.group_of, axis=1)  # in C order, to be mended in place
             self._table.mend(vectors.reshape(-1, N_VALUES), ids.reshape(-1))
             # Segments keep the columns that they were written with.
             self._columns = self._columns.split(ids)
             ids = ids[:, self._columns.first]
         self._write(ids)
+        known = self._known_checksum(nothing_new=agrees)
+        return known(ids) if known else INFLATER.crc32(content)
+
+    def _known_checksum(self, *, nothing_new: bool) -> ConfigChecksum | None:
+        """Return what tells the checksum of a chunk that is bit by bit what its ids say, if any.
+
+        It is made again after every change, each time after twice as many chunks without one, so
+        that it never costs more than it saves.
+        """
+        self._n_stable = self._n_stable + 1 if nothing_new else 0
+        if not nothing_new:
+            return None
+        known = self._checksum
+        if known is None or not known.fits(self._columns, self._table):
+            if self._n_stable < self._wait:
+                return None
+            self._wait *= 2
+            self._checksum = ConfigChecksum(self._columns, self._table)
+        return self._checksum
 
     def _guess(self, vectors: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return ids (r, m) for the first column of each group of configs (r, k, 18)."""

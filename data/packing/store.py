@@ -45,13 +45,12 @@ def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
     return facts.get("version") == VERSION and facts.get("source") == source_digest(source)
 
 
-def store_graph(source: GraphFile, stored: GraphFile, *, overlap: bool = True) -> None:
+def store_graph(source: GraphFile, stored: GraphFile) -> None:
     """Pack one graph of the official tree into the store, whole or not at all.
 
     Memory stays near that of its nodes and runtimes, whatever the number of configs.
 
     Args:
-        overlap: inflate and pack at the same time, on two cores.
 
     Raises:
         PipelineError: the source is damaged (names file and key), or the disk is full.
@@ -60,7 +59,7 @@ def store_graph(source: GraphFile, stored: GraphFile, *, overlap: bool = True) -
     try:
         stored.path.parent.mkdir(parents=True, exist_ok=True)
         if source.collection.kind == "layout":
-            _store_layout(source, stored.path, facts, overlap=overlap)
+            _store_layout(source, stored.path, facts)
         else:
             _store_tile(source, stored.path, facts)
     except OSError as error:  # of the spool; faults of the source and of the new file are lines
@@ -69,12 +68,12 @@ def store_graph(source: GraphFile, stored: GraphFile, *, overlap: bool = True) -
         ) from error
 
 
-def _store_layout(source: GraphFile, path: Path, facts: dict[str, str], *, overlap: bool) -> None:
+def _store_layout(source: GraphFile, path: Path, facts: dict[str, str]) -> None:
     with Archive(source.path) as archive:
         arrays = layout_arrays(archive)
         n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
         with Spool(n_configurable, folder=str(path.parent)) as spool:
-            spool_configs(archive, n_configs, spool, overlap=overlap)
+            spool_configs(archive, n_configs, spool)
             alphabets = spool.alphabets()
             hashes = spool.hashes(alphabets)
             groups = runtime_groups(hashes, arrays["runtime_ns"])

@@ -3,7 +3,7 @@
 import io
 import struct
 import zipfile
-from collections.abc import Iterator
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,26 @@ def read(path: Path, key: str = "a") -> np.ndarray:
 
 def row_chunks(
     archive: Archive, key: str, *, shape: tuple[int | None, ...], **options: Any
-) -> Iterator[np.ndarray]:
-    for content in archive.row_bytes(key, shape=shape, **options):
-        yield np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:])
+) -> list[np.ndarray]:
+    chunks = []
+
+    def consume(content: bytes) -> int:
+        chunks.append(np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:]))
+        return zlib.crc32(content)
+
+    archive.hand_rows(key, consume, shape=shape, **options)
+    return chunks
+
+
+def test_a_wrong_checksum_of_rows_is_found(tmp_path: Path) -> None:
+    np.savez(tmp_path / "file.npz", a=COUNTING)
+    with (
+        Archive(tmp_path / "file.npz") as archive,
+        pytest.raises(PipelineError, match="key 'a': damaged: its checksum is wrong"),
+    ):
+        archive.hand_rows(
+            "a", lambda content: zlib.crc32(content) ^ 1, dtype=COUNTING.dtype.type, shape=(None, 3)
+        )
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -133,11 +150,18 @@ def test_wrong_checksum_is_seen_only_when_the_member_is_read_to_its_end(tmp_path
     content = packed([("a.npy", npy(COUNTING))], zipfile.ZIP_STORED)
     place = content.index(COUNTING.tobytes()) + 17
     path = write(tmp_path, flipped(content, place, 4))
-    with Archive(path) as archive:
-        chunks = row_chunks(archive, "a", dtype=np.int64, shape=(None, 3), chunk_bytes=24)
-        next(chunks)
-        with pytest.raises(PipelineError, match="key 'a': damaged: its checksum is wrong"):
-            list(chunks)
+    seen = []
+
+    def consume(content: bytes) -> int:
+        seen.append(content)
+        return zlib.crc32(content)
+
+    with (
+        Archive(path) as archive,
+        pytest.raises(PipelineError, match="key 'a': damaged: its checksum is wrong"),
+    ):
+        archive.hand_rows("a", consume, dtype=np.int64, shape=(None, 3), chunk_bytes=24)
+    assert len(b"".join(seen)) == COUNTING.nbytes
 
 
 def test_bytes_behind_the_deflate_stream_are_seen(tmp_path: Path) -> None:

@@ -76,7 +76,6 @@ def test_minus_zero_in_a_file_is_read_as_zero(
     chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data.read, "CONFIG_CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(data.read, "OVERLAP_CHUNK_BYTES", chunk_bytes)
     values = random_vectors(np.random.default_rng(2), 20, 5)
     floats = values.astype(np.float32)
     floats[(values == 0) & (np.arange(20) % 3 > 0)[:, None, None]] = -0.0
@@ -107,7 +106,6 @@ def test_the_error_names_config_node_and_value_wherever_the_chunks_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(data.read, "CONFIG_CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(data.read, "OVERLAP_CHUNK_BYTES", chunk_bytes)
     floats = np.repeat(random_vectors(np.random.default_rng(3), 20, 2), 3, axis=1)  # tied columns
     floats = floats.astype(np.float32)
     config, node, place = where

@@ -16,6 +16,7 @@ from data.packing.prepare import Prepared, prepare
 from data.packing.store import stored_file
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
+from data.zip_index import read_index
 from tests.packing.stores import check_same_graph, contents
 
 
@@ -183,7 +184,8 @@ def test_packed_bytes_that_rot_after_packing_leave_what_they_were(tree: Path, st
     want = read_graph(file)
     prepare([file], store)
     content = bytearray(file.path.read_bytes())
-    content[len(content) // 2] ^= 1
+    configs = read_index(file.path)["node_config_feat"]
+    content[configs.data_start + configs.packed_bytes // 2] ^= 1
     file.path.write_bytes(content)
     with pytest.raises(PipelineError):
         read_graph(file)
@@ -210,10 +212,10 @@ def test_a_file_that_is_too_large_for_memory_is_named_and_others_are_packed(
     files = find_graphs(tree)
     real = preparing.store_graph
 
-    def store_graph(source: GraphFile, stored: GraphFile, *, overlap: bool) -> None:
+    def store_graph(source: GraphFile, stored: GraphFile) -> None:
         if source == files[3]:
             raise MemoryError
-        real(source, stored, overlap=overlap)
+        real(source, stored)
 
     monkeypatch.setattr(preparing, "store_graph", store_graph)
     prepared = prepare(files, store)

@@ -128,17 +128,15 @@ def base_of(values: Any) -> object:
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 5000, 1536 << 10])
-def test_overlap_and_chunks_change_no_byte(
+def test_chunks_change_no_byte(
     chunk_bytes: int, layout_graph: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = layout_graph.file
     want = packed(source, tmp_path / "want").path.read_bytes()
     monkeypatch.setattr(data.read, "CONFIG_CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(data.read, "OVERLAP_CHUNK_BYTES", chunk_bytes)
-    for overlap in (True, False):
-        stored = stored_file(tmp_path / str(overlap), source)
-        store_graph(source, stored, overlap=overlap)
-        assert stored.path.read_bytes() == want
+    stored = stored_file(tmp_path / "got", source)
+    store_graph(source, stored)
+    assert stored.path.read_bytes() == want
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
