@@ -10,6 +10,7 @@ from torch import Tensor
 from data.configs import LayoutConfigs
 from data.distinct import distinct_configs, group_means
 from data.graph import LayoutGraph
+from data.noise import measure_noise
 from features.columns import MINOR_TO_MAJOR
 from features.layout_codes import layout_symbols
 from features.node_features import NodeScaler
@@ -32,6 +33,8 @@ class LayoutInputs:
         first: (u,) int64 the first row of each distinct config.
         group: (c,) int64 which distinct config a row is.
         runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
+        noise: the median of |ln a - ln b| over two measurements a, b of one config; 0 where the
+            graph does not tell, or was not asked.
     """
 
     node_feat: Tensor
@@ -44,6 +47,7 @@ class LayoutInputs:
     first: NDArray[np.int64]
     group: NDArray[np.int64]
     runtime_ns: NDArray[np.float64]
+    noise: float = 0.0
 
     def choices(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return which of `vectors` each node takes in the configs at `distinct` (r,); (r, k)."""
@@ -54,13 +58,16 @@ class LayoutInputs:
         return self.vectors[self.choices(distinct)]
 
 
-def layout_inputs(graph: LayoutGraph, *, rule: str, scaler: NodeScaler) -> LayoutInputs:
+def layout_inputs(
+    graph: LayoutGraph, *, rule: str, scaler: NodeScaler, with_noise: bool = False
+) -> LayoutInputs:
     """Prune and scale a graph and group its equal configs.
 
     Args:
         graph: as read.
         rule: pruning rule, see features.pruning.
         scaler: learned on the train split.
+        with_noise: also find out how far repeated measurements differ.
     """
     pruned, nodes = prune_layout_graph(graph, rule=rule)
     scaled = scaler(nodes.node_feat)
@@ -80,4 +87,11 @@ def layout_inputs(graph: LayoutGraph, *, rule: str, scaler: NodeScaler) -> Layou
         first=first,
         group=group,
         runtime_ns=group_means(graph.runtime_ns, group),
+        noise=_noise(graph.runtime_ns, group) if with_noise else 0.0,
     )
+
+
+def _noise(runtime_ns: NDArray[np.int64], group: NDArray[np.int64]) -> float:
+    """Return how far two measurements of a config differ; 0 where too few were measured twice."""
+    measured = measure_noise(runtime_ns, group, draws=1) if (runtime_ns > 0).all() else None
+    return measured.same if measured else 0.0

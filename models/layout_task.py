@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from data.graph import Graph, LayoutGraph
 from data.read import read_layout
@@ -18,9 +18,10 @@ from models.engine import StepLoss, fit, prepare_torch
 from models.jobs import TrainJob
 from models.layout_inputs import LayoutInputs, layout_inputs
 from models.layout_nets import LAYOUT_NETS
-from models.losses import LOSSES
+from models.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.model_configs import LayoutGnnConfig
 from models.recipe import Recipe
+from models.samplers import SAMPLERS
 from models.train_set import RecentlyUsed
 from models.weights import load_tensors, load_weights, save_tensors
 
@@ -47,14 +48,22 @@ class LayoutTask:
         """Mean loss over `graphs_per_step` random graphs, `configs_per_step` configs of each."""
         n_graphs = min(self.config.graphs_per_step, len(self.files))
         chosen = [self.files[i] for i in rng.permutation(len(self.files))[:n_graphs]]
+        draw = SAMPLERS[self.config.sampler]
         losses = []
         for file in chosen:
             inputs = self.inputs(file)
-            sample = rng.permutation(len(inputs.first))[: self.config.configs_per_step]
-            scores = model(inputs, inputs.choices(sample))
-            runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
-            losses.append(LOSSES[self.config.loss](scores, runtime_ns))
+            sample = draw(inputs.runtime_ns, self.config.configs_per_step, rng)
+            losses.append(self._loss(model, inputs, sample))
         return StepLoss(torch.stack(losses).mean(), ", ".join(file.name for file in chosen))
+
+    def _loss(self, model: nn.Module, inputs: LayoutInputs, sample: NDArray[np.int64]) -> Tensor:
+        """Loss on the distinct configs at `sample` (r,) of one graph."""
+        scores = model(inputs, inputs.choices(sample))
+        runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
+        if self.config.weigh_pairs:
+            weights = order_confidence(runtime_ns, inputs.noise)
+            return PAIRWISE_LOSSES[self.config.loss](scores, runtime_ns, weights=weights)
+        return LOSSES[self.config.loss](scores, runtime_ns)
 
 
 def train_layout(job: TrainJob) -> None:
@@ -69,7 +78,12 @@ def train_layout(job: TrainJob) -> None:
     scaler, opcodes = _learn_nodes(job)
 
     def make(file: GraphFile) -> LayoutInputs:
-        return layout_inputs(read_layout(file), rule=recipe.features.prune, scaler=scaler)
+        return layout_inputs(
+            read_layout(file),
+            rule=recipe.features.prune,
+            scaler=scaler,
+            with_noise=config.weigh_pairs,
+        )
 
     model = net.build(config)
     model.set_known_opcodes(opcodes)

@@ -5,7 +5,7 @@ A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them 
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from settings import FrozenConfig
 
@@ -29,13 +29,27 @@ class TrainingConfig(FrozenConfig):
 
 
 class LayoutGnnConfig(FrozenConfig):
-    """What all layout GNNs share: the loss, what a step takes, and how training goes."""
+    """What all layout GNNs share: the loss, what a step takes, and how training goes.
+
+    `weigh_pairs` counts a pair of configs by how sure the order of their runtimes is, where a graph
+    has repeated configs that tell; see models/losses.py. `sampler` decides which configs a step
+    takes, see models/samplers.py.
+    """
 
     loss: LossName = "pairwise_hinge"
+    weigh_pairs: bool = False
+    sampler: SamplerName = "uniform"
     graphs_per_step: Positive = 1
     configs_per_step: Annotated[int, Field(ge=2)] = 64
     inference_tensor_mib: Positive = 12
     training: TrainingConfig = TrainingConfig()
+
+    @field_validator("weigh_pairs")
+    @classmethod
+    def _has_pairs(cls, weigh_pairs: bool, info: ValidationInfo) -> bool:
+        if weigh_pairs and info.data.get("loss") == "list_mle":
+            raise ValueError("list_mle has no pairs to weigh; expected a pairwise loss")
+        return weigh_pairs
 
 
 class CrossConfigSageConfig(LayoutGnnConfig):
