@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import inference_chunks, layout_model, packing, stages
+from benchmarks import inference_chunks, layout_model, packing, segment_memory, stages
 from data.atomic import write_text
 from ensembles.report import revision
 
@@ -23,6 +23,7 @@ def main() -> None:
     """Run every benchmark and write the results."""
     lines = [*HEADER, *stages.report(), "", *inference_chunks.report(), ""]
     lines += [*layout_model.report(threads=(1,), rounds=2), "", *packing.report(), ""]
+    lines += [*segment_memory.report(), ""]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
     lines.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")
     write_text(RESULTS, "\n".join(lines) + "\n")

@@ -64,3 +64,7 @@ class SegmentHistory(nn.Module):
         """Store the embeddings (r, h') at `rows` (r,)."""
         self.values[rows] = embeddings.detach().to(self.values.dtype)
         self.known[rows] = True
+
+    def forget(self, rows: Tensor) -> None:
+        """Let the embeddings at `rows` (r,) be computed anew when they are next needed."""
+        self.known[rows] = False

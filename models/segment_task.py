@@ -21,9 +21,10 @@ from features.node_features import NodeScaler, fit_node_scaler
 from features.pruned_nodes import prune_layout_graph
 from models.engine import CHECKPOINT, StepLoss, fit, prepare_torch
 from models.jobs import TrainJob
-from models.losses import LOSSES
+from models.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.model_configs import SegmentSageConfig
 from models.recipe import Recipe
+from models.samplers import SAMPLERS
 from models.segment_history import SegmentHistory, segment_weights
 from models.segment_sage import SegmentSage, chunk_for, embed_configs, score_all
 from models.segments import Segment, SegmentedGraph, cut, segmented
@@ -62,9 +63,19 @@ class TrainGraphs:
         rng = np.random.default_rng([self.seed, 1, index])
         return rng.permutation(n_distinct)[: self.config.table_configs]
 
-    def sample(self, n_pooled: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw a step's configs, as positions in a pool; (c,)."""
-        return rng.permutation(n_pooled)[: self.config.configs_per_step]
+    def sample(
+        self, runtime_ns: NDArray[np.float64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Draw a step's configs from a pool of runtimes (p,), as positions in it; (c,)."""
+        return SAMPLERS[self.config.sampler](runtime_ns, self.config.configs_per_step, rng)
+
+    def loss(self, scores: Tensor, runtime_ns: NDArray[np.float64], noise: float) -> Tensor:
+        """Return the loss on the configs (c,) of a graph, whose runtimes scatter by `noise`."""
+        runtimes = torch.from_numpy(runtime_ns)
+        if self.config.weigh_pairs:
+            weights = order_confidence(runtimes, noise)
+            return PAIRWISE_LOSSES[self.config.loss](scores, runtimes, weights=weights)
+        return LOSSES[self.config.loss](scores, runtimes)
 
     def named(self, indices: NDArray[np.int64]) -> str:
         """Return the names of graphs, for messages."""
@@ -76,8 +87,10 @@ class SegmentTask:
     """Ranks a sample of a graph's pool by one live segment, and by what is known of the others.
 
     The live segment and the dropped ones are the same for all configs of a step, so that these
-    differ by their layouts alone. An embedding that is needed and was never computed is computed
-    then, without gradients; once the table is full, a step costs the same for every graph.
+    differ by their layouts alone. Segments in which configs do not differ teach no order: none is
+    ever live or dropped, and one of them, drawn anew each step, is computed without gradients for
+    one config's cost. An embedding that is needed and was never computed is computed then, without
+    gradients; once the table is full, a step's cost does not grow with the graph but for its reads.
     """
 
     graphs: TrainGraphs
@@ -91,26 +104,38 @@ class SegmentTask:
         return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
 
     def _graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        config = self.graphs.config
         graph = self.graphs.segmented(self.graphs.files[index])
         pool = self.graphs.pool(index, len(graph.shared.first))
-        sample = self.graphs.sample(len(pool), rng)
+        runtime_ns = graph.shared.runtime_ns[pool]
+        sample = self.graphs.sample(runtime_ns, rng)
         choices = graph.shared.choices(pool[sample])
-        n_segments = len(graph.segments)
-        live = int(rng.integers(n_segments))
-        kept = rng.random(n_segments) < config.keep_stale
-        weights = segment_weights(live, kept, config.keep_stale)
+        weights, live, stalest = self._draw_segments(graph, rng)
         others = torch.zeros(1, self.net.width)
         for number in np.flatnonzero(weights).tolist():
             if number != live:
                 rows = self.history.rows(index, number, torch.from_numpy(sample))
+                if number == stalest:
+                    self.history.forget(rows)
                 others = others + self._recall(graph.segments[number], rows, choices)
         segment = graph.segments[live]
         scores, embedding = model(segment, choices, others, float(weights[live]))
         rows = self.history.rows(index, live, torch.from_numpy(sample))
         self.history.write(rows, embedding)
-        runtime_ns = torch.from_numpy(graph.shared.runtime_ns[pool[sample]])
-        return LOSSES[config.loss](scores, runtime_ns)
+        return self.graphs.loss(scores, runtime_ns[sample], graph.shared.noise)
+
+    def _draw_segments(
+        self, graph: SegmentedGraph, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float64], int, int | None]:
+        """Return each segment's weight (s,), the live one, and a constant one to compute anew."""
+        varies = np.array([segment.varies for segment in graph.segments])
+        varying, constant = np.flatnonzero(varies), np.flatnonzero(~varies)
+        live = int(rng.integers(len(varying)))
+        keep_stale = self.graphs.config.keep_stale
+        weights = np.ones(len(varies))
+        kept = rng.random(len(varying)) < keep_stale
+        weights[varying] = segment_weights(live, kept, keep_stale)
+        stalest = int(rng.choice(constant)) if len(constant) else None
+        return weights, int(varying[live]), stalest
 
     def _recall(self, segment: Segment, rows: Tensor, choices: Tensor) -> Tensor:
         """Return what is known of a segment at `rows`, (c, 3h) or (1, 3h); complete it first."""
@@ -132,27 +157,27 @@ class HeadTask:
 
     graphs: TrainGraphs
     net: SegmentSage
-    known: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    known: dict[int, Tensor] = field(default_factory=dict)
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         """Mean loss over `graphs_per_step` random graphs; `model` is the head."""
         chosen = self.graphs.draw(rng)
         losses = []
         for index in chosen.tolist():
-            pooled, runtime_ns = self._fresh(index)
-            sample = torch.from_numpy(self.graphs.sample(len(pooled), rng))
-            scores = model(pooled[sample])
-            losses.append(LOSSES[self.graphs.config.loss](scores, runtime_ns[sample]))
+            shared = self.graphs.segmented(self.graphs.files[index]).shared
+            runtime_ns = shared.runtime_ns[self.graphs.pool(index, len(shared.first))]
+            sample = self.graphs.sample(runtime_ns, rng)
+            scores = model(self._fresh(index)[torch.from_numpy(sample)])
+            losses.append(self.graphs.loss(scores, runtime_ns[sample], shared.noise))
         return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
 
-    def _fresh(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return the embeddings (p, 3h) and runtimes (p,) of a graph's pool."""
+    def _fresh(self, index: int) -> Tensor:
+        """Return the embeddings (p, 3h) of a graph under the configs of its pool."""
         if index not in self.known:
             graph = self.graphs.segmented(self.graphs.files[index])
             pool = self.graphs.pool(index, len(graph.shared.first))
             chunk = chunk_for(graph, self.graphs.config)
-            pooled = embed_configs(self.net, graph, pool, chunk_configs=chunk)
-            self.known[index] = pooled, torch.from_numpy(graph.shared.runtime_ns[pool])
+            self.known[index] = embed_configs(self.net, graph, pool, chunk_configs=chunk)
         return self.known[index]
 
 
@@ -200,6 +225,7 @@ def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> Se
         scaler=scaler,
         segment_nodes=config.segment_nodes,
         depth=config.blocks,
+        with_noise=config.weigh_pairs,
     )
 
 

@@ -73,7 +73,13 @@ class SegmentedGraph:
 
 
 def segmented(
-    graph: LayoutGraph, *, rule: str, scaler: NodeScaler, segment_nodes: int, depth: int
+    graph: LayoutGraph,
+    *,
+    rule: str,
+    scaler: NodeScaler,
+    segment_nodes: int,
+    depth: int,
+    with_noise: bool = False,
 ) -> SegmentedGraph:
     """Prune and scale a graph, and cut it.
 
@@ -83,8 +89,9 @@ def segmented(
         scaler: learned on the train split.
         segment_nodes: at most so many nodes in a segment.
         depth: how many blocks the network has.
+        with_noise: also find out how far repeated measurements differ.
     """
-    whole = layout_inputs(graph, rule=rule, scaler=scaler)
+    whole = layout_inputs(graph, rule=rule, scaler=scaler, with_noise=with_noise)
     edges = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids).edge_index
     parts = cut(edges, len(whole.opcode), segment_nodes)
     part_of, position = np.empty((2, len(whole.opcode)), dtype=np.int64)

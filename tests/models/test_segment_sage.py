@@ -180,7 +180,7 @@ def test_dropout_leaves_the_expected_embedding_unchanged(
 
 
 def one_graph_task(
-    model: SegmentSage, graph: LayoutGraph, parts: SegmentedGraph, **changes: float
+    model: SegmentSage, graph: LayoutGraph, parts: SegmentedGraph, **changes: object
 ) -> SegmentTask:
     config = SegmentSageConfig(configs_per_step=8, table_configs=12, **changes)
     entries = [[12 if segment.varies else 1 for segment in parts.segments]]
@@ -198,7 +198,7 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
         rng = np.random.default_rng(seed)
         task.graphs.draw(rng)
         pool = task.graphs.pool(0, len(parts.shared.first))
-        distinct = pool[task.graphs.sample(len(pool), rng)]
+        distinct = pool[task.graphs.sample(parts.shared.runtime_ns[pool], rng)]
         with torch.no_grad():
             pooled = plain_embedding(model, parts, parts.shared.choices(distinct))
             runtime_ns = torch.from_numpy(parts.shared.runtime_ns[distinct])
@@ -281,6 +281,21 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
         assert torch.equal(tensor, other[name]), name
 
 
+@pytest.mark.parametrize(
+    "changes", [{"weigh_pairs": True}, {"sampler": "stratified"}, {"loss": "list_mle"}]
+)
+def test_the_loss_is_the_one_asked_for(
+    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph, changes: dict
+) -> None:
+    parts = SegmentedGraph(
+        tuple(replace(s, inputs=replace(s.inputs, noise=0.05)) for s in parts.segments)
+    )
+    changed = one_graph_task(model, layout_graph, parts, **changes)
+    usual = one_graph_task(model, layout_graph, parts)
+    one, other = (task.step_loss(model, np.random.default_rng(1)).loss for task in (changed, usual))
+    assert torch.isfinite(one) and not torch.isclose(one, other)
+
+
 def test_a_graph_of_many_segments_is_learned(layout_graph: LayoutGraph, tmp_path: Path) -> None:
     training = {"steps": 200, "learning_rate": 5e-3, "warmup_steps": 5, "checkpoint_every": 100}
     recipe = small_recipe(
@@ -301,3 +316,22 @@ def test_pruned_graphs_are_cut_as_well(layout_graph: LayoutGraph, scaler: NodeSc
     ).kept
     parts = segmented(layout_graph, rule="hops-1", scaler=scaler, segment_nodes=8, depth=2)
     assert sum(len(segment.inputs.opcode) for segment in parts.segments) == len(kept)
+
+
+def test_a_segment_in_which_configs_do_not_differ_is_never_live(
+    model: SegmentSage, layout_graph: LayoutGraph, scaler: NodeScaler
+) -> None:
+    parts = segments_of(layout_graph, scaler, 5)
+    task = one_graph_task(model, layout_graph, parts, keep_stale=0)
+    for segment in parts.segments:
+        segment.inputs.node_feat.requires_grad_()
+    for seed in range(10):
+        task.step_loss(model, np.random.default_rng(seed)).loss.backward()
+    constants = 0
+    for number, segment in enumerate(parts.segments):
+        rows = task.history.rows(0, number, torch.arange(12))
+        if not segment.varies:
+            assert segment.inputs.node_feat.grad is None
+            assert task.history.known[rows].all()
+            constants += 1
+    assert constants > 3
