@@ -173,7 +173,9 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
         return False
     work = out / "work" / f"{path.parent.name}-{path.stem}"
     shutil.rmtree(work, ignore_errors=True)
+    whole = Clock()
     record = head | _results(cell, sources, work)
+    record["with_judging"] = whole.read()
     write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
     shutil.rmtree(work, ignore_errors=True)
     return True
