@@ -9,6 +9,13 @@ class PipelineError(Exception):
     """
 
 
+class OutOfTime(Exception):  # noqa: N818 — no error
+    """Work stopped where it can be gone on with, since its time is over. No fault.
+
+    The command line says so in one line and exits with 0.
+    """
+
+
 class UsageError(PipelineError):
     """The command was called wrongly: an unknown recipe key, a folder that is in the way.
 

@@ -1,34 +1,49 @@
 """The training loop: one task, one optimiser, checkpoints that resume exactly.
 
-Everything random in a step is drawn from (seed, step), so the state that a checkpoint must hold is
-the weights, the optimiser's moments and the step; a run that is killed and resumed takes the very
-same steps as an undisturbed one.
+Everything random in a step is drawn from (seed, step), so a run that is killed and resumed takes
+the very same steps as an undisturbed one.
 """
 
-import json
 import math
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data.atomic import write_text
-from data.errors import PipelineError
-from models.jobs import Progress
+from data.errors import OutOfTime, PipelineError, UsageError
+from models.checkpoint import CHECKPOINT, METRICS, TrainingState, load_state, save_state
+from models.jobs import Progress, TrainJob
+from models.kept_weights import put
 from models.model_configs import TrainingConfig
-from models.weights import load_tensors, save_tensors
+from models.processes import one_process, sum_over_processes, told_by_all
 
-CHECKPOINT = "checkpoint.safetensors"
-METRICS = "metrics.jsonl"
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = [
+    "CHECKPOINT",
+    "METRICS",
+    "JudgedTask",
+    "StepLoss",
+    "Task",
+    "fit",
+    "fit_job",
+    "learning_rate_factor",
+    "prepare_torch",
+]
 
 
 @dataclass(frozen=True)
 class StepLoss:
-    """A step's loss, and which graphs it came from, for messages."""
+    """A step's loss, and which graphs it came from, for messages.
+
+    On several processes each has its part of the loss: their sum is the step's.
+    """
 
     loss: Tensor
     graphs: str
@@ -39,6 +54,14 @@ class Task(Protocol):
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         """Return the loss on a batch drawn with `rng`."""
+
+
+@runtime_checkable
+class JudgedTask(Task, Protocol):
+    """A task that can be stopped early."""
+
+    def evaluate(self, model: nn.Module) -> float:
+        """Judge a model in evaluation mode on data no step learns from; higher is better."""
 
 
 def prepare_torch(*, seed: int, threads: int) -> None:
@@ -62,43 +85,71 @@ def fit(
     seed: int,
     run_dir: Path,
     progress: Progress | None = None,
+    fabric: "Fabric | None" = None,
+    deadline: float | None = None,
 ) -> None:
     """Train `model` in place, from the last checkpoint in `run_dir` if there is one.
 
-    Writes metrics.jsonl, one line per logged step, and a checkpoint at regular steps.
+    Writes metrics.jsonl, one line per logged step and evaluation, and a checkpoint at regular
+    steps. The model ends with the best weights on held-out data if there are such, else with the
+    mean of the last ones if they are averaged, else with the last.
+
+    Args:
+        fabric: this process's place among several; None if it is the only one.
+        deadline: of time.monotonic(); a step that ends later is the last one of this call.
 
     Raises:
-        PipelineError: the loss is NaN or infinite; names the step, the graphs, and the last good
-            checkpoint.
+        PipelineError: a loss or a gradient is NaN or infinite; names the step, the graphs, and the
+            last good checkpoint.
+        UsageError: an early stop of a task that cannot be judged.
+        OutOfTime: the deadline is over and steps are left; they are for the next call.
     """
+    if config.early_stop and not isinstance(task, JudgedTask):
+        raise UsageError("training.early_stop: this model holds nothing out; expected 0")
+    fabric = fabric or one_process(config.precision)
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
-    start, lines = _resume(model, optimiser, run_dir / CHECKPOINT, run_dir / METRICS)
+    state = load_state(model, optimiser, run_dir)
+    training = _Training(fabric, model, task, optimiser, config, seed, run_dir)
     model.train()
-    recent: list[float] = []
-    for step in range(start, config.steps):
-        batch = task.step_loss(model, np.random.default_rng([seed, step]))
-        if not torch.isfinite(batch.loss):
-            _stop_on_bad_loss(batch, step, run_dir / CHECKPOINT)
-        for group in optimiser.param_groups:
-            group["lr"] = config.learning_rate * learning_rate_factor(step, config)
-        optimiser.zero_grad(set_to_none=True)
-        batch.loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        optimiser.step()
-        recent.append(batch.loss.item())
-        done = step + 1
-        saves = done % config.checkpoint_every == 0 or done == config.steps
-        if done % config.log_every == 0 or saves:
-            lines.append(json.dumps({"step": done, "loss": round(float(np.mean(recent)), 6)}))
-            recent.clear()
-        if saves:
-            write_text(run_dir / METRICS, "".join(f"{line}\n" for line in lines))
-            _save(model, optimiser, done, run_dir / CHECKPOINT)
+    while not _has_ended(state, config):
+        is_late = deadline is not None and time.monotonic() > deadline
+        loss, is_late = training.take_step(state.step, is_late=is_late)
+        state.step += 1
+        state.recent.append(loss)
+        if state.step > config.average_from * config.steps:
+            state.mean.add(model)
+        value = training.held_out_value(state)
+        ended = _has_ended(state, config)
+        saves = state.step % config.checkpoint_every == 0 or ended
+        if state.step % config.log_every == 0 or saves:
+            state.log(loss=round(float(np.mean(state.recent)), 6))
+            state.recent.clear()
+        if value is not None:
+            state.log(held_out=round(value, 6))
+        if (saves or is_late) and fabric.is_global_zero:
+            save_state(state, model, optimiser, run_dir)
         if progress:
-            progress("train", done, config.steps)
+            progress("train", config.steps if ended else state.step, config.steps)
+        if is_late and not ended:
+            raise OutOfTime(f"{run_dir}: out of time at step {state.step} of {config.steps}")
+    put(state.best.tensors or state.mean.tensors, model)
     model.eval()
+
+
+def fit_job(model: nn.Module, task: Task, config: TrainingConfig, job: TrainJob) -> None:
+    """Train `model` in place as `job` says; see `fit`."""
+    fit(
+        model,
+        task,
+        config,
+        seed=job.seed,
+        run_dir=job.run_dir,
+        progress=job.progress,
+        fabric=job.fabric,
+        deadline=job.deadline,
+    )
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
@@ -109,39 +160,77 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - config.warmup_steps) / span)))
 
 
-def _stop_on_bad_loss(batch: StepLoss, step: int, checkpoint: Path) -> None:
-    kept = f"the last good state is {checkpoint}" if checkpoint.exists() else "nothing was saved"
-    raise PipelineError(
-        f"training: the loss is {batch.loss.item()} at step {step}, graph {batch.graphs}; {kept}; "
-        "a lower learning rate may help"
-    )
+def _has_ended(state: TrainingState, config: TrainingConfig) -> bool:
+    gave_up = 0 < config.early_stop <= state.best.waited
+    return state.step >= config.steps or gave_up
 
 
-def _save(model: nn.Module, optimiser: torch.optim.Optimizer, step: int, path: Path) -> None:
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+@dataclass(frozen=True)
+class _Training:
+    """What does not change from step to step."""
+
+    fabric: "Fabric"
+    model: nn.Module
+    task: Task
+    optimiser: torch.optim.Optimizer
+    config: TrainingConfig
+    seed: int
+    run_dir: Path
+
+    def take_step(self, step: int, *, is_late: bool) -> tuple[float, bool]:
+        """Update the weights; return the batch's loss, and whether any process is late."""
+        rank = self.fabric.global_rank
+        draws = np.random.SeedSequence([self.seed, step, rank])  # for dropout and the like
+        torch.manual_seed(int(draws.generate_state(1)[0]))
+        with self.fabric.autocast():
+            batch = self.task.step_loss(self.model, np.random.default_rng([self.seed, step]))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
+        self.optimiser.zero_grad(set_to_none=True)
+        if batch.loss.requires_grad and torch.isfinite(batch.loss):
+            batch.loss.backward()
+        fault = _fault(batch, self.model, step) if self.fabric.world_size > 1 else ""
+        loss, is_late = sum_over_processes(self.fabric, self.model, batch.loss, late=is_late)
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if not (math.isfinite(loss) and torch.isfinite(norm)):
+            self._stop(fault or _fault(batch, self.model, step))
+        nn.utils.clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
+        self.optimiser.step()
+        return loss, is_late
+
+    def held_out_value(self, state: TrainingState) -> float | None:
+        """Judge the weights, or their mean, where it is time to; keep them if they are the best."""
+        config = self.config
+        is_time = state.step % config.evaluate_every == 0 or state.step == config.steps
+        if not (config.early_stop and is_time):
+            return None
+        assert isinstance(self.task, JudgedTask)
+        with state.mean.in_place_of(self.model):
+            self.model.eval()
+            value = self.task.evaluate(self.model) if self.fabric.is_global_zero else 0.0
+            value = self.fabric.broadcast(value)
+            if not math.isfinite(value):
+                self._stop(f"the held-out value is {value} at step {state.step}")
+            state.best.offer(value, self.model)
+        self.model.train()
+        return value
+
+    def _stop(self, fault: str) -> NoReturn:
+        checkpoint = self.run_dir / CHECKPOINT
+        kept = (
+            f"the last good state is {checkpoint}" if checkpoint.exists() else "nothing was saved"
+        )
+        told = told_by_all(self.fabric, fault)
+        raise PipelineError(f"training: {'; '.join(told)}; {kept}; a lower learning rate may help")
+
+
+def _fault(batch: StepLoss, model: nn.Module, step: int) -> str:
+    """Say what is not finite and where; "" if all is."""
+    where = f" at step {step}, graph {batch.graphs}"
+    if not torch.isfinite(batch.loss):
+        return f"the loss is {batch.loss.item()}{where}"
     for name, parameter in model.named_parameters():
-        for moment, tensor in optimiser.state[parameter].items():
-            tensors[f"optimiser.{moment}.{name}"] = tensor
-    save_tensors(path, tensors, {"step": step})
-
-
-def _resume(
-    model: nn.Module, optimiser: torch.optim.Optimizer, checkpoint: Path, metrics: Path
-) -> tuple[int, list[str]]:
-    """Load the checkpoint if there is one; return the next step and the metric lines so far."""
-    if not checkpoint.exists():
-        return 0, []
-    tensors, facts = load_tensors(checkpoint)
-    step = int(str(facts["step"]))
-    weights = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise PipelineError(f"{checkpoint}: was written by another model; remove it") from error
-    for name, parameter in model.named_parameters():
-        for key, tensor in tensors.items():
-            moment, _, owner = key.removeprefix("optimiser.").partition(".")
-            if key.startswith("optimiser.") and owner == name:
-                optimiser.state[parameter][moment] = tensor
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
-    return step, [line for line in lines if json.loads(line)["step"] <= step]
+        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+            return f"the gradient of {name} is not finite{where}"
+    return ""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,21 @@ from data.graph import Graph
 from data.tree import GraphFile
 from models.recipe import Recipe
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 # Called with what is going on, how many steps are done, and how many there are.
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One model to train: on which graphs, by which recipe and seed, into which run folder."""
+    """One model to train: on which graphs, by which recipe and seed, into which run folder.
+
+    Attributes:
+        deadline: of time.monotonic(), when to stop at a checkpoint; None = never.
+        fabric: this process's place among those that train the model; None if it is the only one.
+    """
 
     model: str
     recipe: Recipe
@@ -26,6 +34,18 @@ class TrainJob:
     seed: int
     run_dir: Path
     progress: Progress | None = None
+    deadline: float | None = None
+    fabric: "Fabric | None" = None
+
+    @property
+    def rank(self) -> int:
+        """Return this process's number; the first, 0, is the one that writes."""
+        return self.fabric.global_rank if self.fabric else 0
+
+    @property
+    def n_ranks(self) -> int:
+        """Return how many processes train the model."""
+        return self.fabric.world_size if self.fabric else 1
 
 
 class Ranker(Protocol):

@@ -1,6 +1,7 @@
 """Train and load the layout GNN."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,16 +10,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from data.errors import PipelineError
 from data.graph import Graph, LayoutGraph
 from data.read import read_layout
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
 from features.pruned_nodes import prune_layout_graph
-from models.engine import StepLoss, fit, prepare_torch
+from models.engine import StepLoss, fit_job, prepare_torch
+from models.held_out import HeldOut, hold_out
 from models.jobs import TrainJob
 from models.layout_inputs import LayoutInputs, layout_inputs
 from models.layout_nets import LAYOUT_NETS
 from models.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
+from models.metrics import kendall_tau
 from models.model_configs import LayoutGnnConfig
 from models.recipe import Recipe
 from models.samplers import SAMPLERS
@@ -26,6 +30,7 @@ from models.train_set import RecentlyUsed
 from models.weights import load_tensors, load_weights, save_tensors
 
 WEIGHTS = "model.safetensors"
+JUDGED_SAMPLES = 4
 # Pruned graphs and int8 configs kept between steps; graphs beyond this are read again.
 CACHE_BYTES = 2 << 30
 
@@ -38,23 +43,70 @@ class LayoutTask:
         files: train graphs that a ranker can learn from.
         inputs: makes or finds the tensors of a graph.
         config: the model's configuration.
+        held_out: what of the graphs is not learned from; None = nothing.
+        rank, n_ranks: this process's number among those that share a step's graphs.
     """
 
     files: tuple[GraphFile, ...]
     inputs: RecentlyUsed[LayoutInputs]
     config: LayoutGnnConfig
+    held_out: HeldOut | None = None
+    rank: int = 0
+    n_ranks: int = 1
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Mean loss over `graphs_per_step` random graphs, `configs_per_step` configs of each."""
+        """Mean loss over `graphs_per_step` random graphs, `configs_per_step` configs of each.
+
+        All processes draw the same graphs and configs; each computes every n_ranks-th graph, and
+        its part of the mean.
+        """
         n_graphs = min(self.config.graphs_per_step, len(self.files))
         chosen = [self.files[i] for i in rng.permutation(len(self.files))[:n_graphs]]
-        draw = SAMPLERS[self.config.sampler]
         losses = []
-        for file in chosen:
+        for number, file in enumerate(chosen):
             inputs = self.inputs(file)
-            sample = draw(inputs.runtime_ns, self.config.configs_per_step, rng)
-            losses.append(self._loss(model, inputs, sample))
-        return StepLoss(torch.stack(losses).mean(), ", ".join(file.name for file in chosen))
+            sample = self._draw(inputs, rng)
+            if number % self.n_ranks == self.rank:
+                losses.append(self._loss(model, inputs, sample))
+        mine = chosen[self.rank :: self.n_ranks]
+        share = len(mine) / len(chosen)
+        loss = torch.stack(losses).mean() * share if losses else torch.zeros(())
+        return StepLoss(loss, ", ".join(file.name for file in mine))
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        """Mean Kendall tau over the held-out graphs, on samples as large as a step's.
+
+        Per graph four samples, always the same. Equal runtimes give no order and are left out.
+        """
+        assert self.held_out is not None
+        taus = []
+        for file in self.held_out.judged:
+            inputs = self.inputs(file)
+            positions = self.held_out.configs(len(inputs.first), judged=True)
+            for draw in range(JUDGED_SAMPLES):
+                rng = np.random.default_rng(draw)
+                sample = rng.permutation(positions)[: self.config.configs_per_step]
+                if len(np.unique(inputs.runtime_ns[sample])) < 2:
+                    continue
+                scores = model(inputs, inputs.choices(sample)).float().numpy()
+                if not np.isfinite(scores).all():
+                    return math.nan
+                taus.append(kendall_tau(scores, inputs.runtime_ns[sample]))
+        if not taus:
+            raise PipelineError(
+                "training.early_stop: no held-out graph or config gives an order to judge by; "
+                "set it to 0, or add train graphs"
+            )
+        return float(np.mean(taus))
+
+    def _draw(self, inputs: LayoutInputs, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Choose distinct configs to learn from; (r,) positions."""
+        draw, size = SAMPLERS[self.config.sampler], self.config.configs_per_step
+        if self.held_out is None:
+            return draw(inputs.runtime_ns, size, rng)
+        learned = self.held_out.configs(len(inputs.first), judged=False)
+        return learned[draw(inputs.runtime_ns[learned], size, rng)]
 
     def _loss(self, model: nn.Module, inputs: LayoutInputs, sample: NDArray[np.int64]) -> Tensor:
         """Loss on the distinct configs at `sample` (r,) of one graph."""
@@ -75,7 +127,10 @@ def train_layout(job: TrainJob) -> None:
     recipe, net = job.recipe, LAYOUT_NETS[job.model]
     config = net.config_of(recipe)
     prepare_torch(seed=job.seed, threads=recipe.threads)
-    scaler, opcodes = _learn_nodes(job)
+    early_stop = config.training.early_stop > 0
+    held_out = hold_out(job.files, job.seed) if early_stop else None
+    learned = held_out.learned if held_out else tuple(job.files)
+    scaler, opcodes = _learn_nodes(learned, recipe)
 
     def make(file: GraphFile) -> LayoutInputs:
         return layout_inputs(
@@ -88,21 +143,25 @@ def train_layout(job: TrainJob) -> None:
     model = net.build(config)
     model.set_known_opcodes(opcodes)
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
-    task = LayoutTask(tuple(job.files), cache, config)
-    fit(model, task, config.training, seed=job.seed, run_dir=job.run_dir, progress=job.progress)
+    task = LayoutTask(learned, cache, config, held_out, job.rank, job.n_ranks)
+    fit_job(model, task, config.training, job)
+    if job.rank > 0:
+        return
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors["nodes.shift"] = torch.from_numpy(scaler.shift)
     tensors["nodes.factor"] = torch.from_numpy(scaler.factor)
     save_tensors(job.run_dir / WEIGHTS, tensors, {"scaling": scaler.scaling})
 
 
-def _learn_nodes(job: TrainJob) -> tuple[NodeScaler, NDArray[np.uint8]]:
+def _learn_nodes(
+    files: Sequence[GraphFile], recipe: Recipe
+) -> tuple[NodeScaler, NDArray[np.uint8]]:
     """Learn the scaling, and which opcodes occur, from the pruned train graphs."""
-    features = job.recipe.features
+    features = recipe.features
     opcodes = set[int]()
 
     def node_feats() -> Iterator[NDArray[np.float32]]:
-        for file in job.files:
+        for file in files:
             _, nodes = prune_layout_graph(read_layout(file), rule=features.prune)
             opcodes.update(nodes.opcode.tolist())
             yield nodes.node_feat

@@ -17,7 +17,18 @@ LossName = Literal["pairwise_hinge", "pairwise_logistic", "smooth_kendall", "lis
 
 
 class TrainingConfig(FrozenConfig):
-    """How a GNN is trained: AdamW, linear warm-up, cosine decay, clipped gradients."""
+    """How a GNN is trained: AdamW, linear warm-up, cosine decay, clipped gradients.
+
+    Attributes:
+        precision: "bfloat16" computes matrix products in half precision, weights stay in float32.
+        processes: on how many processes a step's graphs are computed; each takes `threads` cores.
+        average_from: the model ends with the mean of its weights after this share of the steps;
+            1 = with the last ones.
+        early_stop: stop after so many evaluations in a row that were no better than the best, and
+            end with the best weights; 0 = take every step. What is judged on is held out of the
+            train split, see models/held_out.py.
+        evaluate_every: steps between evaluations.
+    """
 
     steps: Positive = 300
     learning_rate: PositiveFloat = 2e-3
@@ -26,6 +37,11 @@ class TrainingConfig(FrozenConfig):
     clip_norm: PositiveFloat = 1.0
     checkpoint_every: Positive = 100
     log_every: Positive = 20
+    precision: Literal["float32", "bfloat16"] = "float32"
+    processes: Positive = 1
+    average_from: Annotated[float, Field(ge=0, le=1)] = 1.0
+    early_stop: Annotated[int, Field(ge=0)] = 0
+    evaluate_every: Positive = 100
 
 
 class LayoutGnnConfig(FrozenConfig):
@@ -50,6 +66,19 @@ class LayoutGnnConfig(FrozenConfig):
         if weigh_pairs and info.data.get("loss") == "list_mle":
             raise ValueError("list_mle has no pairs to weigh; expected a pairwise loss")
         return weigh_pairs
+
+    @field_validator("training")
+    @classmethod
+    def _has_a_graph_per_process(
+        cls, training: TrainingConfig, info: ValidationInfo
+    ) -> TrainingConfig:
+        graphs = info.data.get("graphs_per_step", training.processes)
+        if training.processes > graphs:
+            raise ValueError(
+                f"{training.processes} processes share {graphs} graphs per step; expected "
+                "graphs_per_step to be at least processes"
+            )
+        return training
 
 
 class CrossConfigSageConfig(LayoutGnnConfig):

@@ -12,9 +12,9 @@ from data.errors import PipelineError
 from data.graph import Graph
 from models.boosting import score_boosting, train_boosting
 from models.jobs import Ranker, TrainJob
-from models.layout_nets import LAYOUT_NETS
+from models.layout_nets import LAYOUT_NETS, LayoutNet
 from models.layout_task import load_layout, train_layout
-from models.model_configs import BoostingConfig
+from models.model_configs import BoostingConfig, TrainingConfig
 from models.recipe import Recipe
 from models.segment_task import load_segments, train_segments
 from models.tile_task import load_tile, train_tile
@@ -23,11 +23,15 @@ from models.train_set import graphs_of
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model of one kind ("layout" or "tile"): its training and its loading."""
+    """A model of one kind ("layout" or "tile"): its training and its loading.
+
+    `training_of` finds how the engine trains it in a recipe; None where the engine does not.
+    """
 
     kind: str
     train: Callable[[TrainJob], None]
     load: Callable[[Path, Recipe], Ranker]
+    training_of: Callable[[Recipe], TrainingConfig | None] = lambda recipe: None
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,22 @@ def _boosting_entry(kind: str, config_of: Callable[[Recipe], BoostingConfig]) ->
     return ModelEntry(kind, train, load)
 
 
+def _layout(net: LayoutNet, recipe: Recipe) -> TrainingConfig:
+    return net.config_of(recipe).training
+
+
 MODELS: dict[str, ModelEntry] = {
     **{
-        name: ModelEntry("layout", train_layout, partial(load_layout, name)) for name in LAYOUT_NETS
+        name: ModelEntry("layout", train_layout, partial(load_layout, name), partial(_layout, net))
+        for name, net in LAYOUT_NETS.items()
     },
-    "segment_sage": ModelEntry("layout", train_segments, load_segments),
+    "segment_sage": ModelEntry(
+        "layout", train_segments, load_segments, lambda recipe: recipe.segment_sage.training
+    ),
     "layout_boosting": _boosting_entry("layout", lambda recipe: recipe.layout_boosting),
-    "late_fusion_sage": ModelEntry("tile", train_tile, load_tile),
+    "late_fusion_sage": ModelEntry(
+        "tile", train_tile, load_tile, lambda recipe: recipe.late_fusion_sage.training
+    ),
     "tile_boosting": _boosting_entry("tile", lambda recipe: recipe.tile_boosting),
 }
 

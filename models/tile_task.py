@@ -1,6 +1,7 @@
 """Train and load the tile GNN."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +9,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from data.errors import PipelineError
 from data.graph import Graph, TileGraph
 from data.read import read_tile
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
 from features.tile_statistics import tile_statistics
-from models.engine import StepLoss, fit, prepare_torch
+from models.engine import StepLoss, fit_job, prepare_torch
+from models.held_out import HeldOut, hold_out
 from models.jobs import TrainJob
 from models.late_fusion_sage import LateFusionSage, score_kernel
 from models.losses import LOSSES
+from models.metrics import tile_score
 from models.model_configs import LateFusionSageConfig
 from models.recipe import Recipe
 from models.tile_inputs import ConfigScaler, TileInputs, fit_config_scaler, join, tile_inputs
@@ -29,29 +33,79 @@ CACHE_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class TileTask:
-    """Ranks a sample of configs of several kernels per step."""
+    """Ranks a sample of configs of several kernels per step.
+
+    Attributes:
+        files: train kernels that a ranker can learn from.
+        inputs: makes or finds the tensors of a kernel.
+        config: the model's configuration.
+        held_out: what of the kernels is not learned from; None = nothing.
+        rank, n_ranks: this process's number among those that share a step's kernels.
+    """
 
     files: tuple[GraphFile, ...]
     inputs: RecentlyUsed[TileInputs]
     config: LateFusionSageConfig
+    held_out: HeldOut | None = None
+    rank: int = 0
+    n_ranks: int = 1
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Mean loss over `kernels_per_step` random kernels, `configs_per_kernel` of each."""
+        """Mean loss over `kernels_per_step` random kernels, `configs_per_kernel` of each.
+
+        All processes draw the same kernels and configs; each computes every n_ranks-th kernel, and
+        its part of the mean.
+        """
         chosen = [self.files[i] for i in rng.permutation(len(self.files))]
         chosen = chosen[: self.config.kernels_per_step]
         kernels = [self.inputs(file) for file in chosen]
         rows = [self._sample(kernel, rng) for kernel in kernels]
+        own = slice(self.rank, None, self.n_ranks)
+        share = len(kernels[own]) / len(kernels)
+        kernels, rows, chosen = kernels[own], rows[own], chosen[own]
+        if not kernels:
+            return StepLoss(torch.zeros(()), "")
         scores = model(join(kernels, rows)).split([len(part) for part in rows])
-        loss = LOSSES[self.config.loss]
+        rank_loss = LOSSES[self.config.loss]
         losses = [
-            loss(part, kernel.runtime[row])
+            rank_loss(part, kernel.runtime[row])
             for part, kernel, row in zip(scores, kernels, rows, strict=True)
         ]
-        return StepLoss(torch.stack(losses).mean(), ", ".join(file.name for file in chosen))
+        loss = torch.stack(losses).mean() * share
+        return StepLoss(loss, ", ".join(file.name for file in chosen))
+
+    def evaluate(self, model: nn.Module) -> float:
+        """Mean tile score over the held-out kernels."""
+        assert self.held_out is not None
+        assert isinstance(model, LateFusionSage)
+        values = []
+        for file in self.held_out.judged:
+            kernel = self.inputs(file)
+            positions = self.held_out.configs(len(kernel.runtime), judged=True)
+            rows = torch.from_numpy(positions)
+            if len(rows) == 0:
+                continue
+            scores = score_kernel(
+                model,
+                replace(kernel, config_feat=kernel.config_feat[rows], runtime=kernel.runtime[rows]),
+            )
+            if not np.isfinite(scores).all():
+                return math.nan
+            ranking = np.argsort(scores, kind="stable")
+            values.append(tile_score(ranking, kernel.runtime[rows].numpy()))
+        if not values:
+            raise PipelineError(
+                "training.early_stop: no held-out kernel or config to judge by; set it to 0, or "
+                "add train kernels"
+            )
+        return float(np.mean(values))
 
     def _sample(self, kernel: TileInputs, rng: np.random.Generator) -> Tensor:
-        drawn = rng.permutation(len(kernel.runtime))[: self.config.configs_per_kernel]
-        return torch.from_numpy(drawn)
+        n_drawn = self.config.configs_per_kernel
+        if self.held_out is None:
+            return torch.from_numpy(rng.permutation(len(kernel.runtime))[:n_drawn])
+        learned = self.held_out.configs(len(kernel.runtime), judged=False)
+        return torch.from_numpy(rng.permutation(learned)[:n_drawn])
 
 
 def train_tile(job: TrainJob) -> None:
@@ -62,17 +116,22 @@ def train_tile(job: TrainJob) -> None:
     """
     recipe, config = job.recipe, job.recipe.late_fusion_sage
     prepare_torch(seed=job.seed, threads=recipe.threads)
-    node_feats = (read_tile(file).node_feat for file in job.files)
+    early_stop = config.training.early_stop > 0
+    held_out = hold_out(job.files, job.seed) if early_stop else None
+    learned = held_out.learned if held_out else tuple(job.files)
+    node_feats = (read_tile(file).node_feat for file in learned)
     nodes = fit_node_scaler(node_feats, scaling=recipe.features.scaling)
-    configs = fit_config_scaler(tile_statistics(read_tile(file)) for file in job.files)
+    configs = fit_config_scaler(tile_statistics(read_tile(file)) for file in learned)
 
     def make(file: GraphFile) -> TileInputs:
         return tile_inputs(read_tile(file), nodes=nodes, configs=configs)
 
     model = LateFusionSage(config)
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
-    task = TileTask(tuple(job.files), cache, config)
-    fit(model, task, config.training, seed=job.seed, run_dir=job.run_dir, progress=job.progress)
+    task = TileTask(learned, cache, config, held_out, job.rank, job.n_ranks)
+    fit_job(model, task, config.training, job)
+    if job.rank > 0:
+        return
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, scaler in (("nodes", nodes), ("configs", configs)):
         tensors[f"{name}.shift"] = torch.from_numpy(scaler.shift)

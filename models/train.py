@@ -1,15 +1,22 @@
 """Train one model into its run folder, once."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from data.errors import PipelineError
+from data.errors import OutOfTime, PipelineError
 from data.fingerprint import fingerprint
 from data.tree import Collection
 from models.engine import CHECKPOINT
 from models.jobs import Ranker, TrainJob
+from models.processes import on_processes
 from models.recipe import recipe_from_table
 from models.registry import model_entry
 from models.run_folder import CONFIG, begin, is_done, mark_done, read_config
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
@@ -18,6 +25,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     Raises:
         UsageError: the folder belongs to another run.
         PipelineError: as the model's training.
+        OutOfTime: the job's deadline is over; the folder has no DONE mark and can be resumed.
     """
     entry = model_entry(job.model)
     if entry.kind != collection.kind:
@@ -31,11 +39,24 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         "train_data": fingerprint(job.files),
         "recipe": job.recipe.model_dump(mode="json"),
     }
+    if job.deadline is not None and time.monotonic() > job.deadline and not is_done(job.run_dir):
+        raise OutOfTime(f"{job.run_dir}: out of time before a step")
     begin(job.run_dir, config, resume=resume)
     if not is_done(job.run_dir):
-        entry.train(job)
+        training = entry.training_of(job.recipe)
+        if training and training.processes > 1:
+            own = replace(job, progress=None)  # a bar cannot be handed to another process
+            n, precision = training.processes, training.precision
+            on_processes(_train_on_one, own, processes=n, precision=precision)
+        else:
+            entry.train(job)
         mark_done(job.run_dir)
     (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _train_on_one(fabric: "Fabric", job: TrainJob) -> None:
+    """Train on one process of several."""
+    model_entry(job.model).train(replace(job, fabric=fabric))
 
 
 def load_model(folder: Path) -> Ranker:

@@ -1,6 +1,8 @@
 """The training loop: it learns, resumes exactly, and stops on a loss that is not finite."""
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +10,32 @@ import pytest
 import torch
 from torch import nn
 
-from data.errors import PipelineError
+from data.errors import OutOfTime, PipelineError, UsageError
 from models.engine import CHECKPOINT, METRICS, StepLoss, fit, learning_rate_factor
 from models.model_configs import TrainingConfig
 from models.weights import load_tensors, save_tensors
 
 
 class Line:
-    """Fits y = 3 x on points drawn per step; breaks off or turns NaN where it is told to."""
+    """Fits y = 3 x on points drawn per step; breaks off or turns NaN where it is told to.
 
-    def __init__(self, *, stop_at: int | None = None, nan_at: int | None = None) -> None:
+    Held-out values rise until the weight is `peak`, and fall beyond it.
+    """
+
+    def __init__(
+        self,
+        *,
+        stop_at: int | None = None,
+        nan_at: int | None = None,
+        nan_gradient_at: int | None = None,
+        peak: float = 3.0,
+    ) -> None:
         self.calls, self.stop_at, self.nan_at = 0, stop_at, nan_at
+        self.nan_gradient_at, self.peak = nan_gradient_at, peak
+
+    def evaluate(self, model: nn.Module) -> float:
+        assert not model.training
+        return -abs(next(model.parameters()).mean().item() - self.peak)
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         if self.calls == self.stop_at:
@@ -27,6 +44,9 @@ class Line:
         loss = (model(x) - 3 * x).square().mean()
         if self.calls == self.nan_at:
             loss = loss * float("nan")
+        if self.calls == self.nan_gradient_at:
+            zero = (model.weight - model.weight.detach()).square().sum()
+            loss = loss + zero.sqrt()  # 0, with a gradient of 0 / 0
         self.calls += 1
         return StepLoss(loss, "line")
 
@@ -45,6 +65,106 @@ def test_training_lowers_the_loss(tmp_path: Path) -> None:
     fit(new_model(), Line(), CONFIG, seed=0, run_dir=tmp_path)
     losses = [json.loads(line)["loss"] for line in (tmp_path / METRICS).read_text().splitlines()]
     assert losses[-1] < 0.1 * losses[0]
+
+
+VARIANTS = {
+    "plain": {},
+    "averaged": {"average_from": 0.4},
+    "stopped": {"early_stop": 3, "evaluate_every": 4},
+    "averaged-stopped": {"average_from": 0.3, "early_stop": 30, "evaluate_every": 3},
+    "bfloat16": {"precision": "bfloat16"},
+}
+every_variant = pytest.mark.parametrize("keys", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def with_dropout() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+@every_variant
+@pytest.mark.parametrize("make", [new_model, with_dropout])
+def test_every_way_of_training_resumes_exactly(tmp_path: Path, keys, make) -> None:
+    config = CONFIG.model_copy(update=keys)
+    undisturbed, resumed = make(), make()
+    fit(undisturbed, Line(peak=2.0), config, seed=5, run_dir=tmp_path / "a")
+    for stop_at in (13, 11, 9):
+        with suppress(KeyboardInterrupt):
+            fit(make(), Line(stop_at=stop_at, peak=2.0), config, seed=5, run_dir=tmp_path / "b")
+    fit(resumed, Line(peak=2.0), config, seed=5, run_dir=tmp_path / "b")
+    assert_alike(undisturbed, resumed, tmp_path)
+
+
+@every_variant
+def test_a_run_in_slices_of_time_ends_as_an_undisturbed_one(tmp_path: Path, keys) -> None:
+    config = CONFIG.model_copy(update=keys)
+    undisturbed = new_model()
+    fit(undisturbed, Line(peak=2.0), config, seed=5, run_dir=tmp_path / "a")
+    for calls in range(1, 41):
+        sliced, task = new_model(), Line(peak=2.0)
+        try:
+            over = time.monotonic() - 1
+            fit(sliced, task, config, seed=5, run_dir=tmp_path / "b", deadline=over)
+        except OutOfTime as stop:
+            assert task.calls == 1
+            assert f"step {calls} of 40" in str(stop)
+        else:
+            break
+    assert_alike(undisturbed, sliced, tmp_path)
+
+
+def assert_alike(one: nn.Module, other: nn.Module, folder: Path) -> None:
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert (folder / "a" / METRICS).read_text() == (folder / "b" / METRICS).read_text()
+
+
+def test_averaged_weights_are_the_mean_of_the_last_steps(tmp_path: Path) -> None:
+    weights = []
+
+    class Watched(Line):
+        def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+            weights.append(model.weight.item())  # before the step
+            return super().step_loss(model, rng)
+
+    last, mean = new_model(), new_model()
+    fit(last, Watched(), CONFIG, seed=0, run_dir=tmp_path / "last")
+    config = CONFIG.model_copy(update={"average_from": 0.75})
+    fit(mean, Line(), config, seed=0, run_dir=tmp_path / "mean")
+    after = [*weights[1:], last.weight.item()]
+    assert mean.weight.item() == pytest.approx(np.mean(after[30:]), rel=1e-6)
+    assert mean.weight.item() != last.weight.item()
+
+
+def test_early_stop_ends_with_the_best_weights(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"early_stop": 2, "evaluate_every": 3})
+    model, task = new_model(), Line(peak=1.0)  # passed on the way to 3
+    fit(model, task, config, seed=0, run_dir=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    values = [line["held_out"] for line in lines if "held_out" in line]
+    best = int(np.argmax(values))
+    assert task.calls == 3 * len(values) < 40
+    assert len(values) == best + 3  # two more, no better
+    assert -abs(model.weight.item() - 1.0) == pytest.approx(max(values), abs=1e-6)
+
+
+def test_a_model_that_holds_nothing_out_cannot_stop_early(tmp_path: Path) -> None:
+    class Unjudged:
+        step_loss = Line.step_loss
+
+    config = CONFIG.model_copy(update={"early_stop": 2})
+    with pytest.raises(UsageError, match="early_stop"):
+        fit(new_model(), Unjudged(), config, seed=0, run_dir=tmp_path)
+
+
+def test_bfloat16_keeps_weights_in_float32_and_still_learns(tmp_path: Path) -> None:
+    full, half = new_model(), new_model()
+    fit(full, Line(), CONFIG, seed=0, run_dir=tmp_path / "full")
+    config = CONFIG.model_copy(update={"precision": "bfloat16"})
+    fit(half, Line(), config, seed=0, run_dir=tmp_path / "half")
+    assert half.weight.dtype == torch.float32
+    assert half.weight.item() != full.weight.item()
+    assert half.weight.item() == pytest.approx(full.weight.item(), abs=0.05)
 
 
 @pytest.mark.parametrize("stop_at", [3, 10, 27, 39])
@@ -73,6 +193,15 @@ def test_a_loss_that_is_not_finite_stops_with_step_graph_and_checkpoint(tmp_path
         fit(new_model(), Line(nan_at=23), CONFIG, seed=0, run_dir=tmp_path)
     _, facts = load_tensors(tmp_path / CHECKPOINT)
     assert facts["step"] == 20
+
+
+def test_a_gradient_that_is_not_finite_stops_before_it_is_used(tmp_path: Path) -> None:
+    message = r"gradient of weight is not finite at step 23, graph line; .*checkpoint"
+    with pytest.raises(PipelineError, match=message):
+        fit(new_model(), Line(nan_gradient_at=23), CONFIG, seed=0, run_dir=tmp_path)
+    tensors, facts = load_tensors(tmp_path / CHECKPOINT)
+    assert facts["step"] == 20
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
