@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from data.errors import PipelineError, UsageError
+from data.errors import OutOfTime, PipelineError, UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -44,6 +44,11 @@ Overrides = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was begun there.")]
 
+MaxMinutes = Annotated[
+    float | None,
+    typer.Option(min=0, help="Stop training after this many minutes; --resume goes on with it."),
+]
+
 EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 PROGRESS_AFTER_S = 2.0
 
@@ -58,6 +63,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             function(*args, **kwargs)
+        except OutOfTime as stop:
+            say(f"{stop}, as --max-minutes asks; --resume goes on")
         except PipelineError as error:
             _fail(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT, kwargs)
         except KeyboardInterrupt:
@@ -83,6 +90,11 @@ def _fail(line: str, code: int, options: dict[str, Any]) -> None:
         traceback.print_exc()
     typer.echo(f"error: {line}", err=True)
     raise typer.Exit(code)
+
+
+def deadline_after(minutes: float | None) -> float | None:
+    """Return when so many minutes will have passed, of time.monotonic(); None = never."""
+    return None if minutes is None else time.monotonic() + 60 * minutes
 
 
 def data_dir(given: Path | None) -> Path:

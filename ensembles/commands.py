@@ -9,6 +9,7 @@ from console import (
     DataDir,
     Debug,
     Json,
+    MaxMinutes,
     Overrides,
     RecipeName,
     Resume,
@@ -16,6 +17,7 @@ from console import (
     StoreDir,
     command,
     data_dir,
+    deadline_after,
     print_json,
     print_scores,
     print_table,
@@ -35,6 +37,7 @@ def run(
     resume: Resume = False,
     skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
     store: StoreDir = None,
+    max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -43,6 +46,7 @@ def run(
 
     Example: python -m pipeline run --data DIR --recipe cpu --out runs/mine
     """
+    deadline = deadline_after(max_minutes)
     from ensembles.run import run as run_recipe
     from models.recipe import load_recipe
 
@@ -55,6 +59,7 @@ def run(
             resume=resume,
             skip_bad=skip_bad,
             store=store,
+            deadline=deadline,
             progress=progress,
             say=say,
         )
@@ -75,6 +80,7 @@ def train(
     model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
     overrides: Overrides = None,
     resume: Resume = False,
+    max_minutes: MaxMinutes = None,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
@@ -82,6 +88,7 @@ def train(
 
     Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
     """
+    deadline = deadline_after(max_minutes)
     from data.tree import collection_named
     from ensembles.stages import train_collection
     from models.recipe import load_recipe
@@ -96,6 +103,7 @@ def train(
             out,
             model=model,
             resume=resume,
+            deadline=deadline,
             progress=progress,
             say=say,
         )

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from data.audit import AuditRow, audit
-from data.errors import PipelineError
+from data.errors import OutOfTime, PipelineError
 from data.fingerprint import fingerprint
 from data.packing.open_tree import prepare_tree
 from data.tree import COLLECTIONS, Collection, GraphFile, find_graphs
@@ -60,6 +60,7 @@ class RunState:
     out: Path
     files: list[GraphFile]
     progress: Progress | None
+    deadline: float | None = None
     usable: dict[str, list[GraphFile]] = field(default_factory=dict)
     unusable: list[Unusable] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -86,6 +87,7 @@ def run(
     resume: bool,
     skip_bad: bool = False,
     store: Path | None = None,
+    deadline: float | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> RunResult:
@@ -97,6 +99,7 @@ def run(
         recipe: what to do.
         resume: go on with a folder that was begun with the same recipe and data.
         store: where packed graphs are kept; None for the default place.
+        deadline: of time.monotonic(), when training and predicting stop; None = never.
         skip_bad: leave damaged files out, named in the report, instead of stopping.
         progress: told how far a stage is.
         say: told, in words, what was left out and which fallbacks were taken.
@@ -104,6 +107,7 @@ def run(
     Raises:
         UsageError: `out` holds another run.
         PipelineError: damaged files, no usable data, a full disk.
+        OutOfTime: the deadline is over; resumed, it goes on where it stopped.
     """
     files = find_graphs(data_dir)
     rows = _audit(files, data_dir, store, progress, say)
@@ -119,7 +123,7 @@ def run(
     config = {"data": fingerprint(sources), "recipe": recipe.model_dump(mode="json")}
     begin(out, config, resume=resume)
     with alone_in(out):
-        return _run_in(RunState(recipe, out, good, progress), data_dir, rows, say)
+        return _run_in(RunState(recipe, out, good, progress, deadline), data_dir, rows, say)
 
 
 def _audit(
@@ -205,6 +209,7 @@ def _train(state: RunState) -> None:
                 seed=member.seed,
                 run_dir=member.folder,
                 progress=state.progress,
+                deadline=state.deadline,
             )
             with state.stage(f"train {collection.name} {member.name}"):
                 train_model(job, collection, resume=True)
@@ -242,6 +247,8 @@ def _scores(
     split = files[0].split
 
     def by_member(member: Member) -> pl.DataFrame:
+        if state.deadline is not None and time.monotonic() > state.deadline:
+            raise OutOfTime(f"{state.out}: out of time before {member.name} has scored {split}")
         return predict(member.load(), files, progress=state.progress)
 
     tables = {

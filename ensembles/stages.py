@@ -25,6 +25,7 @@ def train_collection(
     *,
     model: str | None,
     resume: bool,
+    deadline: float | None = None,
     progress: Progress | None,
     say: Callable[[str], None],
 ) -> list[Path]:
@@ -32,6 +33,7 @@ def train_collection(
 
     Args:
         model: only this one; all of the recipe's if None.
+        deadline: of time.monotonic(), when to stop; None = never.
 
     Returns:
         The run folders, below `out`.
@@ -39,6 +41,7 @@ def train_collection(
     Raises:
         UsageError: the recipe has no such model, or a folder holds another run.
         PipelineError: nothing to learn from, or a damaged file.
+        OutOfTime: the deadline is over; resumed, it goes on where it stopped.
     """
     names = recipe.models_of(collection.kind)
     if model is not None and model not in names:
@@ -53,7 +56,7 @@ def train_collection(
     for name in names if model is None else (model,):
         for seed in recipe.seeds:
             folder = out / f"{name}-seed{seed}"
-            job = TrainJob(name, recipe, usable, seed, folder, progress)
+            job = TrainJob(name, recipe, usable, seed, folder, progress, deadline)
             train_model(job, collection, resume=resume)
             folders.append(folder)
     return folders
