@@ -1,7 +1,11 @@
 """Peak memory of a piece of work, measured in a process of its own."""
 
+import re
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from settings import ROOT
 
@@ -24,3 +28,40 @@ def peak_mib(setup: str, work: str) -> float:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     return int(done.stdout) / 1024
+
+
+def peak_tree_mib(command: Sequence[str], *, every_s: float = 0.01) -> float:
+    """Return the most MiB that a command and all processes below it held at once.
+
+    Memory that processes share is counted once per process, so this errs upwards.
+
+    Raises:
+        subprocess.CalledProcessError: the command failed.
+    """
+    peak_kib = 0
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:  # noqa: S603
+        while process.poll() is None:
+            peak_kib = max(peak_kib, sum(map(_resident_kib, _tree(process.pid))))
+            time.sleep(every_s)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return peak_kib / 1024
+
+
+def _tree(pid: int) -> list[int]:
+    """Return a process and all that come from it."""
+    below = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        children = [int(child) for child in below.read_text().split()]
+    except OSError:  # it has ended
+        return []
+    return [pid, *(one for child in children for one in _tree(child))]
+
+
+def _resident_kib(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"VmRSS:\s+(\d+)", status)
+    return int(found[1]) if found else 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.memory import peak_tree_mib
 from benchmarks.packing_steps import N_ROWS, STEPS, Cost
 from benchmarks.plain_steps import MATRICES, compares_each_with_each
 from data.errors import PipelineError
@@ -33,6 +34,7 @@ LABELS = {
 }
 WHOLE = ("load", "winners")  # the steps that hold the whole file in memory, several times over
 MAX_WHOLE_BYTES = 2 << 30
+MAX_TWO_WORKERS_MIB = 700
 MAX_OVER_INFLATE, MIN_UNDER_WINNERS, MAX_ROWS_MS = 1.4, 15, 5
 
 Summary = Callable[[Sequence[float]], float]
@@ -44,6 +46,18 @@ def in_child(step: str, path: Path) -> Any:
         command = [sys.executable, "-m", "benchmarks.packing_steps", step, str(path), out]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     return json.loads(done.stdout)
+
+
+def two_workers_mib(path: Path) -> float:
+    """Return the peak memory of all processes that pack a file and its copy, by two workers."""
+    with tempfile.TemporaryDirectory() as out:
+        folder = Path(out) / "npz" / "layout" / "xla" / "random" / "train"
+        folder.mkdir(parents=True)
+        for name in ("one", "other"):
+            (folder / f"{name}.npz").symlink_to(path)
+        store = str(Path(out) / "store")
+        command = ["-m", "pipeline", "prepare", "--data", out, "--store", store, "--workers", "2"]
+        return peak_tree_mib([sys.executable, *command])
 
 
 def measure(path: Path) -> dict[str, list[Cost]]:
@@ -108,6 +122,8 @@ def section(folder: Path, size: GraphSize) -> list[str]:
     packed_mb = file.path.stat().st_size / 1e6
     costs = measure(file.path)
     rows_ms = median(in_child("rows", file.path)) * 1e3
+    kept = in_child("config_bytes", file.path)
+    two_mib = two_workers_mib(file.path)
     file.path.unlink()
     return [
         f"{size.n_nodes:,} nodes, {size.n_configurable} configurable, {size.n_configs:,} configs:",
@@ -119,6 +135,9 @@ def section(folder: Path, size: GraphSize) -> list[str]:
         *ratio_lines(costs),
         "",
         f"Reading {N_ROWS} random configs from the store takes {rows_ms:.2f} ms (median).",
+        f"The configs take {kept['mapped']:,} bytes of the store, where they are mapped, and",
+        f"{kept['archived']:,} bytes of an archive. Two such files packed by two workers take",
+        f"{two_mib:,.0f} MiB in all processes together (goal: less than {MAX_TWO_WORKERS_MIB}).",
     ]
 
 

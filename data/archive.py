@@ -134,8 +134,8 @@ class Archive:
         Memory stays near `chunk_bytes`; a chunk holds whole rows, at least one.
 
         Args:
-            consume: returns the CRC-32 of what it is given, which it may know without a pass over
-                all bytes; together they are checked against the archive's.
+            consume: returns the CRC-32 of what it is given, which it may need itself; together
+                they are checked against the archive's.
         """
         with self._open(key, dtype, shape) as (stream, header):
             if header.by_column and len(header.shape) > 1:

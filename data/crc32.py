@@ -32,6 +32,17 @@ class Shift:
         for bit in range(32):
             tables[bit // 8] ^= (values >> np.uint32(bit % 8) & np.uint32(1)) * images[bit]
         self._tables = tables
+        self._lists = tables.tolist()  # for one checksum at a time, where arrays cost more
+
+    def of_one(self, checksum: int) -> int:
+        """Shift one linear checksum."""
+        first, second, third, fourth = self._lists
+        return int(
+            first[checksum & 255]
+            ^ second[checksum >> 8 & 255]
+            ^ third[checksum >> 16 & 255]
+            ^ fourth[checksum >> 24]
+        )
 
     def __call__(self, checksums: Checksums) -> Checksums:
         """Shift linear checksums of any shape; uint32."""
@@ -66,8 +77,8 @@ def shift_by(n_bytes: int) -> Shift:
 @functools.lru_cache(maxsize=256)
 def of_zeros(n_bytes: int) -> int:
     """Return the CRC-32 of `n_bytes` zero bytes: what a linear checksum lacks to be one."""
-    ones = np.uint32(0xFFFFFFFF)
-    return int(shift_by(n_bytes)(np.atleast_1d(ones))[0] ^ ones)
+    ones = 0xFFFFFFFF
+    return shift_by(n_bytes).of_one(ones) ^ ones
 
 
 def linear(content: bytes) -> int:
@@ -77,8 +88,7 @@ def linear(content: bytes) -> int:
 
 def combined(before: int, after: int, n_bytes_after: int) -> int:
     """Return the CRC-32 of two parts in a row, from that of each."""
-    shifted = shift_by(n_bytes_after)(np.array([before], np.uint32))[0]
-    return int(shifted) ^ after
+    return shift_by(n_bytes_after).of_one(before) ^ after
 
 
 def in_a_row(checksums: Checksums, n_bytes: int) -> int:

@@ -60,7 +60,7 @@ class Inflated:
     def read_unsummed(self, n_bytes: int = -1) -> bytes:
         """Read as `read`; the caller has to tell `add_checksum` before anything else is read.
 
-        A checksum is a pass over all bytes, of which a caller may know more than that.
+        A checksum is a pass over all bytes; a caller that needs one spares a second.
         """
         pieces = []
         n_bytes = n_bytes if n_bytes >= 0 else self._member.n_bytes - self._position

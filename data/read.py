@@ -36,7 +36,7 @@ LAYOUT_KEYS = (
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
 # Small enough for a core's cache; larger where chunks pass from one core to another.
-CONFIG_CHUNK_BYTES = 1536 << 10
+CONFIG_CHUNK_BYTES = 2 << 20
 NODE_LAYOUT = slice(134, 140)  # the columns of node_feat that hold minor-to-major orders
 
 

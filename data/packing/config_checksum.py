@@ -11,6 +11,8 @@ from data.packing.vectors import VECTOR_BYTES, VectorTable
 class ConfigChecksum:
     """Tells the CRC-32 of the bytes that ids of tied columns stand for.
 
+    Where that is the checksum of what was read, the two are the same but for one chance in 2^32.
+
     A config's linear checksum is the exclusive or of what each layout vector adds at its place;
     what tied columns add is known beforehand, for each vector that they can take. So a config costs
     m look-ups instead of a pass over its 72 k bytes.
