@@ -148,6 +148,7 @@ class Archive:
                 _check_length(content, min(step, left))
                 stream.add_checksum(consume(content), len(content))
                 left -= len(content)
+                del content  # so that the next chunk takes its place, which is in the caches
             stream.finish()
 
     @contextmanager

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 POLYNOMIAL = 0xEDB88320  # bits in reversed order, as zip has it
 BITS = np.arange(32, dtype=np.uint32)
-SHIFTED_AT_ONCE = 64
+SHIFTED_AT_ONCE = 256
 
 Checksums = NDArray[np.uint32]
 

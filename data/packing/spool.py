@@ -191,9 +191,9 @@ class Spool:
     def hashes(self, alphabets: Alphabets, *, chunk_bytes: int = PASS_BYTES) -> NDArray[np.uint64]:
         """Return the (c,) content hashes of all configs."""
         added = np.zeros(alphabets.vectors.shape, np.uint64)  # by column and index
-        for node, column in enumerate(alphabets.column_of.tolist()):
-            codes = alphabets.codes[alphabets.vectors[column]]
-            added[column] += vector_hashes(np.array([node]), codes)
+        nodes = np.arange(len(alphabets.column_of))[:, None]
+        codes = alphabets.codes[alphabets.vectors[alphabets.column_of]]  # (k, a)
+        np.add.at(added, alphabets.column_of, vector_hashes(nodes, codes))
         starts = np.arange(len(added)) * alphabets.vectors.shape[1]
         parts = [
             added.reshape(-1).take(indices + starts, mode="clip").sum(axis=1, dtype=np.uint64)
