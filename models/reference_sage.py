@@ -214,10 +214,12 @@ def score_in_batches(model: ReferenceSage, inputs: LayoutInputs) -> NDArray[np.f
     """
     by_content = np.argsort(inputs.configs.content_hashes()[inputs.first])
     n_batches = -(-len(by_content) // model.config.inference_configs)
+    # In a batch that holds all configs, a shuffle changes nothing.
+    n_shuffles = model.config.permutations if n_batches > 1 else 1
     total = np.zeros(len(by_content))
-    for number in range(model.config.permutations):
+    for number in range(n_shuffles):
         order = np.random.default_rng(number).permutation(by_content)
         for batch in np.array_split(order, n_batches):
             total[batch] += model(inputs, inputs.choices(batch)).double().numpy()
-    scores: NDArray[np.float32] = (total / model.config.permutations).astype(np.float32)
+    scores: NDArray[np.float32] = (total / n_shuffles).astype(np.float32)
     return scores[inputs.group]
