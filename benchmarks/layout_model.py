@@ -42,13 +42,13 @@ class Case:
     """Both models with the same weights, on the same configs of one graph.
 
     Attributes:
-        models: by name, each with its inputs and its configs: ours as (c, k) choices among
-            distinct layout vectors, plain as (c, k, 18) values.
+        models: by name, each with its inputs and its configs: ours as (c,) positions, plain as
+            (c, k, 18) values.
         runtime_ns: (c,) float64.
         n_nodes: n after pruning.
     """
 
-    models: dict[str, tuple[nn.Module, object, Tensor]]
+    models: dict[str, tuple[nn.Module, object, object]]
     runtime_ns: Tensor
     n_nodes: int
 
@@ -80,7 +80,7 @@ def make_case(n_nodes: int, n_configs: int, *, hidden: int, threads: int = 1) ->
         config = CrossConfigSageConfig(hidden=hidden)
         ours = CrossConfigSage(config)
         plain = plain_copy(ours, config), plain_inputs(inputs, graph, rule=RULE), symbols
-        with_inputs = ours, inputs, inputs.choices(sample)
+        with_inputs = ours, inputs, sample
     runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
     return Case({"ours": with_inputs, "plain": plain}, runtime_ns, len(inputs.opcode))
 

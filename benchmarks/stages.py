@@ -53,7 +53,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
 
     def training_step() -> object:
         model.zero_grad()
-        loss = pairwise_hinge(model(inputs, inputs.choices(sample)), target)
+        loss = pairwise_hinge(model(inputs, sample), target)
         loss.backward()
         return loss
 

@@ -125,13 +125,16 @@ class BaselineGcn(nn.Module):
         return fixed.index_copy(0, inputs.config_ids, chosen)
 
     def forward(
-        self, inputs: LayoutInputs, choices: Tensor, product: SparseProduct | None = None
+        self,
+        inputs: LayoutInputs,
+        distinct: NDArray[np.int64],
+        product: SparseProduct | None = None,
     ) -> Tensor:
         """Score configs, each on its own.
 
         Args:
             inputs: the graph.
-            choices: (c, k) int64 configs, see LayoutInputs.choices.
+            distinct: (c,) int64 positions of distinct configs.
             product: of the graph's edges, if the caller has it already.
 
         Returns:
@@ -141,6 +144,7 @@ class BaselineGcn(nn.Module):
             product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
         layout = inputs.layout / (N_SYMBOLS - 1)
         parts = [inputs.node_feat[:, :N_NUMERIC], layout, self.opcode(inputs.opcode)]
+        choices = inputs.choices(distinct)
         nodes = torch.cat(parts, dim=1)[:, None, :].expand(-1, len(choices), -1)
         settings = self.settings(inputs, choices)
         x = F.leaky_relu(self.first(torch.cat([settings, nodes], dim=-1)), SLOPE)
@@ -175,5 +179,5 @@ def score_in_chunks(
         bytes_per_config = len(inputs.opcode) * max(model.in_width, config.hidden) * 4
         chunk_configs = max(1, (config.inference_tensor_mib << 20) // bytes_per_config)
     chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk_configs))
-    scores = [model(inputs, inputs.choices(chunk), product) for chunk in chunks]
+    scores = [model(inputs, chunk, product) for chunk in chunks]
     return torch.cat(scores).numpy()[inputs.group]

@@ -14,25 +14,11 @@ from numpy.typing import NDArray
 from data.atomic import atomic_path
 from data.distinct import distinct_configs, group_means
 from data.errors import PipelineError
-from data.graph import Graph, LayoutGraph, TileGraph
-from features.layout_statistics import LAYOUT_STATISTICS, layout_statistics, layout_tables
-from features.tile_statistics import TILE_STATISTICS, tile_statistics
+from data.graph import Graph, TileGraph
+from features.config_statistics import STATISTICS, graph_statistics
 from models.model_configs import BoostingConfig
 
-STATISTICS = {"layout": LAYOUT_STATISTICS, "tile": TILE_STATISTICS}
-# Statistics of this many configs are computed at once; bounds memory whatever the file's size.
-CHUNK_CONFIGS = 4096
 MODEL_FILE = "booster.txt"
-
-
-def graph_statistics(graph: Graph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Compute the statistics of some configs of a layout or tile graph; (r, f) float32."""
-    if isinstance(graph, TileGraph):
-        return tile_statistics(graph)[rows]
-    assert isinstance(graph, LayoutGraph)
-    tables = layout_tables(graph)
-    chunks = np.array_split(rows, max(1, -(-len(rows) // CHUNK_CONFIGS)))
-    return np.concatenate([layout_statistics(tables, graph.configs.rows(part)) for part in chunks])
 
 
 def relevance(runtime: NDArray[np.float64], levels: int) -> NDArray[np.int32]:

@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
+from features.config_statistics import N_CONFIG_STATISTICS
 from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from models.layers import SageBlock
 from models.layout_inputs import LayoutInputs
 from models.model_configs import CrossConfigSageConfig
 
 N_OPCODES = 256
+MAX_STATISTIC = 10.0  # of what is usual among train configs
+
+Positions = NDArray[np.int64]
 
 
 class CrossConfigSage(nn.Module):
@@ -45,8 +49,14 @@ class CrossConfigSage(nn.Module):
             self.make_block(config) for _ in range(config.blocks)
         )
         self.norm = nn.LayerNorm(hidden)
+        n_pooled = 3
+        if config.statistics:
+            self.statistics = nn.Sequential(nn.Linear(N_CONFIG_STATISTICS, hidden), nn.GELU())
+            self.statistics_scale: Tensor
+            self.register_buffer("statistics_scale", torch.ones(N_CONFIG_STATISTICS))
+            n_pooled += 1
         self.head = nn.Sequential(
-            nn.Linear(3 * hidden, hidden), nn.GELU(), nn.Linear(hidden, 1, bias=False)
+            nn.Linear(n_pooled * hidden, hidden), nn.GELU(), nn.Linear(hidden, 1, bias=False)
         )
         self.known_opcode: Tensor
         self.register_buffer("known_opcode", torch.ones(N_OPCODES, dtype=torch.bool))
@@ -63,6 +73,10 @@ class CrossConfigSage(nn.Module):
         """Remember which opcodes training has; all others share the embedding of "unknown"."""
         self.known_opcode.zero_()
         self.known_opcode[torch.from_numpy(opcodes.astype(np.int64))] = True
+
+    def set_statistics_scale(self, scale: NDArray[np.float32]) -> None:
+        """Remember how far each statistic usually is from its mean over a graph's configs; (s,)."""
+        self.statistics_scale.copy_(torch.from_numpy(scale))
 
     def nodes(self, inputs: LayoutInputs) -> Tensor:
         """Embed what all configs share; (m, 1, h)."""
@@ -83,41 +97,45 @@ class CrossConfigSage(nn.Module):
         summed = nn.functional.embedding_bag(vectors + offsets, table, mode="sum")  # (v, h)
         return nn.functional.embedding(choices.T, summed + self.tensor_roles.bias)
 
-    def embed(self, inputs: LayoutInputs, choices: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, inputs: LayoutInputs, distinct: Positions) -> tuple[Tensor, Tensor]:
         """Join nodes and configs; (m, c, h), and the same aggregated for the first block."""
         nodes, ids = self.nodes(inputs), inputs.config_ids
+        choices = inputs.choices(distinct)
         varying = nodes[ids] + self.settings(inputs.vectors, choices)  # (k, c, h)
         x = nodes.expand(-1, len(choices), -1).index_copy(0, ids, varying)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
     def forward(
-        self, inputs: LayoutInputs, choices: Tensor, normalisers: Sequence[Tensor] = ()
+        self, inputs: LayoutInputs, distinct: Positions, normalisers: Sequence[Tensor] = ()
     ) -> Tensor:
         """Score configs.
 
         Args:
             inputs: the graph.
-            choices: (c, k) int64 configs, see LayoutInputs.choices.
+            distinct: (c,) int64 positions of distinct configs.
             normalisers: one (m, 1, h) per block, see CrossConfigAttention; where there are none,
                 each block takes the configs at hand for all there are.
 
         Returns:
             (c,) float32 scores, lower = faster.
         """
-        x, aggregated = self.embed(inputs, choices)
+        x, aggregated = self.embed(inputs, distinct)
         for i, block in enumerate(self.blocks):
             if i > 0:
                 aggregated = block.aggregate(x, inputs.neighbours)
             x = block(x, aggregated, normalisers[i] if normalisers else None)
         x = self.norm(x)
         pooled = [x.mean(dim=0), x.amax(dim=0), x[inputs.config_ids].mean(dim=0)]
+        if inputs.statistics is not None:
+            scaled = inputs.statistics[distinct] / self.statistics_scale
+            pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
 
     def attention_logits(
-        self, inputs: LayoutInputs, choices: Tensor, normalisers: Sequence[Tensor]
+        self, inputs: LayoutInputs, distinct: Positions, normalisers: Sequence[Tensor]
     ) -> Tensor:
         """Return x / T, (m, c, h), of the first block that has no normaliser yet."""
-        x, aggregated = self.embed(inputs, choices)
+        x, aggregated = self.embed(inputs, distinct)
         for i, normaliser in enumerate(normalisers):
             x = self.blocks[i](x, aggregated, normaliser)
             aggregated = self.blocks[i + 1].aggregate(x, inputs.neighbours)
@@ -164,10 +182,10 @@ def score_all(
     while attends and len(chunks) > 1 and len(normalisers) < len(model.blocks):
         total: Tensor | None = None
         for chunk in chunks:
-            logits = model.attention_logits(inputs, inputs.choices(chunk), normalisers)
+            logits = model.attention_logits(inputs, chunk, normalisers)
             part = torch.logsumexp(logits, dim=1, keepdim=True)
             total = part if total is None else torch.logaddexp(total, part)
         assert total is not None
         normalisers.append(total - np.log(n_distinct))
-    scores = [model(inputs, inputs.choices(chunk), normalisers) for chunk in chunks]
+    scores = [model(inputs, chunk, normalisers) for chunk in chunks]
     return torch.cat(scores).numpy()[inputs.group]

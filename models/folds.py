@@ -26,8 +26,10 @@ _SIBLING_PARTS = (
     r"_fast_epoch",
     r"_(?:train|eval|test)",  # the same network with and without its backward pass
     r"_dynamic(?:_batch_size|_sequence_length|_shape)?",
-    r"(?:_d\d+_w\d+|_d\d+|_w\d+)_b\d+",  # synthetic: depth, width, batch
 )
+# Synthetic and measured programs: depth, width, backward pass, batch. Official names never end so,
+# but for what stands before a sibling part: mnasnet_b1_batch_128 is another network than _a1.
+_OWN_END = re.compile(r"(?<=.)(?:_d\d+)?(?:_w\d+)?(?:_train)?_b\d+$")
 _SIBLING_END = re.compile(rf"(?<=.)(?:{'|'.join(_SIBLING_PARTS)})+$")
 
 
@@ -42,11 +44,12 @@ def family_of(file: GraphFile) -> str:
         bert_pretraining.4x4.fp16 -> bert_pretraining
         alexnet_train_batch_32_-1bae27a41d70f4dc, a kernel -> alexnet
         resnet_like_d4_w64_b32 -> resnet_like
+        encoder_d1_train_b2 -> encoder
     """
     name = file.name
     if file.collection.kind == "tile":
         name = _KERNEL_FINGERPRINT.sub("", name)
-    return _SIBLING_END.sub("", name)
+    return _SIBLING_END.sub("", _OWN_END.sub("", name))
 
 
 def grouped_folds(

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from data.distinct import distinct_configs
 from data.graph import Graph, LayoutGraph
+from features.config_statistics import graph_statistics
 from features.layout_statistics import LAYOUT_STATISTICS
 from features.tile_statistics import TILE_STATISTICS
-from models.boosting import graph_statistics
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from data.distinct import distinct_configs, group_means
 from data.graph import LayoutGraph
 from data.noise import measure_noise
 from features.columns import MINOR_TO_MAJOR
+from features.config_statistics import centred_statistics
 from features.layout_codes import layout_symbols
 from features.node_features import NodeScaler
 from features.pruned_nodes import prune_layout_graph
@@ -32,6 +33,8 @@ class LayoutInputs:
         configs: all configs by row.
         first: (u,) int64 the first row of each distinct config.
         group: (c,) int64 which distinct config a row is.
+        statistics: (u, s) float32 hand-crafted statistics of each distinct config, centred; None if
+            nobody reads them.
         runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
         noise: the median of |ln a - ln b| over two measurements a, b of one config; 0 where the
             graph does not tell, or was not asked.
@@ -46,6 +49,7 @@ class LayoutInputs:
     configs: LayoutConfigs
     first: NDArray[np.int64]
     group: NDArray[np.int64]
+    statistics: Tensor | None
     runtime_ns: NDArray[np.float64]
     noise: float = 0.0
 
@@ -59,7 +63,12 @@ class LayoutInputs:
 
 
 def layout_inputs(
-    graph: LayoutGraph, *, rule: str, scaler: NodeScaler, with_noise: bool = False
+    graph: LayoutGraph,
+    *,
+    rule: str,
+    scaler: NodeScaler,
+    with_noise: bool = False,
+    with_statistics: bool = False,
 ) -> LayoutInputs:
     """Prune and scale a graph and group its equal configs.
 
@@ -68,6 +77,7 @@ def layout_inputs(
         rule: pruning rule, see features.pruning.
         scaler: learned on the train split.
         with_noise: also find out how far repeated measurements differ.
+        with_statistics: also compute the statistics of every distinct config.
     """
     pruned, nodes = prune_layout_graph(graph, rule=rule)
     scaled = scaler(nodes.node_feat)
@@ -86,6 +96,7 @@ def layout_inputs(
         configs=graph.configs,
         first=first,
         group=group,
+        statistics=torch.from_numpy(centred_statistics(graph, first)) if with_statistics else None,
         runtime_ns=group_means(graph.runtime_ns, group),
         noise=_noise(graph.runtime_ns, group) if with_noise else 0.0,
     )

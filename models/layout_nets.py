@@ -1,8 +1,8 @@
 """The layout GNNs by name: their configuration, how they are built, and how they rank a graph.
 
 A network is an nn.Module with
-    forward(inputs: LayoutInputs, choices) -> (c,) float32: scores of a step's configs, given as
-        (c, k) int64 choices among inputs.vectors; lower = faster;
+    forward(inputs: LayoutInputs, distinct) -> (c,) float32: scores of a step's configs, given as
+        (c,) int64 positions among the graph's distinct ones; lower = faster;
     set_known_opcodes(opcodes): told the opcodes (uint8) that training has, before training.
 """
 

@@ -10,10 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from data.distinct import distinct_configs
 from data.errors import PipelineError
 from data.graph import Graph, LayoutGraph
 from data.read import read_layout
 from data.tree import GraphFile
+from features.config_statistics import centred_statistics
 from features.node_features import NodeScaler, fit_node_scaler
 from features.pruned_nodes import prune_layout_graph
 from models.engine import StepLoss, fit_job, prepare_torch
@@ -31,6 +33,7 @@ from models.weights import load_tensors, load_weights, save_tensors
 
 WEIGHTS = "model.safetensors"
 JUDGED_SAMPLES = 4
+SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
 # Pruned graphs and int8 configs kept between steps; graphs beyond this are read again.
 CACHE_BYTES = 2 << 30
 
@@ -89,7 +92,7 @@ class LayoutTask:
                 sample = rng.permutation(positions)[: self.config.configs_per_step]
                 if len(np.unique(inputs.runtime_ns[sample])) < 2:
                     continue
-                scores = model(inputs, inputs.choices(sample)).float().numpy()
+                scores = model(inputs, sample).float().numpy()
                 if not np.isfinite(scores).all():
                     return math.nan
                 taus.append(kendall_tau(scores, inputs.runtime_ns[sample]))
@@ -110,7 +113,7 @@ class LayoutTask:
 
     def _loss(self, model: nn.Module, inputs: LayoutInputs, sample: NDArray[np.int64]) -> Tensor:
         """Loss on the distinct configs at `sample` (r,) of one graph."""
-        scores = model(inputs, inputs.choices(sample))
+        scores = model(inputs, sample)
         runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
         if self.config.weigh_pairs:
             weights = order_confidence(runtime_ns, inputs.noise)
@@ -138,10 +141,13 @@ def train_layout(job: TrainJob) -> None:
             rule=recipe.features.prune,
             scaler=scaler,
             with_noise=config.weigh_pairs,
+            with_statistics=config.statistics,
         )
 
     model = net.build(config)
     model.set_known_opcodes(opcodes)
+    if config.statistics:
+        model.set_statistics_scale(_statistics_scale(learned))
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
     task = LayoutTask(learned, cache, config, held_out, job.rank, job.n_ranks)
     fit_job(model, task, config.training, job)
@@ -170,9 +176,22 @@ def _learn_nodes(
     return scaler, np.asarray(sorted(opcodes), dtype=np.uint8)
 
 
+def _statistics_scale(files: Sequence[GraphFile]) -> NDArray[np.float32]:
+    """Return how far each statistic usually is from its mean over a graph's configs; (s,)."""
+    squares = []
+    for file in files:
+        graph = read_layout(file)
+        first, _ = distinct_configs(graph)
+        few = np.random.default_rng(0).permutation(first)[:SCALED_CONFIGS]
+        squares.append(np.square(centred_statistics(graph, few), dtype=np.float64).mean(axis=0))
+    scale = np.sqrt(np.mean(squares, axis=0))
+    return np.where(scale > 0, scale, 1).astype(np.float32)  # a constant one is 0 in any case
+
+
 def _bytes(inputs: LayoutInputs) -> int:
     configs = inputs.configs.n_configs * inputs.configs.n_configurable * 18
-    return configs + inputs.node_feat.nbytes + inputs.neighbours.nbytes
+    statistics = 0 if inputs.statistics is None else inputs.statistics.nbytes
+    return configs + statistics + inputs.node_feat.nbytes + inputs.neighbours.nbytes
 
 
 @dataclass(frozen=True)
@@ -187,7 +206,12 @@ class LayoutRanker:
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a layout graph; (c,) float32, lower = faster."""
         assert isinstance(graph, LayoutGraph)
-        inputs = layout_inputs(graph, rule=self.recipe.features.prune, scaler=self.scaler)
+        inputs = layout_inputs(
+            graph,
+            rule=self.recipe.features.prune,
+            scaler=self.scaler,
+            with_statistics=LAYOUT_NETS[self.name].config_of(self.recipe).statistics,
+        )
         return LAYOUT_NETS[self.name].score_all(self.model, inputs)
 
 

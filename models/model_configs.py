@@ -3,7 +3,7 @@
 A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -49,16 +49,27 @@ class LayoutGnnConfig(FrozenConfig):
 
     `weigh_pairs` counts a pair of configs by how sure the order of their runtimes is, where a graph
     has repeated configs that tell; see models/losses.py. `sampler` decides which configs a step
-    takes, see models/samplers.py.
+    takes, see models/samplers.py. `statistics` gives a network hand-crafted statistics of each
+    config beside the graph, see features/config_statistics.py; not every network reads them.
     """
 
     loss: LossName = "pairwise_hinge"
+    statistics: bool = False
     weigh_pairs: bool = False
     sampler: SamplerName = "uniform"
     graphs_per_step: Positive = 1
     configs_per_step: Annotated[int, Field(ge=2)] = 64
     inference_tensor_mib: Positive = 12
     training: TrainingConfig = TrainingConfig()
+
+    READS_STATISTICS: ClassVar[bool] = False
+
+    @field_validator("statistics")
+    @classmethod
+    def _reads_statistics(cls, statistics: bool) -> bool:
+        if statistics and not cls.READS_STATISTICS:
+            raise ValueError("this network reads no statistics; expected false")
+        return statistics
 
     @field_validator("weigh_pairs")
     @classmethod
@@ -84,6 +95,8 @@ class LayoutGnnConfig(FrozenConfig):
 class CrossConfigSageConfig(LayoutGnnConfig):
     """The layout GNN; see models/cross_config_sage.py."""
 
+    READS_STATISTICS = True
+
     hidden: Positive = 64
     blocks: Positive = 2
     opcode_width: Positive = 16
@@ -100,6 +113,8 @@ class GlobalAttentionSageConfig(CrossConfigSageConfig):
 
 class SegmentSageConfig(CrossConfigSageConfig):
     """The layout GNN for whole graphs, trained by segments; see models/segment_sage.py."""
+
+    READS_STATISTICS = False
 
     segment_nodes: Positive = 1000
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -178,18 +178,18 @@ class ReferenceSage(nn.Module):
         nodes = torch.cat(shared, dim=1).expand(n_configs, -1, -1)
         return torch.cat([nodes, self.layout(symbols).flatten(2)], dim=2)
 
-    def forward(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
+    def forward(self, inputs: LayoutInputs, distinct: NDArray[np.int64]) -> Tensor:
         """Score configs together.
 
         Args:
             inputs: the graph.
-            choices: (c, k) int64 configs, see LayoutInputs.choices.
+            distinct: (c,) int64 positions of distinct configs.
 
         Returns:
             (c,) float32 scores, lower = faster; they depend on which configs are at hand.
         """
         edges = self.edges(inputs)
-        x = self.second(self.first(self.features(inputs, choices)))
+        x = self.second(self.first(self.features(inputs, inputs.choices(distinct))))
         for block in self.blocks:
             x = block(x, edges)
         return self.head(x.mean(dim=1)).squeeze(-1)
@@ -220,6 +220,6 @@ def score_in_batches(model: ReferenceSage, inputs: LayoutInputs) -> NDArray[np.f
     for number in range(n_shuffles):
         order = np.random.default_rng(number).permutation(by_content)
         for batch in np.array_split(order, n_batches):
-            total[batch] += model(inputs, inputs.choices(batch)).double().numpy()
+            total[batch] += model(inputs, batch).double().numpy()
     scores: NDArray[np.float32] = (total / n_shuffles).astype(np.float32)
     return scores[inputs.group]

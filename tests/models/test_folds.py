@@ -1,13 +1,17 @@
 """Folds that keep siblings together."""
 
+import gzip
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from data.errors import PipelineError, UsageError
-from data.tree import GraphFile, collection_named
+from data.tree import GraphFile, collection_named, find_graphs
 from models.folds import family_of, grouped_folds
+from settings import ROOT, SAMPLE
 
 
 def named(names: Sequence[str], collection: str = "layout:xla:default") -> list[GraphFile]:
@@ -115,3 +119,19 @@ def test_too_few_architectures_are_named() -> None:
         grouped_folds(files, 3, seed=0)
     with pytest.raises(UsageError, match="folds = 1: expected at least 2"):
         grouped_folds(files, 1, seed=0)
+
+
+def test_families_of_the_embedded_sample_are_those_of_its_manifest() -> None:
+    graphs = json.loads((SAMPLE / "manifest.json").read_text())["graphs"]
+    checked = 0
+    for file in find_graphs(SAMPLE, splits=("train", "valid")):
+        if file.collection.kind == "layout":
+            assert family_of(file) == graphs[file.submission_id]["family"]
+            checked += 1
+    assert checked > 30
+
+
+def test_no_official_name_ends_as_our_own_do() -> None:
+    names = gzip.decompress((ROOT / "data" / "official" / "names.txt.gz").read_bytes()).decode()
+    ours = re.compile(r"_b\d+$")
+    assert len(names) > 1000 and not [name for name in names.split() if ours.search(name)]

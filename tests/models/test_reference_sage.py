@@ -106,10 +106,10 @@ def test_residual_block_is_its_formula() -> None:
 
 def test_without_cross_config_a_score_depends_on_its_own_config(inputs: LayoutInputs) -> None:
     model = small_model(cross_config=False)
-    few, many = (model(inputs, inputs.choices(np.arange(n))) for n in (3, 20))
+    few, many = (model(inputs, np.arange(n)) for n in (3, 20))
     torch.testing.assert_close(few, many[:3])
     model = small_model()
-    few, many = (model(inputs, inputs.choices(np.arange(n))) for n in (3, 20))
+    few, many = (model(inputs, np.arange(n)) for n in (3, 20))
     assert not torch.allclose(few, many[:3], atol=1e-4)
 
 
@@ -141,7 +141,7 @@ def test_scores_are_means_over_shuffled_batches(inputs: LayoutInputs) -> None:
         order = np.random.default_rng(seed).permutation(np.argsort(hashes))
         for batch in np.array_split(order, -(-n_distinct // 16)):
             with torch.inference_mode():
-                total[batch] += model(inputs, inputs.choices(batch))
+                total[batch] += model(inputs, batch)
     expected = (total / 3).numpy()[inputs.group]
     np.testing.assert_allclose(score_in_batches(model, inputs), expected, atol=1e-6)
 
