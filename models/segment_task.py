@@ -5,7 +5,7 @@ others remembered; then the head alone on fresh embeddings of all segments.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from data.read import read_layout
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
 from features.pruned_nodes import prune_layout_graph
-from models.engine import CHECKPOINT, StepLoss, fit, prepare_torch
+from models.engine import CHECKPOINT, StepLoss, fit_job, prepare_torch
 from models.jobs import TrainJob
 from models.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.model_configs import SegmentSageConfig
@@ -249,7 +249,7 @@ def train_segments(job: TrainJob) -> None:
     history = SegmentHistory(found.entries, model.width)
     model.history = history
     task = SegmentTask(graphs, model, history)
-    fit(model, task, config.training, seed=job.seed, run_dir=job.run_dir, progress=job.progress)
+    fit_job(model, task, config.training, job)
     model.history = None  # it is of no use but to go on with training
     _train_head(job, graphs, model)
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -265,14 +265,8 @@ def _train_head(job: TrainJob, graphs: TrainGraphs, model: SegmentSage) -> None:
     if config.head_steps == 0:
         return
     training = config.training.model_copy(update={"steps": config.head_steps})
-    fit(
-        model.head,
-        HeadTask(graphs, model),
-        training,
-        seed=job.seed,
-        run_dir=job.run_dir / HEAD_FOLDER,
-        progress=job.progress,
-    )
+    head_job = replace(job, run_dir=job.run_dir / HEAD_FOLDER)
+    fit_job(model.head, HeadTask(graphs, model), training, head_job)
 
 
 @dataclass(frozen=True)
