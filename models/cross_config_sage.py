@@ -49,7 +49,7 @@ class CrossConfigSage(nn.Module):
             self.make_block(config) for _ in range(config.blocks)
         )
         self.norm = nn.LayerNorm(hidden)
-        n_pooled = 3
+        n_pooled = 3 + config.pool_by_bytes
         if config.statistics:
             self.statistics = nn.Sequential(nn.Linear(N_CONFIG_STATISTICS, hidden), nn.GELU())
             self.statistics_scale: Tensor
@@ -126,6 +126,8 @@ class CrossConfigSage(nn.Module):
             x = block(x, aggregated, normalisers[i] if normalisers else None)
         x = self.norm(x)
         pooled = [x.mean(dim=0), x.amax(dim=0), x[inputs.config_ids].mean(dim=0)]
+        if self.config.pool_by_bytes:
+            pooled.append(torch.einsum("n,nch->ch", inputs.bytes_share, x))
         if inputs.statistics is not None:
             scaled = inputs.statistics[distinct] / self.statistics_scale
             pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))

@@ -14,6 +14,7 @@ from data.noise import measure_noise
 from features.columns import MINOR_TO_MAJOR
 from features.config_statistics import centred_statistics
 from features.layout_codes import layout_symbols
+from features.layout_statistics import output_bytes
 from features.node_features import NodeScaler
 from features.pruned_nodes import prune_layout_graph
 from models.layers import Neighbours
@@ -29,6 +30,7 @@ class LayoutInputs:
         layout: (m, 6) int64 embedding rows of each node's own layout, "no dimension" included.
         config_ids: (k,) int64 configurable nodes as positions among the m.
         neighbours: the edges after pruning.
+        bytes_share: (m,) float32 each node's share of the bytes that all of them put out.
         vectors: (v, 18) int64 the distinct layout vectors of all configs, as embedding rows.
         configs: all configs by row.
         first: (u,) int64 the first row of each distinct config.
@@ -45,6 +47,7 @@ class LayoutInputs:
     layout: Tensor
     config_ids: Tensor
     neighbours: Neighbours
+    bytes_share: Tensor
     vectors: Tensor
     configs: LayoutConfigs
     first: NDArray[np.int64]
@@ -92,6 +95,7 @@ def layout_inputs(
         neighbours=Neighbours(
             torch.from_numpy(pruned.edge_index), len(pruned.kept), varying=config_ids
         ),
+        bytes_share=_shares(output_bytes(nodes.node_feat)),
         vectors=torch.from_numpy(layout_symbols(graph.configs.vectors)),
         configs=graph.configs,
         first=first,
@@ -100,6 +104,10 @@ def layout_inputs(
         runtime_ns=group_means(graph.runtime_ns, group),
         noise=_noise(graph.runtime_ns, group) if with_noise else 0.0,
     )
+
+
+def _shares(sizes: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy((sizes / max(sizes.sum(), 1.0)).astype(np.float32))
 
 
 def _noise(runtime_ns: NDArray[np.int64], group: NDArray[np.int64]) -> float:

@@ -93,7 +93,11 @@ class LayoutGnnConfig(FrozenConfig):
 
 
 class CrossConfigSageConfig(LayoutGnnConfig):
-    """The layout GNN; see models/cross_config_sage.py."""
+    """The layout GNN; see models/cross_config_sage.py.
+
+    `pool_by_bytes` also sums nodes weighted by their share of the bytes that all put out: what a
+    layout costs grows with the tensor, and a plain mean counts all nodes alike.
+    """
 
     READS_STATISTICS = True
 
@@ -103,6 +107,7 @@ class CrossConfigSageConfig(LayoutGnnConfig):
     layout_width: Positive = 4
     channel_reduction: Positive = 8
     cross_config: bool = True
+    pool_by_bytes: bool = False
 
 
 class GlobalAttentionSageConfig(CrossConfigSageConfig):
@@ -120,6 +125,13 @@ class SegmentSageConfig(CrossConfigSageConfig):
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
     table_configs: Annotated[int, Field(ge=2)] = 128
     head_steps: Annotated[int, Field(ge=0)] = 50
+
+    @field_validator("pool_by_bytes")
+    @classmethod
+    def _pools_plainly(cls, pool_by_bytes: bool) -> bool:
+        if pool_by_bytes:
+            raise ValueError("segments are pooled by plain means; expected false")
+        return pool_by_bytes
 
 
 class ReferenceSageConfig(LayoutGnnConfig):

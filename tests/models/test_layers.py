@@ -144,10 +144,13 @@ def test_config_table_equals_embedding_then_linear(
     )
 
 
-@pytest.mark.parametrize("chunk_configs", [1, 7, 32])
+@pytest.mark.parametrize("pool_by_bytes", [False, True])
+@pytest.mark.parametrize("chunk_configs", [1, 7, 32, 200])
 def test_scores_do_not_depend_on_the_chunk(
-    model: CrossConfigSage, inputs: LayoutInputs, chunk_configs: int
+    inputs: LayoutInputs, chunk_configs: int, pool_by_bytes: bool
 ) -> None:
+    torch.manual_seed(0)
+    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, pool_by_bytes=pool_by_bytes)).eval()
     whole = score_all(model, inputs, chunk_configs=10_000)
     assert len(whole) > 32
     chunked = score_all(model, inputs, chunk_configs=chunk_configs)
@@ -173,3 +176,18 @@ def test_opcodes_never_trained_on_share_one_embedding(
         model.opcode.weight[torch.arange(256) != int(seen[0])] += 1.0
         model.opcode.weight[0] -= 1.0
     torch.testing.assert_close(model.nodes(inputs), before)
+
+
+def test_large_tensors_count_for_more_where_nodes_are_pooled_by_bytes(
+    inputs: LayoutInputs,
+) -> None:
+    assert float(inputs.bytes_share.sum()) == pytest.approx(1, abs=1e-5)
+    torch.manual_seed(0)
+    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, pool_by_bytes=True)).eval()
+    seen = []
+    model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    x = []
+    model.norm.register_forward_hook(lambda *_: x.append(_[2]))
+    model(inputs, np.arange(5))
+    expected = sum(share * node for share, node in zip(inputs.bytes_share, x[0], strict=True))
+    torch.testing.assert_close(seen[0][:, -16:], expected, atol=1e-5, rtol=1e-4)

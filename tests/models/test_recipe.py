@@ -34,6 +34,7 @@ def test_shipped_recipes_load_and_survive_being_written(path, tmp_path) -> None:
         ("threads=1.5", "threads"),
         ("features.prune=hops-100", "hops-k"),
         ("nosuch.key=1", "nosuch"),
+        ("segment_sage.pool_by_bytes=true", "segment_sage.pool_by_bytes"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(override: str, named: str) -> None:
