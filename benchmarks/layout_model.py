@@ -35,6 +35,13 @@ NAMES = ("ours", "plain")
 MIN_FORWARD, MIN_STEP, MAX_MEMORY = 1.8, 1.6, 0.7
 MAX_SCORE_DIFFERENCE, MAX_GRADIENT_DIFFERENCE = 1e-4, 1e-3
 Seconds = dict[str, list[float]]
+# n nodes, c configs, width, whether the backward pass is left out
+Further = tuple[int, int, int, bool]
+FURTHER: tuple[Further, ...] = (
+    (2_000, 128, 64, False),
+    (500, 1_000, 64, True),
+    (2_000, 64, 256, False),
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ class Row:
 
     n_nodes: int
     n_configs: int
+    hidden: int
     threads: int
     forward: Seconds
     step: Seconds
@@ -116,6 +124,7 @@ def measure(
     return Row(
         n_nodes=case.n_nodes,
         n_configs=n_configs,
+        hidden=hidden,
         threads=threads,
         forward=in_turn(case.forward, rounds),
         step=in_turn(case.step, 0 if forward_only else rounds),
@@ -173,17 +182,17 @@ def ratio_cells(seconds: Seconds) -> list[str]:
 def table(rows: Sequence[Row]) -> list[str]:
     """Return a Markdown table: one line per case."""
     lines = [
-        "| n, c | threads | forward s: ours | plain | times faster: best | median "
+        "| n, c | width | threads | forward s: ours | plain | times faster: best | median "
         "| forward+backward s: ours | plain | times faster: best | median "
         "| peak MiB: ours | plain | ratio | scores differ by | gradients by | worst parameter's |",
-        "|---|" + "---:|" * 15,
+        "|---|" + "---:|" * 16,
     ]
     for row in rows:
         memory = ["", "", ""]
         if row.peak_mib:
             ours, plain = row.peak_mib["ours"], row.peak_mib["plain"]
             memory = [f"{ours:,.0f}", f"{plain:,.0f}", f"{ours / max(plain, 1e-9):.2f}"]
-        cells = [f"{row.n_nodes:,}, {row.n_configs:,}", f"{row.threads}"]
+        cells = [f"{row.n_nodes:,}, {row.n_configs:,}", f"{row.hidden}", f"{row.threads}"]
         cells += [*ratio_cells(row.forward), *ratio_cells(row.step), *memory]
         gradients = [f"{value:.0e}" for value in row.gradient_differences or ()] or ["", ""]
         cells += [f"{row.score_difference:.0e}", *gradients]
@@ -199,6 +208,7 @@ def report(
     threads: Sequence[int] = (1, 2),
     rounds: int = 3,
     forward_only: bool = False,
+    further: Sequence[Further] = (),
 ) -> list[str]:
     """Measure; return the section of RESULTS.md."""
     rows = [
@@ -207,6 +217,10 @@ def report(
         for n in nodes
         for c in configs
     ]
+    rows += [
+        measure(n, c, hidden=width, threads=1, rounds=rounds, forward_only=only)
+        for n, c, width, only in further
+    ]
     gpu = "a GPU is at hand, but these are the processor's figures"
     if not torch.cuda.is_available():
         gpu = "there was no GPU to measure on"
@@ -214,7 +228,7 @@ def report(
         "## The layout GNN beside a plain version of the same equations",
         "",
         "Plain: PyG's SAGEConv on (c, n, f), see benchmarks/plain_layout_model.py; the same",
-        f"weights, float32, hidden width {hidden}, 2 blocks, pruned synthetic graphs of n nodes,",
+        "weights, float32, 2 blocks, pruned synthetic graphs of n nodes,",
         f"c configs at once. {rounds} rounds in turn in one process after one that does not count;",
         "peak memory of a forward and backward pass in a process of its own. Goals at n = 2,000",
         f"and 5,000: forward {MIN_FORWARD} and forward+backward {MIN_STEP} times faster, memory at",
