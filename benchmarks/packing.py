@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graph", action="append", metavar=FORM, help="size; may be repeated")
     parser.add_argument(
-        "--largest", action="store_true", help=f"write {LARGEST_RESULTS.name} (five minutes, 1 GB of disk)"
+        "--largest", action="store_true", help=f"write {LARGEST_RESULTS.name}; takes 5 minutes"
     )
     options = parser.parse_args()
     try:
