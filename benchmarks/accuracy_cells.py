@@ -61,9 +61,7 @@ class Contender:
 
 CONTENDERS = {
     "ours": Contender("cross_config_sage", "cpu"),
-    "ours-longer": Contender(
-        "cross_config_sage", "cpu", ("cross_config_sage.training.steps=400",)
-    ),
+    "ours-longer": Contender("cross_config_sage", "cpu", ("cross_config_sage.training.steps=400",)),
     "no-attention": Contender(
         "cross_config_sage", "cpu", ("cross_config_sage.cross_config=false",)
     ),
