@@ -1,0 +1,25 @@
+"""The shipped model is timed beside the winning one on the same configs."""
+
+import pytest
+
+from benchmarks import shipped_model
+
+
+def test_a_line_holds_seconds_and_ratios_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped_model, "N_SCORED", 12)
+    lines = shipped_model.report([(12, 8)], rounds=1)
+    header, line = lines[-3], lines[-1]
+    assert line.count("|") == header.count("|") == lines[-2].count("|")
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert all(float(cell) >= 0 for cell in cells[1:])
+    assert float(cells[3]) > 0 and float(cells[7]) > 0
+
+
+def test_the_ratio_is_theirs_over_ours() -> None:
+    import time
+
+    work = {
+        "cross_config_sage": lambda: time.sleep(0.01),
+        "reference_sage": lambda: time.sleep(0.05),
+    }
+    assert 2 < shipped_model.compare(work, rounds=2).best < 10
