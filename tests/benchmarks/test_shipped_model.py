@@ -1,5 +1,7 @@
 """The shipped model is timed beside the winning one on the same configs."""
 
+import time
+
 import pytest
 
 from benchmarks import shipped_model
@@ -7,7 +9,7 @@ from benchmarks import shipped_model
 
 def test_a_line_holds_seconds_and_ratios_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped_model, "N_SCORED", 12)
-    lines = shipped_model.report([(12, 8)], rounds=1)
+    lines = shipped_model.report([(40, 8)], rounds=1)
     header, line = lines[-3], lines[-1]
     assert line.count("|") == header.count("|") == lines[-2].count("|")
     cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -16,8 +18,6 @@ def test_a_line_holds_seconds_and_ratios_of_both(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_ratio_is_theirs_over_ours() -> None:
-    import time
-
     work = {
         "cross_config_sage": lambda: time.sleep(0.01),
         "reference_sage": lambda: time.sleep(0.05),
