@@ -134,7 +134,8 @@ def report(sizes: Sequence[tuple[int, int]] = SIZES, *, rounds: int = 1) -> list
         "instance norm over nodes, plain layers), float32, one thread, the same configs: a forward",
         f"and backward pass over c configs, and ranking {N_SCORED} configs, each scored once",
         f"(the winners score ten times). Rounds in turn: {rounds}, after one that does not count.",
-        f"Goals: a step {MIN_STEP} times, inference {MIN_INFERENCE} times as fast. What they rank: benchmarks/LAYOUT_ACCURACY.md.",
+        f"Goals: a step {MIN_STEP} times, inference {MIN_INFERENCE} times as fast. How well",
+        "both rank: benchmarks/LAYOUT_ACCURACY.md.",
         "",
         "| n, c | step s: ours | winning | times faster: best | median "
         "| inference s: ours | winning | times faster: best | median |",
