@@ -4,7 +4,8 @@ The equations within a segment are those of models/cross_config_sage.py. What a 
 head is a sum over its segments, so that segments can be computed one by one, or remembered. Configs
 meet on that sum, (c, h), once per graph, and not node by node: then a node differs between configs
 only where a message from a configurable node has reached it (models/frontier.py), and the exact
-normaliser over all configs is one number per channel, known after one pass.
+normaliser over all configs is one number per channel, known after one pass. Where a graph of
+several segments is cut depends on the order of its nodes, so its scores do too.
 """
 
 import numpy as np

@@ -131,6 +131,7 @@ def _part(
         node_feat=whole.node_feat[index],
         opcode=whole.opcode[index],
         layout=whole.layout[index],
+        bytes_share=whole.bytes_share[index],
         config_ids=varying,
         neighbours=Neighbours(torch.from_numpy(edges), len(nodes), varying=varying),
     )
