@@ -36,7 +36,7 @@ run: setup  ## the whole pipeline on the embedded sample: submission, report, sc
 	$(BIN)/python -m pipeline run --data $(DATA) --recipe $(RECIPE) --out $(OUT) --resume
 
 test: $(VENV)/.dev  ## the tests (a few minutes on two cores)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.dev  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow --timeout 3600
