@@ -123,7 +123,7 @@ class Archive:
     def hand_rows(
         self,
         key: str,
-        consume: Callable[[bytes], int],
+        consume: Callable[[bytes, int], None],
         *,
         dtype: type[np.generic],
         shape: tuple[int | None, ...],
@@ -134,8 +134,7 @@ class Archive:
         Memory stays near `chunk_bytes`; a chunk holds whole rows, at least one.
 
         Args:
-            consume: returns the CRC-32 of what it is given, which it may need itself; together
-                they are checked against the archive's.
+            consume: given a chunk and its CRC-32.
         """
         with self._open(key, dtype, shape) as (stream, header):
             if header.by_column and len(header.shape) > 1:
@@ -144,9 +143,9 @@ class Archive:
             step = max(1, chunk_bytes // max(1, row_bytes)) * row_bytes
             left = header.n_bytes
             while left:
-                content = stream.read_unsummed(min(step, left))
+                content, checksum = stream.read_with_checksum(min(step, left))
                 _check_length(content, min(step, left))
-                stream.add_checksum(consume(content), len(content))
+                consume(content, checksum)
                 left -= len(content)
                 del content  # so that the next chunk takes its place, which is in the caches
             stream.finish()

@@ -53,15 +53,18 @@ class Inflated:
         Raises:
             DamagedError: the packed bytes are no deflate stream, or they end too early.
         """
-        content = self.read_unsummed(n_bytes)
+        content = self._content(n_bytes)
         self._checksum = INFLATER.crc32(content, self._checksum)
         return content
 
-    def read_unsummed(self, n_bytes: int = -1) -> bytes:
-        """Read as `read`; the caller has to tell `add_checksum` before anything else is read.
+    def read_with_checksum(self, n_bytes: int) -> tuple[bytes, int]:
+        """Read as `read`; also return the CRC-32 of these bytes alone, by the same one pass."""
+        content = self._content(n_bytes)
+        checksum: int = INFLATER.crc32(content)
+        self._checksum = crc32.combined(self._checksum, checksum, len(content))
+        return content, checksum
 
-        A checksum is a pass over all bytes; a caller that needs one spares a second.
-        """
+    def _content(self, n_bytes: int) -> bytes:
         pieces = []
         n_bytes = n_bytes if n_bytes >= 0 else self._member.n_bytes - self._position
         while n_bytes:
@@ -73,10 +76,6 @@ class Inflated:
         content = b"".join(pieces)
         self._position += len(content)
         return content
-
-    def add_checksum(self, checksum: int, n_bytes: int) -> None:
-        """Take note of the CRC-32 of the last `n_bytes` that were read."""
-        self._checksum = crc32.combined(self._checksum, checksum, n_bytes)
 
     def finish(self) -> None:
         """Check that the member ends here, and that all its bytes are those once written.

@@ -170,10 +170,10 @@ def spool_configs(archive: Archive, n_configs: int, spool: Spool) -> None:
     shape = (n_configs, spool.n_configurable, N_LAYOUT_VALUES)
     n_vectors = 0
 
-    def consume(content: bytes) -> int:
+    def consume(content: bytes, checksum: int) -> None:
         nonlocal n_vectors
         try:
-            checksum = spool.add(content)
+            spool.add(content, checksum)
         except UnknownValueError as unknown:
             row, node = divmod(n_vectors + unknown.vector, spool.n_configurable)
             archive.fail(
@@ -182,7 +182,6 @@ def spool_configs(archive: Archive, n_configs: int, spool: Spool) -> None:
                 f"expected a whole number {LOWEST}..{HIGHEST}",
             )
         n_vectors += len(content) // VECTOR_BYTES
-        return checksum
 
     archive.hand_rows(key, consume, dtype=np.float32, shape=shape, chunk_bytes=CONFIG_CHUNK_BYTES)
 

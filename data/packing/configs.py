@@ -1,5 +1,6 @@
 """Packed configs by row: the indices in memory or mapped from a file; c configs of k nodes."""
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,5 +65,6 @@ def packed(spool: Spool) -> PackedConfigs:
 def pack_values(values: NDArray[np.int8]) -> PackedConfigs:
     """Pack configs (c, k, 18) that are in memory already."""
     with Spool(values.shape[1]) as spool:
-        spool.add(np.ascontiguousarray(values, np.float32).tobytes())
+        content = np.ascontiguousarray(values, np.float32).tobytes()
+        spool.add(content, zlib.crc32(content))
         return packed(spool)

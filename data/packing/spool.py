@@ -13,7 +13,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.inflate import INFLATER
 from data.packing.columns import TiedColumns
 from data.packing.comparison import Comparison
 from data.packing.config_checksum import ConfigChecksum
@@ -90,20 +89,18 @@ class Spool:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def add(self, content: bytes) -> int:
-        """Add whole configs: r · k layout vectors of 18 float32 values; return their CRC-32.
+    def add(self, content: bytes, checksum: int) -> None:
+        """Add whole configs: r · k layout vectors of 18 float32 values, and their CRC-32.
 
         Raises:
             UnknownValueError: a value is not a whole number -1..5.
         """
         vectors = np.frombuffer(content, np.float32).reshape(-1, self.n_configurable, N_VALUES)
-        checksum: int = INFLATER.crc32(content)  # first, while the content is in the nearest cache
         ids = self._guess(vectors)
         known = self._known_checksum()
         if known is None or known(ids) != checksum:
             ids = self._compared(content, vectors, ids)
         self._write(ids)
-        return checksum
 
     def _known_checksum(self) -> ConfigChecksum | None:
         """Return what tells the checksum of the bytes that ids stand for, if it is worth having.

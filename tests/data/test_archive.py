@@ -43,23 +43,12 @@ def row_chunks(
 ) -> list[np.ndarray]:
     chunks = []
 
-    def consume(content: bytes) -> int:
+    def consume(content: bytes, checksum: int) -> None:
+        assert checksum == zlib.crc32(content)
         chunks.append(np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:]))
-        return zlib.crc32(content)
 
     archive.hand_rows(key, consume, shape=shape, **options)
     return chunks
-
-
-def test_a_wrong_checksum_of_rows_is_found(tmp_path: Path) -> None:
-    np.savez(tmp_path / "file.npz", a=COUNTING)
-    with (
-        Archive(tmp_path / "file.npz") as archive,
-        pytest.raises(PipelineError, match="key 'a': damaged: its checksum is wrong"),
-    ):
-        archive.hand_rows(
-            "a", lambda content: zlib.crc32(content) ^ 1, dtype=COUNTING.dtype.type, shape=(None, 3)
-        )
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -152,9 +141,9 @@ def test_wrong_checksum_is_seen_only_when_the_member_is_read_to_its_end(tmp_path
     path = write(tmp_path, flipped(content, place, 4))
     seen = []
 
-    def consume(content: bytes) -> int:
+    def consume(content: bytes, checksum: int) -> None:
+        assert checksum == zlib.crc32(content)
         seen.append(content)
-        return zlib.crc32(content)
 
     with (
         Archive(path) as archive,
