@@ -28,10 +28,10 @@ from models.engine import CHECKPOINT
 from models.folds import family_of
 from models.jobs import Ranker, TrainJob
 from models.layout_nets import LAYOUT_NETS
-from models.layout_task import WEIGHTS
 from models.recipe import Recipe, load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, first_difference, mark_done
+from models.saved_network import WEIGHTS
 from models.train import load_model, train_model
 from models.weights import load_tensors, save_tensors
 from settings import CONFIGS

@@ -28,10 +28,9 @@ from models.metrics import kendall_tau
 from models.model_configs import LayoutGnnConfig
 from models.recipe import Recipe
 from models.samplers import SAMPLERS
+from models.saved_network import load_network, save_network
 from models.train_set import RecentlyUsed
-from models.weights import load_tensors, load_weights, save_tensors
 
-WEIGHTS = "model.safetensors"
 JUDGED_SAMPLES = 4
 SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
 # Pruned graphs and int8 configs kept between steps; graphs beyond this are read again.
@@ -153,10 +152,7 @@ def train_layout(job: TrainJob) -> None:
     fit_job(model, task, config.training, job)
     if job.rank > 0:
         return
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors["nodes.shift"] = torch.from_numpy(scaler.shift)
-    tensors["nodes.factor"] = torch.from_numpy(scaler.factor)
-    save_tensors(job.run_dir / WEIGHTS, tensors, {"scaling": scaler.scaling})
+    save_network(model, scaler, job.run_dir)
 
 
 def _learn_nodes(
@@ -222,13 +218,6 @@ def load_layout(name: str, run_dir: Path, recipe: Recipe) -> LayoutRanker:
         PipelineError: the weights are missing, damaged or of another model.
     """
     prepare_torch(seed=0, threads=recipe.threads)
-    tensors, facts = load_tensors(run_dir / WEIGHTS)
-    scaler = NodeScaler(
-        str(facts["scaling"]),
-        tensors.pop("nodes.shift").numpy(),
-        tensors.pop("nodes.factor").numpy(),
-    )
     net = LAYOUT_NETS[name]
     model = net.build(net.config_of(recipe))
-    load_weights(model, tensors, run_dir / WEIGHTS)
-    return LayoutRanker(name, model.eval(), scaler, recipe)
+    return LayoutRanker(name, model, load_network(model, run_dir), recipe)

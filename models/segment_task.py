@@ -25,13 +25,12 @@ from models.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.model_configs import SegmentSageConfig
 from models.recipe import Recipe
 from models.samplers import SAMPLERS
+from models.saved_network import load_network, save_network
 from models.segment_history import SegmentHistory, segment_weights
 from models.segment_sage import SegmentSage, chunk_for, embed_configs, score_all
 from models.segments import Segment, SegmentedGraph, cut, segmented
 from models.train_set import RecentlyUsed
-from models.weights import load_tensors, load_weights, save_tensors
 
-WEIGHTS = "model.safetensors"
 HEAD_FOLDER = "head"
 CACHE_BYTES = 2 << 30
 
@@ -252,10 +251,7 @@ def train_segments(job: TrainJob) -> None:
     fit_job(model, task, config.training, job)
     model.history = None  # it is of no use but to go on with training
     _train_head(job, graphs, model)
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors["nodes.shift"] = torch.from_numpy(found.scaler.shift)
-    tensors["nodes.factor"] = torch.from_numpy(found.scaler.factor)
-    save_tensors(job.run_dir / WEIGHTS, tensors, {"scaling": found.scaler.scaling})
+    save_network(model, found.scaler, job.run_dir)
     (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
 
 
@@ -292,12 +288,5 @@ def load_segments(run_dir: Path, recipe: Recipe) -> SegmentRanker:
         PipelineError: the weights are missing, damaged or of another model.
     """
     prepare_torch(seed=0, threads=recipe.threads)
-    tensors, facts = load_tensors(run_dir / WEIGHTS)
-    scaler = NodeScaler(
-        str(facts["scaling"]),
-        tensors.pop("nodes.shift").numpy(),
-        tensors.pop("nodes.factor").numpy(),
-    )
     model = SegmentSage(recipe.segment_sage)
-    load_weights(model, tensors, run_dir / WEIGHTS)
-    return SegmentRanker(model.eval(), scaler, recipe)
+    return SegmentRanker(model, load_network(model, run_dir), recipe)

@@ -11,11 +11,11 @@ import torch
 from data.graph import LayoutGraph
 from features.node_features import NodeScaler, fit_node_scaler
 from features.pruning import prune
-from models import segment_task
 from models.jobs import TrainJob
 from models.losses import LOSSES
 from models.model_configs import SegmentSageConfig
 from models.recipe import Recipe
+from models.saved_network import WEIGHTS
 from models.segment_history import SegmentHistory, segment_weights
 from models.segment_sage import SegmentSage, embed_configs, score_all
 from models.segment_task import SegmentTask, TrainGraphs, load_segments, train_segments
@@ -273,8 +273,8 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
     with pytest.raises(KeyboardInterrupt):
         train("b", stop_at)
     assert train("b", None) == 20 - stop_at // 4 * 4  # it goes on from the last checkpoint
-    one, _ = load_tensors(tmp_path / "a" / segment_task.WEIGHTS)
-    other, _ = load_tensors(tmp_path / "b" / segment_task.WEIGHTS)
+    one, _ = load_tensors(tmp_path / "a" / WEIGHTS)
+    other, _ = load_tensors(tmp_path / "b" / WEIGHTS)
     assert one.keys() == other.keys()
     assert not any("history" in name for name in one)
     for name, tensor in one.items():
