@@ -5,7 +5,7 @@ shapes before anything is allocated, no pickled objects, and the checksum of eve
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from data.errors import PipelineError
 from data.inflate import DamagedError, Inflated
+from data.rows import Rows
 from data.zip_index import read_index, shown
 
 CHUNK_BYTES = 4 << 20
@@ -108,7 +109,9 @@ class Archive:
             PipelineError: missing, damaged, pickled, or of another dtype or shape.
         """
         with self._open(key, dtype, shape) as (stream, header):
-            content = b"".join(_chunks(stream, header, CHUNK_BYTES))
+            rows = Rows(stream, n_bytes=header.n_bytes, step=CHUNK_BYTES)
+            content = b"".join(iter(rows.read, b""))
+            stream.finish()
         values = np.frombuffer(content, dtype=header.dtype)
         # The dataset's own edge_index is stored column by column in some files.
         return values.reshape(header.shape, order="F" if header.by_column else "C")
@@ -120,35 +123,32 @@ class Archive:
         with self._open(key, dtype, shape) as (_, header):
             return header
 
-    def hand_rows(
+    @contextmanager
+    def rows(
         self,
         key: str,
-        consume: Callable[[bytes, int], None],
         *,
         dtype: type[np.generic],
         shape: tuple[int | None, ...],
         chunk_bytes: int = CHUNK_BYTES,
-    ) -> None:
-        """Hand the bytes of a member's rows to `consume`, in order, some at a time.
+    ) -> Iterator[Rows]:
+        """Open a member to read its rows, some at a time; faults while reading name `key`.
 
-        Memory stays near `chunk_bytes`; a chunk holds whole rows, at least one.
+        Memory stays near `chunk_bytes`; a chunk holds whole rows, at least one. They are checked
+        at the end, where all have been read.
 
-        Args:
-            consume: given a chunk and its CRC-32.
+        Raises:
+            PipelineError: as `array`; or it is stored column by column.
         """
         with self._open(key, dtype, shape) as (stream, header):
             if header.by_column and len(header.shape) > 1:
                 self.fail(key, "is stored column by column; expected row by row (C order)")
             row_bytes = int(np.prod(header.shape[1:], dtype=np.int64)) * header.dtype.itemsize
             step = max(1, chunk_bytes // max(1, row_bytes)) * row_bytes
-            left = header.n_bytes
-            while left:
-                content, checksum = stream.read_with_checksum(min(step, left))
-                _check_length(content, min(step, left))
-                consume(content, checksum)
-                left -= len(content)
-                del content  # so that the next chunk takes its place, which is in the caches
-            stream.finish()
+            rows = Rows(stream, n_bytes=header.n_bytes, step=step)
+            yield rows
+            if not rows.left:
+                stream.finish()
 
     @contextmanager
     def _open(
@@ -208,23 +208,3 @@ class Archive:
             wanted = ", ".join("any" if length is None else str(length) for length in shape)
             given = str(header.shape)[:MAX_REASON]
             self.fail(key, f"has shape {given}; expected ({wanted})")
-
-
-def _chunks(stream: Inflated, header: ArrayHeader, step: int) -> Iterator[bytes]:
-    """Yield an array's bytes, `step` at a time; its end and checksum are checked.
-
-    Raises:
-        DamagedError: fewer bytes or more, or not those once written.
-    """
-    left = header.n_bytes
-    while left:
-        content = stream.read(min(step, left))
-        _check_length(content, min(step, left))
-        left -= len(content)
-        yield content
-    stream.finish()
-
-
-def _check_length(content: bytes, expected: int) -> None:
-    if len(content) < expected:
-        raise DamagedError("ends too early")

@@ -27,17 +27,25 @@ class Shift:
 
     def __init__(self, images: Checksums) -> None:
         self.images = images
-        values = np.arange(256, dtype=np.uint32)
-        tables = np.zeros((4, 256), np.uint32)  # by byte and its value
-        for bit in range(32):
-            tables[bit // 8] ^= (values >> np.uint32(bit % 8) & np.uint32(1)) * images[bit]
-        self._tables = tables
-        self._lists = tables.tolist()  # for one checksum at a time, where arrays cost more
+
+    @functools.cached_property
+    def _tables(self) -> NDArray[np.uint32]:
+        """Return (4, 256) uint32: what becomes of each byte at each place, by its value."""
+        tables = np.zeros((4, 256), np.uint32)
+        for bit in range(8):  # values with this highest bit: those below it, and its own image
+            tables[:, 1 << bit : 2 << bit] = tables[:, : 1 << bit] ^ self.images[bit::8, None]
+        return tables
+
+    @functools.cached_property
+    def _lists(self) -> list[list[int]]:
+        """Return the tables for one checksum at a time, where arrays cost more."""
+        lists: list[list[int]] = self._tables.tolist()
+        return lists
 
     def of_one(self, checksum: int) -> int:
         """Shift one linear checksum."""
         first, second, third, fourth = self._lists
-        return int(
+        return (
             first[checksum & 255]
             ^ second[checksum >> 8 & 255]
             ^ third[checksum >> 16 & 255]
@@ -101,15 +109,23 @@ def in_a_row(checksums: Checksums, n_bytes: int) -> int:
             checksums = np.concatenate([np.zeros(1, np.uint32), checksums])
         checksums = shift_by(n_bytes)(checksums[::2]) ^ checksums[1::2]
         n_bytes *= 2
-    bits = np.unpackbits(checksums.astype("<u4").view(np.uint8), bitorder="little")
-    images = _images_in_a_row(len(checksums), n_bytes)
-    return int(np.bitwise_xor.reduce(images * bits))
+    images = images_in_a_row(len(checksums), n_bytes)
+    return int(np.bitwise_xor.reduce(images * bits_of(checksums), axis=None))
+
+
+def bits_of(checksums: Checksums) -> NDArray[np.uint8]:
+    """Return the (r, 32) bits of checksums (r,), the lowest first."""
+    as_bytes = checksums.astype("<u4").view(np.uint8)
+    return np.unpackbits(as_bytes, bitorder="little").reshape(-1, 32)
 
 
 @functools.lru_cache(maxsize=16)
-def _images_in_a_row(n_parts: int, n_bytes: int) -> Checksums:
-    """Return (32 r,) uint32: what each bit of each part becomes by all that follows it."""
-    images = [np.uint32(1) << BITS]
-    for _ in range(n_parts - 1):
-        images.append(shift_by(n_bytes)(images[-1]))
-    return np.concatenate(images[::-1]) if n_parts else np.empty(0, np.uint32)
+def images_in_a_row(n_parts: int, n_bytes: int) -> Checksums:
+    """Return (r, 32) uint32: what each bit of each part becomes by all that follows it.
+
+    The last part is followed by nothing.
+    """
+    images = np.uint32(1) << BITS[None]  # from the last part on
+    while len(images) < n_parts:
+        images = np.concatenate([images, shift_by(n_bytes * len(images))(images)])
+    return images[:n_parts][::-1]

@@ -5,9 +5,10 @@ zlib-ng inflates about twice as fast as zlib, which takes its place where it is 
 
 import importlib
 import zlib
+from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
-from typing import IO
+from typing import IO, Any
 
 from data import crc32
 from data.zip_index import Member
@@ -27,6 +28,16 @@ class DamagedError(Exception):
     """A member's packed bytes do not hold what the index says of them."""
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Where a stream was; `Inflated.go_back` takes it there."""
+
+    packed_read: int
+    position: int
+    checksum: int
+    inflate: Any
+
+
 class Inflated:
     """The bytes of one member, from its start to its end.
 
@@ -40,7 +51,7 @@ class Inflated:
         self._member = member
         self._packed_read = 0
         self._position = 0
-        self._checksum = 0
+        self._checksum = self._part_checksum = self._part_bytes = 0
         self._inflate = INFLATER.decompressobj(-zlib.MAX_WBITS) if member.is_deflated else None
 
     def tell(self) -> int:
@@ -54,15 +65,28 @@ class Inflated:
             DamagedError: the packed bytes are no deflate stream, or they end too early.
         """
         content = self._content(n_bytes)
-        self._checksum = INFLATER.crc32(content, self._checksum)
+        self._part_checksum = INFLATER.crc32(content, self._part_checksum)
+        self._part_bytes += len(content)
         return content
 
-    def read_with_checksum(self, n_bytes: int) -> tuple[bytes, int]:
-        """Read as `read`; also return the CRC-32 of these bytes alone, by the same one pass."""
-        content = self._content(n_bytes)
-        checksum: int = INFLATER.crc32(content)
-        self._checksum = crc32.combined(self._checksum, checksum, len(content))
-        return content, checksum
+    def end_part(self) -> int:
+        """Return the CRC-32 of what has been read since the last part ended, and begin another."""
+        ended = self._part_checksum
+        self._checksum = crc32.combined(self._checksum, ended, self._part_bytes)
+        self._part_checksum = self._part_bytes = 0
+        return ended
+
+    def mark(self) -> Mark:
+        """End the part that is being read; return the place, for `go_back`."""
+        self.end_part()
+        inflate = self._inflate and self._inflate.copy()
+        return Mark(self._packed_read, self._position, self._checksum, inflate)
+
+    def go_back(self, mark: Mark) -> None:
+        """Read on from a marked place of this very stream."""
+        self._packed_read, self._position = mark.packed_read, mark.position
+        self._checksum, self._part_checksum, self._part_bytes = mark.checksum, 0, 0
+        self._inflate = mark.inflate and mark.inflate.copy()
 
     def _content(self, n_bytes: int) -> bytes:
         pieces = []
@@ -88,6 +112,7 @@ class Inflated:
         inflate, left = self._inflate, self._member.packed_bytes - self._packed_read
         if left or (inflate is not None and (not inflate.eof or inflate.unused_data)):
             raise DamagedError("its packed bytes do not end where the index says")
+        self.end_part()
         if self._position != self._member.n_bytes or self._checksum != self._member.checksum:
             raise DamagedError("its checksum is wrong")
 

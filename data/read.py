@@ -22,8 +22,9 @@ from data.graph import (
 )
 from data.packing.configs import packed
 from data.packing.spool import Spool
+from data.packing.spool_rows import spool_rows
 from data.packing.stored_graph import is_stored, read_stored_layout, read_stored_tile
-from data.packing.vectors import HIGHEST, LOWEST, VECTOR_BYTES, UnknownValueError
+from data.packing.vectors import HIGHEST, LOWEST, UnknownValueError
 from data.tree import GraphFile, file_from_path
 
 SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
@@ -35,8 +36,7 @@ LAYOUT_KEYS = (
     "node_splits",
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
-# Small enough for a core's cache; larger where chunks pass from one core to another.
-CONFIG_CHUNK_BYTES = 2 << 20
+CONFIG_CHUNK_BYTES = 512 << 10  # small enough for a core's cache
 NODE_LAYOUT = slice(134, 140)  # the columns of node_feat that hold minor-to-major orders
 
 
@@ -168,22 +168,16 @@ def spool_configs(archive: Archive, n_configs: int, spool: Spool) -> None:
     """
     key = "node_config_feat"
     shape = (n_configs, spool.n_configurable, N_LAYOUT_VALUES)
-    n_vectors = 0
-
-    def consume(content: bytes, checksum: int) -> None:
-        nonlocal n_vectors
+    with archive.rows(key, dtype=np.float32, shape=shape, chunk_bytes=CONFIG_CHUNK_BYTES) as rows:
         try:
-            spool.add(content, checksum)
+            spool_rows(rows, spool)
         except UnknownValueError as unknown:
-            row, node = divmod(n_vectors + unknown.vector, spool.n_configurable)
+            row, node = divmod(unknown.vector, spool.n_configurable)
             archive.fail(
                 key,
-                f"config {row}, node {node}, value {unknown.place} is {unknown.value}; "
-                f"expected a whole number {LOWEST}..{HIGHEST}",
+                f"config {spool.n_configs + row}, node {node}, value {unknown.place} is "
+                f"{unknown.value}; expected a whole number {LOWEST}..{HIGHEST}",
             )
-        n_vectors += len(content) // VECTOR_BYTES
-
-    archive.hand_rows(key, consume, dtype=np.float32, shape=shape, chunk_bytes=CONFIG_CHUNK_BYTES)
 
 
 def _check_finite(archive: Archive, key: str, values: NDArray[np.float32]) -> None:

@@ -26,13 +26,15 @@ class ConfigChecksum:
         self.columns, self.n_vectors = columns, len(table.codes)
         self._config_bytes = VECTOR_BYTES * len(columns.group_of)
         vectors = table.meant_by(np.arange(self.n_vectors))
-        added = np.array([crc32.linear(vector.tobytes()) for vector in vectors], np.uint32)
-        shift = crc32.shift_by(VECTOR_BYTES)
-        by_column = np.zeros((len(columns.first), self.n_vectors), np.uint32)
-        for column in columns.group_of[::-1].tolist():  # the last node is followed by nothing
-            by_column[column] ^= added
-            added = shift(added)
-        self._by_column = by_column.reshape(-1)
+        checksums = np.array([crc32.linear(vector.tobytes()) for vector in vectors], np.uint32)
+        bits = crc32.bits_of(checksums)  # (u, 32)
+        images = crc32.images_in_a_row(len(columns.group_of), VECTOR_BYTES)  # (k, 32)
+        order = np.argsort(columns.group_of, kind="stable")
+        starts = np.searchsorted(columns.group_of[order], np.arange(len(columns.first)))
+        by_bit = np.bitwise_xor.reduceat(images[order], starts)  # (m, 32)
+        self._by_column = np.concatenate(
+            [np.bitwise_xor.reduce(column * bits, axis=1) for column in by_bit]
+        )
         self._starts = np.arange(len(columns.first)) * self.n_vectors
 
     def fits(self, columns: TiedColumns, table: VectorTable) -> bool:

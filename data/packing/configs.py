@@ -1,6 +1,5 @@
 """Packed configs by row: the indices in memory or mapped from a file; c configs of k nodes."""
 
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,5 +65,5 @@ def pack_values(values: NDArray[np.int8]) -> PackedConfigs:
     """Pack configs (c, k, 18) that are in memory already."""
     with Spool(values.shape[1]) as spool:
         content = np.ascontiguousarray(values, np.float32).tobytes()
-        spool.add(content, zlib.crc32(content))
+        spool.add(content)
         return packed(spool)

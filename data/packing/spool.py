@@ -6,7 +6,7 @@ that nearly always one byte per column and config is enough.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -21,7 +21,6 @@ from data.packing.vectors import N_VALUES, VectorTable
 
 IN_MEMORY_BYTES = 32 << 20
 PASS_BYTES = 256 << 10  # of ids at once in the second pass, where they take eight times as much
-STABLE_CHUNKS = 4  # in which nothing new was found: then checksums are worth preparing
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,7 @@ class Spool:
     _table: VectorTable = field(default_factory=VectorTable)
     _comparison: Comparison = field(default_factory=Comparison)
     _checksum: ConfigChecksum | None = None
-    _n_stable: int = 0
-    _wait: int = STABLE_CHUNKS
+    _skimmed: list[NDArray[np.float32]] = field(default_factory=list)
     _segments: list[_Segment] = field(default_factory=list)
     _indices: list[NDArray[Any]] = field(default_factory=list)
 
@@ -89,52 +87,63 @@ class Spool:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def add(self, content: bytes, checksum: int) -> None:
-        """Add whole configs: r · k layout vectors of 18 float32 values, and their CRC-32.
+    @property
+    def n_configs(self) -> int:
+        """Return how many configs it holds."""
+        return sum(segment.n_rows for segment in self._segments)
+
+    def add(self, content: bytes) -> bool:
+        """Add whole configs: r · k layout vectors of 18 float32 values, compared bit by bit.
+
+        Returns:
+            Whether they brought nothing new.
 
         Raises:
             UnknownValueError: a value is not a whole number -1..5.
         """
-        vectors = np.frombuffer(content, np.float32).reshape(-1, self.n_configurable, N_VALUES)
-        ids = self._guess(vectors)
-        known = self._known_checksum()
-        if known is None or known(ids) != checksum:
-            ids = self._compared(content, vectors, ids)
+        ids = self._guess([self._firsts(content)])
+        is_known = self._comparison.agrees(content, ids, self._columns, self._table)
+        if not is_known:
+            ids = ids.take(self._columns.group_of, axis=1)  # in C order, to be mended in place
+            vectors = np.frombuffer(content, np.float32).reshape(-1, N_VALUES)
+            self._table.mend(vectors, ids.reshape(-1))
+            # Segments keep the columns that they were written with.
+            self._columns = self._columns.split(ids)
+            ids = ids[:, self._columns.first]
         self._write(ids)
+        return is_known
 
-    def _known_checksum(self) -> ConfigChecksum | None:
-        """Return what tells the checksum of the bytes that ids stand for, if it is worth having.
+    def skim(self, content: bytes) -> None:
+        """Take from whole configs what they are if they bring nothing new; `settle` tells."""
+        self._skimmed.append(self._firsts(content))
 
-        A chunk of that very checksum is what its ids say, as surely as the archive holds what was
-        once written. It is prepared again after every change, each time after twice as many chunks
-        without one, so that it never costs more than it saves.
+    def settle(self, checksum: int) -> bool:
+        """Add what has been skimmed, if it brought nothing new; else forget it.
+
+        Configs of the same checksum as their ids stand for are what the ids say, as surely as the
+        archive holds what was once written.
+
+        Args:
+            checksum: the CRC-32 of all that has been skimmed since the last call.
         """
-        known = self._checksum
-        if known is None or not known.fits(self._columns, self._table):
-            if self._n_stable < self._wait:
-                return None
-            self._wait *= 2
+        if self._checksum is None or not self._checksum.fits(self._columns, self._table):
             self._checksum = ConfigChecksum(self._columns, self._table)
-        return self._checksum
+        ids = self._guess(self._skimmed)
+        self._skimmed.clear()
+        is_known = self._checksum(ids) == checksum
+        if is_known:
+            self._write(ids)
+        return is_known
 
-    def _compared(
-        self, content: bytes, vectors: NDArray[np.float32], ids: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Compare a chunk with guessed ids (r, m) bit by bit; return ids that are right."""
-        if self._comparison.agrees(content, ids, self._columns, self._table):
-            self._n_stable += 1
-            return ids
-        self._n_stable = 0
-        ids = ids.take(self._columns.group_of, axis=1)  # in C order, to be mended in place
-        self._table.mend(vectors.reshape(-1, N_VALUES), ids.reshape(-1))
-        # Segments keep the columns that they were written with.
-        self._columns = self._columns.split(ids)
-        return ids[:, self._columns.first]
+    def _firsts(self, content: bytes) -> NDArray[np.float32]:
+        """Return the vectors (r, m, 18) of the first column of each group."""
+        vectors = np.frombuffer(content, np.float32).reshape(-1, self.n_configurable, N_VALUES)
+        return vectors.take(self._columns.first, axis=1, mode="clip")
 
-    def _guess(self, vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return ids (r, m) for the first column of each group of configs (r, k, 18)."""
-        firsts = vectors.take(self._columns.first, axis=1)
-        return self._table.guess(firsts.reshape(-1, N_VALUES)).reshape(len(vectors), -1)
+    def _guess(self, firsts: Sequence[NDArray[np.float32]]) -> NDArray[np.int64]:
+        """Return ids (r, m) for the first column of each group."""
+        vectors = np.concatenate(firsts)
+        return self._table.guess(vectors.reshape(-1, N_VALUES)).reshape(vectors.shape[:2])
 
     def _write(self, ids: NDArray[np.int64]) -> None:
         """Write ids (r, m)."""
@@ -175,8 +184,7 @@ class Spool:
             used = np.flatnonzero(alphabets.sizes > index)
             letters[used, old_ids[alphabets.vectors[used, index]]] = index
         starts = np.arange(len(letters)) * len(codes)
-        n_configs = sum(segment.n_rows for segment in self._segments)
-        is_small = n_configs * len(letters) * letters.itemsize <= IN_MEMORY_BYTES
+        is_small = self.n_configs * len(letters) * letters.itemsize <= IN_MEMORY_BYTES
         made = []
         for ids in self._rows(chunk_bytes):
             indices = letters.reshape(-1).take(ids + starts, mode="clip")

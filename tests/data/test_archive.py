@@ -3,7 +3,6 @@
 import io
 import struct
 import zipfile
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,14 +40,11 @@ def read(path: Path, key: str = "a") -> np.ndarray:
 def row_chunks(
     archive: Archive, key: str, *, shape: tuple[int | None, ...], **options: Any
 ) -> list[np.ndarray]:
-    chunks = []
-
-    def consume(content: bytes, checksum: int) -> None:
-        assert checksum == zlib.crc32(content)
-        chunks.append(np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:]))
-
-    archive.hand_rows(key, consume, shape=shape, **options)
-    return chunks
+    with archive.rows(key, shape=shape, **options) as rows:
+        chunks = iter(rows.read, b"")
+        return [
+            np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:]) for content in chunks
+        ]
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -140,16 +136,12 @@ def test_wrong_checksum_is_seen_only_when_the_member_is_read_to_its_end(tmp_path
     place = content.index(COUNTING.tobytes()) + 17
     path = write(tmp_path, flipped(content, place, 4))
     seen = []
-
-    def consume(content: bytes, checksum: int) -> None:
-        assert checksum == zlib.crc32(content)
-        seen.append(content)
-
     with (
         Archive(path) as archive,
         pytest.raises(PipelineError, match="key 'a': damaged: its checksum is wrong"),
+        archive.rows("a", dtype=np.int64, shape=(None, 3), chunk_bytes=24) as rows,
     ):
-        archive.hand_rows("a", consume, dtype=np.int64, shape=(None, 3), chunk_bytes=24)
+        seen.extend(iter(rows.read, b""))
     assert len(b"".join(seen)) == COUNTING.nbytes
 
 

@@ -1,7 +1,6 @@
 """Packing as slowly and plainly as can be, and configs of every kind to pack."""
 
 import math
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ def spooled(values: NDArray[Any], *, rows_per_chunk: int) -> PackedConfigs:
     """Pack configs (c, k, 18) as they are packed from a file."""
     with Spool(values.shape[1]) as spool:
         for content in as_chunks(values, rows_per_chunk):
-            spool.add(content, zlib.crc32(content))
+            spool.add(content)
         return packed(spool)
 
 

@@ -1,6 +1,5 @@
 """A stream of configs is packed to the same bits however it is cut, or refused with the place."""
 
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -134,7 +133,7 @@ def test_many_configs_go_through_a_file_that_does_not_stay(
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 100)
     with Spool(12, str(tmp_path)) as spool:
         for content in as_chunks(values, 8):
-            spool.add(content, zlib.crc32(content))
+            spool.add(content)
         check_same(packed(spool), pack_values(values))
         check_same(packed(spool), pack_values(values))  # it may be read twice
     assert not list(tmp_path.iterdir())
@@ -147,7 +146,7 @@ def test_indices_and_hashes_are_the_same_in_chunks_of_every_size(chunk_bytes: in
     want = pack_values(values)
     with Spool(12) as spool:
         for content in as_chunks(values, 100):
-            spool.add(content, zlib.crc32(content))
+            spool.add(content)
         alphabets = spool.alphabets()
         indices = np.concatenate(list(spool.indices(alphabets, chunk_bytes=chunk_bytes)))
         hashes = spool.hashes(alphabets, chunk_bytes=chunk_bytes)
@@ -169,9 +168,9 @@ def test_a_bad_value_is_refused_with_its_place_in_its_chunk(
     chunks = as_chunks(floats, rows_per_chunk)
     with Spool(6) as spool:
         for content in chunks[:n_before]:
-            spool.add(content, zlib.crc32(content))
+            spool.add(content)
         with pytest.raises(UnknownValueError) as error:
-            spool.add(chunks[n_before], zlib.crc32(chunks[n_before]))
+            spool.add(chunks[n_before])
     assert (error.value.vector, error.value.place) == (row * 6 + node, place)
     np.testing.assert_equal(error.value.value, float(value))
 
@@ -185,6 +184,6 @@ def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied
     values[4, 2, 2:4] = (6, 0)
     with Spool(4) as spool, pytest.raises(UnknownValueError) as error:
         for content in as_chunks(values, rows_per_chunk):
-            spool.add(content, zlib.crc32(content))
+            spool.add(content)
     row = 4 % rows_per_chunk
     assert (error.value.vector, error.value.place, error.value.value) == (row * 4 + 2, 2, 6.0)

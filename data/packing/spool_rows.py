@@ -1,0 +1,38 @@
+"""Pack a stream of configs: skim it while it brings nothing new, else compare it bit by bit.
+
+What a stretch of the stream would be, had it brought nothing new, has a known checksum. Where the
+stretch has another one, it is read once more and compared.
+"""
+
+from data.packing.spool import Spool
+from data.rows import Rows
+
+LOOKED_AT = 16  # chunks in a row that must bring nothing new before the next are skimmed
+SHORTEST, LONGEST = 8, 64  # chunks of a stretch
+
+
+def spool_rows(rows: Rows, spool: Spool) -> None:
+    """Add all rows to a spool.
+
+    A stretch that has to be read again makes more chunks be compared before the next is skimmed, so
+    that a stream that always brings something is not inflated twice.
+
+    Raises:
+        UnknownValueError: a value is not a whole number -1..5; its position is counted from the
+            last config that the spool holds.
+        DamagedError: the stream is damaged.
+    """
+    looked_at, wanted, length = 0, LOOKED_AT, SHORTEST
+    while rows.left:
+        if looked_at < wanted:
+            looked_at = looked_at + 1 if spool.add(rows.read()) else 0
+            continue
+        start = rows.place()
+        for _ in range(length):
+            if rows.left:
+                spool.skim(rows.read())
+        if spool.settle(rows.end_part()):
+            wanted, length = max(LOOKED_AT, wanted // 2), min(2 * length, LONGEST)
+        else:
+            rows.go_back(start)
+            looked_at, wanted, length = 0, 2 * wanted, SHORTEST
