@@ -8,8 +8,9 @@ from benchmarks.stages import shortest_s, write_graph
 from data.read import read_layout
 from data.synthetic import GraphSize
 from features.node_features import fit_node_scaler
-from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
+from models.cross_config_sage import CrossConfigSage
 from models.engine import prepare_torch
+from models.layout_inference import chunk_for, score_all
 from models.layout_inputs import layout_inputs
 from models.recipe import load_recipe
 

@@ -15,8 +15,9 @@ from data.tree import GraphFile, collection_named
 from features.layout_statistics import layout_statistics, layout_tables
 from features.node_features import fit_node_scaler
 from features.pruning import prune
-from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
+from models.cross_config_sage import CrossConfigSage
 from models.engine import prepare_torch
+from models.layout_inference import chunk_for, score_all
 from models.layout_inputs import layout_inputs
 from models.losses import pairwise_hinge
 from models.metrics import kendall_tau

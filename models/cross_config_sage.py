@@ -124,6 +124,10 @@ class CrossConfigSage(nn.Module):
             if i > 0:
                 aggregated = block.aggregate(x, inputs.neighbours)
             x = block(x, aggregated, normalisers[i] if normalisers else None)
+        return self.read_out(inputs, x, distinct)
+
+    def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions) -> Tensor:
+        """Map what the last block gives, (m, c, h), to (c,) scores of the configs `distinct`."""
         x = self.norm(x)
         pooled = [x.mean(dim=0), x.amax(dim=0), x[inputs.config_ids].mean(dim=0)]
         if self.config.pool_by_bytes:
@@ -132,62 +136,3 @@ class CrossConfigSage(nn.Module):
             scaled = inputs.statistics[distinct] / self.statistics_scale
             pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
-
-    def attention_logits(
-        self, inputs: LayoutInputs, distinct: Positions, normalisers: Sequence[Tensor]
-    ) -> Tensor:
-        """Return x / T, (m, c, h), of the first block that has no normaliser yet."""
-        x, aggregated = self.embed(inputs, distinct)
-        for i, normaliser in enumerate(normalisers):
-            x = self.blocks[i](x, aggregated, normaliser)
-            aggregated = self.blocks[i + 1].aggregate(x, inputs.neighbours)
-        block = self.blocks[len(normalisers)]
-        assert block.configs is not None
-        return block.configs.logits(block.messages(aggregated))
-
-
-def chunk_for(inputs: LayoutInputs, config: CrossConfigSageConfig) -> int:
-    """Return how many configs to score at once, so that an (m, c, h) tensor stays small.
-
-    Tensors of some 12 MiB stay in the processor's cache and below the size from which the C
-    library asks the system for fresh, zeroed pages each time: 3 to 4 times faster than 64 configs
-    at once on a graph of 2,850 kept nodes (benchmarks/inference_chunks.py).
-    """
-    bytes_per_config = len(inputs.opcode) * config.hidden * 4
-    return max(4, (config.inference_tensor_mib << 20) // bytes_per_config)
-
-
-@torch.inference_mode()
-def score_all(
-    model: CrossConfigSage, inputs: LayoutInputs, *, chunk_configs: int
-) -> NDArray[np.float32]:
-    """Score every config of a graph in bounded memory, exactly.
-
-    Block by block, one pass over the configs gathers the attention's normaliser over all of them;
-    a last pass scores. With b blocks that is b + 1 passes, the first of them short; memory grows
-    with `chunk_configs`, not with c. Equal configs get equal scores, since only distinct ones are
-    scored.
-
-    Args:
-        model: trained, in evaluation mode.
-        inputs: the graph.
-        chunk_configs: how many configs are in memory at once.
-
-    Returns:
-        (c,) float32 scores, lower = faster.
-    """
-    n_distinct = len(inputs.first)
-    chunks = np.array_split(np.arange(n_distinct), max(1, -(-n_distinct // chunk_configs)))
-    attends = all(block.configs is not None for block in model.blocks)
-    normalisers: list[Tensor] = []
-    # With all configs in one chunk, each block sees them all: one pass is enough.
-    while attends and len(chunks) > 1 and len(normalisers) < len(model.blocks):
-        total: Tensor | None = None
-        for chunk in chunks:
-            logits = model.attention_logits(inputs, chunk, normalisers)
-            part = torch.logsumexp(logits, dim=1, keepdim=True)
-            total = part if total is None else torch.logaddexp(total, part)
-        assert total is not None
-        normalisers.append(total - np.log(n_distinct))
-    scores = [model(inputs, chunk, normalisers) for chunk in chunks]
-    return torch.cat(scores).numpy()[inputs.group]

@@ -33,8 +33,15 @@ class GlobalAttentionBlock(SageBlock):
 
     def forward(self, x: Tensor, aggregated: Tensor, normaliser: Tensor | None = None) -> Tensor:
         """Return the block's result, (n, c, h); arguments as in SageBlock."""
-        local = super().forward(x, aggregated, normaliser)
-        return local + self.attention(self.attention_norm(x))
+        return super().forward(x, aggregated, normaliser) + self._from_all_nodes(x)
+
+    def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
+        """Return the block's result, (n, c, h); arguments as in SageBlock."""
+        return super().finish(x, messages, normaliser) + self._from_all_nodes(x)
+
+    def _from_all_nodes(self, x: Tensor) -> Tensor:
+        result: Tensor = self.attention(self.attention_norm(x))
+        return result
 
 
 class GlobalAttentionSage(CrossConfigSage):

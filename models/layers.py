@@ -206,12 +206,22 @@ class CrossConfigAttention(nn.Module):
             x: (n, c, h).
             normaliser: (n, 1, h) log mean exp(x / T) over all configs; from x itself if None.
         """
-        logits = self.logits(x)
         if normaliser is None:
-            weights = torch.softmax(logits, dim=1) * x.shape[1]
+            weights = torch.softmax(self.logits(x), dim=1) * x.shape[1]
         else:
-            weights = torch.exp(logits - normaliser)
+            weights = self.weights(x, normaliser)
         return torch.cat([x, x * weights], dim=-1)
+
+    def weights(self, x: Tensor, normaliser: Tensor) -> Tensor:
+        """Return the softmax over all configs, times their number, at those at hand; (n, c, h)."""
+        return self.logits(x).sub_(normaliser).exp_()
+
+    def log_sum_exp(self, x: Tensor) -> Tensor:
+        """Return (n, 1, h): log of the sum over the configs at hand of exp(x / T)."""
+        logits = self.logits(x)
+        highest = logits.amax(dim=1, keepdim=True)
+        total = logits.sub_(highest).exp_().sum(dim=1, keepdim=True)
+        return total.log_().add_(highest)
 
 
 def log_mean_exp(x: Tensor, *, dim: int) -> Tensor:
@@ -267,6 +277,36 @@ class SageBlock(nn.Module):
     def messages(self, y: Tensor) -> Tensor:
         """Map what `aggregate` gives, (n, c, h), to (n, c, h): up to where configs meet."""
         return self.channels(nn.functional.gelu(y))
+
+    def messages_(self, y: Tensor) -> Tensor:
+        """Do as `messages`, in place, for slices of nodes in turn; for inference."""
+        for part in _slices(y):
+            inner = nn.functional.gelu(y[part])
+            torch.mul(inner, self.channels.gate(inner), out=y[part])
+        return y
+
+    def log_sum_exp(self, messages: Tensor) -> Tensor:
+        """Return (n, 1, h): log of the sum over the configs of exp(x / T); for inference."""
+        assert self.configs is not None
+        parts = [self.configs.log_sum_exp(messages[part]) for part in _slices(messages)]
+        return torch.cat(parts)
+
+    def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
+        """Return the block's result, (n, c, h), from its messages; for inference.
+
+        Args:
+            x: (n, c, h).
+            messages: (n, c, h) of x, by `aggregate` and `messages`.
+            normaliser: (n, 1, h) as in CrossConfigAttention.
+        """
+        assert self.configs is not None
+        out = x + self.project.bias
+        of_own, of_weighted = self.project.weight.T.chunk(2)
+        for part in _slices(messages):
+            own, rows = messages[part], out[part].flatten(0, 1)
+            weighted = self.configs.weights(own, normaliser[part]).mul_(own)
+            rows.addmm_(own.flatten(0, 1), of_own).addmm_(weighted.flatten(0, 1), of_weighted)
+        return out
 
     def attend(self, y: Tensor, normaliser: Tensor | None = None) -> Tensor:
         """Map what `aggregate` gives to (n, c, h), or with attention (n, c, 2h); node by node."""

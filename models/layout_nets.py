@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.baseline_gcn import BaselineGcn, score_in_chunks
-from models.cross_config_sage import CrossConfigSage, chunk_for, score_all
+from models.cross_config_sage import CrossConfigSage
 from models.global_attention_sage import GlobalAttentionSage
+from models.layout_inference import chunk_for, score_all
 from models.layout_inputs import LayoutInputs
 from models.model_configs import LayoutGnnConfig
 from models.recipe import Recipe

@@ -6,9 +6,10 @@ import torch
 
 from data.graph import LayoutGraph
 from features.node_features import fit_node_scaler
-from models.cross_config_sage import CrossConfigSage, score_all
+from models.cross_config_sage import CrossConfigSage
 from models.global_attention_sage import GlobalAttentionSage
 from models.layers import SageBlock
+from models.layout_inference import score_all
 from models.layout_inputs import LayoutInputs, layout_inputs
 from models.linear_attention import LinearAttention
 from models.model_configs import GlobalAttentionSageConfig

@@ -1,5 +1,7 @@
 """The layers against slow, obvious formulations of the same equations."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from data.graph import LayoutGraph
 from features.node_features import fit_node_scaler
 from models import layers
-from models.cross_config_sage import CrossConfigSage, score_all
+from models.cross_config_sage import CrossConfigSage
 from models.late_fusion_sage import ragged_softmax
 from models.layers import (
     ChannelAttention,
@@ -16,6 +18,7 @@ from models.layers import (
     SageBlock,
     log_mean_exp,
 )
+from models.layout_inference import score_all
 from models.layout_inputs import LayoutInputs, layout_inputs
 from models.model_configs import CrossConfigSageConfig
 
@@ -146,15 +149,35 @@ def test_config_table_equals_embedding_then_linear(
 
 @pytest.mark.parametrize("pool_by_bytes", [False, True])
 @pytest.mark.parametrize("chunk_configs", [1, 7, 32, 200])
-def test_scores_do_not_depend_on_the_chunk(
-    inputs: LayoutInputs, chunk_configs: int, pool_by_bytes: bool
+@pytest.mark.parametrize("kept_share", [0, 0.3, 0.7, 1])
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_scores_do_not_depend_on_the_chunk_nor_on_what_is_kept(
+    inputs: LayoutInputs, chunk_configs: int, pool_by_bytes: bool, kept_share: float, blocks: int
 ) -> None:
     torch.manual_seed(0)
-    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, pool_by_bytes=pool_by_bytes)).eval()
+    config = CrossConfigSageConfig(hidden=16, pool_by_bytes=pool_by_bytes, blocks=blocks)
+    model = CrossConfigSage(config).eval()
+    with torch.no_grad():
+        for block in model.blocks:
+            assert block.configs is not None
+            block.configs.log_temperature.fill_(-0.7)
     whole = score_all(model, inputs, chunk_configs=10_000)
-    assert len(whole) > 32
-    chunked = score_all(model, inputs, chunk_configs=chunk_configs)
+    n_distinct = len(inputs.first)
+    assert n_distinct > 32
+    all_bytes = 2 * 4 * len(inputs.opcode) * n_distinct * config.hidden
+    kept_bytes = int(kept_share * all_bytes)
+    chunked = score_all(model, inputs, chunk_configs=chunk_configs, kept_bytes=kept_bytes)
     np.testing.assert_allclose(chunked, whole, atol=1e-5)
+
+
+def test_attention_of_large_numbers_does_not_overflow() -> None:
+    attention = CrossConfigAttention()
+    x = torch.randn(3, 5, 2) * 1000
+    want = torch.logsumexp(x, dim=1, keepdim=True)
+    torch.testing.assert_close(attention.log_sum_exp(x), want)
+    normaliser = want - math.log(5)
+    weighted = attention(x, normaliser)
+    torch.testing.assert_close(weighted, attention(x), atol=1e-2, rtol=1e-4)
 
 
 def test_attention_makes_scores_depend_on_the_other_configs(

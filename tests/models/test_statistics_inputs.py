@@ -14,8 +14,9 @@ from features.config_statistics import (
     graph_statistics,
 )
 from features.node_features import fit_node_scaler
-from models.cross_config_sage import CrossConfigSage, score_all
+from models.cross_config_sage import CrossConfigSage
 from models.jobs import TrainJob
+from models.layout_inference import score_all
 from models.layout_inputs import LayoutInputs, layout_inputs
 from models.model_configs import CrossConfigSageConfig
 from models.recipe import load_recipe
