@@ -8,8 +8,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import numpy as np
 import torch
@@ -35,12 +37,25 @@ NAMES = ("ours", "plain")
 MIN_FORWARD, MIN_STEP, MAX_MEMORY = 1.8, 1.6, 0.7
 MAX_SCORE_DIFFERENCE, MAX_GRADIENT_DIFFERENCE = 1e-4, 1e-3
 Seconds = dict[str, list[float]]
-# n nodes, c configs, width, whether the backward pass is left out
-Further = tuple[int, int, int, bool]
-FURTHER: tuple[Further, ...] = (
-    (2_000, 128, 64, False),
-    (500, 1_000, 64, True),
-    (2_000, 64, 256, False),
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One line of the table: `precision` is that of matrix products, for both models."""
+
+    n_nodes: int
+    n_configs: int
+    hidden: int = 64
+    threads: int = 1
+    forward_only: bool = False
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+
+FURTHER = (
+    Setting(2_000, 128),
+    Setting(500, 1_000, forward_only=True),
+    Setting(2_000, 64, hidden=256),
+    Setting(500, 64, precision="bfloat16"),
 )
 
 
@@ -53,43 +68,50 @@ class Case:
             (c, k, 18) values.
         runtime_ns: (c,) float64.
         n_nodes: n after pruning.
+        precision: of matrix products, "float32" or "bfloat16".
     """
 
     models: dict[str, tuple[nn.Module, object, object]]
     runtime_ns: Tensor
     n_nodes: int
+    precision: str = "float32"
 
     @torch.inference_mode()
     def forward(self, name: str) -> Tensor:
         """Return the scores, (c,)."""
-        model, inputs, configs = self.models[name]
-        scores: Tensor = model(inputs, configs)
-        return scores
+        return self._scores(name)
 
     def step(self, name: str) -> None:
         """Take the gradients of the pairwise hinge loss."""
+        self.models[name][0].zero_grad()
+        pairwise_hinge(self._scores(name), self.runtime_ns).backward()
+
+    def _scores(self, name: str) -> Tensor:
         model, inputs, configs = self.models[name]
-        model.zero_grad()
-        pairwise_hinge(model(inputs, configs), self.runtime_ns).backward()
+        is_half = self.precision == "bfloat16"
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            scores: Tensor = model(inputs, configs)
+        return scores.float()
 
 
-def make_case(n_nodes: int, n_configs: int, *, hidden: int, threads: int = 1) -> Case:
+def make_case(setting: Setting) -> Case:
     """Make a graph of about `n_nodes` kept nodes, and both models."""
-    prepare_torch(seed=0, threads=threads)
-    k = max(4, round(n_nodes / KEPT_PER_CONFIGURABLE))
+    prepare_torch(seed=0, threads=setting.threads)
+    k = max(4, round(setting.n_nodes / KEPT_PER_CONFIGURABLE))
     with tempfile.TemporaryDirectory() as name:
-        size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * n_configs)
+        size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * setting.n_configs)
         graph = read_layout(write_graph(Path(name), size))
         scaler = fit_node_scaler([graph.node_feat], scaling="log1p-standardise")
         inputs = layout_inputs(graph, rule=RULE, scaler=scaler)
-        sample = np.arange(n_configs)
+        sample = np.arange(setting.n_configs)
         symbols = inputs.symbols(sample)
-        config = CrossConfigSageConfig(hidden=hidden)
+        config = CrossConfigSageConfig(hidden=setting.hidden)
         ours = CrossConfigSage(config)
         plain = plain_copy(ours, config), plain_inputs(inputs, graph, rule=RULE), symbols
         with_inputs = ours, inputs, sample
     runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
-    return Case({"ours": with_inputs, "plain": plain}, runtime_ns, len(inputs.opcode))
+    models = {"ours": with_inputs, "plain": plain}
+    return Case(models, runtime_ns, len(inputs.opcode), setting.precision)
 
 
 @dataclass(frozen=True)
@@ -99,10 +121,8 @@ class Row:
     `gradient_differences` is relative: of all gradients as one vector, and the worst parameter's.
     """
 
+    setting: Setting
     n_nodes: int
-    n_configs: int
-    hidden: int
-    threads: int
     forward: Seconds
     step: Seconds
     peak_mib: dict[str, float]
@@ -110,27 +130,23 @@ class Row:
     gradient_differences: tuple[float, float] | None
 
 
-def measure(
-    n_nodes: int, n_configs: int, *, hidden: int, threads: int, rounds: int, forward_only: bool
-) -> Row:
+def measure(setting: Setting, *, rounds: int) -> Row:
     """Measure one case; without backward passes and memory if `forward_only`."""
-    case = make_case(n_nodes, n_configs, hidden=hidden, threads=threads)
+    case = make_case(setting)
     difference = (case.forward("ours") - case.forward("plain")).abs().max()
     peaks = dict[str, float]()
-    if not forward_only:
+    if not setting.forward_only:
         for name in NAMES:
             case.step(name)
-            peaks[name] = step_mib(name, n_nodes, n_configs, hidden=hidden, threads=threads)
+            peaks[name] = step_mib(name, setting)
     return Row(
+        setting=setting,
         n_nodes=case.n_nodes,
-        n_configs=n_configs,
-        hidden=hidden,
-        threads=threads,
         forward=in_turn(case.forward, rounds),
-        step=in_turn(case.step, 0 if forward_only else rounds),
+        step=in_turn(case.step, 0 if setting.forward_only else rounds),
         peak_mib=peaks,
         score_difference=float(difference),
-        gradient_differences=None if forward_only else gradient_differences(case),
+        gradient_differences=None if setting.forward_only else gradient_differences(case),
     )
 
 
@@ -145,10 +161,9 @@ def in_turn(work: Callable[[str], object], rounds: int) -> Seconds:
     return seconds
 
 
-def step_mib(name: str, n_nodes: int, n_configs: int, *, hidden: int, threads: int) -> float:
+def step_mib(name: str, setting: Setting) -> float:
     """Return what a forward and backward pass adds to the peak memory of a fresh process."""
-    call = f"make_case({n_nodes}, {n_configs}, hidden={hidden}, threads={threads})"
-    setup = f"from benchmarks.layout_model import make_case\ncase = {call}"
+    setup = f"from benchmarks.layout_model import Setting, make_case\ncase = make_case({setting!r})"
     return peak_mib(setup, f"case.step({name!r})")
 
 
@@ -182,17 +197,20 @@ def ratio_cells(seconds: Seconds) -> list[str]:
 def table(rows: Sequence[Row]) -> list[str]:
     """Return a Markdown table: one line per case."""
     lines = [
-        "| n, c | width | threads | forward s: ours | plain | times faster: best | median "
+        "| n, c | width | precision | threads "
+        "| forward s: ours | plain | times faster: best | median "
         "| forward+backward s: ours | plain | times faster: best | median "
         "| peak MiB: ours | plain | ratio | scores differ by | gradients by | worst parameter's |",
-        "|---|" + "---:|" * 16,
+        "|---|" + "---:|" * 17,
     ]
     for row in rows:
         memory = ["", "", ""]
         if row.peak_mib:
             ours, plain = row.peak_mib["ours"], row.peak_mib["plain"]
             memory = [f"{ours:,.0f}", f"{plain:,.0f}", f"{ours / max(plain, 1e-9):.2f}"]
-        cells = [f"{row.n_nodes:,}, {row.n_configs:,}", f"{row.hidden}", f"{row.threads}"]
+        setting = row.setting
+        cells = [f"{row.n_nodes:,}, {setting.n_configs:,}", f"{setting.hidden}"]
+        cells += [setting.precision, f"{setting.threads}"]
         cells += [*ratio_cells(row.forward), *ratio_cells(row.step), *memory]
         gradients = [f"{value:.0e}" for value in row.gradient_differences or ()] or ["", ""]
         cells += [f"{row.score_difference:.0e}", *gradients]
@@ -208,19 +226,13 @@ def report(
     threads: Sequence[int] = (1, 2),
     rounds: int = 3,
     forward_only: bool = False,
-    further: Sequence[Further] = (),
+    further: Sequence[Setting] = (),
 ) -> list[str]:
     """Measure; return the section of RESULTS.md."""
-    rows = [
-        measure(n, c, hidden=hidden, threads=t, rounds=rounds, forward_only=forward_only)
-        for t in threads
-        for n in nodes
-        for c in configs
+    settings = [
+        Setting(n, c, hidden, t, forward_only) for t, n, c in product(threads, nodes, configs)
     ]
-    rows += [
-        measure(n, c, hidden=width, threads=1, rounds=rounds, forward_only=only)
-        for n, c, width, only in further
-    ]
+    rows = [measure(setting, rounds=rounds) for setting in (*settings, *further)]
     gpu = "a GPU is at hand, but these are the processor's figures"
     if not torch.cuda.is_available():
         gpu = "there was no GPU to measure on"
@@ -228,13 +240,15 @@ def report(
         "## The layout GNN beside a plain version of the same equations",
         "",
         "Plain: PyG's SAGEConv on (c, n, f), see benchmarks/plain_layout_model.py; the same",
-        "weights, float32, 2 blocks, pruned synthetic graphs of n nodes,",
-        f"c configs at once. {rounds} rounds in turn in one process after one that does not count;",
+        "weights, 2 blocks, pruned synthetic graphs of n nodes, c configs at once.",
+        f"{rounds} rounds in turn in one process after one that does not count;",
         "peak memory of a forward and backward pass in a process of its own. Goals at n = 2,000",
         f"and 5,000: forward {MIN_FORWARD} and forward+backward {MIN_STEP} times faster, memory at",
         f"most {MAX_MEMORY}, scores within {MAX_SCORE_DIFFERENCE:.0e}, gradients within",
         f"{MAX_GRADIENT_DIFFERENCE:.0e} of their norm (the worst parameter is one whose own",
         f"gradient nearly cancels, since the loss ignores shifts of all scores); {gpu}.",
+        "With bfloat16 products, the models agree to that precision only, and a processor without",
+        "instructions for it takes many times as long.",
         "",
         *table(rows),
     ]
