@@ -46,7 +46,8 @@ def _torch_csr(matrix: sparse.csr_matrix) -> Tensor:
 
 
 def _multiply(matrix: Tensor, x: Tensor) -> Tensor:
-    return (matrix @ x.flatten(1)).view(-1, *x.shape[1:])
+    with torch.autocast(x.device.type, enabled=False):  # processors know no sparse half precision
+        return (matrix @ x.float().flatten(1)).view(-1, *x.shape[1:])
 
 
 class Neighbours:
@@ -271,7 +272,7 @@ class SageBlock(nn.Module):
 
     def _aggregated(self, h: Tensor, product: SparseProduct, added: Tensor) -> Tensor:
         weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
-        result: Tensor = _ProjectThenAggregate.apply(h, weights, added, product)
+        result: Tensor = _ProjectThenAggregate.apply(h.float(), weights, added, product)
         return result
 
     def messages(self, y: Tensor) -> Tensor:

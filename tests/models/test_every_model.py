@@ -103,3 +103,21 @@ def test_the_same_seed_gives_the_same_scores(name: str, tiny_tree: Path, tmp_pat
         MODELS[name].train(TrainJob(name, recipe, files, 7, tmp_path / run))
         scores.append(MODELS[name].load(tmp_path / run, recipe).score(graph))
     np.testing.assert_array_equal(scores[0], scores[1])
+
+
+NETWORKS = [name for name, entry in MODELS.items() if entry.training_of(load_recipe("smoke"))]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_path: Path) -> None:
+    kind = MODELS[name].kind
+    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
+    scores = {}
+    for precision in ("float32", "bfloat16"):
+        sets = [f"{name}.training.steps=3", f"{name}.training.precision={precision}"]
+        recipe = load_recipe("smoke", sets)
+        MODELS[name].train(TrainJob(name, recipe, files[:1], 0, tmp_path / precision))
+        ranker = MODELS[name].load(tmp_path / precision, recipe)
+        scores[precision] = ranker.score(read_graph(files[0]))
+    assert not np.array_equal(scores["float32"], scores["bfloat16"])
+    assert np.corrcoef(scores["float32"], scores["bfloat16"])[0, 1] > 0.9
