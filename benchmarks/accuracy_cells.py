@@ -28,6 +28,7 @@ from models.engine import CHECKPOINT
 from models.folds import family_of
 from models.jobs import Ranker, TrainJob
 from models.layout_nets import LAYOUT_NETS
+from models.older_recipe import with_new_keys
 from models.recipe import Recipe, load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, first_difference, mark_done
@@ -168,7 +169,8 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
     path = cell.path(out)
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
-        difference = first_difference({key: old.get(key) for key in head}, head)
+        begun = with_new_keys({key: old.get(key) for key in head}, head)
+        difference = first_difference(begun, head)
         if difference:
             raise UsageError(f"{path}: was made with {difference}; choose another --out")
         return False

@@ -1,6 +1,9 @@
 """The configuration of each model, typed and frozen; light to import.
 
 A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained.
+
+A key that is added here must have what was done without it as its default: run folders that were
+begun before count as having it so, see models/older_recipe.py.
 """
 
 from typing import Annotated, ClassVar, Literal

@@ -96,7 +96,10 @@ class BlendConfig(FrozenConfig):
 
 
 class Recipe(FrozenConfig):
-    """Everything that decides what a run does, but for the data and the folder it writes to."""
+    """Everything that decides what a run does, but for the data and the folder it writes to.
+
+    The default of a key that is added must be what was done without it, see models/older_recipe.py.
+    """
 
     name: str = "unnamed"
     seeds: Annotated[

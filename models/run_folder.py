@@ -11,6 +11,7 @@ import tomli_w
 
 from data.atomic import write_text
 from data.errors import PipelineError, UsageError
+from models.older_recipe import with_new_keys
 
 CONFIG = "config.toml"
 DONE = "DONE"
@@ -45,6 +46,8 @@ def alone_in(folder: Path) -> Iterator[None]:
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     """Make a run folder, or go on with one of the very same configuration.
 
+    A recipe key that the folder's configuration is too old to have counts as its default.
+
     Args:
         folder: the run's folder.
         config: what decides the run's outcome; written to config.toml.
@@ -59,7 +62,7 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     if path.exists():
         if not resume:
             raise UsageError(f"{folder}: holds a run already; pass --resume to go on with it")
-        difference = first_difference(read_config(folder), config)
+        difference = first_difference(with_new_keys(read_config(folder), config), config)
         if difference:
             raise UsageError(f"{folder}: was begun with {difference}; choose another --out")
         return

@@ -24,7 +24,7 @@ from data.tree import GraphFile, collection_named
 from models.folds import grouped_folds
 from models.jobs import Progress
 from models.recipe import Recipe
-from models.run_folder import DONE, begin, mark_done
+from models.run_folder import DONE, begin, mark_done, read_config
 from models.search_space import Parameters, SearchSpace, suggest, value_at, with_values
 from models.study_storage import REASON, count_trials, is_at_rest, open_study, quiet_optuna
 from models.train_set import split_usable
@@ -67,8 +67,11 @@ class _Question:
         }
 
     def study_name(self) -> str:
-        """Return a name that no other question has; the recipe's own name is no part of it."""
-        config = self.config()
+        """Return a name that no other question has; the recipe's own name is no part of it.
+
+        It is made of what `out` was begun with, which may be of a time before a key was added.
+        """
+        config = read_config(self.out)
         del config["recipe"]["name"]
         digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=6)
         study = self.space.study

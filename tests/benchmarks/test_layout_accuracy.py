@@ -139,6 +139,10 @@ def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
     monkeypatch.setattr(accuracy_cells, "train_model", None)
     assert not run_cell(cell, sources, tmp_path)
     assert cell.path(tmp_path).read_bytes() == content
+    older = json.loads(content)
+    del older["recipe"]["cross_config_sage"]["training"]["early_stop"]  # a key that came later
+    cell.path(tmp_path).write_text(json.dumps(older))
+    assert not run_cell(cell, sources, tmp_path)
     with pytest.raises(UsageError, match="hidden = 8, now 4; choose another --out"):
         run_cell(
             Cell("unet3d-100", "ours", 2, (*SMALL, "cross_config_sage.hidden=4")), sources, tmp_path

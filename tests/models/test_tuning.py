@@ -16,7 +16,7 @@ from models.cross_validate import cross_validate
 from models.folds import grouped_folds
 from models.metrics import kendall_tau, tile_score
 from models.recipe import Recipe, load_recipe
-from models.run_folder import is_done
+from models.run_folder import begin, is_done, read_config
 from models.search_space import value_at, with_values
 from models.train import load_model
 from models.tune_result import TuneResult
@@ -198,6 +198,19 @@ def test_another_question_is_another_study(
     assert len(other.trials) == 1 and other.trials[0].is_baseline
     with pytest.raises(UsageError, match="storage knows no such trial"):
         search(tiny_tree, tmp_path, trials=4, storage=tmp_path / "empty.log")
+
+
+def test_a_study_of_before_a_key_was_added_goes_on(
+    tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
+) -> None:
+    older = read_config(searched[0] / "out")
+    del older["recipe"]["cross_config_sage"]["training"]["early_stop"]
+    begin(tmp_path / "out", older, resume=False)
+    first = search(tiny_tree, tmp_path, trials=1)
+    assert first.study != searched[1].study
+    resumed = search(tiny_tree, tmp_path, trials=2)
+    assert resumed.study == first.study
+    assert outcome(resumed) == outcome(searched[1])[:2]
 
 
 def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:
