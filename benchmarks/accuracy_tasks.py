@@ -16,10 +16,9 @@ from data.distinct import distinct_configs
 from data.graph import LayoutGraph
 from data.read import read_layout
 from data.synthetic.archive import write_npz
-from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
+from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
 from models.folds import family_of, grouped_folds
 
-LAYOUT = tuple(collection for collection in COLLECTIONS if collection.kind == "layout")
 XLA_DEFAULT = collection_named("layout:xla:default")
 HELD_OUT = 0.2  # of the distinct configs
 FEW_CONFIGS = 100
@@ -142,7 +141,7 @@ def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Part]:
 def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
     files = _labelled(sources)
     parts = []
-    for collection in LAYOUT:
+    for collection in LAYOUT_COLLECTIONS:
         mine = [file for file in files if file.collection == collection]
         train = tuple(file for file in mine if file.split == "train")
         judged = tuple(file for file in mine if file.split == "valid")
@@ -194,7 +193,7 @@ def family_folds(
 def _pools(files: Sequence[GraphFile]) -> Iterator[tuple[str, list[GraphFile]]]:
     """Yield the graphs that share a model: a collection's, or of a whole source where few."""
     for source in ("xla", "nlp"):
-        searches = [c for c in LAYOUT if c.name.split(":")[1] == source]
+        searches = [c for c in LAYOUT_COLLECTIONS if c.name.split(":")[1] == source]
         mine = {c.slug: [file for file in files if file.collection == c] for c in searches}
         if min(map(len, mine.values())) < POOLED_BELOW:
             mine = {f"layout-{source}": [file for part in mine.values() for file in part]}
@@ -220,7 +219,7 @@ def sample_manifest(folder: Path) -> dict[str, dict[str, object]]:
 
 
 def _labelled(sources: Sources, splits: Sequence[str] = ("train", "valid")) -> list[GraphFile]:
-    return find_graphs(sources.sample, collections=LAYOUT, splits=splits)
+    return find_graphs(sources.sample, collections=LAYOUT_COLLECTIONS, splits=splits)
 
 
 def _real_file(sources: Sources, split: str, name: str) -> GraphFile:

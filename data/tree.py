@@ -45,6 +45,7 @@ COLLECTIONS = tuple(
         "layout:nlp:random",
     )
 )
+LAYOUT_COLLECTIONS = tuple(collection for collection in COLLECTIONS if collection.kind == "layout")
 
 
 @dataclass(frozen=True)

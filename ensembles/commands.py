@@ -78,6 +78,10 @@ def train(
     data: DataDir = None,
     recipe: RecipeName = "cpu",
     model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
+    shared: Annotated[
+        Path | None,
+        typer.Option(help="Folder of models that collections share. Default: OUT/layout-shared"),
+    ] = None,
     overrides: Overrides = None,
     resume: Resume = False,
     max_minutes: MaxMinutes = None,
@@ -102,6 +106,7 @@ def train(
             chosen,
             out,
             model=model,
+            shared_folder=shared,
             resume=resume,
             deadline=deadline,
             progress=progress,

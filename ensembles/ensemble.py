@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -61,7 +62,7 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     """
     config = read_config(folder)
     if "model" in config:
-        own = collection_named(config["collection"])
+        own = _trained_on(folder, config, collection)
         if collection is not None and collection.kind != own.kind:
             raise PipelineError(f"{folder}: ranks {own.kind} configs, not {collection.name}")
         return Ensemble(own, {folder.name: load_model(folder)}, BlendConfig())
@@ -75,6 +76,16 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
         raise PipelineError(f"{folder}: no trained model can rank {collection.name}")
     rankers = {path.name: load_model(path) for path in trained[source.name]}
     return Ensemble(source, rankers, recipe.blend)
+
+
+def _trained_on(folder: Path, config: dict[str, Any], wanted: Collection | None) -> Collection:
+    """Return the collection that a model ranks; of one trained on several, the wanted one."""
+    if "collections" not in config:
+        return collection_named(config["collection"])
+    if wanted is None:
+        raise PipelineError(f"{folder}: was trained on several collections; pass --collection")
+    same_kind = wanted.kind == collection_named(config["collections"][0]).kind
+    return wanted if same_kind else collection_named(config["collections"][0])
 
 
 def _trained(folder: Path) -> list[Path]:

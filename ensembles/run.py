@@ -18,7 +18,7 @@ from data.audit import AuditRow, audit
 from data.errors import OutOfTime, PipelineError
 from data.fingerprint import fingerprint
 from data.packing.open_tree import prepare_tree
-from data.tree import COLLECTIONS, Collection, GraphFile, find_graphs
+from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, Collection, GraphFile, find_graphs
 from ensembles.blend import blend, member_weights
 from ensembles.members import Member, members_of
 from ensembles.ranking import scores_path, submission_rows
@@ -29,6 +29,7 @@ from models.jobs import Progress, TrainJob
 from models.predict import cached_scores, predict
 from models.recipe import Recipe
 from models.run_folder import alone_in, begin, mark_done
+from models.shared_training import SHARED_FOLDER, shared_model
 from models.train import train_model
 from models.train_set import Unusable, split_usable
 from submissions.check import check_submission
@@ -199,6 +200,8 @@ def _choose_sources(state: RunState, say: Callable[[str], None]) -> None:
 
 
 def _train(state: RunState) -> None:
+    layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
+    shared_folder = state.out / "models" / SHARED_FOLDER
     needed = {s.collection.name: s.collection for s in state.sources.values() if s.collection}
     for collection in needed.values():
         for member in members_of(state.recipe, collection, state.out):
@@ -210,6 +213,7 @@ def _train(state: RunState) -> None:
                 run_dir=member.folder,
                 progress=state.progress,
                 deadline=state.deadline,
+                shared=shared_model(state.recipe, member.model, member.seed, layout, shared_folder),
             )
             with state.stage(f"train {collection.name} {member.name}"):
                 train_model(job, collection, resume=True)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from data.errors import PipelineError, UsageError
 from data.packing.open_tree import stored_graphs
-from data.tree import SPLITS, Collection, collection_named
+from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.ensemble import load_ensemble
 from ensembles.ranking import submission_rows
 from models.jobs import Progress, TrainJob
 from models.predict import read_scores, write_scores
 from models.recipe import Recipe
+from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
 from models.train import train_model
 from models.train_set import split_usable
 from submissions.write import write_submission
@@ -24,6 +25,7 @@ def train_collection(
     out: Path,
     *,
     model: str | None,
+    shared_folder: Path | None = None,
     resume: bool,
     deadline: float | None = None,
     progress: Progress | None,
@@ -33,6 +35,8 @@ def train_collection(
 
     Args:
         model: only this one; all of the recipe's if None.
+        shared_folder: holds, or gets, the models of all layout collections that this one's begin
+            from, where the recipe has such; `out`/layout-shared if None.
         deadline: of time.monotonic(), when to stop; None = never.
 
     Returns:
@@ -46,17 +50,23 @@ def train_collection(
     names = recipe.models_of(collection.kind)
     if model is not None and model not in names:
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
-    files = stored_graphs(data_dir, collections=(collection,), splits=("train",), progress=progress)
+    chosen = names if model is None else (model,)
+    shares = any(shared_steps(recipe, name) for name in chosen)
+    needed = LAYOUT_COLLECTIONS if shares else (collection,)
+    files = stored_graphs(data_dir, collections=needed, splits=("train",), progress=progress)
     usable, unusable = split_usable(files)
     for item in unusable:
         say(f"left out of training: {item.file.submission_id}: {item.reason}")
-    if not usable:
+    own = [file for file in usable if file.collection == collection]
+    if not own:
         raise PipelineError(f"{data_dir}: {collection.name} has no train graph to learn from")
     folders = []
-    for name in names if model is None else (model,):
+    for name in chosen:
         for seed in recipe.seeds:
             folder = out / f"{name}-seed{seed}"
-            job = TrainJob(name, recipe, usable, seed, folder, progress, deadline)
+            below = shared_folder or out / SHARED_FOLDER
+            shared = shared_model(recipe, name, seed, usable, below)
+            job = TrainJob(name, recipe, own, seed, folder, progress, deadline, shared=shared)
             train_model(job, collection, resume=resume)
             folders.append(folder)
     return folders

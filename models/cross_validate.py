@@ -15,10 +15,12 @@ from data.fingerprint import fingerprint
 from data.graph import Graph, TileGraph
 from data.read import read_graph
 from data.tree import GraphFile
+from models.folds import family_of
 from models.jobs import Progress, Ranker, TrainJob
 from models.metrics import kendall_tau, tile_score
 from models.recipe import Recipe
 from models.run_folder import begin, mark_done
+from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
 from models.train import load_model, train_model
 
 REPORT = "report.json"
@@ -47,6 +49,7 @@ def cross_validate(
     folds: Sequence[Sequence[GraphFile]],
     run_dir: Path,
     *,
+    shared: Sequence[GraphFile] = (),
     progress: Progress | None = None,
 ) -> CrossValidation:
     """Train `model` once per fold on the other folds' graphs, and judge it on the fold's.
@@ -56,7 +59,10 @@ def cross_validate(
 
     Args:
         recipe: of all its models only `model` is trained.
-        folds: labelled graphs of one collection, each graph in one fold.
+        folds: labelled graphs of one collection, each family in one fold.
+        shared: train graphs of all layout collections, for a recipe whose models begin from a
+            shared one. That of a fold learns from no graph of the fold's families, whatever its
+            collection.
 
     Raises:
         UsageError: `run_dir` belongs to another recipe or other folds.
@@ -69,6 +75,8 @@ def cross_validate(
         "folds": [fingerprint(fold) for fold in folds],
         "recipe": recipe.model_dump(mode="json"),
     }
+    if shared_steps(recipe, model):
+        config["shared_data"] = fingerprint(shared)
     begin(run_dir, config, resume=True)
     metric, judge = METRICS[collection.kind]
     per_graph: dict[str, float] = {}
@@ -76,7 +84,9 @@ def cross_validate(
     for number, held_out in enumerate(folds):
         learned = [file for fold in folds if fold is not held_out for file in fold]
         folder = run_dir / f"fold-{number}"
-        job = TrainJob(model, recipe, learned, recipe.seeds[0], folder, progress)
+        seed, below = recipe.seeds[0], run_dir / SHARED_FOLDER / f"fold-{number}"
+        begins_from = shared_model(recipe, model, seed, _less(shared, held_out), below)
+        job = TrainJob(model, recipe, learned, seed, folder, progress, shared=begins_from)
         train_model(job, collection, resume=True)
         values = _judge(load_model(folder), held_out, judge)
         means.append(float(np.mean(list(values.values()))))
@@ -85,6 +95,12 @@ def cross_validate(
     write_text(run_dir / REPORT, json.dumps(asdict(result), indent=1, allow_nan=False))
     mark_done(run_dir)
     return result
+
+
+def _less(files: Sequence[GraphFile], held_out: Sequence[GraphFile]) -> list[GraphFile]:
+    """Leave out the families that are held out."""
+    families = set(map(family_of, held_out))
+    return [file for file in files if family_of(file) not in families]
 
 
 def _judge(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import PipelineError
 from data.tree import GraphFile
 from models.folds import family_of, grouped_folds
 
@@ -26,7 +27,8 @@ class HeldOut:
     Attributes:
         learned: graphs to learn from.
         judged: graphs to judge on; none where nothing is held out.
-        by_config: the two are the same graphs, each parted by `part_configs`.
+        by_config: each graph's configs are parted by `part_configs`; of one collection, the two
+            are the same graphs.
     """
 
     learned: tuple[GraphFile, ...]
@@ -44,10 +46,38 @@ class HeldOut:
 def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
     """Hold out families of about a tenth of the graphs, at most about 100, or configs of all.
 
+    Of graphs of several collections, no family is learned from that is held out of one of them: a
+    collection's own training that follows is judged on it. Where a collection has configs held out,
+    all have.
+
     Args:
-        files: train graphs of one collection.
+        files: train graphs.
         seed: decides which families.
+
+    Raises:
+        PipelineError: of several collections, no graph is left to learn from.
     """
+    collections = dict.fromkeys(file.collection for file in files)
+    parts = [
+        _hold_out_of_one([file for file in files if file.collection == collection], seed)
+        for collection in collections
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    whole = [part for part in parts if not part.by_config]
+    families = {family_of(file) for part in whole for file in part.judged}
+    learned = tuple(file for file in files if family_of(file) not in families)
+    if not learned:
+        raise PipelineError(
+            "training.early_stop: what is held out of each collection leaves no graph to learn a "
+            "shared model from; set it or shared_steps to 0, or add train graphs"
+        )
+    judged = tuple(file for part in parts for file in part.judged)
+    return HeldOut(learned, judged, by_config=len(whole) < len(parts))
+
+
+def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
+    """Hold out of the graphs of one collection."""
     n_families = len({family_of(file) for file in files})
     if n_families < 2:
         return HeldOut(tuple(files), tuple(files), by_config=True)

@@ -20,12 +20,25 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
+class SharedModel:
+    """A model that the layout collections begin from: on which graphs, into which run folder.
+
+    Attributes:
+        files: train graphs of all of them.
+    """
+
+    files: Sequence[GraphFile]
+    run_dir: Path
+
+
+@dataclass(frozen=True)
 class TrainJob:
     """One model to train: on which graphs, by which recipe and seed, into which run folder.
 
     Attributes:
         deadline: of time.monotonic(), when to stop at a checkpoint; None = never.
         fabric: this process's place among those that train the model; None if it is the only one.
+        shared: what the training begins from; None = random weights.
     """
 
     model: str
@@ -36,6 +49,7 @@ class TrainJob:
     progress: Progress | None = None
     deadline: float | None = None
     fabric: "Fabric | None" = None
+    shared: SharedModel | None = None
 
     @property
     def rank(self) -> int:

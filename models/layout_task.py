@@ -132,7 +132,14 @@ def train_layout(job: TrainJob) -> None:
     early_stop = config.training.early_stop > 0
     held_out = hold_out(job.files, job.seed) if early_stop else None
     learned = held_out.learned if held_out else tuple(job.files)
-    scaler, opcodes = _learn_nodes(learned, recipe)
+    model = net.build(config)
+    if job.shared:  # scaling and known opcodes belong to the weights
+        scaler = load_network(model, job.shared.run_dir)
+    else:
+        scaler, opcodes = _learn_nodes(learned, recipe)
+        model.set_known_opcodes(opcodes)
+        if config.statistics:
+            model.set_statistics_scale(_statistics_scale(learned))
 
     def make(file: GraphFile) -> LayoutInputs:
         return layout_inputs(
@@ -143,10 +150,6 @@ def train_layout(job: TrainJob) -> None:
             with_statistics=config.statistics,
         )
 
-    model = net.build(config)
-    model.set_known_opcodes(opcodes)
-    if config.statistics:
-        model.set_statistics_scale(_statistics_scale(learned))
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
     task = LayoutTask(learned, cache, config, held_out, job.rank, job.n_ranks)
     fit_job(model, task, config.training, job)

@@ -8,7 +8,7 @@ begun before count as having it so, see models/older_recipe.py.
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from settings import FrozenConfig
 
@@ -31,6 +31,9 @@ class TrainingConfig(FrozenConfig):
             end with the best weights; 0 = take every step. What is judged on is held out of the
             train split, see models/held_out.py.
         evaluate_every: steps between evaluations.
+        shared_steps: a layout GNN is first trained for so many steps on the train graphs of all
+            layout collections, once per seed; each collection's training begins from its weights.
+            0 = from random ones. Both trainings go by the other keys.
     """
 
     steps: Positive = 300
@@ -45,6 +48,16 @@ class TrainingConfig(FrozenConfig):
     average_from: Annotated[float, Field(ge=0, le=1)] = 1.0
     early_stop: Annotated[int, Field(ge=0)] = 0
     evaluate_every: Positive = 100
+    shared_steps: Annotated[int, Field(ge=0)] = 0
+
+
+def _each_collection_by_itself(training: TrainingConfig) -> TrainingConfig:
+    if training.shared_steps:
+        raise ValueError(
+            f"shared_steps = {training.shared_steps}: this network is trained on each collection "
+            "by itself; expected 0"
+        )
+    return training
 
 
 class LayoutGnnConfig(FrozenConfig):
@@ -136,6 +149,11 @@ class SegmentSageConfig(CrossConfigSageConfig):
             raise ValueError("segments are pooled by plain means; expected false")
         return pool_by_bytes
 
+    @field_validator("training")
+    @classmethod
+    def _shares_nothing(cls, training: TrainingConfig) -> TrainingConfig:
+        return _each_collection_by_itself(training)
+
 
 class ReferenceSageConfig(LayoutGnnConfig):
     """The competition's winning layout model, for comparison; see models/reference_sage.py."""
@@ -168,7 +186,9 @@ class LateFusionSageConfig(FrozenConfig):
     loss: LossName = "list_mle"
     kernels_per_step: Positive = 16
     configs_per_kernel: Annotated[int, Field(ge=2)] = 64
-    training: TrainingConfig = TrainingConfig()
+    training: Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)] = (
+        TrainingConfig()
+    )
 
 
 class BoostingConfig(FrozenConfig):

@@ -3,17 +3,18 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from data.errors import OutOfTime, PipelineError
+from data.errors import OutOfTime, PipelineError, UsageError
 from data.fingerprint import fingerprint
-from data.tree import Collection
+from data.tree import COLLECTIONS, Collection
 from models.engine import CHECKPOINT
-from models.jobs import Ranker, TrainJob
+from models.jobs import Ranker, SharedModel, TrainJob
 from models.processes import on_processes
 from models.recipe import recipe_from_table
 from models.registry import model_entry
-from models.run_folder import CONFIG, begin, is_done, mark_done, read_config
+from models.run_folder import CONFIG, alone_in, begin, is_done, mark_done, read_config
+from models.shared_training import recipe_of_shared, shared_steps
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     """Train, or go on with, or skip what is done; the folder ends with a DONE mark.
 
+    The shared model that the job begins from, if there is one, is trained first unless it is done.
+
     Raises:
-        UsageError: the folder belongs to another run.
+        UsageError: the folder belongs to another run, or another process trains the shared model.
         PipelineError: as the model's training.
         OutOfTime: the job's deadline is over; the folder has no DONE mark and can be resumed.
     """
@@ -32,16 +35,53 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         raise PipelineError(
             f"model '{job.model}' ranks {entry.kind} configs; expected one for {collection.name}"
         )
-    config = {
+    _check_shared(job)
+    config = _config(job, collection=collection.name)
+    if job.shared:
+        config["shared_data"] = fingerprint(job.shared.files)
+    if job.deadline is not None and time.monotonic() > job.deadline and not is_done(job.run_dir):
+        raise OutOfTime(f"{job.run_dir}: out of time before a step")
+    begin(job.run_dir, config, resume=resume)
+    if job.shared and not is_done(job.run_dir):
+        _train_shared(job, job.shared)
+    _train_begun(job)
+
+
+def _check_shared(job: TrainJob) -> None:
+    steps = shared_steps(job.recipe, job.model)
+    if steps and not (job.shared and job.shared.files):
+        raise UsageError(
+            f"{job.model}.training.shared_steps = {steps}: the graphs of all collections are not "
+            "at hand here; expected 0"
+        )
+
+
+def _config(job: TrainJob, **place: object) -> dict[str, Any]:
+    """Return what decides a training's outcome; `place` says for which collections it is."""
+    return {
         "model": job.model,
-        "collection": collection.name,
+        **place,
         "seed": job.seed,
         "train_data": fingerprint(job.files),
         "recipe": job.recipe.model_dump(mode="json"),
     }
-    if job.deadline is not None and time.monotonic() > job.deadline and not is_done(job.run_dir):
-        raise OutOfTime(f"{job.run_dir}: out of time before a step")
-    begin(job.run_dir, config, resume=resume)
+
+
+def _train_shared(job: TrainJob, shared: SharedModel) -> None:
+    """Train, or go on with, or find done what `job` begins from."""
+    recipe = recipe_of_shared(job.recipe, job.model)
+    own = replace(job, recipe=recipe, files=shared.files, run_dir=shared.run_dir, shared=None)
+    present = {file.collection for file in shared.files}
+    names = [collection.name for collection in COLLECTIONS if collection in present]
+    begin(own.run_dir, _config(own, collections=names), resume=True)
+    if not is_done(own.run_dir):
+        with alone_in(own.run_dir):  # trainings of two collections may come here at once
+            _train_begun(own)
+
+
+def _train_begun(job: TrainJob) -> None:
+    """Train into a folder that was begun, unless it is done."""
+    entry = model_entry(job.model)
     if not is_done(job.run_dir):
         training = entry.training_of(job.recipe)
         if training and training.processes > 1:

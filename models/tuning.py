@@ -20,7 +20,7 @@ from data.atomic import write_text
 from data.errors import PipelineError, UsageError
 from data.fingerprint import fingerprint
 from data.packing.open_tree import stored_graphs
-from data.tree import GraphFile, collection_named
+from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from models.folds import grouped_folds
 from models.jobs import Progress
 from models.recipe import Recipe
@@ -44,11 +44,15 @@ class _TrialFailedError(Exception):
 
 @dataclass(frozen=True)
 class _Question:
-    """What a study asks: which recipe near this one ranks these graphs best."""
+    """What a study asks: which recipe near this one ranks these graphs best.
+
+    `shared` are graphs of all layout collections, where some trial may begin from a shared model.
+    """
 
     recipe: Recipe
     space: SearchSpace
     files: list[GraphFile]
+    shared: list[GraphFile]
     folds: tuple[tuple[GraphFile, ...], ...]
     out: Path
     progress: Progress | None
@@ -60,8 +64,10 @@ class _Question:
 
     def config(self) -> dict[str, Any]:
         """Return all that decides a trial's value, as TOML values."""
+        shared = {"shared_data": fingerprint(self.shared)} if self.shared else {}
         return {
             "train_data": fingerprint(self.files),
+            **shared,
             "recipe": self.table,
             "space": self.space.model_dump(mode="json", exclude_none=True),
         }
@@ -159,14 +165,20 @@ def _ask(
     progress: Progress | None,
 ) -> _Question:
     """Read the recipe and the train split, and cut the folds."""
+    from models.shared_training import shared_steps
+
     recipe = Recipe.from_table(recipe_table, source="recipe")
     collection = collection_named(space.study.collection)
-    files = stored_graphs(data_dir, collections=(collection,), splits=("train",), progress=progress)
+    model = space.study.model
+    shares = shared_steps(recipe, model) or f"{model}.training.shared_steps" in space.parameters
+    needed = LAYOUT_COLLECTIONS if shares else (collection,)
+    files = stored_graphs(data_dir, collections=needed, splits=("train",), progress=progress)
     usable, unusable = split_usable(files)
     for graph in unusable:
         say(f"left out: {graph.file.name}: {graph.reason}")
-    folds = grouped_folds(usable, space.study.folds, space.study.seed)
-    return _Question(recipe, space, usable, folds, out, progress)
+    own = [file for file in usable if file.collection == collection]
+    folds = grouped_folds(own, space.study.folds, space.study.seed)
+    return _Question(recipe, space, own, usable if shares else [], folds, out, progress)
 
 
 def _trial_numbers(out: Path) -> list[int]:
@@ -236,7 +248,8 @@ def _value(trial: "Trial", question: _Question) -> float:
         recipe = question.recipe_with(suggest(trial, space))
     folder = question.out / TRIALS / str(trial.number)
     model, folds = space.study.model, question.folds
-    return cross_validate(recipe, model, folds, folder, progress=question.progress).value
+    shared, progress = question.shared, question.progress
+    return cross_validate(recipe, model, folds, folder, shared=shared, progress=progress).value
 
 
 def _is_the_trials_fault(error: Exception, *, is_baseline: bool) -> bool:
