@@ -59,14 +59,25 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     0 done, 1 the input or the world is at fault, 2 wrong usage; `--debug` shows the traceback.
     """
 
+    return _guarded(function, _run_alone)
+
+
+def command_of_torchrun(function: Callable[P, None]) -> Callable[P, None]:
+    """Do as `command`, on processes started by torchrun as well: the first one runs and prints."""
+    return _guarded(function, _run_together)
+
+
+def _guarded(
+    function: Callable[P, None], run: Callable[[Callable[[], None]], None]
+) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            function(*args, **kwargs)
+            run(functools.partial(function, *args, **kwargs))
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
         except PipelineError as error:
-            _fail(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT, kwargs)
+            _fail(str(error), _exit_code(error), kwargs)
         except KeyboardInterrupt:
             _fail("interrupted; what was finished is kept", EXIT_INTERRUPTED, kwargs)
         except MemoryError:
@@ -83,6 +94,42 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             _fail(f"internal error: {line}; --debug shows where", EXIT_FAULT, kwargs)
 
     return guarded
+
+
+def _run_alone(body: Callable[[], None]) -> None:
+    from models.torchrun import launched
+
+    launch = launched()
+    if launch and launch.rank > 0:
+        raise typer.Exit(EXIT_USAGE)
+    if launch:
+        raise UsageError("torchrun: of all commands, only `train` runs on several processes")
+    body()
+
+
+def _run_together(body: Callable[[], None]) -> None:
+    from models.torchrun import follow, launched, lead
+
+    launch = launched()
+    if launch is None:
+        body()
+    elif launch.rank == 0:
+        lead(body, _exit_code)
+    else:
+        try:
+            code = follow()
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+        raise typer.Exit(code)
+
+
+def _exit_code(error: Exception) -> int:
+    """Return the exit code of a command that raised `error`."""
+    if isinstance(error, OutOfTime | BrokenPipeError):
+        return 0
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
 
 
 def _fail(line: str, code: int, options: dict[str, Any]) -> None:

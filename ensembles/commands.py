@@ -16,6 +16,7 @@ from console import (
     Seed,
     StoreDir,
     command,
+    command_of_torchrun,
     data_dir,
     deadline_after,
     print_json,
@@ -71,7 +72,7 @@ def run(
     typer.echo(f"report      {result.report_page}")
 
 
-@command
+@command_of_torchrun
 def train(
     collection: CollectionName,
     out: Annotated[Path, typer.Option(help="Folder for the trained models.")],

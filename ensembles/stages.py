@@ -12,7 +12,9 @@ from ensembles.ranking import submission_rows
 from models.jobs import Progress, TrainJob
 from models.predict import read_scores, write_scores
 from models.recipe import Recipe
+from models.registry import model_entry
 from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
+from models.torchrun import check_processes
 from models.train import train_model
 from models.train_set import split_usable
 from submissions.write import write_submission
@@ -43,7 +45,8 @@ def train_collection(
         The run folders, below `out`.
 
     Raises:
-        UsageError: the recipe has no such model, or a folder holds another run.
+        UsageError: the recipe has no such model, a folder holds another run, or torchrun started
+            another number of processes than the recipe has.
         PipelineError: nothing to learn from, or a damaged file.
         OutOfTime: the deadline is over; resumed, it goes on where it stopped.
     """
@@ -51,6 +54,8 @@ def train_collection(
     if model is not None and model not in names:
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
     chosen = names if model is None else (model,)
+    for name in chosen:
+        check_processes(name, model_entry(name).training_of(recipe))
     shares = any(shared_steps(recipe, name) for name in chosen)
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
     files = stored_graphs(data_dir, collections=needed, splits=("train",), progress=progress)

@@ -152,6 +152,11 @@ class SegmentSageConfig(CrossConfigSageConfig):
     @field_validator("training")
     @classmethod
     def _shares_nothing(cls, training: TrainingConfig) -> TrainingConfig:
+        if training.processes > 1:
+            raise ValueError(
+                f"processes = {training.processes}: what is remembered of segments is not shared; "
+                "expected 1"
+            )
         return _each_collection_by_itself(training)
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from data.errors import OutOfTime, PipelineError, UsageError
+from models.torchrun import PRECISIONS, launched, train_together
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 _RAISED = "data.errors."
 
 
@@ -45,7 +45,9 @@ def one_process(precision: str) -> "Fabric":
 def on_processes(
     function: Callable[["Fabric", Any], None], argument: object, *, processes: int, precision: str
 ) -> None:
-    """Call function(fabric, argument) on several new processes at once, and wait for all.
+    """Call function(fabric, argument) on several processes at once, and wait for all.
+
+    The processes are new ones, or those that torchrun has started.
 
     Args:
         function: at the top level of a module.
@@ -58,6 +60,9 @@ def on_processes(
     from lightning_fabric.strategies import DDPStrategy
     from torch.multiprocessing.spawn import ProcessRaisedException
 
+    if launched():
+        train_together(function, argument, precision=precision)
+        return
     _quiet()
     fabric = Fabric(
         accelerator="cpu",

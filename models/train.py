@@ -95,8 +95,9 @@ def _train_begun(job: TrainJob) -> None:
 
 
 def _train_on_one(fabric: "Fabric", job: TrainJob) -> None:
-    """Train on one process of several."""
-    model_entry(job.model).train(replace(job, fabric=fabric))
+    """Train on one process of several; the first alone watches the clock, which is its own."""
+    deadline = job.deadline if fabric.is_global_zero else None
+    model_entry(job.model).train(replace(job, fabric=fabric, deadline=deadline))
 
 
 def load_model(folder: Path) -> Ranker:
