@@ -62,3 +62,9 @@ def test_processes_cannot_outnumber_a_steps_graphs() -> None:
     keys = ["cross_config_sage.training.processes=2"]
     with pytest.raises(UsageError, match="graphs_per_step"):
         load_recipe("smoke", keys)
+
+
+def test_segments_are_trained_on_one_process() -> None:
+    keys = ["segment_sage.graphs_per_step=2", "segment_sage.training.processes=2"]
+    with pytest.raises(UsageError, match=r"'segment_sage.training'.*processes = 2.*expected 1"):
+        load_recipe("smoke", keys)
