@@ -148,7 +148,8 @@ def _notes(graph: Graph, groups: RuntimeGroups, noise: Noise | None) -> Iterator
     if graph.file.split == "test" and graph.is_labelled:
         yield "runtimes are known, which is unusual in the test split"
     if len(groups.first) == 1:
-        yield f"one config measured {graph.n_configs} times"
+        times = f" measured {graph.n_configs} times" if graph.n_configs > 1 else ""
+        yield f"one config{times}"
     elif graph.is_labelled and groups.mean_ns.min() == groups.mean_ns.max():
         yield "all configs have the same runtime"
     elif noise is not None and (noise.is_dominant or noise.tau < LOW_TAU):

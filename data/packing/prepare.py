@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from data.atomic import write_text
 from data.errors import PipelineError
 from data.locked import locked
 from data.packing.store import is_fresh, store_graph, stored_file
-from data.packing.stored_graph import VERSION
+from data.packing.stored_graph import STORE_SUFFIX, VERSION
 from data.packing.tensor_file import open_tensors
-from data.tree import COLLECTIONS, GraphFile
+from data.tree import COLLECTIONS, SPLITS, GraphFile
 
 LOCK = ".lock"
 COLUMNS = "node_columns.json"
@@ -172,10 +173,16 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def alone(store: Path) -> Iterator[None]:
-    """Wait until no other process works in the store; sweep up what a killed one left."""
+    """Wait until no other process works in the store; sweep up what a killed one left.
+
+    What others keep in the same folder is not touched.
+    """
     with locked(store / LOCK):
-        for left in store.rglob(".*.tmp"):
-            left.unlink(missing_ok=True)
+        left = list(store.glob(f".{COLUMNS}.*.tmp"))
+        for collection, split in product(COLLECTIONS, SPLITS):
+            left += (store / collection.folder / split).glob(f".*{STORE_SUFFIX}.*.tmp")
+        for file in left:
+            file.unlink(missing_ok=True)
         yield
 
 

@@ -6,7 +6,7 @@ that nearly always one byte per column and config is enough.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -20,6 +20,7 @@ from data.packing.content_hash import vector_hashes
 from data.packing.vectors import N_VALUES, VectorTable
 
 IN_MEMORY_BYTES = 32 << 20
+TABLE_ENTRIES = 4 << 20  # of a table of all vectors in all columns
 PASS_BYTES = 256 << 10  # of ids at once in the second pass, where they take eight times as much
 
 
@@ -104,14 +105,25 @@ class Spool:
         ids = self._guess([self._firsts(content)])
         is_known = self._comparison.agrees(content, ids, self._columns, self._table)
         if not is_known:
-            ids = ids.take(self._columns.group_of, axis=1)  # in C order, to be mended in place
-            vectors = np.frombuffer(content, np.float32).reshape(-1, N_VALUES)
-            self._table.mend(vectors, ids.reshape(-1))
-            # Segments keep the columns that they were written with.
-            self._columns = self._columns.split(ids)
-            ids = ids[:, self._columns.first]
+            # Adding 0 makes 0 of -0, as which it is read; no other number changes.
+            content = (np.frombuffer(content, np.float32) + np.float32(0)).tobytes()
+            if not self._comparison.agrees(content, ids, self._columns, self._table):
+                ids = self._mended(content, ids)
         self._write(ids)
         return is_known
+
+    def _mended(self, content: bytes, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ids (r, m) that are right, of columns that are tied in these configs as well."""
+        ids = ids.take(self._columns.group_of, axis=1)  # in C order, to be mended in place
+        vectors = np.frombuffer(content, np.float32).reshape(-1, N_VALUES)
+        self._table.mend(vectors, ids.reshape(-1))
+        # Segments keep the columns that they were written with.
+        self._columns = self._columns.split(ids)
+        return ids[:, self._columns.first]
+
+    def can_skim(self) -> bool:
+        """Tell whether a table of all vectors in all columns is small enough to `settle` by."""
+        return len(self._columns.first) * len(self._table.codes) <= TABLE_ENTRIES
 
     def skim(self, content: bytes) -> None:
         """Take from whole configs what they are if they bring nothing new; `settle` tells."""
@@ -121,7 +133,8 @@ class Spool:
         """Add what has been skimmed, if it brought nothing new; else forget it.
 
         Configs of the same checksum as their ids stand for are what the ids say, as surely as the
-        archive holds what was once written.
+        archive holds what was once written: a checksum tells accidents, and not bytes that somebody
+        chose so that it would not change. Whatever they are, what is stored are layout vectors.
 
         Args:
             checksum: the CRC-32 of all that has been skimmed since the last call.
@@ -159,16 +172,34 @@ class Spool:
         """Return the distinct vectors of the graph and of each column."""
         codes = self._table.codes
         n_columns = len(self._columns.first)
-        seen = np.zeros((n_columns, len(codes)), np.bool_)
-        for ids in self._rows(PASS_BYTES):
-            seen.reshape(-1)[ids + np.arange(n_columns) * len(codes)] = True
-        order = np.argsort(codes)
-        seen = seen[:, order]
-        sizes = seen.sum(axis=1)
+        column, vector = np.divmod(self._pairs(), max(1, len(codes)))
+        sizes = np.bincount(column, minlength=n_columns)
         vectors = np.zeros((n_columns, int(sizes.max(initial=1))), np.int64)
-        column, vector = np.nonzero(seen)
         vectors[column, _position_in_run(column)] = vector
-        return Alphabets(codes[order], self._columns.group_of, vectors, sizes)
+        return Alphabets(np.sort(codes), self._columns.group_of, vectors, sizes)
+
+    def _pairs(self) -> NDArray[np.int64]:
+        """Return which vectors each column takes: column · u + position in the sorted codes.
+
+        They are ascending; (p,) int64.
+        """
+        position, starts = self._positions()
+        if self.can_skim():
+            seen = np.zeros(len(starts) * len(position), np.bool_)
+            for ids in self._rows(PASS_BYTES):
+                seen[position[ids] + starts] = True
+            return np.flatnonzero(seen)
+        found = np.empty(0, np.int64)
+        for ids in self._rows(PASS_BYTES):
+            found = np.union1d(found, position[ids] + starts)
+        return found
+
+    def _positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return each id's position in the sorted codes, (u,), and column · u, (m,)."""
+        codes = self._table.codes
+        position = np.empty(len(codes), np.int64)
+        position[np.argsort(codes)] = np.arange(len(codes))
+        return position, np.arange(len(self._columns.first)) * len(codes)
 
     def indices(
         self, alphabets: Alphabets, *, chunk_bytes: int = PASS_BYTES
@@ -177,21 +208,32 @@ class Spool:
         if self._indices:
             yield from self._indices
             return
-        codes = self._table.codes
-        letters = np.zeros((len(alphabets.sizes), len(codes)), alphabets.index_dtype)
-        old_ids = np.argsort(codes)  # position among the sorted codes -> id of the first pass
-        for index in range(alphabets.vectors.shape[1]):
-            used = np.flatnonzero(alphabets.sizes > index)
-            letters[used, old_ids[alphabets.vectors[used, index]]] = index
-        starts = np.arange(len(letters)) * len(codes)
-        is_small = self.n_configs * len(letters) * letters.itemsize <= IN_MEMORY_BYTES
+        index_of = self._indexer(alphabets)
+        row_bytes = len(alphabets.sizes) * alphabets.index_dtype.itemsize
+        is_small = self.n_configs * row_bytes <= IN_MEMORY_BYTES
         made = []
         for ids in self._rows(chunk_bytes):
-            indices = letters.reshape(-1).take(ids + starts, mode="clip")
+            indices = index_of(ids)
             if is_small:
                 made.append(indices)
             yield indices
         self._indices = made  # the next caller need not wait again
+
+    def _indexer(self, alphabets: Alphabets) -> Callable[[NDArray[np.int64]], NDArray[Any]]:
+        """Return what turns ids (r, m) into indices (r, m): a table, or a search for many."""
+        position, starts = self._positions()
+        used = np.arange(alphabets.vectors.shape[1]) < alphabets.sizes[:, None]
+        pairs = (alphabets.vectors + starts[:, None])[used]  # ascending
+        first = np.cumsum(alphabets.sizes) - alphabets.sizes
+        index = (np.arange(len(pairs)) - np.repeat(first, alphabets.sizes)).astype(
+            alphabets.index_dtype
+        )
+        if not self.can_skim():
+            return lambda ids: index[np.searchsorted(pairs, position[ids] + starts)]
+        by_position = np.zeros(len(starts) * len(position), alphabets.index_dtype)
+        by_position[pairs] = index
+        by_id = by_position.reshape(len(starts), -1)[:, position].reshape(-1)
+        return lambda ids: by_id.take(ids + starts, mode="clip")
 
     def hashes(self, alphabets: Alphabets, *, chunk_bytes: int = PASS_BYTES) -> NDArray[np.uint64]:
         """Return the (c,) content hashes of all configs."""

@@ -8,7 +8,7 @@ from data.packing.spool import Spool
 from data.rows import Rows
 
 LOOKED_AT = 16  # chunks in a row that must bring nothing new before the next are skimmed
-SHORTEST, LONGEST = 8, 64  # chunks of a stretch
+SHORTEST_BYTES, LONGEST_BYTES = 4 << 20, 32 << 20  # of a stretch
 
 
 def spool_rows(rows: Rows, spool: Spool) -> None:
@@ -22,17 +22,16 @@ def spool_rows(rows: Rows, spool: Spool) -> None:
             last config that the spool holds.
         DamagedError: the stream is damaged.
     """
-    looked_at, wanted, length = 0, LOOKED_AT, SHORTEST
+    looked_at, wanted, n_bytes = 0, LOOKED_AT, SHORTEST_BYTES
     while rows.left:
-        if looked_at < wanted:
+        if looked_at < wanted or not spool.can_skim():
             looked_at = looked_at + 1 if spool.add(rows.read()) else 0
             continue
         start = rows.place()
-        for _ in range(length):
-            if rows.left:
-                spool.skim(rows.read())
+        while rows.left > max(0, start.left - n_bytes):
+            spool.skim(rows.read())
         if spool.settle(rows.end_part()):
-            wanted, length = max(LOOKED_AT, wanted // 2), min(2 * length, LONGEST)
+            wanted, n_bytes = max(LOOKED_AT, wanted // 2), min(2 * n_bytes, LONGEST_BYTES)
         else:
             rows.go_back(start)
-            looked_at, wanted, length = 0, 2 * wanted, SHORTEST
+            looked_at, wanted, n_bytes = 0, 2 * wanted, SHORTEST_BYTES

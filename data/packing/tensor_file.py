@@ -141,10 +141,17 @@ def read_facts(path: Path) -> dict[str, str]:
     """Return what was written beside the tensors of a file, without reading these.
 
     Raises:
-        PipelineError: the file cannot be read, or its header is damaged.
+        PipelineError: the file cannot be read, its header is damaged, or its length is not what the
+            header says.
     """
     with _opened(path) as file:
-        return _metadata(path, _read_header(path, file)[0])[0]
+        header, start = _read_header(path, file)
+        facts, _ = _metadata(path, header)
+        n_bytes = 0
+        for name, entry in header.items():
+            n_bytes += _described(path, name, entry, n_bytes)[2]
+        _check_end(path, file, start + n_bytes)
+        return facts
 
 
 def open_tensors(path: Path) -> TensorFile:
@@ -170,9 +177,13 @@ def open_tensors(path: Path) -> TensorFile:
             except ValueError:  # more axes than there can be, or longer ones beside one of 0
                 _damaged(path, f"tensor '{shown(name)}' has an impossible shape")
             end += n_bytes
-        if file.seek(0, 2) != end:
-            _damaged(path, "the file does not end with its last tensor")
+        _check_end(path, file, end)
     return TensorFile(path, facts, tensors)
+
+
+def _check_end(path: Path, file: IO[bytes], end: int) -> None:
+    if file.seek(0, 2) != end:
+        _damaged(path, "the file does not end with its last tensor")
 
 
 def _opened(path: Path) -> IO[bytes]:

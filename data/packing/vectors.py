@@ -21,6 +21,7 @@ MAX_WEIGHT = 46_000
 WHOLE = np.float32(1.5 * 2**23)
 TRIES = 64  # of weights, when too many vectors share a slot
 TRIES_PAY = 3.0  # vectors that share a slot by chance; with fewer, 64 draws hold one without any
+DECODED_AT_ONCE = 1 << 14  # codes, whose digits take 18 times 8 bytes each on the way
 POWERS = N_SYMBOLS ** np.arange(N_VALUES, dtype=np.int64)
 
 Vectors = NDArray[np.float32]
@@ -47,7 +48,11 @@ def vector_codes(vectors: NDArray[np.generic]) -> NDArray[np.int64]:
 
 def decoded(codes: NDArray[np.int64]) -> NDArray[np.int8]:
     """Return the (u, 18) int8 vectors of codes (u,)."""
-    return (codes[:, None] // POWERS % N_SYMBOLS + LOWEST).astype(np.int8)
+    vectors = np.empty((len(codes), N_VALUES), np.int8)
+    for start in range(0, len(codes), DECODED_AT_ONCE):
+        part = slice(start, start + DECODED_AT_ONCE)
+        vectors[part] = codes[part, None] // POWERS % N_SYMBOLS + LOWEST
+    return vectors
 
 
 class VectorTable:
@@ -56,9 +61,12 @@ class VectorTable:
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
         self._codes = np.empty(0, np.int64)
-        self._vectors = np.zeros((1, N_VALUES), np.float32)  # never empty, so that it can be read
+        self._order = np.empty(0, np.int64)  # of the codes, ascending
+        # By id, with room for more; never empty, so that it can be read.
+        self._vectors = np.zeros((1, N_VALUES), np.float32)
         self._weights = self._draw_weights()
         self._ids_by_slot = np.zeros(1 << SLOT_BITS, np.int64)  # a wrong id fails the comparison
+        self._is_taken = np.zeros(1 << SLOT_BITS, np.bool_)
 
     @property
     def codes(self) -> NDArray[np.int64]:
@@ -102,22 +110,42 @@ class VectorTable:
             raise UnknownValueError(int(positions[row]), place, float(vectors[row, place]))
         codes = vector_codes(vectors)
         found, inverse = np.unique(codes, return_inverse=True)
-        self._add(np.setdiff1d(found, self._codes, assume_unique=True))
-        order = np.argsort(self._codes)
-        ids: NDArray[np.int64] = order[np.searchsorted(self._codes, found, sorter=order)]
+        places = np.searchsorted(self._codes, found, sorter=self._order)
+        is_new = np.ones(len(found), np.bool_)
+        inside = places < len(self._codes)
+        is_new[inside] = self._codes[self._order[places[inside]]] != found[inside]
+        self._add(found[is_new])
+        places = np.searchsorted(self._codes, found, sorter=self._order)
+        ids: NDArray[np.int64] = self._order[places]
         return ids[inverse]
 
     def _add(self, codes: NDArray[np.int64]) -> None:
         """Give new codes ids, and slots where these are free."""
         if not len(codes):
             return
+        n_before, n_now = len(self._codes), len(self._codes) + len(codes)
         self._codes = np.concatenate([self._codes, codes])
-        self._vectors = decoded(self._codes).astype(np.float32)
-        slots = self._slots(self._vectors)
-        if len(slots) - len(np.unique(slots)) > self._most_shared():
+        # Two ascending runs: a stable sort merges them.
+        places = np.concatenate([self._order, np.arange(n_before, n_now)])
+        self._order = places[np.argsort(self._codes[places], kind="stable")]
+        if n_now > len(self._vectors):
+            grown = np.zeros((max(n_now, 2 * len(self._vectors)), N_VALUES), np.float32)
+            grown[:n_before] = self._vectors[:n_before]
+            self._vectors = grown
+        self._vectors[n_before:n_now] = decoded(codes)
+        self._give_slots(n_before)
+        if n_now - np.count_nonzero(self._is_taken) > self._most_shared():
             self._weights = self._better_weights()
-            slots = self._slots(self._vectors)
-        self._ids_by_slot[slots[::-1]] = np.arange(len(slots))[::-1]
+            self._is_taken[:] = False
+            self._give_slots(0)
+
+    def _give_slots(self, first: int) -> None:
+        """Give the ids from `first` on their slots; where one is taken, it stays whose it is."""
+        slots = self._slots(self._vectors[first : len(self._codes)])
+        slots, places = np.unique(slots, return_index=True)
+        is_free = ~self._is_taken[slots]
+        self._ids_by_slot[slots[is_free]] = first + places[is_free]
+        self._is_taken[slots] = True
 
     def _most_shared(self) -> float:
         """Return how many vectors may find their slot taken.
@@ -132,10 +160,10 @@ class VectorTable:
         best, most = self._weights, 0
         for _ in range(TRIES):
             weights = self._draw_weights()
-            n_slots = len(np.unique(_slots_by(weights, self._vectors)))
+            n_slots = len(np.unique(_slots_by(weights, self._vectors[: len(self._codes)])))
             if n_slots > most:
                 best, most = weights, n_slots
-            if len(self._vectors) - most <= self._most_shared():
+            if len(self._codes) - most <= self._most_shared():
                 break
         return best
 

@@ -229,12 +229,25 @@ def test_what_a_killed_process_left_is_swept_up_and_nothing_else(tree: Path, sto
     prepare(files, store)
     want = contents(store)
     folder = stored_file(store, files[-1]).path.parent
-    for name in (".graph.safetensors.abc123.tmp", ".node_columns.json.x.tmp"):
-        (folder / name).write_bytes(b"half")
-    (folder / "other.tmp").write_bytes(b"somebody's")
+    halves = (folder / ".graph.safetensors.abc123.tmp", store / ".node_columns.json.x.tmp")
+    others = (folder / "other.tmp", store / ".cache" / ".notes.tmp", folder / ".notes.tmp")
+    others[1].parent.mkdir()
+    for path in (*halves, *others):
+        path.write_bytes(b"somebody's")
     prepare(files[:1], store)
-    place = str((folder / "other.tmp").relative_to(store))
-    assert contents(store) == want | {place: b"somebody's"}
+    kept = {str(path.relative_to(store)): b"somebody's" for path in others}
+    assert contents(store) == want | kept
+
+
+@pytest.mark.parametrize("n_bytes", [1, 100])
+def test_a_stored_graph_that_was_cut_is_made_again(n_bytes: int, tree: Path, store: Path) -> None:
+    files = find_graphs(tree)
+    prepare(files, store)
+    want = contents(store)
+    path = stored_file(store, files[0]).path
+    path.write_bytes(path.read_bytes()[:-n_bytes])
+    assert [entry.is_new for entry in prepare(files, store)] == [True] + [False] * (len(files) - 1)
+    assert contents(store) == want
 
 
 def test_stored_graphs_lists_the_files_of_the_store(tree: Path, store: Path) -> None:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 import data.read
 from data.archive import Archive
 from data.errors import PipelineError
-from data.packing.configs import packed
+from data.packing import spool, spool_rows
+from data.packing.configs import pack_values, packed
 from data.packing.spool import Spool
 from data.packing.spool_rows import LOOKED_AT
 from data.read import spool_configs
@@ -21,7 +22,10 @@ N_CHUNKS = 400
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.read, "CONFIG_CHUNK_BYTES", ROWS_PER_CHUNK * K * 72)
+    chunk_bytes = ROWS_PER_CHUNK * K * 72
+    monkeypatch.setattr(data.read, "CONFIG_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(spool_rows, "SHORTEST_BYTES", 8 * chunk_bytes)
+    monkeypatch.setattr(spool_rows, "LONGEST_BYTES", 64 * chunk_bytes)
 
 
 @pytest.fixture
@@ -50,10 +54,10 @@ def tied_configs() -> NDArray[np.float32]:
 def check(configs: NDArray[np.float32], folder: Path) -> None:
     path = folder / "configs.npz"
     np.savez_compressed(path, node_config_feat=configs)
-    with Archive(path) as archive, Spool(K) as spool:
-        spool_configs(archive, len(configs), spool)
-        assert spool.n_configs == len(configs)
-        found = packed(spool)
+    with Archive(path) as archive, Spool(configs.shape[1]) as filled:
+        spool_configs(archive, len(configs), filled)
+        assert filled.n_configs == len(configs)
+        found = packed(filled)
     np.testing.assert_array_equal(found.rows(np.arange(len(configs))), configs)
 
 
@@ -112,3 +116,28 @@ def test_a_bad_value_in_a_stretch_is_named(
     with pytest.raises(PipelineError, match=f"config {row}, node 4, value 9 is {value}; expected"):
         check(configs, tmp_path)
     assert settled[-1:] == ([False] if row else [])
+
+
+@pytest.mark.parametrize("n_vectors", [1, 5, 3000])
+def test_many_vectors_are_packed_by_a_search_as_by_a_table(
+    n_vectors: int, tmp_path: Path, settled: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(n_vectors)
+    vectors = rng.integers(-1, 6, (n_vectors, 18)).astype(np.float32)
+    configs = vectors[rng.integers(0, n_vectors, (500, 7))]
+    configs[:, 3] = configs[:, 1]
+    check(configs, tmp_path)
+    by_table = tables_of(configs)
+    monkeypatch.setattr(spool, "TABLE_ENTRIES", 0)
+    settled.clear()
+    check(configs, tmp_path)
+    assert not settled
+    for want, got in zip(by_table, tables_of(configs), strict=True):
+        np.testing.assert_array_equal(want, got)
+        assert want.dtype == got.dtype
+
+
+def tables_of(configs: NDArray[np.float32]) -> list[NDArray[np.generic]]:
+    """Return all that is stored of configs."""
+    found = pack_values(configs.astype(np.int8))
+    return [*vars(found.alphabets).values(), found.indices, found.hashes]
