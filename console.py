@@ -135,7 +135,8 @@ def _exit_code(error: Exception) -> int:
 def _fail(line: str, code: int, options: dict[str, Any]) -> None:
     if options.get("debug"):
         traceback.print_exc()
-    typer.echo(f"error: {line}", err=True)
+    one_line = "\\n".join(line.splitlines())  # names of files may hold line ends
+    typer.echo(f"error: {one_line}", err=True)
     raise typer.Exit(code)
 
 

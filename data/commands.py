@@ -201,7 +201,11 @@ def prepare(
         str | None, typer.Option(help="Also prune every layout graph by this rule, and keep that.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Files packed at once. Default: one per core, up to 4")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Files packed at once; below 64 MiB in all, one. Default: one per core, up to 4.",
+        ),
     ] = None,
     archive: Annotated[
         Path | None, typer.Option(help="Also write every packed graph, compressed, to this folder.")

@@ -161,12 +161,14 @@ def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path
     tree = tmp_path / "tree"
     shutil.copytree(tiny_tree, tree)
     bad = sorted((tree / "npz/tile/xla/train").glob("*.npz"))[0]
+    bad = bad.rename(bad.with_name("two\nlines.npz"))
     bad.write_bytes(bad.read_bytes()[:-40])
     out = tmp_path / "out"
     text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, expect=1)
     assert text.count("\n") == 1
-    assert bad.name in text
+    assert "two\\nlines.npz" in text
     assert not out.exists()
+    bad = bad.rename(bad.with_name("bad.npz"))
     text = call("audit", "--data", tree, expect=1)
     assert bad.name in text
     text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, "--skip-bad")
