@@ -6,7 +6,7 @@ from data.collect.commands import collect
 from data.commands import audit, prepare, synthesize
 from data.fetch.commands import fetch
 from ensembles.commands import blend, predict, rank, run, train
-from features.commands import featurize
+from features.commands import featurize, statistics
 from kernels.commands import app as kernel_app
 from models.commands import tune
 from submissions.commands import app as submission_app
@@ -26,6 +26,7 @@ for function in (
     audit,
     prepare,
     featurize,
+    statistics,
     collect,
     train,
     predict,

@@ -12,6 +12,7 @@ from benchmarks import (
     segment_memory,
     shipped_model,
     stages,
+    statistics_cost,
 )
 from data.atomic import write_text
 from ensembles.report import revision
@@ -36,6 +37,7 @@ def main() -> None:
         "",
     ]
     lines += [*packing.report(), ""]
+    lines += [*statistics_cost.report(), ""]
     lines += [*segment_memory.report(), ""]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
     lines.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")

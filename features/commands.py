@@ -1,4 +1,4 @@
-"""The `featurize` command."""
+"""The commands that make features: featurize, statistics."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from console import (
+    DataDir,
     Debug,
     Json,
     Seed,
     command,
+    data_dir,
     print_json,
     print_table,
     progress_bar,
@@ -41,3 +43,33 @@ def featurize(
         print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:
         print_table(header, rows)
+
+
+@command
+def statistics(
+    out: Annotated[Path, typer.Option(help="Folder for the parquet files.")],
+    data: DataDir = None,
+    collections: Annotated[
+        str | None, typer.Option(help="Such as layout:xla:default,tile:xla. Default: all.")
+    ] = None,
+    splits: Annotated[str | None, typer.Option(help="Such as train,valid. Default: all.")] = None,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Write the hand-crafted statistics of all configs, a parquet file per graph.
+
+    features/STATISTICS.md says what each is.
+    Example: python -m pipeline statistics --collections tile:xla --out runs/statistics
+    """
+    from data.tree import COLLECTIONS, SPLITS, collection_named, find_graphs
+    from features.statistics_table import write_statistics
+
+    wanted = [collection_named(name) for name in collections.split(",")] if collections else None
+    files = find_graphs(
+        data_dir(data),
+        collections=wanted or COLLECTIONS,
+        splits=splits.split(",") if splits else SPLITS,
+    )
+    with progress_bar() as progress:
+        write_statistics(files, out, progress=progress)
+    typer.echo(f"statistics  {out} ({len(files)} graphs)")

@@ -82,7 +82,7 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
     return LayoutTables(
         weight=weight.astype(np.float32),
         default_code=default_code,
-        padded_share=_padded_share(sizes, share),
+        padded_share=(padding_growth(sizes) * share[:, None]).astype(np.float32),
         sources=layout_sources(graph, bytes_of),
         graph=np.asarray(graph_statistics, dtype=np.float32),
     )
@@ -98,7 +98,11 @@ def layout_statistics(tables: LayoutTables, values: NDArray[np.int8]) -> NDArray
     Returns:
         (c, f) float32, columns as in LAYOUT_STATISTICS.
     """
-    codes = minor_codes(values)  # (c, k, 3)
+    return statistics_of_codes(tables, minor_codes(values))
+
+
+def statistics_of_codes(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Compute the statistics of configs whose layouts have these codes (c, k, 3); (c, f)."""
     minor = codes // np.int8(N_SYMBOLS)
     columns = [
         (minor[:, :, tensor] == symbol).astype(np.float32) @ tables.weight
@@ -109,11 +113,11 @@ def layout_statistics(tables: LayoutTables, values: NDArray[np.int8]) -> NDArray
     as_default = (output == 0) | (output == tables.default_code)
     columns.append(as_default.astype(np.float32) @ tables.weight)
     chosen = np.where(output == 0, tables.default_code, output)
-    nodes = np.arange(values.shape[1])
+    nodes = np.arange(codes.shape[1])
     padding = tables.padded_share[nodes, chosen].sum(axis=1)
     columns.append(np.log(np.maximum(padding, 1e-6))[:, None])
     columns.append(_copies(tables.sources, codes, chosen))
-    columns.append(np.tile(tables.graph, (len(values), 1)))
+    columns.append(np.tile(tables.graph, (len(codes), 1)))
     return np.concatenate(columns, axis=1).astype(np.float32)
 
 
@@ -123,8 +127,8 @@ def output_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     return element.astype(np.float64) * node_feat[:, SHAPE_PRODUCT]
 
 
-def _padded_share(sizes: NDArray[np.int64], share: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Bytes after padding to the 8 x 128 tile, per node and layout code, as a share; (k, 49).
+def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How padding to the 8 x 128 tile grows tensors of these sizes (n, 6) by layout code; (n, 49).
 
     A code that names a dimension the tensor lacks, or none, counts without padding.
     """
@@ -135,7 +139,7 @@ def _padded_share(sizes: NDArray[np.int64], share: NDArray[np.float64]) -> NDArr
         size = np.where(dimension >= 0, sizes[:, dimension], -1)
         padded = np.ceil(size / tile) * tile
         growth *= np.where(size > 0, padded / np.maximum(size, 1), 1.0)
-    return (growth * share[:, None]).astype(np.float32)
+    return growth
 
 
 def _copies(
@@ -147,13 +151,27 @@ def _copies(
     and the producer's output has none of them; it is open when the consumer asks for nothing.
     Columns: share of bytes copied, share of edges copied, share of edges open.
     """
-    n_edges = len(sources.consumer)
-    if n_edges == 0:
+    if len(sources.consumer) == 0:
         return np.zeros((len(codes), 3), dtype=np.float32)
-    produced = chosen[:, sources.producer]  # (c, p)
-    wanted = codes[:, sources.consumer, 1:]  # (c, p, 2)
-    is_open = (wanted == 0).all(axis=2)
-    unmet = (wanted == 0) | (wanted != produced[:, :, None])
-    copied = ~is_open & unmet.all(axis=2)
+    copied, is_open = implied_copies(sources, codes, chosen)
     by_bytes = copied.astype(np.float32) @ sources.bytes_share
     return np.stack([by_bytes, copied.mean(axis=1), is_open.mean(axis=1)], axis=1)
+
+
+def implied_copies(
+    sources: SourceEdges, codes: NDArray[np.int8], chosen: NDArray[np.int8]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell which edges need a copy, and which are open; (c, p) each.
+
+    Args:
+        codes: (c, k, 3) of each node's output and of what it asks of its operands.
+        chosen: (c, k) each node's output, the compiler's own where it is left open.
+    """
+    produced = chosen.take(sources.producer, axis=1)  # (c, p)
+    unmet = np.ones(produced.shape, dtype=np.bool_)
+    is_open = unmet.copy()
+    for tensor in range(1, len(TENSORS)):
+        wanted = codes[:, :, tensor].take(sources.consumer, axis=1)  # (c, p)
+        unmet &= (wanted == 0) | (wanted != produced)
+        is_open &= wanted == 0
+    return unmet & ~is_open, is_open

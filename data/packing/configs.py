@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.configs import ConfigColumns
 from data.packing.spool import Alphabets, Spool
 from data.packing.vectors import decoded
 
@@ -42,8 +43,18 @@ class PackedConfigs:
     def vector_ids(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which of `vectors` each node has in the configs at `index` (r,); (r, k) int64."""
         vectors = self.alphabets.vectors
-        places = self.indices[index].astype(np.int64) + np.arange(len(vectors)) * vectors.shape[1]
+        places = self.places(index) + np.arange(len(vectors)) * vectors.shape[1]
         return vectors.reshape(-1).take(places).take(self.alphabets.column_of, axis=1)
+
+    @property
+    def columns(self) -> ConfigColumns:
+        """Return the columns that hold all configs."""
+        alphabets = self.alphabets
+        return ConfigColumns(alphabets.column_of, alphabets.vectors, alphabets.sizes)
+
+    def places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which of its column's vectors each column has; (r, m) int64 below a."""
+        return self.indices[index].astype(np.int64)
 
     def rows(self, index: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return the configs at `index` (r,) as (r, k, 18) int8, in that order."""
