@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from benchmarks.accuracy_tasks import TASKS, Part, Sources, sample_families, sample_manifest
+from benchmarks.accuracy_tasks import (
+    TASKS,
+    WITHIN_GRAPH,
+    Part,
+    Sources,
+    sample_families,
+    sample_manifest,
+)
 from data.atomic import write_text
 from data.distinct import distinct_configs
 from data.errors import PipelineError, UsageError
@@ -45,11 +52,16 @@ METRICS = ("kendall_tau", "slowdown@1", "slowdown@10", "slowdown@100")
 
 @dataclass(frozen=True)
 class Contender:
-    """A model of the registry, by a recipe with overrides."""
+    """A model of the registry, by a recipe with overrides; for some tasks, or for all."""
 
     model: str
     recipe: str
     overrides: tuple[str, ...] = ()
+    tasks: tuple[str, ...] | None = None
+
+    def is_for(self, task: str) -> bool:
+        """Tell whether the model can learn what a task asks."""
+        return self.tasks is None or task in self.tasks
 
     def why_absent(self) -> str | None:
         """Say what is missing of it, or None if it can be trained."""
@@ -69,6 +81,8 @@ CONTENDERS = {
     "reference": Contender("reference_sage", "reference"),
     "gcn": Contender("baseline_gcn", "cpu"),
     "boosting": Contender("layout_boosting", "cpu"),
+    "linear": Contender("layout_linear", "cpu"),
+    "columns": Contender("config_columns_boosting", "within_graph", tasks=WITHIN_GRAPH),
 }
 
 
@@ -106,9 +120,9 @@ class Cell:
 
 
 def n_steps(recipe: Recipe, model: str) -> int:
-    """Return the steps of a GNN's training, or the rounds of boosting."""
+    """Return the steps of a GNN's training, or the rounds of boosting; else 1."""
     config = getattr(recipe, model)
-    return int(config.training.steps if model in LAYOUT_NETS else config.rounds)
+    return int(config.training.steps if model in LAYOUT_NETS else getattr(config, "rounds", 1))
 
 
 @dataclass

@@ -245,6 +245,8 @@ def why_no_data(task: Task, sources: Sources) -> str | None:
     return f"{missing[0]} is missing" if missing else None
 
 
+WITHIN_GRAPH = ("unet3d-all", "unet3d-100")
+
 TASKS: dict[str, Task] = {
     "sample-folds": Task(
         f"Graphs of families never seen: all labelled layout graphs of the embedded sample in "

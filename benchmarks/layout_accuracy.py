@@ -39,6 +39,8 @@ def cells_of(
     wanted = [task for task in tasks if not _left_out(task, _why_no_task(task, sources, tuning))]
     models = [name for name in contenders if not _left_out(name, CONTENDERS[name].why_absent())]
     for seed, task, name in product(seeds, wanted, models):
+        if not CONTENDERS[name].is_for(task):
+            continue
         yield Cell(task, name, seed, overrides_for(name, settings), tuning)
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from data.atomic import write_text
 from data.audit import AuditRow
 from data.tree import COLLECTIONS, Collection, collection_named, missing_parts
-from ensembles.members import members_of
+from ensembles.members import Member, members_of
 from ensembles.ranking import scores_path, submission_rows
+from models.boosting import read_importances
 from models.predict import read_scores
 from settings import ROOT
 from submissions.labels import Labels, read_labels_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
+SHOWN_IMPORTANCES = 12
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
 
@@ -32,9 +34,10 @@ def build_report(state: "RunState", data_dir: Path, bad: Sequence[AuditRow]) -> 
     """Score the valid split's submission and say what the run did.
 
     Beside the contract's keys: `floor` of each collection (what a count of copied bytes, or of
-    steps, reaches without training), `models` (which members rank each collection, and any
-    fallback), `left_out` (graphs that were not judged, and why), `left_out_of_training`,
-    `missing_parts` (of the dataset), `bad_files` (skipped on request) and `seconds` per stage.
+    steps, reaches without training), `models` (which members rank each collection, what their trees
+    rest on, and any fallback), `left_out` (graphs that were not judged, and why),
+    `left_out_of_training`, `missing_parts` (of the dataset), `bad_files` (skipped on request) and
+    `seconds` per stage.
     """
     valid = state.out / "submission-valid.csv"
     files = [file for file in state.files if file.split == "valid"]
@@ -81,10 +84,21 @@ def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
             "member_values": {
                 member.name: _value_of(state, collection, member.name, labels) for member in members
             },
+            "importances": _importances(members),
             "fallback_from": None if own else fallback,
             "reason": source.reason,
         }
     return models
+
+
+def _importances(members: Sequence[Member]) -> dict[str, list[dict[str, Any]]]:
+    """Return, by model, the statistics that its trees rest on most; the mean over seeds."""
+    found = {}
+    for model in dict.fromkeys(member.model for member in members):
+        table = read_importances([m.folder for m in members if m.model == model])
+        if table is not None:
+            found[model] = table.head(SHOWN_IMPORTANCES).to_dicts()
+    return found
 
 
 def _value_of(

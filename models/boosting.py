@@ -1,51 +1,59 @@
 """Gradient-boosting rankers on hand-crafted statistics, one row per config.
 
-LightGBM's LambdaRank (Burges, 2010) with the graph as the group: only the order within a graph
-counts. Relevance is the config's rank by runtime, cut into levels, with a gain that grows linearly
-so that all of the order matters and not only its top.
+LightGBM with the graph as the group: only the order within a graph counts. Two objectives:
+LambdaRank (Burges, 2010), with the config's rank by runtime, cut into levels, as relevance and a
+gain that grows linearly, so that all of the order matters and not only its top; and the pairwise
+logistic loss, see models/pairwise_logistic.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from data.atomic import atomic_path
-from data.distinct import distinct_configs, group_means
+from data.distinct import distinct_configs
 from data.errors import PipelineError
-from data.graph import Graph, TileGraph
-from features.config_statistics import STATISTICS, graph_statistics
+from data.graph import Graph
+from data.tree import GraphFile
+from features.config_statistics import statistics_names, statistics_of
+from models.boosting_rounds import Advance, choose_rounds
+from models.boosting_rows import (
+    GraphRows,
+    OpenGraph,
+    Table,
+    binned,
+    dataset_parameters,
+    sample_rows,
+)
 from models.model_configs import BoostingConfig
+from models.pairwise_logistic import pairwise_logistic
+
+if TYPE_CHECKING:
+    import lightgbm
 
 MODEL_FILE = "booster.txt"
-
-
-def relevance(runtime: NDArray[np.float64], levels: int) -> NDArray[np.int32]:
-    """Cut runtimes (c,) into relevance levels: the fastest get `levels` - 1, the slowest 0.
-
-    Equal runtimes get equal levels; (c,) int32.
-    """
-    distinct, position = np.unique(runtime, return_inverse=True)
-    share = position / max(1, len(distinct) - 1)
-    return np.round((1 - share) * (levels - 1)).astype(np.int32)
+IMPORTANCES = "importances.parquet"
+SCORED_ROWS = 4096  # at once
 
 
 def train_boosting(
-    graphs: Iterable[Graph],
+    files: Sequence[GraphFile],
     config: BoostingConfig,
     *,
-    kind: str,
     seed: int,
     threads: int,
     run_dir: Path,
 ) -> None:
-    """Train on labelled graphs, one in memory at a time, and write booster.txt.
+    """Train on labelled graphs, one in memory at a time; write booster.txt and importances.parquet.
 
     Args:
-        graphs: of one kind.
+        files: of one kind.
         config: rounds, tree sizes, and how many configs of a graph are taken.
-        kind: "layout" or "tile".
         seed: of the sample of configs and of the boosting.
         threads: LightGBM's own; it must not fight others for cores.
         run_dir: where the model goes.
@@ -53,79 +61,172 @@ def train_boosting(
     Raises:
         PipelineError: no graph has two configs of different runtime, or the disk is full.
     """
+    graphs = sample_rows(files, config, seed)
+    names = statistics_names(files[0].collection.kind, config.statistics)
+    table = OpenGraph(config.statistics)
+    train_on_rows(graphs, config, table, names, seed=seed, threads=threads, run_dir=run_dir)
+
+
+def train_on_rows(
+    graphs: Sequence[GraphRows],
+    config: BoostingConfig,
+    table: Table,
+    names: Sequence[str],
+    *,
+    seed: int,
+    threads: int,
+    run_dir: Path,
+) -> None:
+    """Train on some rows of graphs, whose columns `table` computes and `names` names."""
+    dataset = binned(graphs, config, table, names)
+    begin = partial(_begin, graphs, dataset, config, seed, threads)
+    rounds = config.rounds
+    if config.early_stop:
+        rounds = choose_rounds(
+            graphs,
+            lambda learned, held_out: _judged(begin(learned), dataset, held_out),
+            at_most=config.rounds,
+            patience=config.early_stop,
+            n_folds=config.folds,
+            seed=seed,
+        )
+    booster, update = begin(None)
+    for _ in range(rounds):
+        update()
+    write_booster(booster, run_dir)
+
+
+def _begin(  # noqa: PLR0917 (bound one after the other)
+    graphs: Sequence[GraphRows],
+    dataset: "lightgbm.Dataset",
+    config: BoostingConfig,
+    seed: int,
+    threads: int,
+    rows: NDArray[np.int64] | None,
+) -> tuple["lightgbm.Booster", Advance]:
+    """Start a training on some rows, or on all; return it, and what takes a round."""
     import lightgbm
 
-    tables, labels, sizes = [], [], []
-    for number, graph in enumerate(graphs):
-        rows, runtime = _sample(graph, config.configs_per_graph, [seed, number])
-        if len(rows) < 2 or runtime.min() == runtime.max():
-            continue
-        tables.append(graph_statistics(graph, rows))
-        labels.append(relevance(runtime, config.relevance_levels))
-        sizes.append(len(rows))
-    if not sizes:
-        raise PipelineError(f"boosting: no {kind} graph has two configs of different runtime")
-    train_set = lightgbm.Dataset(
-        np.concatenate(tables),
-        np.concatenate(labels),
-        group=sizes,
-        feature_name=list(STATISTICS[kind]),
-    )
-    booster = lightgbm.train(
-        _parameters(config, seed=seed, threads=threads), train_set, config.rounds
-    )
-    with atomic_path(run_dir / MODEL_FILE) as temporary:
-        booster.save_model(str(temporary))
+    train_set = dataset if rows is None else dataset.subset(rows.tolist()).construct()
+    parameters = booster_parameters(config, seed=seed, threads=threads)
+    booster = lightgbm.Booster(parameters, train_set)
+    if config.objective == "lambdarank":
+        return booster, booster.update
+    runtime = np.concatenate([graph.runtime for graph in graphs])
+    part = runtime if rows is None else runtime[rows]
+    objective = pairwise_logistic(part, np.asarray(train_set.get_group()).tolist())
+    return booster, lambda: booster.update(fobj=objective)
 
 
-def _parameters(config: BoostingConfig, *, seed: int, threads: int) -> dict[str, object]:
-    return {
+def _judged(
+    begun: tuple["lightgbm.Booster", Advance],
+    dataset: "lightgbm.Dataset",
+    held_out: NDArray[np.int64],
+) -> Advance:
+    """Return what takes a round, and then gives the scores of held-out rows."""
+    booster, update = begun
+    booster.add_valid(dataset.subset(held_out.tolist()).construct(), "held out")
+    scores = np.empty(0)
+
+    def keep(predicted: NDArray[np.float64], _: "lightgbm.Dataset") -> tuple[str, float, bool]:
+        nonlocal scores
+        scores = predicted
+        return "", 0.0, True
+
+    def advance() -> NDArray[np.float64]:
+        update()
+        booster.eval_valid(keep)
+        return scores
+
+    return advance
+
+
+def booster_parameters(config: BoostingConfig, *, seed: int, threads: int) -> dict[str, object]:
+    """Return LightGBM's parameters for a recipe's."""
+    ranking = {
         "objective": "lambdarank",
         "label_gain": list(range(config.relevance_levels)),
-        "lambdarank_truncation_level": config.configs_per_graph,
+        "lambdarank_truncation_level": min(config.configs_per_graph, config.configs_per_group),
+    }
+    return {
+        **(ranking if config.objective == "lambdarank" else {"objective": "none"}),
+        **dataset_parameters(config),
+        "metric": "none",
         "learning_rate": config.learning_rate,
         "num_leaves": config.leaves,
-        "min_data_in_leaf": config.min_rows_per_leaf,
         "feature_fraction": config.column_share,
         "seed": seed,
         "num_threads": threads,
-        "deterministic": True,
-        "force_row_wise": True,
-        "verbosity": -1,
     }
 
 
-def _sample(
-    graph: Graph, at_most: int, seed: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Draw distinct configs of a graph; their rows and their mean runtimes."""
-    first, group = distinct_configs(graph)
-    runtime = _comparable_runtime(graph, group)
-    chosen = np.random.default_rng(seed).permutation(len(first))[:at_most]
-    return first[chosen], runtime[chosen]
+def write_booster(booster: "lightgbm.Booster", run_dir: Path) -> None:
+    """Write the model, and how much each statistic gained and how often it split."""
+    with atomic_path(run_dir / MODEL_FILE) as temporary:
+        booster.save_model(str(temporary))
+    importances = pl.DataFrame(
+        {
+            "statistic": booster.feature_name(),
+            "gain": booster.feature_importance("gain").astype(np.float64),
+            "splits": booster.feature_importance("split").astype(np.int64),
+        }
+    ).sort("gain", "statistic", descending=[True, False])
+    with atomic_path(run_dir / IMPORTANCES) as temporary:
+        importances.write_parquet(temporary)
 
 
-def _comparable_runtime(graph: Graph, group: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Mean runtime per distinct config; a tile config's is relative to its normalizer."""
-    relative = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
-    return group_means(relative, group)
+def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
+    """Read how much models rest on each statistic, averaged; None if none of them tells.
+
+    Returns:
+        statistic, gain (share of all gain) and splits (share of all splits), largest gain first.
+    """
+    paths = [run_dir / IMPORTANCES for run_dir in run_dirs if (run_dir / IMPORTANCES).exists()]
+    if not paths:
+        return None
+    shares = [
+        pl.scan_parquet(path).with_columns(
+            pl.col(column) / pl.col(column).sum().clip(lower_bound=1e-12)
+            for column in ("gain", "splits")
+        )
+        for path in paths
+    ]
+    table = pl.concat(shares).group_by("statistic").agg(pl.col("gain", "splits").sum() / len(paths))
+    return table.sort("gain", "statistic", descending=[True, False]).collect()
 
 
-def score_boosting(graph: Graph, run_dir: Path, *, kind: str, threads: int) -> NDArray[np.float32]:
-    """Score every config of a graph; (c,) float32, lower = faster.
+def read_booster(run_dir: Path) -> "lightgbm.Booster":
+    """Read the model of a run folder.
 
     Raises:
-        PipelineError: the model file is missing or was trained on other statistics.
+        PipelineError: it is missing or damaged.
     """
     import lightgbm
 
     path = run_dir / MODEL_FILE
     try:
-        booster = lightgbm.Booster(model_file=str(path))
+        return lightgbm.Booster(model_file=str(path))
     except lightgbm.basic.LightGBMError as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
-    if tuple(booster.feature_name()) != STATISTICS[kind]:
-        raise PipelineError(f"{path}: was trained on other statistics; train it again")
+
+
+def score_boosting(
+    graph: Graph, run_dir: Path, config: BoostingConfig, *, threads: int
+) -> NDArray[np.float32]:
+    """Score every config of a graph; (c,) float32, lower = faster.
+
+    Raises:
+        PipelineError: the model file is missing or was trained on other statistics.
+    """
+    booster = read_booster(run_dir)
+    if tuple(booster.feature_name()) != statistics_names(
+        graph.file.collection.kind, config.statistics
+    ):
+        raise PipelineError(f"{run_dir / MODEL_FILE}: of other statistics; train it again")
     first, group = distinct_configs(graph)
-    predicted = booster.predict(graph_statistics(graph, first), num_threads=threads)
-    return -np.asarray(predicted, dtype=np.float32)[group]
+    statistics = statistics_of(graph, config.statistics)
+    parts = [
+        np.asarray(booster.predict(statistics(part), num_threads=threads), dtype=np.float32)
+        for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
+    ]
+    return -np.concatenate(parts)[group]

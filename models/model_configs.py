@@ -196,13 +196,50 @@ class LateFusionSageConfig(FrozenConfig):
     )
 
 
-class BoostingConfig(FrozenConfig):
-    """The gradient-boosting rankers; see models/boosting.py."""
+class RowsConfig(FrozenConfig):
+    """Which configs of each graph a ranker on statistics learns from, and which statistics.
 
+    `statistics`: "plain" are those that networks read as well, "all" add details of each config and
+    statistics of the program; features/STATISTICS.md has the formulas.
+    """
+
+    statistics: Literal["plain", "all"] = "plain"
+    configs_per_graph: Annotated[int, Field(ge=2)] = 500
+    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
+
+
+class LinearConfig(RowsConfig):
+    """The linear rankers; see models/linear.py."""
+
+    statistics: Literal["plain", "all"] = "all"
+    penalty: PositiveFloat = 100.0
+
+
+class BoostingConfig(RowsConfig):
+    """The gradient-boosting rankers; see models/boosting.py.
+
+    Attributes:
+        objective: "lambdarank", or "pairwise_logistic": every pair alike.
+        configs_per_group: configs are compared within groups of at most so many of a graph's; time
+            grows with it.
+        early_stop: take as many rounds as are best on folds of the train graphs, at most `rounds`,
+            each fold given up after so many rounds without progress; 0 = take all rounds.
+        folds: of those, families kept apart.
+    """
+
+    objective: Literal["lambdarank", "pairwise_logistic"] = "lambdarank"
     rounds: Positive = 200
     learning_rate: PositiveFloat = 0.08
     leaves: Annotated[int, Field(ge=2)] = 31
     min_rows_per_leaf: Positive = 20
     column_share: Annotated[float, Field(gt=0, le=1)] = 0.7
-    configs_per_graph: Annotated[int, Field(ge=2, le=10_000)] = 500
-    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
+    configs_per_group: Annotated[int, Field(ge=2, le=10_000)] = 10_000
+    early_stop: Annotated[int, Field(ge=0)] = 0
+    folds: Annotated[int, Field(ge=2)] = 3
+
+
+class ConfigColumnsConfig(BoostingConfig):
+    """Boosting on one program's own configs; see models/config_columns.py."""
+
+    configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
+    min_rows_per_leaf: Positive = 5

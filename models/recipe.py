@@ -12,9 +12,11 @@ from features.pruning import pruning_rule
 from models.model_configs import (
     BaselineGcnConfig,
     BoostingConfig,
+    ConfigColumnsConfig,
     CrossConfigSageConfig,
     GlobalAttentionSageConfig,
     LateFusionSageConfig,
+    LinearConfig,
     Positive,
     ReferenceSageConfig,
     SegmentSageConfig,
@@ -29,8 +31,10 @@ LayoutModelName = Literal[
     "reference_sage",
     "baseline_gcn",
     "layout_boosting",
+    "layout_linear",
+    "config_columns_boosting",
 ]
-TileModelName = Literal["late_fusion_sage", "tile_boosting"]
+TileModelName = Literal["late_fusion_sage", "tile_boosting", "tile_linear"]
 
 
 def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -117,6 +121,9 @@ class Recipe(FrozenConfig):
     late_fusion_sage: LateFusionSageConfig = LateFusionSageConfig()
     layout_boosting: BoostingConfig = BoostingConfig()
     tile_boosting: BoostingConfig = BoostingConfig()
+    layout_linear: LinearConfig = LinearConfig()
+    tile_linear: LinearConfig = LinearConfig()
+    config_columns_boosting: ConfigColumnsConfig = ConfigColumnsConfig()
     blend: BlendConfig = BlendConfig()
 
     def models_of(self, kind: str) -> tuple[str, ...]:

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from data.errors import PipelineError
 from data.graph import Graph
 from models.boosting import score_boosting, train_boosting
+from models.config_columns import score_config_columns, train_config_columns
 from models.jobs import Ranker, TrainJob
 from models.layout_nets import LAYOUT_NETS, LayoutNet
 from models.layout_task import load_layout, train_layout
-from models.model_configs import BoostingConfig, TrainingConfig
+from models.linear import score_linear, train_linear
+from models.model_configs import BoostingConfig, LinearConfig, TrainingConfig
 from models.recipe import Recipe
 from models.segment_task import load_segments, train_segments
 from models.tile_task import load_tile, train_tile
-from models.train_set import graphs_of
 
 
 @dataclass(frozen=True)
@@ -35,33 +36,53 @@ class ModelEntry:
 
 
 @dataclass(frozen=True)
-class BoostingRanker:
-    """A trained boosting model, by its run folder."""
+class ScoringFunction:
+    """A trained model that is a function of the graph."""
 
-    kind: str
-    run_dir: Path
-    threads: int
-
-    def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of `graph`; (c,) float32, lower = faster."""
-        return score_boosting(graph, self.run_dir, kind=self.kind, threads=self.threads)
+    score: Callable[[Graph], NDArray[np.float32]]
 
 
 def _boosting_entry(kind: str, config_of: Callable[[Recipe], BoostingConfig]) -> ModelEntry:
     def train(job: TrainJob) -> None:
         train_boosting(
-            graphs_of(job.files),
+            job.files,
             config_of(job.recipe),
-            kind=kind,
             seed=job.seed,
             threads=job.recipe.threads,
             run_dir=job.run_dir,
         )
 
-    def load(run_dir: Path, recipe: Recipe) -> BoostingRanker:
-        return BoostingRanker(kind, run_dir, recipe.threads)
+    def load(run_dir: Path, recipe: Recipe) -> ScoringFunction:
+        config, threads = config_of(recipe), recipe.threads
+        return ScoringFunction(
+            partial(score_boosting, run_dir=run_dir, config=config, threads=threads)
+        )
 
     return ModelEntry(kind, train, load)
+
+
+def _linear_entry(kind: str, config_of: Callable[[Recipe], LinearConfig]) -> ModelEntry:
+    def train(job: TrainJob) -> None:
+        train_linear(job.files, config_of(job.recipe), seed=job.seed, run_dir=job.run_dir)
+
+    def load(run_dir: Path, recipe: Recipe) -> ScoringFunction:
+        return ScoringFunction(partial(score_linear, run_dir=run_dir, config=config_of(recipe)))
+
+    return ModelEntry(kind, train, load)
+
+
+def _train_columns(job: TrainJob) -> None:
+    train_config_columns(
+        job.files,
+        job.recipe.config_columns_boosting,
+        seed=job.seed,
+        threads=job.recipe.threads,
+        run_dir=job.run_dir,
+    )
+
+
+def _load_columns(run_dir: Path, recipe: Recipe) -> ScoringFunction:
+    return ScoringFunction(partial(score_config_columns, run_dir=run_dir, threads=recipe.threads))
 
 
 def _layout(net: LayoutNet, recipe: Recipe) -> TrainingConfig:
@@ -77,10 +98,13 @@ MODELS: dict[str, ModelEntry] = {
         "layout", train_segments, load_segments, lambda recipe: recipe.segment_sage.training
     ),
     "layout_boosting": _boosting_entry("layout", lambda recipe: recipe.layout_boosting),
+    "config_columns_boosting": ModelEntry("layout", _train_columns, _load_columns),
+    "layout_linear": _linear_entry("layout", lambda recipe: recipe.layout_linear),
     "late_fusion_sage": ModelEntry(
         "tile", train_tile, load_tile, lambda recipe: recipe.late_fusion_sage.training
     ),
     "tile_boosting": _boosting_entry("tile", lambda recipe: recipe.tile_boosting),
+    "tile_linear": _linear_entry("tile", lambda recipe: recipe.tile_linear),
 }
 
 

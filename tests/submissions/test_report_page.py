@@ -82,6 +82,9 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
             "layout:xla:default": {
                 "members": ["gnn-0", "gbm-1"],
                 "member_values": {"gnn-0": 0.5, "gbm-1": None},
+                "importances": {
+                    "gbm": [{"statistic": "copied_bytes_share", "gain": 0.25, "splits": 0.125}]
+                },
                 "fallback_from": None,
             },
             "layout:nlp:random": {
@@ -102,6 +105,8 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
     assert "tile:xla tile score −7.0000 – 1" in text
     assert "Mean of 2 of 5 collections" in text
     assert "layout:xla:default : gnn-0 (0.5000 alone), gbm-1" in text
+    assert "What gbm rests on statistic share of the gain of the splits" in text
+    assert "copied_bytes_share 25.0% 12.5%" in text
     assert "Borrowed from layout:nlp:random: no training graphs." in text
     assert "1 graph: constant runtimes give no order" in text
     assert "layout:xla:default:flat: constant runtimes" in text
