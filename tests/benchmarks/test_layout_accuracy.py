@@ -20,6 +20,7 @@ from benchmarks.accuracy_tasks import (
     why_no_data,
     within_graph,
 )
+from benchmarks.layout_accuracy import cells_of
 from data.distinct import config_hashes, distinct_configs
 from data.errors import PipelineError, UsageError
 from data.read import read_layout
@@ -50,6 +51,24 @@ def sources(tmp_path_factory: pytest.TempPathFactory, tiny_tree: Path) -> Source
 
 def _hashes(file: GraphFile) -> set[int]:
     return set(config_hashes(read_layout(file)).tolist())
+
+
+def test_models_of_one_program_are_left_out_of_tasks_across_programs(sources: Sources) -> None:
+    cells = list(cells_of(list(TASKS), ["columns", "linear"], [0], sources))
+    tasks = {name: {c.task for c in cells if c.contender == name} for name in ("columns", "linear")}
+    assert tasks == {"columns": {"unet3d-all", "unet3d-100"}, "linear": set(TASKS)}
+
+
+@pytest.mark.parametrize("contender", ["columns", "linear"])
+def test_rankers_without_steps_leave_a_cell(
+    contender: str, sources: Sources, tmp_path: Path
+) -> None:
+    cell = Cell("unet3d-100", contender, 0)
+    assert run_cell(cell, sources, tmp_path)
+    content = json.loads(cell.path(tmp_path).read_text())
+    (graph,) = content["graphs"].values()
+    assert -1 <= graph["kendall_tau"] <= 1
+    assert len(content["curve"]) == 1
 
 
 @pytest.mark.parametrize("n_train", [None, 20])
