@@ -41,6 +41,7 @@ def choose_rounds(
         while len(curve) < at_most and len(curve) - int(np.argmax(curve or [0])) <= patience:
             curve.append(ranked(graphs, held_out, advance()))
         curves.append(curve)
+        del advance  # a fold's rows go before the next one's come
     shortest = min(map(len, curves))
     return int(np.argmax(np.mean([curve[:shortest] for curve in curves], axis=0))) + 1
 

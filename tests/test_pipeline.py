@@ -25,6 +25,7 @@ COMMANDS = [
     "fetch",
     "audit",
     "featurize",
+    "statistics",
     "collect",
     "train",
     "predict",
