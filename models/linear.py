@@ -1,6 +1,6 @@
 """Linear rankers on hand-crafted statistics: the floor that trees and networks must beat.
 
-Ridge regression of a config's runtime, standardised within its graph, on its statistics, each less
+Ridge regression of a config's rank by runtime, standardised within its graph, on its statistics, each less
 its mean over the graph's configs; so only differences within a graph are learned from.
 """
 
@@ -31,6 +31,7 @@ def train_linear(
     Raises:
         PipelineError: no graph has two configs of different runtime, or the disk is full.
     """
+    from scipy.stats import rankdata
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -40,8 +41,8 @@ def train_linear(
     for graph in sample_rows(files, config, seed):
         statistics = open_graph(graph.file, graph.rows)
         tables.append(statistics - statistics.mean(axis=0))
-        logs = np.log(graph.runtime)
-        targets.append((logs - logs.mean()) / logs.std())
+        ranks = rankdata(graph.runtime)  # a few very slow configs would decide all weights
+        targets.append((ranks - ranks.mean()) / ranks.std())
     model = make_pipeline(
         StandardScaler(with_mean=False), Ridge(alpha=config.penalty, fit_intercept=False)
     )
