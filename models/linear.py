@@ -1,7 +1,7 @@
 """Linear rankers on hand-crafted statistics: the floor that trees and networks must beat.
 
-Ridge regression of a config's rank by runtime, standardised within its graph, on its statistics, each less
-its mean over the graph's configs; so only differences within a graph are learned from.
+Ridge regression of a config's rank by runtime, standardised within its graph, on its statistics,
+each less its mean over the graph's configs; so only differences within a graph are learned from.
 """
 
 import json
