@@ -13,6 +13,7 @@ from models.model_configs import (
     BaselineGcnConfig,
     BoostingConfig,
     CrossConfigSageConfig,
+    EarlyFusionSageConfig,
     GlobalAttentionSageConfig,
     LateFusionSageConfig,
     Positive,
@@ -30,7 +31,7 @@ LayoutModelName = Literal[
     "baseline_gcn",
     "layout_boosting",
 ]
-TileModelName = Literal["late_fusion_sage", "tile_boosting"]
+TileModelName = Literal["late_fusion_sage", "early_fusion_sage", "tile_boosting"]
 
 
 def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -112,6 +113,7 @@ class Recipe(FrozenConfig):
     reference_sage: ReferenceSageConfig = ReferenceSageConfig()
     baseline_gcn: BaselineGcnConfig = BaselineGcnConfig()
     late_fusion_sage: LateFusionSageConfig = LateFusionSageConfig()
+    early_fusion_sage: EarlyFusionSageConfig = EarlyFusionSageConfig()
     layout_boosting: BoostingConfig = BoostingConfig()
     tile_boosting: BoostingConfig = BoostingConfig()
     blend: BlendConfig = BlendConfig()

@@ -17,6 +17,7 @@ from models.layout_task import load_layout, train_layout
 from models.model_configs import BoostingConfig, TrainingConfig
 from models.recipe import Recipe
 from models.segment_task import load_segments, train_segments
+from models.tile_nets import TILE_NETS, TileNet
 from models.tile_task import load_tile, train_tile
 from models.train_set import graphs_of
 
@@ -64,22 +65,25 @@ def _boosting_entry(kind: str, config_of: Callable[[Recipe], BoostingConfig]) ->
     return ModelEntry(kind, train, load)
 
 
-def _layout(net: LayoutNet, recipe: Recipe) -> TrainingConfig:
+def _training_of(net: LayoutNet | TileNet, recipe: Recipe) -> TrainingConfig:
     return net.config_of(recipe).training
 
 
 MODELS: dict[str, ModelEntry] = {
     **{
-        name: ModelEntry("layout", train_layout, partial(load_layout, name), partial(_layout, net))
+        name: ModelEntry(
+            "layout", train_layout, partial(load_layout, name), partial(_training_of, net)
+        )
         for name, net in LAYOUT_NETS.items()
     },
     "segment_sage": ModelEntry(
         "layout", train_segments, load_segments, lambda recipe: recipe.segment_sage.training
     ),
     "layout_boosting": _boosting_entry("layout", lambda recipe: recipe.layout_boosting),
-    "late_fusion_sage": ModelEntry(
-        "tile", train_tile, load_tile, lambda recipe: recipe.late_fusion_sage.training
-    ),
+    **{
+        name: ModelEntry("tile", train_tile, partial(load_tile, name), partial(_training_of, net))
+        for name, net in TILE_NETS.items()
+    },
     "tile_boosting": _boosting_entry("tile", lambda recipe: recipe.tile_boosting),
 }
 
