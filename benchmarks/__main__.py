@@ -12,6 +12,7 @@ from benchmarks import (
     segment_memory,
     shipped_model,
     stages,
+    tile_inference,
 )
 from data.atomic import write_text
 from ensembles.report import revision
@@ -35,6 +36,7 @@ def main() -> None:
         *shipped_model.report(),
         "",
     ]
+    lines += [*tile_inference.report(), ""]
     lines += [*packing.report(), ""]
     lines += [*segment_memory.report(), ""]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
