@@ -13,9 +13,19 @@ from data.tree import collection_named, find_graphs
 from features.node_features import fit_node_scaler
 from features.tile_statistics import tile_statistics
 from models.early_fusion_sage import EarlyFusionSage
+from models.jobs import TrainJob
 from models.recipe import Recipe, load_recipe
-from models.tile_inputs import TileBatch, TileInputs, fit_config_scaler, join, tile_inputs
+from models.tile_inputs import (
+    TileBatch,
+    TileInputs,
+    config_columns,
+    fit_config_scaler,
+    join,
+    n_config_columns,
+    tile_inputs,
+)
 from models.tile_nets import TILE_NETS, score_in_chunks
+from models.train import load_model, train_model
 
 RECIPE = load_recipe("smoke")
 
@@ -113,3 +123,34 @@ def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) ->
     model.config = model.config.model_copy(update={"inference_tensor_mib": 1})
     np.testing.assert_allclose(score_in_chunks(model, kernel), whole, rtol=1e-4)
     assert sum(sizes) == n_whole and max(sizes) * 4096 * len(kernel.opcode) <= 1 << 20
+
+
+def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(tiny_tree: Path) -> None:
+    collection = collection_named("tile:xla")
+    graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+    plain, both = (config_columns(graph, relative=relative) for relative in (False, True))
+    assert both.shape[1] == 2 * plain.shape[1] == n_config_columns(relative=True)
+    for column in range(plain.shape[1]):
+        np.testing.assert_array_equal(both[:, column], plain[:, column])
+        expected = [
+            value - sum(map(float, plain[:, column])) / len(plain) for value in plain[:, column]
+        ]
+        np.testing.assert_allclose(both[:, plain.shape[1] + column], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TILE_NETS)
+def test_a_network_with_relative_configs_is_trained_and_loaded(
+    name: str, tiny_tree: Path, tmp_path: Path
+) -> None:
+    collection = collection_named("tile:xla")
+    files = find_graphs(tiny_tree, collections=(collection,), splits=("train",))
+    scores = []
+    for loss in ("best_of_five", "list_mle"):
+        keys = [f"{name}.relative_configs=true", f"{name}.loss={loss}"]
+        run_dir = tmp_path / loss
+        train_model(
+            TrainJob(name, load_recipe("smoke", keys), files, 0, run_dir), collection, resume=False
+        )
+        scores.append(load_model(run_dir).score(read_tile(files[0])))
+        assert np.isfinite(scores[-1]).all() and scores[-1].std() > 0
+    assert not np.allclose(scores[0], scores[1], atol=1e-6)
