@@ -40,10 +40,10 @@ def report(cells: Sequence[Cell]) -> list[str]:
         "dataset paper's baseline. `--tuning` judges on families of the train split alone: it sees",
         "nothing of what the task `sample` judges, but `sample-folds` judges those families too.",
         "",
-        f"Brackets: {CONFIDENCE:.0%} intervals, by bootstrap over kernels and seeds",
-        f"({DRAWS:,} draws).",
-        "Differences are paired by kernel and seed. No interval accounts for the choice of the",
-        "families; those over families, which are wider, stand below each table.",
+        f"Brackets: {CONFIDENCE:.0%} intervals, by bootstrap over kernels and seeds ({DRAWS:,}",
+        "draws). Differences are paired by kernel and by the seeds that both have. Kernels of a",
+        "family vary together, which these intervals leave out; those over families stand below",
+        "each table.",
         "",
     ]
     for task in TILE_TASKS:
