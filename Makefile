@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-slow lint bench bench-largest accuracy sample clean
+.PHONY: help setup setup-collect run test test-slow lint bench bench-largest accuracy tile-accuracy sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,10 @@ bench-largest: setup  ## packing of a 43,615-node graph: writes benchmarks/PACKI
 accuracy: setup  ## train layout models against each other: writes benchmarks/LAYOUT_ACCURACY.md
 	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy
 	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy --report
+
+tile-accuracy: setup  ## train tile models against each other: writes benchmarks/TILE_ACCURACY.md
+	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy
+	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy --report
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --again --workers 2 --budget-s 4200 --out data/raw/sample

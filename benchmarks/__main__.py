@@ -13,6 +13,7 @@ from benchmarks import (
     shipped_model,
     stages,
     statistics_cost,
+    tile_inference,
 )
 from data.atomic import write_text
 from ensembles.report import revision
@@ -36,6 +37,7 @@ def main() -> None:
         *shipped_model.report(),
         "",
     ]
+    lines += [*tile_inference.report(), ""]
     lines += [*packing.report(), ""]
     lines += [*statistics_cost.report(), ""]
     lines += [*segment_memory.report(), ""]

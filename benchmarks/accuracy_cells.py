@@ -15,26 +15,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from benchmarks.accuracy_tasks import (
-    TASKS,
-    WITHIN_GRAPH,
-    Part,
-    Sources,
-    sample_families,
-    sample_manifest,
-)
+from benchmarks.accuracy_comparisons import COMPARISONS, Comparison
+from benchmarks.accuracy_tasks import Part, Sources, sample_families, sample_manifest
 from data.atomic import write_text
 from data.distinct import distinct_configs
 from data.errors import PipelineError, UsageError
 from data.fingerprint import fingerprint
-from data.graph import LayoutGraph
+from data.graph import Graph, TileGraph
 from data.noise import measure_noise
-from data.read import read_layout
+from data.read import read_graph
 from ensembles.report import environment, revision
 from models.engine import CHECKPOINT
 from models.folds import family_of
 from models.jobs import Ranker, TrainJob
-from models.layout_nets import LAYOUT_NETS
 from models.older_recipe import with_new_keys
 from models.recipe import Recipe, load_recipe
 from models.registry import MODELS
@@ -42,48 +35,10 @@ from models.run_folder import CONFIG, first_difference, mark_done
 from models.saved_network import WEIGHTS
 from models.train import load_model, train_model
 from models.weights import load_tensors, save_tensors
-from settings import CONFIGS
 from submissions.labels import Labels
 from submissions.score import score_graph
 
 POINTS = 8  # of a learning curve
-METRICS = ("kendall_tau", "slowdown@1", "slowdown@10", "slowdown@100")
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A model of the registry, by a recipe with overrides; for some tasks, or for all."""
-
-    model: str
-    recipe: str
-    overrides: tuple[str, ...] = ()
-    tasks: tuple[str, ...] | None = None
-
-    def is_for(self, task: str) -> bool:
-        """Tell whether the model can learn what a task asks."""
-        return self.tasks is None or task in self.tasks
-
-    def why_absent(self) -> str | None:
-        """Say what is missing of it, or None if it can be trained."""
-        if self.model not in MODELS:
-            return f"no model '{self.model}'"
-        if not (CONFIGS / f"{self.recipe}.toml").is_file():
-            return f"no recipe '{self.recipe}'"
-        return None
-
-
-CONTENDERS = {
-    "ours": Contender("cross_config_sage", "cpu"),
-    "ours-longer": Contender("cross_config_sage", "cpu", ("cross_config_sage.training.steps=400",)),
-    "no-attention": Contender(
-        "cross_config_sage", "cpu", ("cross_config_sage.cross_config=false",)
-    ),
-    "reference": Contender("reference_sage", "reference"),
-    "gcn": Contender("baseline_gcn", "cpu"),
-    "boosting": Contender("layout_boosting", "cpu"),
-    "linear": Contender("layout_linear", "cpu"),
-    "columns": Contender("config_columns_boosting", "within_graph", tasks=WITHIN_GRAPH),
-}
 
 
 @dataclass(frozen=True)
@@ -94,6 +49,7 @@ class Cell:
         task, contender: names.
         overrides: recipe keys on top of the contender's own, "key=value".
         tuning: judged on what is never reported.
+        kind: of the comparison, "layout" or "tile".
     """
 
     task: str
@@ -101,6 +57,22 @@ class Cell:
     seed: int
     overrides: tuple[str, ...] = ()
     tuning: bool = False
+    kind: str = "layout"
+
+    @property
+    def comparison(self) -> Comparison:
+        """Return what the cell is a part of."""
+        return COMPARISONS[self.kind]
+
+    @property
+    def model(self) -> str:
+        """Return the contender's model in the registry."""
+        return self.comparison.contenders[self.contender].model
+
+    @property
+    def has_curve(self) -> bool:
+        """Tell whether its checkpoints are judged too."""
+        return self.model in self.comparison.with_curves
 
     def path(self, out: Path) -> Path:
         """Return where the cell's JSON file lies."""
@@ -109,10 +81,10 @@ class Cell:
 
     def recipe(self) -> Recipe:
         """Return the recipe: one thread, and a checkpoint for each point of the curve."""
-        contender = CONTENDERS[self.contender]
+        contender = self.comparison.contenders[self.contender]
         overrides = [*contender.overrides, *self.overrides, "threads=1", f"seeds=[{self.seed}]"]
         recipe = load_recipe(contender.recipe, overrides)
-        if contender.model in LAYOUT_NETS:
+        if self.has_curve:
             every = -(-n_steps(recipe, contender.model) // POINTS)
             key = f"{contender.model}.training.checkpoint_every"
             recipe = load_recipe(contender.recipe, [*overrides, f"{key}={every}"])
@@ -121,8 +93,8 @@ class Cell:
 
 def n_steps(recipe: Recipe, model: str) -> int:
     """Return the steps of a GNN's training, or the rounds of boosting; else 1."""
-    config = getattr(recipe, model)
-    return int(config.training.steps if model in LAYOUT_NETS else getattr(config, "rounds", 1))
+    training = MODELS[model].training_of(recipe)
+    return int(training.steps if training else getattr(getattr(recipe, model), "rounds", 1))
 
 
 @dataclass
@@ -200,8 +172,7 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
 
 def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
     """Return what decides a cell's outcome, but for the code."""
-    recipe = cell.recipe()
-    model = CONTENDERS[cell.contender].model
+    recipe, model = cell.recipe(), cell.model
     dumped = recipe.model_dump(mode="json")
     return {
         "task": cell.task,
@@ -210,13 +181,13 @@ def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
         "tuning": cell.tuning,
         "model": model,
         "recipe": {key: dumped[key] for key in ("name", "threads", "features", model)},
-        "data": fingerprint(TASKS[cell.task].files(sources)),
+        "data": fingerprint(cell.comparison.tasks[cell.task].files(sources)),
     }
 
 
 def _results(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
     """Train and judge every part; their graphs, seconds and curves as one."""
-    task = TASKS[cell.task]
+    task = cell.comparison.tasks[cell.task]
     make = task.tuning_parts if cell.tuning else task.parts
     if make is None:
         raise UsageError(f"task '{cell.task}': has no part for tuning")
@@ -265,15 +236,15 @@ def _run_part(
     """Train once; return the metrics of each judged graph, and the curve with its last point."""
     import lightgbm  # noqa: F401  so that its import is not on the clock
 
-    recipe, model = cell.recipe(), CONTENDERS[cell.contender].model
+    recipe, model = cell.recipe(), cell.model
     run_dir = folder / "run"
-    is_net = model in LAYOUT_NETS
-    every = getattr(recipe, model).training.checkpoint_every if is_net else 1
+    every = getattr(recipe, model).training.checkpoint_every if cell.has_curve else 1
     snapshots = Snapshots(run_dir, every)
-    job = TrainJob(model, recipe, part.train, cell.seed, run_dir, snapshots if is_net else None)
+    progress = snapshots if cell.has_curve else None
+    job = TrainJob(model, recipe, part.train, cell.seed, run_dir, progress)
     train_model(job, part.train[0].collection, resume=False)
     seconds = snapshots.clock.read()
-    graphs = {file.submission_id: read_layout(file) for file in part.judged}
+    graphs = {file.submission_id: read_graph(file) for file in part.judged}
     points = []
     for facts, weights in snapshots.taken:
         ranker = _ranker_at(run_dir, weights, folder / "at" / str(facts["step"]))
@@ -296,7 +267,7 @@ def _ranker_at(run_dir: Path, weights: dict[str, Tensor], folder: Path) -> Ranke
     return load_model(folder)
 
 
-def judge(ranker: Ranker, graph: LayoutGraph) -> dict[str, Any]:
+def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
     """Return all metrics of one graph, as a submission is judged.
 
     Raises:
@@ -306,13 +277,14 @@ def judge(ranker: Ranker, graph: LayoutGraph) -> dict[str, Any]:
     if not np.isfinite(scores).all():
         raise PipelineError(f"{graph.file.path}: a config's score is not finite")
     ranking = np.argsort(scores, kind="stable")
-    metrics = score_graph(graph.file.collection, ranking, Labels(graph.runtime_ns))
+    normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
+    metrics = score_graph(graph.file.collection, ranking, Labels(graph.runtime_ns, normalizers))
     if metrics["kendall_tau"] is None:
         raise PipelineError(f"{graph.file.path}: its runtimes give no order; it cannot be judged")
     return metrics
 
 
-def _facts(graph: LayoutGraph) -> dict[str, Any]:
+def _facts(graph: Graph) -> dict[str, Any]:
     """Return how many distinct configs a graph has, and what those measured twice agree to."""
     first, group = distinct_configs(graph)
     noise = measure_noise(graph.runtime_ns, group)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy_cells import CONTENDERS, METRICS
+from benchmarks.accuracy_comparisons import CONTENDERS
 from benchmarks.accuracy_statistics import CONFIDENCE, DRAWS, Estimate, estimate
 from benchmarks.accuracy_tasks import TASKS
 from data.errors import PipelineError
 
 Cell = dict[str, Any]
 OURS, REFERENCE = "ours", "reference"
-LABELS = dict(zip(METRICS, ("tau", "slowdown@1", "@10", "@100"), strict=True))
+TAU = "kendall_tau"
+LABELS = {
+    TAU: "tau",
+    "slowdown@1": "slowdown@1",
+    "slowdown@10": "@10",
+    "slowdown@100": "@100",
+}
 
 
 def read_cells(folder: Path) -> list[Cell]:
@@ -56,25 +62,25 @@ def report(cells: Sequence[Cell]) -> list[str]:
     ]
     for task in tasks:
         lines += [*section(task, [cell for cell in cells if cell["task"] == task]), ""]
-    return [*lines, *_made_with(cells)]
+    return [*lines, *made_with(cells)]
 
 
 def _main_table(tasks: Sequence[str], cells: Sequence[Cell]) -> list[str]:
-    names = _contenders(cells)
-    lines = [_row(["task", "graphs", *names]), "|---|---:|" + "---|" * len(names)]
+    names = present(cells)
+    lines = [row(["task", "graphs", *names]), "|---|---:|" + "---|" * len(names)]
     for task in tasks:
-        by_name = _by_contender([cell for cell in cells if cell["task"] == task])
-        counts = {len(values(mine, METRICS[0])[0]) for mine in by_name.values()}
+        by_name = by_contender([cell for cell in cells if cell["task"] == task])
+        counts = {len(values(mine, TAU)[0]) for mine in by_name.values()}
         texts = [
-            _text(_estimate(by_name[name], METRICS[0])) if name in by_name else "" for name in names
+            text_of(estimate_of(by_name[name], TAU)) if name in by_name else "" for name in names
         ]
-        lines.append(_row([task, "/".join(map(str, sorted(counts))), *texts]))
+        lines.append(row([task, "/".join(map(str, sorted(counts))), *texts]))
     return lines
 
 
 def section(task: str, cells: Sequence[Cell]) -> list[str]:
     """Return one task's tables."""
-    by_name = _by_contender(cells)
+    by_name = by_contender(cells)
     graphs = next(iter(by_name.values()))[0]["graphs"]
     families = {graph["family"] for graph in graphs.values()}
     interval = "over seeds alone" if len(graphs) == 1 else "over families and seeds"
@@ -93,23 +99,31 @@ def section(task: str, cells: Sequence[Cell]) -> list[str]:
     return [*lines, *_valid_alone(by_name)]
 
 
-def accuracy_table(by_name: dict[str, list[Cell]]) -> list[str]:
-    """Return a row per contender, and one per contender's paired difference to ours."""
-    heads = ["model", "seeds", *LABELS.values(), "CPU s", "wall s", "steps each"]
-    lines = [_row(heads), "|---|---:|" + "---|" * len(LABELS) + "---:|" * 3]
+def accuracy_table(
+    by_name: dict[str, list[Cell]], labels: dict[str, str] = LABELS, *, by: str = "family"
+) -> list[str]:
+    """Return a row per contender, and one per contender's paired difference to ours.
+
+    Args:
+        by_name: cells by contender.
+        labels: the metrics to show, and how they are called.
+        by: as of `values`.
+    """
+    heads = ["model", "seeds", *labels.values(), "CPU s", "wall s", "steps each"]
+    lines = [row(heads), "|---|---:|" + "---|" * len(labels) + "---:|" * 3]
     for name, cells in by_name.items():
         costs = [np.mean([cell[key] for cell in cells]) for key in ("cpu_s", "wall_s")]
-        texts = [_text(_estimate(cells, metric), metric) for metric in METRICS]
+        texts = [text_of(estimate_of(cells, metric, by), metric) for metric in labels]
         steps = f"{cells[0]['steps']:,}"
         cost = [f"{value:,.1f}" for value in costs]
-        lines.append(_row([name, f"{len(cells)}", *texts, *cost, steps]))
+        lines.append(row([name, f"{len(cells)}", *texts, *cost, steps]))
     for name, cells in by_name.items():
         if name == OURS or OURS not in by_name:
             continue
         one, other = paired(cells, by_name[OURS])
         if one:
-            texts = [_text(_difference(one, other, metric), metric, True) for metric in METRICS]
-            lines.append(_row([f"{name} − ours", f"{len(one)}", *texts, "", "", ""]))
+            texts = [text_of(difference(one, other, metric, by), metric, True) for metric in labels]
+            lines.append(row([f"{name} − ours", f"{len(one)}", *texts, "", "", ""]))
     return lines
 
 
@@ -124,14 +138,14 @@ def curve_table(by_name: dict[str, list[Cell]]) -> list[str]:
         "Tau along training (mean over graphs and seeds, by share of the steps), and when it first",
         "is the reference's final one or more, by CPU seconds of the same seed's training:",
         "",
-        _row(["model", *shares, "gets there", "at this share of the reference's time (median)"]),
+        row(["model", *shares, "gets there", "at this share of the reference's time (median)"]),
         "|---|" + "---:|" * (n_points + 2),
     ]
     for name, cells in nets.items():
         taus = np.array([[_mean_tau(point) for point in cell["curve"]] for cell in cells])  # (s, p)
         texts = [f"{tau:.3f}" for tau in taus.mean(axis=0)]
         texts += [""] * (n_points - len(texts))
-        lines.append(_row([name, *texts, *_reaching(*paired(cells, by_name.get(REFERENCE, [])))]))
+        lines.append(row([name, *texts, *_reaching(*paired(cells, by_name.get(REFERENCE, [])))]))
     return lines
 
 
@@ -157,12 +171,20 @@ def _mean_tau(point: dict[str, Any]) -> float:
     return float(np.mean(list(point["kendall_tau"].values())))
 
 
-def values(cells: Sequence[Cell], metric: str) -> tuple[NDArray[np.float64], list[str]]:
-    """Return one metric as (g, s), and the g families: graphs that all cells judge, by name."""
+def values(
+    cells: Sequence[Cell], metric: str, by: str = "family"
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Return one metric as (g, s), and g groups, of the graphs that all cells judge, by name.
+
+    Args:
+        cells: s of them.
+        metric: a graph's.
+        by: "family", or "graph" if each is a group of its own.
+    """
     names = sorted(set.intersection(*(set(cell["graphs"]) for cell in cells)))
     table = [[cell["graphs"][name][metric] for cell in cells] for name in names]
-    families = [cells[0]["graphs"][name]["family"] for name in names]
-    return np.asarray(table, dtype=np.float64), families
+    groups = [cells[0]["graphs"][name][by] if by == "family" else name for name in names]
+    return np.asarray(table, dtype=np.float64), groups
 
 
 def paired(cells: Sequence[Cell], others: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
@@ -172,13 +194,17 @@ def paired(cells: Sequence[Cell], others: Sequence[Cell]) -> tuple[list[Cell], l
     return common, [by_seed[cell["seed"]] for cell in common]
 
 
-def _estimate(cells: Sequence[Cell], metric: str) -> Estimate:
-    return estimate(*values(cells, metric))
+def estimate_of(cells: Sequence[Cell], metric: str, by: str = "family") -> Estimate:
+    """Average a metric of one contender's cells."""
+    return estimate(*values(cells, metric, by))
 
 
-def _difference(cells: Sequence[Cell], ours: Sequence[Cell], metric: str) -> Estimate:
-    table, families = values([*cells, *ours], metric)
-    return estimate(table[:, : len(cells)] - table[:, len(cells) :], families)
+def difference(
+    cells: Sequence[Cell], ours: Sequence[Cell], metric: str, by: str = "family"
+) -> Estimate:
+    """Average what cells have more than ours; both of the same seeds in the same order."""
+    table, groups = values([*cells, *ours], metric, by)
+    return estimate(table[:, : len(cells)] - table[:, len(cells) :], groups)
 
 
 def _ceiling(cells: Sequence[Cell]) -> list[str]:
@@ -216,33 +242,38 @@ def _valid_alone(by_name: dict[str, list[Cell]]) -> list[str]:
             cell | {"graphs": {k: v for k, v in cell["graphs"].items() if v["split"] == "valid"}}
             for cell in cells
         ]
-        texts.append(f"{name} {_text(_estimate(only, METRICS[0]))}")
+        texts.append(f"{name} {text_of(estimate_of(only, TAU))}")
     return ["", f"Tau of the valid split's graphs alone: {', '.join(texts)}."]
 
 
-def _by_contender(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Return each contender's cells by seed."""
+def by_contender(
+    cells: Sequence[Cell], known: Collection[str] = CONTENDERS
+) -> dict[str, list[Cell]]:
+    """Return each contender's cells by seed, in the order of `known`."""
     return {
         name: sorted(
             (cell for cell in cells if cell["contender"] == name), key=lambda cell: cell["seed"]
         )
-        for name in _contenders(cells)
+        for name in present(cells, known)
     }
 
 
-def _contenders(cells: Sequence[Cell]) -> list[str]:
-    present = {cell["contender"] for cell in cells}
-    return [name for name in CONTENDERS if name in present]
+def present(cells: Sequence[Cell], known: Collection[str] = CONTENDERS) -> list[str]:
+    """Return the contenders that have cells."""
+    found = {cell["contender"] for cell in cells}
+    return [name for name in known if name in found]
 
 
-def _made_with(cells: Sequence[Cell]) -> list[str]:
+def made_with(cells: Sequence[Cell]) -> list[str]:
+    """Say where the cells come from."""
     revisions = sorted({str(cell["revision"]) for cell in cells})
     systems = sorted({cell["environment"]["system"] for cell in cells})
     return [f"Made on {', '.join(systems)}; revisions {', '.join(revisions)}."]
 
 
-def _text(found: Estimate, metric: str = METRICS[0], signed: bool = False) -> str:
-    digits = 3 if metric == METRICS[0] else 4
+def text_of(found: Estimate, metric: str = TAU, signed: bool = False) -> str:
+    """Write a mean with its interval: three digits of a tau, four of all else."""
+    digits = 3 if metric == TAU else 4
     sign = "+" if signed else ""
     mean = f"{found.mean:{sign}.{digits}f}"
     if math.isnan(found.low):
@@ -250,5 +281,6 @@ def _text(found: Estimate, metric: str = METRICS[0], signed: bool = False) -> st
     return f"{mean} [{found.low:{sign}.{digits}f}, {found.high:{sign}.{digits}f}]"
 
 
-def _row(cells: Sequence[str]) -> str:
+def row(cells: Sequence[str]) -> str:
+    """Return a line of a table."""
     return f"| {' | '.join(cells)} |"

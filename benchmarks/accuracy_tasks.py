@@ -60,12 +60,14 @@ class Task:
         files: the source files, by which a changed data set is told.
         parts: the trainings for a seed; files that must be written go into the given folder.
         tuning_parts: the same on nothing that is reported; None where there is no such part.
+        real_files: further files that are needed, below the folder of real ones.
     """
 
     note: str
     files: Callable[[Sources], list[GraphFile]]
     parts: Parts
     tuning_parts: Parts | None = None
+    real_files: tuple[str, ...] = ()
 
 
 def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -238,10 +240,14 @@ def _cross_graph_files(sources: Sources) -> list[GraphFile]:
 
 def why_no_data(task: Task, sources: Sources) -> str | None:
     """Say which file of a task is missing, or None if all are there."""
-    needs_real = task.files in (_unet3d_files, _cross_graph_files)
-    if needs_real and (sources.real is None or not sources.real.is_dir()):
+    if (task.real_files or task.files in (_unet3d_files, _cross_graph_files)) and (
+        sources.real is None or not sources.real.is_dir()
+    ):
         return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
-    missing = [file.path for file in task.files(sources) if not file.path.is_file()]
+    wanted = [file.path for file in task.files(sources)]
+    if sources.real is not None:
+        wanted += [sources.real / name for name in task.real_files]
+    missing = [path for path in wanted if not path.is_file()]
     return f"{missing[0]} is missing" if missing else None
 
 

@@ -6,16 +6,14 @@ configs of a kernel then see each other through the same attention as in the lay
 """
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
 from torch_geometric.utils import scatter
 
 from data.graph import N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
-from features.tile_statistics import TILE_STATISTICS
 from models.model_configs import LateFusionSageConfig
-from models.tile_inputs import TileBatch, TileInputs, join
+from models.tile_inputs import TileBatch, n_config_columns
 
 N_OPCODES = 256
 LAYOUT_WIDTH = 4
@@ -38,7 +36,8 @@ class LateFusionSage(nn.Module):
         self.graph_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(config.blocks))
         self.graph_blocks = nn.ModuleList(SAGEConv(hidden, hidden) for _ in range(config.blocks))
         self.kernel = nn.Linear(2 * hidden, hidden)
-        self.config = nn.Linear(len(TILE_STATISTICS), hidden)
+        n_columns = n_config_columns(relative=config.relative_configs)
+        self.config = nn.Linear(n_columns, hidden)
         self.config_blocks = nn.ModuleList(
             RaggedConfigBlock(hidden, cross_config=config.cross_config)
             for _ in range(config.blocks)
@@ -98,9 +97,3 @@ def ragged_softmax(logits: Tensor, kernel: Tensor, n_kernels: int) -> Tensor:
     highest = scatter(logits.detach(), kernel, dim_size=n_kernels, reduce="max")
     exponents = torch.exp(logits - highest[kernel])
     return exponents / scatter(exponents, kernel, dim_size=n_kernels, reduce="mean")[kernel]
-
-
-@torch.inference_mode()
-def score_kernel(model: LateFusionSage, inputs: TileInputs) -> NDArray:
-    """Score every config of one kernel; (c,) float32, lower = faster."""
-    return model(join([inputs], [torch.arange(len(inputs.runtime))])).numpy()

@@ -17,6 +17,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SamplerName = Literal["uniform", "stratified", "near-miss"]
 LossName = Literal["pairwise_hinge", "pairwise_logistic", "smooth_kendall", "list_mle"]
+TileLossName = LossName | Literal["best_of_five"]
 
 
 class TrainingConfig(FrozenConfig):
@@ -181,19 +182,37 @@ class BaselineGcnConfig(LayoutGnnConfig):
     configs_per_step: Annotated[int, Field(ge=2)] = 16
 
 
-class LateFusionSageConfig(FrozenConfig):
+class TileGnnConfig(FrozenConfig):
+    """What all tile GNNs share: the loss, what a step takes, and how training goes.
+
+    `relative_configs` also gives a network how each config differs from the mean of its kernel's.
+    """
+
+    loss: TileLossName = "list_mle"
+    relative_configs: bool = False
+    kernels_per_step: Positive = 16
+    configs_per_kernel: Annotated[int, Field(ge=2)] = 64
+    training: Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)] = (
+        TrainingConfig()
+    )
+
+
+class LateFusionSageConfig(TileGnnConfig):
     """The tile GNN; see models/late_fusion_sage.py."""
 
     hidden: Positive = 64
     blocks: Positive = 2
     opcode_width: Positive = 16
     cross_config: bool = True
-    loss: LossName = "list_mle"
-    kernels_per_step: Positive = 16
-    configs_per_kernel: Annotated[int, Field(ge=2)] = 64
-    training: Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)] = (
-        TrainingConfig()
-    )
+
+
+class EarlyFusionSageConfig(TileGnnConfig):
+    """The dataset paper's tile baseline, for comparison; see models/early_fusion_sage.py."""
+
+    hidden: Positive = 64
+    layers: Positive = 3
+    opcode_width: Positive = 64
+    inference_tensor_mib: Positive = 12
 
 
 class RowsConfig(FrozenConfig):

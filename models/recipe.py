@@ -14,6 +14,7 @@ from models.model_configs import (
     BoostingConfig,
     ConfigColumnsConfig,
     CrossConfigSageConfig,
+    EarlyFusionSageConfig,
     GlobalAttentionSageConfig,
     LateFusionSageConfig,
     LinearConfig,
@@ -34,7 +35,7 @@ LayoutModelName = Literal[
     "layout_linear",
     "config_columns_boosting",
 ]
-TileModelName = Literal["late_fusion_sage", "tile_boosting", "tile_linear"]
+TileModelName = Literal["late_fusion_sage", "early_fusion_sage", "tile_boosting", "tile_linear"]
 
 
 def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -119,6 +120,7 @@ class Recipe(FrozenConfig):
     reference_sage: ReferenceSageConfig = ReferenceSageConfig()
     baseline_gcn: BaselineGcnConfig = BaselineGcnConfig()
     late_fusion_sage: LateFusionSageConfig = LateFusionSageConfig()
+    early_fusion_sage: EarlyFusionSageConfig = EarlyFusionSageConfig()
     layout_boosting: BoostingConfig = BoostingConfig()
     tile_boosting: BoostingConfig = BoostingConfig()
     layout_linear: LinearConfig = LinearConfig()

@@ -19,6 +19,7 @@ from models.linear import score_linear, train_linear
 from models.model_configs import BoostingConfig, LinearConfig, TrainingConfig
 from models.recipe import Recipe
 from models.segment_task import load_segments, train_segments
+from models.tile_nets import TILE_NETS, TileNet
 from models.tile_task import load_tile, train_tile
 
 
@@ -85,13 +86,15 @@ def _load_columns(run_dir: Path, recipe: Recipe) -> ScoringFunction:
     return ScoringFunction(partial(score_config_columns, run_dir=run_dir, threads=recipe.threads))
 
 
-def _layout(net: LayoutNet, recipe: Recipe) -> TrainingConfig:
+def _training_of(net: LayoutNet | TileNet, recipe: Recipe) -> TrainingConfig:
     return net.config_of(recipe).training
 
 
 MODELS: dict[str, ModelEntry] = {
     **{
-        name: ModelEntry("layout", train_layout, partial(load_layout, name), partial(_layout, net))
+        name: ModelEntry(
+            "layout", train_layout, partial(load_layout, name), partial(_training_of, net)
+        )
         for name, net in LAYOUT_NETS.items()
     },
     "segment_sage": ModelEntry(
@@ -100,9 +103,10 @@ MODELS: dict[str, ModelEntry] = {
     "layout_boosting": _boosting_entry("layout", lambda recipe: recipe.layout_boosting),
     "config_columns_boosting": ModelEntry("layout", _train_columns, _load_columns),
     "layout_linear": _linear_entry("layout", lambda recipe: recipe.layout_linear),
-    "late_fusion_sage": ModelEntry(
-        "tile", train_tile, load_tile, lambda recipe: recipe.late_fusion_sage.training
-    ),
+    **{
+        name: ModelEntry("tile", train_tile, partial(load_tile, name), partial(_training_of, net))
+        for name, net in TILE_NETS.items()
+    },
     "tile_boosting": _boosting_entry("tile", lambda recipe: recipe.tile_boosting),
     "tile_linear": _linear_entry("tile", lambda recipe: recipe.tile_linear),
 }

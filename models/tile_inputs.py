@@ -30,15 +30,12 @@ class ConfigScaler:
 
 def fit_config_scaler(statistics: Iterable[NDArray[np.float32]]) -> ConfigScaler:
     """Learn a scaler from the (c, f) statistics of train kernels, each kernel weighing the same."""
-    n_kernels = 0
-    total = np.zeros(len(TILE_STATISTICS))
-    total_square = np.zeros(len(TILE_STATISTICS))
-    for table in statistics:
-        n_kernels += 1
-        total += table.mean(axis=0)
-        total_square += np.square(table.astype(np.float64)).mean(axis=0)
-    mean = total / max(1, n_kernels)
-    deviation = np.sqrt(np.maximum(total_square / max(1, n_kernels) - mean**2, 0))
+    sums = [
+        (table.mean(axis=0, dtype=np.float64), np.square(table.astype(np.float64)).mean(axis=0))
+        for table in statistics
+    ]
+    mean, mean_square = np.mean(sums, axis=0)  # (f,) each
+    deviation = np.sqrt(np.maximum(mean_square - mean**2, 0))
     factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0)
     return ConfigScaler(mean.astype(np.float32), factor.astype(np.float32))
 
@@ -52,7 +49,7 @@ class TileInputs:
         opcode: (n,) int64.
         layout: (n, 6) int64 embedding rows of node layouts.
         edge_index: (2, e) int64, from producer to consumer.
-        config_feat: (c, f) float32 scaled statistics.
+        config_feat: (c, f) float32 scaled columns.
         runtime: (c,) float64 relative to the default config; 0 where withheld.
     """
 
@@ -63,9 +60,33 @@ class TileInputs:
     config_feat: Tensor
     runtime: Tensor
 
+    def every_config(self) -> Tensor:
+        """Return the (c,) int64 rows of all configs."""
+        return torch.arange(len(self.runtime))
 
-def tile_inputs(graph: TileGraph, *, nodes: NodeScaler, configs: ConfigScaler) -> TileInputs:
-    """Scale a kernel's nodes and configs."""
+
+def config_columns(graph: TileGraph, *, relative: bool) -> NDArray[np.float32]:
+    """Return (c, f) statistics of a kernel's configs, or (c, 2 f) of them if `relative`.
+
+    The second half is each config's difference to the mean of the kernel's configs: what a bound is
+    among those that the kernel has says more than its size, which differs from kernel to kernel.
+    """
+    statistics = tile_statistics(graph)
+    if not relative:
+        return statistics
+    mean = statistics.mean(axis=0, dtype=np.float64)
+    return np.concatenate([statistics, statistics - mean], axis=1, dtype=np.float32)
+
+
+def n_config_columns(*, relative: bool) -> int:
+    """Return how many columns `config_columns` has."""
+    return len(TILE_STATISTICS) * (2 if relative else 1)
+
+
+def tile_inputs(
+    graph: TileGraph, *, nodes: NodeScaler, configs: ConfigScaler, relative: bool = False
+) -> TileInputs:
+    """Scale a kernel's nodes and configs; `relative` as of `config_columns`."""
     scaled = nodes(graph.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
     return TileInputs(
@@ -73,14 +94,17 @@ def tile_inputs(graph: TileGraph, *, nodes: NodeScaler, configs: ConfigScaler) -
         opcode=torch.from_numpy(graph.node_opcode.astype(np.int64)),
         layout=torch.from_numpy(layout_symbols(minor_to_major(graph.node_feat))),
         edge_index=torch.from_numpy(np.ascontiguousarray(graph.edge_index[:, ::-1].T)),
-        config_feat=torch.from_numpy(configs(tile_statistics(graph))),
+        config_feat=torch.from_numpy(configs(config_columns(graph, relative=relative))),
         runtime=torch.from_numpy(graph.normalized_runtime),
     )
 
 
 @dataclass(frozen=True)
 class TileBatch:
-    """g kernels joined: nodes and configs of all, and which kernel each belongs to."""
+    """g kernels joined: nodes and configs of all, and which kernel each belongs to.
+
+    The rows of a kernel stand together: n_nodes, n_edges and n_configs say how many each has.
+    """
 
     node_feat: Tensor
     opcode: Tensor
@@ -89,14 +113,21 @@ class TileBatch:
     node_kernel: Tensor
     config_feat: Tensor
     config_kernel: Tensor
-    n_kernels: int
+    n_nodes: list[int]
+    n_edges: list[int]
+    n_configs: list[int]
+
+    @property
+    def n_kernels(self) -> int:
+        """Return g."""
+        return len(self.n_nodes)
 
 
 def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
     """Join kernels into one batch, taking from each the configs at `rows` (r,) int64."""
-    starts = np.cumsum([0, *(len(kernel.opcode) for kernel in kernels)])
-    n_nodes = torch.tensor([len(kernel.opcode) for kernel in kernels])
-    n_rows = torch.tensor([len(part) for part in rows])
+    n_nodes = [len(kernel.opcode) for kernel in kernels]
+    starts = np.cumsum([0, *n_nodes])
+    n_configs = [len(part) for part in rows]
     numbers = torch.arange(len(kernels))
     edges = [k.edge_index + int(start) for k, start in zip(kernels, starts, strict=False)]
     return TileBatch(
@@ -104,10 +135,12 @@ def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
         opcode=torch.cat([kernel.opcode for kernel in kernels]),
         layout=torch.cat([kernel.layout for kernel in kernels]),
         edge_index=torch.cat(edges, dim=1),
-        node_kernel=numbers.repeat_interleave(n_nodes),
+        node_kernel=numbers.repeat_interleave(torch.tensor(n_nodes)),
         config_feat=torch.cat(
             [kernel.config_feat[part] for kernel, part in zip(kernels, rows, strict=True)]
         ),
-        config_kernel=numbers.repeat_interleave(n_rows),
-        n_kernels=len(kernels),
+        config_kernel=numbers.repeat_interleave(torch.tensor(n_configs)),
+        n_nodes=n_nodes,
+        n_edges=[kernel.edge_index.shape[1] for kernel in kernels],
+        n_configs=n_configs,
     )

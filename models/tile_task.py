@@ -1,4 +1,4 @@
-"""Train and load the tile GNN."""
+"""Train and load the tile GNNs."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,16 +14,22 @@ from data.graph import Graph, TileGraph
 from data.read import read_tile
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
-from features.tile_statistics import tile_statistics
 from models.engine import StepLoss, fit_job, prepare_torch
 from models.held_out import HeldOut, hold_out
 from models.jobs import TrainJob
-from models.late_fusion_sage import LateFusionSage, score_kernel
-from models.losses import LOSSES
 from models.metrics import tile_score
-from models.model_configs import LateFusionSageConfig
+from models.model_configs import TileGnnConfig
 from models.recipe import Recipe
-from models.tile_inputs import ConfigScaler, TileInputs, fit_config_scaler, join, tile_inputs
+from models.tile_inputs import (
+    ConfigScaler,
+    TileInputs,
+    config_columns,
+    fit_config_scaler,
+    join,
+    tile_inputs,
+)
+from models.tile_losses import TILE_LOSSES
+from models.tile_nets import TILE_NETS, TileNet
 from models.train_set import RecentlyUsed
 from models.weights import load_tensors, load_weights, save_tensors
 
@@ -39,14 +45,16 @@ class TileTask:
     Attributes:
         files: train kernels that a ranker can learn from.
         inputs: makes or finds the tensors of a kernel.
-        config: the model's configuration.
+        net: the network.
+        config: its configuration.
         held_out: what of the kernels is not learned from; None = nothing.
         rank, n_ranks: this process's number among those that share a step's kernels.
     """
 
     files: tuple[GraphFile, ...]
     inputs: RecentlyUsed[TileInputs]
-    config: LateFusionSageConfig
+    net: TileNet
+    config: TileGnnConfig
     held_out: HeldOut | None = None
     rank: int = 0
     n_ranks: int = 1
@@ -67,7 +75,7 @@ class TileTask:
         if not kernels:
             return StepLoss(torch.zeros(()), "")
         scores = model(join(kernels, rows)).split([len(part) for part in rows])
-        rank_loss = LOSSES[self.config.loss]
+        rank_loss = TILE_LOSSES[self.config.loss]
         losses = [
             rank_loss(part, kernel.runtime[row])
             for part, kernel, row in zip(scores, kernels, rows, strict=True)
@@ -78,7 +86,6 @@ class TileTask:
     def evaluate(self, model: nn.Module) -> float:
         """Mean tile score over the held-out kernels."""
         assert self.held_out is not None
-        assert isinstance(model, LateFusionSage)
         values = []
         for file in self.held_out.judged:
             kernel = self.inputs(file)
@@ -86,7 +93,7 @@ class TileTask:
             rows = torch.from_numpy(positions)
             if len(rows) <= PICKS:
                 continue  # any order would score 1
-            scores = score_kernel(
+            scores = self.net.score_all(
                 model,
                 replace(kernel, config_feat=kernel.config_feat[rows], runtime=kernel.runtime[rows]),
             )
@@ -110,26 +117,29 @@ class TileTask:
 
 
 def train_tile(job: TrainJob) -> None:
-    """Train the tile GNN and write its weights with all it needs to read kernels.
+    """Train the tile GNN `job.model`; write its weights with all it needs to read kernels.
 
     Raises:
         PipelineError: a damaged file, a loss that is not finite, no space.
     """
-    recipe, config = job.recipe, job.recipe.late_fusion_sage
+    recipe, net = job.recipe, TILE_NETS[job.model]
+    config = net.config_of(recipe)
     prepare_torch(seed=job.seed, threads=recipe.threads)
     early_stop = config.training.early_stop > 0
     held_out = hold_out(job.files, job.seed) if early_stop else None
     learned = held_out.learned if held_out else tuple(job.files)
     node_feats = (read_tile(file).node_feat for file in learned)
     nodes = fit_node_scaler(node_feats, scaling=recipe.features.scaling)
-    configs = fit_config_scaler(tile_statistics(read_tile(file)) for file in learned)
+    relative = config.relative_configs
+    columns = (config_columns(read_tile(file), relative=relative) for file in learned)
+    configs = fit_config_scaler(columns)
 
     def make(file: GraphFile) -> TileInputs:
-        return tile_inputs(read_tile(file), nodes=nodes, configs=configs)
+        return tile_inputs(read_tile(file), nodes=nodes, configs=configs, relative=relative)
 
-    model = LateFusionSage(config)
+    model = net.build(config)
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
-    task = TileTask(learned, cache, config, held_out, job.rank, job.n_ranks)
+    task = TileTask(learned, cache, net, config, held_out, job.rank, job.n_ranks)
     fit_job(model, task, config.training, job)
     if job.rank > 0:
         return
@@ -148,18 +158,21 @@ def _bytes(inputs: TileInputs) -> int:
 class TileRanker:
     """A trained tile GNN."""
 
-    model: LateFusionSage
+    net: TileNet
+    model: nn.Module
     nodes: NodeScaler
     configs: ConfigScaler
+    relative: bool
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a kernel; (c,) float32, lower = faster."""
         assert isinstance(graph, TileGraph)
-        return score_kernel(self.model, tile_inputs(graph, nodes=self.nodes, configs=self.configs))
+        inputs = tile_inputs(graph, nodes=self.nodes, configs=self.configs, relative=self.relative)
+        return self.net.score_all(self.model, inputs)
 
 
-def load_tile(run_dir: Path, recipe: Recipe) -> TileRanker:
-    """Load what `train_tile` wrote.
+def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
+    """Load what `train_tile` wrote for the model `name`.
 
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
@@ -170,10 +183,14 @@ def load_tile(run_dir: Path, recipe: Recipe) -> TileRanker:
         name: (tensors.pop(f"{name}.shift").numpy(), tensors.pop(f"{name}.factor").numpy())
         for name in ("nodes", "configs")
     }
-    model = LateFusionSage(recipe.late_fusion_sage)
+    net = TILE_NETS[name]
+    config = net.config_of(recipe)
+    model = net.build(config)
     load_weights(model, tensors, run_dir / WEIGHTS)
     return TileRanker(
+        net,
         model.eval(),
         NodeScaler(str(facts["scaling"]), *shift_and_factor["nodes"]),
         ConfigScaler(*shift_and_factor["configs"]),
+        config.relative_configs,
     )

@@ -66,6 +66,7 @@ class RecentlyUsed(Generic[Item]):
     ) -> None:
         self._make, self._size, self._max_bytes = make, size, max_bytes
         self._items: OrderedDict[str, Item] = OrderedDict()
+        self._bytes = 0  # of all items: summing thousands up anew for each would take seconds
 
     def __call__(self, file: GraphFile) -> Item:
         """Return the item of `file`, made now if it is not kept."""
@@ -75,6 +76,8 @@ class RecentlyUsed(Generic[Item]):
             return self._items[key]
         item = self._make(file)
         self._items[key] = item
-        while len(self._items) > 1 and sum(map(self._size, self._items.values())) > self._max_bytes:
-            self._items.popitem(last=False)
+        self._bytes += self._size(item)
+        while len(self._items) > 1 and self._bytes > self._max_bytes:
+            _, oldest = self._items.popitem(last=False)
+            self._bytes -= self._size(oldest)
         return item

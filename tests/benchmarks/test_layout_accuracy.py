@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import accuracy_cells, layout_accuracy
-from benchmarks.accuracy_cells import CONTENDERS, Cell, Contender, run_cell
+from benchmarks import accuracy_cells, accuracy_command, layout_accuracy
+from benchmarks.accuracy_cells import Cell, run_cell
+from benchmarks.accuracy_command import cells_of
+from benchmarks.accuracy_comparisons import CONTENDERS, Contender
 from benchmarks.accuracy_tasks import (
     REPORTED_SEEDS,
     TASKS,
@@ -20,13 +22,13 @@ from benchmarks.accuracy_tasks import (
     why_no_data,
     within_graph,
 )
-from benchmarks.layout_accuracy import cells_of
 from data.distinct import config_hashes, distinct_configs
 from data.errors import PipelineError, UsageError
 from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named
 from models.run_folder import DONE
+from settings import SAMPLE
 
 XLA_DEFAULT = collection_named("layout:xla:default")
 SMALL = (
@@ -131,7 +133,7 @@ def test_folds_keep_families_together() -> None:
 
 
 def test_the_sample_is_split_by_family(sources: Sources, tmp_path: Path) -> None:
-    sample = Sources(layout_accuracy.SAMPLE, None)
+    sample = Sources(SAMPLE, None)
     families = accuracy_cells.sample_families(sample.sample)
     for task, splits in (("sample-folds", {"train", "valid"}), ("sample", {"valid"})):
         parts = TASKS[task].parts(sample, 0, tmp_path)
@@ -216,7 +218,7 @@ def test_what_cannot_be_had_is_left_out_with_a_reason(
 ) -> None:
     monkeypatch.setitem(CONTENDERS, "gcn", Contender("no_such_model", "cpu"))
     here = Sources(tiny_tree, None)
-    cells = layout_accuracy.cells_of(list(TASKS), ["boosting", "gcn"], [0, 1], here)
+    cells = accuracy_command.cells_of(list(TASKS), ["boosting", "gcn"], [0, 1], here)
     assert [(cell.task, cell.contender, cell.seed) for cell in cells] == [
         (task, "boosting", seed) for seed in (0, 1) for task in ("sample-folds", "sample")
     ]
@@ -224,15 +226,15 @@ def test_what_cannot_be_had_is_left_out_with_a_reason(
     assert len(lines) == 4 and sum("TPUGRAPHS_REAL" in line for line in lines) == 3
     assert "no model 'no_such_model'" in lines[-1]
     assert not list(
-        layout_accuracy.cells_of(["sample", "cross-graph"], ["ours"], [0], here, tuning=True)
+        accuracy_command.cells_of(["sample", "cross-graph"], ["ours"], [0], here, tuning=True)
     )
     assert "is missing" in str(why_no_data(TASKS["cross-graph"], Sources(tiny_tree, tiny_tree)))
 
 
 def test_overrides_go_to_the_contender_they_name() -> None:
     settings = ["a=1", "ours:b=2", "gcn:c=x:y"]
-    assert layout_accuracy.overrides_for("ours", settings) == ("a=1", "b=2")
-    assert layout_accuracy.overrides_for("gcn", settings) == ("a=1", "c=x:y")
+    assert accuracy_command.overrides_for("ours", settings, CONTENDERS) == ("a=1", "b=2")
+    assert accuracy_command.overrides_for("gcn", settings, CONTENDERS) == ("a=1", "c=x:y")
 
 
 def test_the_command_trains_resumes_tunes_and_reports(
@@ -262,6 +264,6 @@ def test_a_failed_cell_does_not_stop_the_others(
             raise PipelineError("no space")
         return True
 
-    monkeypatch.setattr(layout_accuracy, "run_cell", fails)
+    monkeypatch.setattr(accuracy_command, "run_cell", fails)
     cells = [Cell("sample", "ours", seed) for seed in (0, 1)]
-    assert layout_accuracy.run_cells(cells, sources, tmp_path) == 1
+    assert accuracy_command.run_cells(cells, sources, tmp_path) == 1

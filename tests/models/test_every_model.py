@@ -31,6 +31,7 @@ def one_graph_recipe() -> Recipe:
             "segment_sage": {"hidden": 32, "training": training},
             "baseline_gcn": {"configs_per_step": 64, "training": training},
             "late_fusion_sage": {"hidden": 32, "training": training},
+            "early_fusion_sage": {"hidden": 32, "training": training},
             "layout_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
             "tile_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
             "config_columns_boosting": {"rounds": 300, "min_rows_per_leaf": 1},

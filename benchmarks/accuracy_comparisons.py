@@ -1,0 +1,70 @@
+"""What is compared: the models of one kind, on the tasks of that kind."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from benchmarks.accuracy_tasks import TASKS, WITHIN_GRAPH, Task
+from benchmarks.tile_tasks import TILE_TASKS
+from models.layout_nets import LAYOUT_NETS
+from models.registry import MODELS
+from settings import CONFIGS
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model of the registry, by a recipe with overrides; for some tasks, or for all."""
+
+    model: str
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    tasks: tuple[str, ...] | None = None
+
+    def is_for(self, task: str) -> bool:
+        """Tell whether the model can learn what a task asks."""
+        return self.tasks is None or task in self.tasks
+
+    def why_absent(self) -> str | None:
+        """Say what is missing of it, or None if it can be trained."""
+        if self.model not in MODELS:
+            return f"no model '{self.model}'"
+        if not (CONFIGS / f"{self.recipe}.toml").is_file():
+            return f"no recipe '{self.recipe}'"
+        return None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tasks and contenders by name.
+
+    Attributes:
+        with_curves: models whose checkpoints are judged too.
+    """
+
+    tasks: dict[str, Task]
+    contenders: dict[str, Contender]
+    with_curves: Collection[str] = ()
+
+
+CONTENDERS = {
+    "ours": Contender("cross_config_sage", "cpu"),
+    "ours-longer": Contender("cross_config_sage", "cpu", ("cross_config_sage.training.steps=400",)),
+    "no-attention": Contender(
+        "cross_config_sage", "cpu", ("cross_config_sage.cross_config=false",)
+    ),
+    "reference": Contender("reference_sage", "reference"),
+    "gcn": Contender("baseline_gcn", "cpu"),
+    "boosting": Contender("layout_boosting", "cpu"),
+    "linear": Contender("layout_linear", "cpu"),
+    "columns": Contender("config_columns_boosting", "within_graph", tasks=WITHIN_GRAPH),
+}
+TILE_CONTENDERS = {
+    "ours": Contender("late_fusion_sage", "cpu"),
+    "no-attention": Contender("late_fusion_sage", "cpu", ("late_fusion_sage.cross_config=false",)),
+    "early-fusion": Contender("early_fusion_sage", "cpu"),
+    "boosting": Contender("tile_boosting", "cpu"),
+    "linear": Contender("tile_linear", "cpu"),
+}
+COMPARISONS = {
+    "layout": Comparison(TASKS, CONTENDERS, with_curves=LAYOUT_NETS),
+    "tile": Comparison(TILE_TASKS, TILE_CONTENDERS),
+}

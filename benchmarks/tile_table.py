@@ -1,0 +1,82 @@
+"""The report on tile models: Markdown tables from the cells' JSON files, and from nothing else."""
+
+from collections.abc import Sequence
+
+from benchmarks.accuracy_comparisons import TILE_CONTENDERS
+from benchmarks.accuracy_statistics import CONFIDENCE, DRAWS
+from benchmarks.accuracy_table import (
+    OURS,
+    TAU,
+    Cell,
+    accuracy_table,
+    by_contender,
+    difference,
+    made_with,
+    paired,
+    text_of,
+)
+from benchmarks.tile_tasks import TILE_TASKS
+
+SCORE = "tile_score"
+LABELS = {
+    SCORE: "tile score",
+    "top1_error": "error@1",
+    "top5_error": "@5",
+    "top10_error": "@10",
+    TAU: "tau",
+}
+
+
+def report(cells: Sequence[Cell]) -> list[str]:
+    """Return the whole report."""
+    lines = [
+        "# How well tile models pick",
+        "",
+        "Written by `python -m benchmarks.tile_accuracy --report` from one JSON file per task,",
+        "model and seed. Tile score: 2 − slowdown of the best of five picks, higher is better.",
+        "error@K is slowdown@K − 1: how much slower than the best of all is the best of the first",
+        "K picks. Every model has one thread. `ours` is `late_fusion_sage` by the recipe `cpu`,",
+        "`no-attention` the same with configs that do not see each other, `early-fusion` the",
+        "dataset paper's baseline. `--tuning` judges on families of the train split alone: it sees",
+        "nothing of what the task `sample` judges, but `sample-folds` judges those families too.",
+        "",
+        f"Brackets: {CONFIDENCE:.0%} intervals, by bootstrap over kernels and seeds ({DRAWS:,}",
+        "draws). Differences are paired by kernel and by the seeds that both have. Kernels of a",
+        "family vary together, which these intervals leave out; those over families stand below",
+        "each table.",
+        "",
+    ]
+    for task in TILE_TASKS:
+        mine = [cell for cell in cells if cell["task"] == task]
+        if mine:
+            lines += [*section(task, mine), ""]
+    return [*lines, *made_with(cells)]
+
+
+def section(task: str, cells: Sequence[Cell]) -> list[str]:
+    """Return one task's table."""
+    by_name = by_contender(cells, TILE_CONTENDERS)
+    graphs = cells[0]["graphs"]
+    families = {graph["family"] for graph in graphs.values()}
+    return [
+        f"## {task}",
+        "",
+        TILE_TASKS[task].note,
+        "",
+        f"Held out: kernels {len(graphs)}, families {len(families)}.",
+        "",
+        *accuracy_table(by_name, LABELS, by="graph"),
+        *_over_families(by_name, len(families)),
+    ]
+
+
+def _over_families(by_name: dict[str, list[Cell]], n_families: int) -> list[str]:
+    """Say how sure the differences are where a family is drawn or left with all its kernels."""
+    if OURS not in by_name or n_families < 2:
+        return []
+    texts = []
+    for name, cells in by_name.items():
+        one, other = paired(cells, by_name[OURS])
+        if name != OURS and one:
+            texts.append(f"{name} {text_of(difference(one, other, SCORE), SCORE, signed=True)}")
+    return ["", f"Tile score less ours, intervals over families and seeds: {', '.join(texts)}."]
