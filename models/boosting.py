@@ -108,7 +108,8 @@ def _begin(  # noqa: PLR0917 (bound one after the other)
     import lightgbm
 
     train_set = dataset if rows is None else dataset.subset(rows.tolist()).construct()
-    parameters = booster_parameters(config, seed=seed, threads=threads)
+    n_rows = sum(len(graph.rows) for graph in graphs)
+    parameters = booster_parameters(config, n_rows, seed=seed, threads=threads)
     booster = lightgbm.Booster(parameters, train_set)
     if config.objective == "lambdarank":
         return booster, booster.update
@@ -141,8 +142,10 @@ def _judged(
     return advance
 
 
-def booster_parameters(config: BoostingConfig, *, seed: int, threads: int) -> dict[str, object]:
-    """Return LightGBM's parameters for a recipe's."""
+def booster_parameters(
+    config: BoostingConfig, n_rows: int, *, seed: int, threads: int
+) -> dict[str, object]:
+    """Return LightGBM's parameters for a recipe's, and the rows that there are to learn from."""
     ranking = {
         "objective": "lambdarank",
         "label_gain": list(range(config.relevance_levels)),
@@ -150,7 +153,7 @@ def booster_parameters(config: BoostingConfig, *, seed: int, threads: int) -> di
     }
     return {
         **(ranking if config.objective == "lambdarank" else {"objective": "none"}),
-        **dataset_parameters(config),
+        **dataset_parameters(config, n_rows),
         "metric": "none",
         "learning_rate": config.learning_rate,
         "num_leaves": config.leaves,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Table = Callable[[GraphFile, NDArray[np.int64]], NDArray[np.float32]]
 
 BLOCK_ROWS = 4096  # of statistics at once
+LEAST_LEAVES = 8  # that few rows can still fill
 BIN_SAMPLE_ROWS = 50_000  # that the bins are made from
 
 
@@ -141,7 +142,7 @@ def binned(
     sampled = [
         table(graph.file, graph.rows[: math.ceil(share * len(graph.rows))]) for graph in graphs
     ]
-    parameters = dataset_parameters(config)
+    parameters = dataset_parameters(config, sum(len(graph.rows) for graph in graphs))
     bins = lightgbm.Dataset(np.concatenate(sampled), feature_name=list(names), params=parameters)
     return lightgbm.Dataset(
         [Rows(graph) for graph in graphs],
@@ -152,12 +153,17 @@ def binned(
     ).construct()
 
 
-def dataset_parameters(config: BoostingConfig) -> dict[str, object]:
-    """Return what decides how rows are kept."""
+def dataset_parameters(config: BoostingConfig, n_rows: int) -> dict[str, object]:
+    """Return what decides how `n_rows` rows are kept.
+
+    LightGBM leaves out a column that cannot be split, and breaks where it is left with none; so few
+    rows have smaller leaves.
+    """
+    rows_per_leaf = max(1, min(config.min_rows_per_leaf, n_rows // LEAST_LEAVES))
     return {
         "bin_construct_sample_cnt": BIN_SAMPLE_ROWS,
-        "min_data_in_leaf": config.min_rows_per_leaf,  # a column that cannot be split is left out
-        "min_data_in_bin": min(3, config.min_rows_per_leaf),
+        "min_data_in_leaf": rows_per_leaf,
+        "min_data_in_bin": min(3, rows_per_leaf),
         "force_row_wise": True,
         "deterministic": True,
         "verbosity": -1,

@@ -71,12 +71,12 @@ def test_streamed_bins_are_those_of_one_table(files: list[GraphFile]) -> None:
         np.concatenate([graph.relevance for graph in graphs]),
         group=[len(graph.rows) for graph in graphs],
         feature_name=list(names),
-        params=boosting_rows.dataset_parameters(config),
+        params=boosting_rows.dataset_parameters(config, len(table)),
     ).construct()
     assert streamed.num_data() == one.num_data() == len(table)
     for column in range(len(names)):
         assert streamed.feature_num_bin(column) == one.feature_num_bin(column)
-    parameters = booster_parameters(config, seed=0, threads=1)
+    parameters = booster_parameters(config, len(table), seed=0, threads=1)
     boosters = [lightgbm.Booster(parameters, dataset) for dataset in (streamed, one)]
     for booster in boosters:
         for _ in range(5):
@@ -84,6 +84,13 @@ def test_streamed_bins_are_those_of_one_table(files: list[GraphFile]) -> None:
     first, second = (booster.predict(table) for booster in boosters)
     assert first.std() > 0
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("objective", ["lambdarank", "pairwise_logistic"])
+def test_a_few_rows_are_enough(objective, files: list[GraphFile], tmp_path: Path) -> None:
+    config = BoostingConfig(objective=objective, configs_per_graph=6, rounds=3)
+    train_boosting(files[:1], config, seed=0, threads=1, run_dir=tmp_path)
+    assert "split_gain" in (tmp_path / MODEL_FILE).read_text()
 
 
 def test_memory_is_bytes_per_row_and_statistic() -> None:
