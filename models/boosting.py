@@ -6,7 +6,7 @@ gain that grows linearly, so that all of the order matters and not only its top;
 logistic loss, see models/pairwise_logistic.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -213,19 +213,26 @@ def read_booster(run_dir: Path) -> "lightgbm.Booster":
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
 
 
-def score_boosting(
-    graph: Graph, run_dir: Path, config: BoostingConfig, *, threads: int
-) -> NDArray[np.float32]:
-    """Score every config of a graph; (c,) float32, lower = faster.
+def load_boosting(
+    run_dir: Path, config: BoostingConfig, *, kind: str, threads: int
+) -> Callable[[Graph], NDArray[np.float32]]:
+    """Return what scores every config of a graph; (c,) float32, lower = faster.
+
+    Args:
+        kind: of the graphs' configs, "layout" or "tile".
 
     Raises:
         PipelineError: the model file is missing or was trained on other statistics.
     """
     booster = read_booster(run_dir)
-    if tuple(booster.feature_name()) != statistics_names(
-        graph.file.collection.kind, config.statistics
-    ):
+    if tuple(booster.feature_name()) != statistics_names(kind, config.statistics):
         raise PipelineError(f"{run_dir / MODEL_FILE}: of other statistics; train it again")
+    return partial(_scores, booster, config, threads)
+
+
+def _scores(
+    booster: "lightgbm.Booster", config: BoostingConfig, threads: int, graph: Graph
+) -> NDArray[np.float32]:
     first, group = distinct_configs(graph)
     statistics = statistics_of(graph, config.statistics)
     parts = [

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from data.errors import PipelineError
 from data.graph import Graph
-from models.boosting import score_boosting, train_boosting
+from models.boosting import load_boosting, train_boosting
 from models.config_columns import score_config_columns, train_config_columns
 from models.jobs import Ranker, TrainJob
 from models.layout_nets import LAYOUT_NETS, LayoutNet
@@ -55,9 +55,7 @@ def _boosting_entry(kind: str, config_of: Callable[[Recipe], BoostingConfig]) ->
 
     def load(run_dir: Path, recipe: Recipe) -> ScoringFunction:
         config, threads = config_of(recipe), recipe.threads
-        return ScoringFunction(
-            partial(score_boosting, run_dir=run_dir, config=config, threads=threads)
-        )
+        return ScoringFunction(load_boosting(run_dir, config, kind=kind, threads=threads))
 
     return ModelEntry(kind, train, load)
 

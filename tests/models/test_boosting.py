@@ -19,8 +19,8 @@ from models.boosting import (
     IMPORTANCES,
     MODEL_FILE,
     booster_parameters,
+    load_boosting,
     read_importances,
-    score_boosting,
     train_boosting,
 )
 from models.boosting_rounds import choose_rounds, ranked, row_folds
@@ -183,7 +183,7 @@ def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
 def test_a_model_of_other_statistics_is_refused(files: list[GraphFile], tmp_path: Path) -> None:
     train(files, BoostingConfig(rounds=2), tmp_path)
     with pytest.raises(PipelineError, match="of other statistics; train it again"):
-        score_boosting(read_graph(files[0]), tmp_path, BoostingConfig(statistics="all"), threads=1)
+        load_boosting(tmp_path, BoostingConfig(statistics="all"), kind="layout", threads=1)
 
 
 def kernel_file(name: str) -> GraphFile:
