@@ -300,13 +300,19 @@ class SageBlock(nn.Module):
             messages: (n, c, h) of x, by `aggregate` and `messages`.
             normaliser: (n, 1, h) as in CrossConfigAttention.
         """
-        assert self.configs is not None
+        return self._joined(x, messages, normaliser)
+
+    def _joined(self, x: Tensor, messages: Tensor, normaliser: Tensor | None) -> Tensor:
+        """Return x + P [messages, messages weighted]; not weighted where configs do not meet."""
         out = x + self.project.bias
-        of_own, of_weighted = self.project.weight.T.chunk(2)
+        own_weight, *weighted_weight = self.project.weight.T.split(messages.shape[-1])
         for part in _slices(messages):
             own, rows = messages[part], out[part].flatten(0, 1)
-            weighted = self.configs.weights(own, normaliser[part]).mul_(own)
-            rows.addmm_(own.flatten(0, 1), of_own).addmm_(weighted.flatten(0, 1), of_weighted)
+            rows.addmm_(own.flatten(0, 1), own_weight)
+            if self.configs is not None:
+                assert normaliser is not None
+                weighted = self.configs.weights(own, normaliser[part]).mul_(own)
+                rows.addmm_(weighted.flatten(0, 1), weighted_weight[0])
         return out
 
     def attend(self, y: Tensor, normaliser: Tensor | None = None) -> Tensor:
@@ -319,9 +325,14 @@ class SageBlock(nn.Module):
 
         Args:
             x: (n, c, h).
-            aggregated: (n, c, h) of x, by `aggregate`.
+            aggregated: (n, c, h) of x, by `aggregate`; overwritten in inference mode.
             normaliser: as in CrossConfigAttention.
         """
+        if torch.is_inference_mode_enabled():
+            messages = self.messages_(aggregated)
+            if self.configs is not None and normaliser is None:
+                normaliser = self.log_sum_exp(messages) - math.log(x.shape[1])
+            return self._joined(x, messages, normaliser)
         parts = [self.channels] + ([self.configs] if self.configs else [])
         inner = [parameter for part in parts for parameter in part.parameters()]
         result: Tensor = _AddInSlices.apply(
