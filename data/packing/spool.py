@@ -20,7 +20,7 @@ from data.packing.content_hash import vector_hashes
 from data.packing.vectors import N_VALUES, VectorTable
 
 IN_MEMORY_BYTES = 32 << 20
-TABLE_ENTRIES = 4 << 20  # of a table of all vectors in all columns
+TABLE_ENTRIES = 32 << 20  # of a table of all vectors in all columns
 PASS_BYTES = 256 << 10  # of ids at once in the second pass, where they take eight times as much
 
 
@@ -123,7 +123,13 @@ class Spool:
 
     def can_skim(self) -> bool:
         """Tell whether a table of all vectors in all columns is small enough to `settle` by."""
-        return len(self._columns.first) * len(self._table.codes) <= TABLE_ENTRIES
+        return self._table_entries() <= TABLE_ENTRIES // 4  # of four bytes each
+
+    def _fits_a_table(self) -> bool:
+        return self._table_entries() <= TABLE_ENTRIES
+
+    def _table_entries(self) -> int:
+        return len(self._columns.first) * len(self._table.codes)
 
     def skim(self, content: bytes) -> None:
         """Take from whole configs what they are if they bring nothing new; `settle` tells."""
@@ -184,14 +190,14 @@ class Spool:
         They are ascending; (p,) int64.
         """
         position, starts = self._positions()
-        if self.can_skim():
+        if self._fits_a_table():
             seen = np.zeros(len(starts) * len(position), np.bool_)
             for ids in self._rows(PASS_BYTES):
                 seen[position[ids] + starts] = True
             return np.flatnonzero(seen)
         found = np.empty(0, np.int64)
         for ids in self._rows(PASS_BYTES):
-            found = np.union1d(found, position[ids] + starts)
+            found = _merged(found, (position[ids] + starts).reshape(-1))
         return found
 
     def _positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -222,18 +228,20 @@ class Spool:
     def _indexer(self, alphabets: Alphabets) -> Callable[[NDArray[np.int64]], NDArray[Any]]:
         """Return what turns ids (r, m) into indices (r, m): a table, or a search for many."""
         position, starts = self._positions()
+        if self._fits_a_table():
+            by_id = np.zeros((len(starts), len(position)), alphabets.index_dtype)
+            ids_in_order = np.argsort(self._table.codes)
+            for index in range(alphabets.vectors.shape[1]):
+                used = np.flatnonzero(alphabets.sizes > index)
+                by_id[used, ids_in_order[alphabets.vectors[used, index]]] = index
+            return lambda ids: by_id.reshape(-1).take(ids + starts, mode="clip")
         used = np.arange(alphabets.vectors.shape[1]) < alphabets.sizes[:, None]
         pairs = (alphabets.vectors + starts[:, None])[used]  # ascending
         first = np.cumsum(alphabets.sizes) - alphabets.sizes
-        index = (np.arange(len(pairs)) - np.repeat(first, alphabets.sizes)).astype(
+        index_of = (np.arange(len(pairs)) - np.repeat(first, alphabets.sizes)).astype(
             alphabets.index_dtype
         )
-        if not self.can_skim():
-            return lambda ids: index[np.searchsorted(pairs, position[ids] + starts)]
-        by_position = np.zeros(len(starts) * len(position), alphabets.index_dtype)
-        by_position[pairs] = index
-        by_id = by_position.reshape(len(starts), -1)[:, position].reshape(-1)
-        return lambda ids: by_id.take(ids + starts, mode="clip")
+        return lambda ids: index_of[np.searchsorted(pairs, position[ids] + starts)]
 
     def hashes(self, alphabets: Alphabets, *, chunk_bytes: int = PASS_BYTES) -> NDArray[np.uint64]:
         """Return the (c,) content hashes of all configs."""
@@ -267,3 +275,18 @@ def _position_in_run(sorted_values: NDArray[np.int64]) -> NDArray[np.int64]:
     starts = np.flatnonzero(np.diff(sorted_values, prepend=-1))
     lengths = np.diff(np.append(starts, len(sorted_values)))
     return np.arange(len(sorted_values)) - np.repeat(starts, lengths)
+
+
+def _merged(ascending: NDArray[np.int64], further: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add values to ascending distinct ones; numpy's union hashes them, which takes far longer."""
+    further = np.sort(further)
+    further = further[np.flatnonzero(np.diff(further, prepend=-1))]
+    places = np.searchsorted(ascending, further)
+    is_new = np.ones(len(further), np.bool_)
+    inside = places < len(ascending)
+    is_new[inside] = ascending[places[inside]] != further[inside]
+    if not is_new.any():
+        return ascending
+    both = np.concatenate([ascending, further[is_new]])
+    both.sort(kind="stable")  # merges the two runs
+    return both

@@ -8,7 +8,7 @@ from data.packing.spool import Spool
 from data.rows import Rows
 
 LOOKED_AT = 16  # chunks in a row that must bring nothing new before the next are skimmed
-SHORTEST_BYTES, LONGEST_BYTES = 4 << 20, 32 << 20  # of a stretch
+SHORTEST_BYTES, LONGEST_BYTES = 4 << 20, 16 << 20  # of a stretch
 
 
 def spool_rows(rows: Rows, spool: Spool) -> None:

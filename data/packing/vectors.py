@@ -160,7 +160,8 @@ class VectorTable:
         best, most = self._weights, 0
         for _ in range(TRIES):
             weights = self._draw_weights()
-            n_slots = len(np.unique(_slots_by(weights, self._vectors[: len(self._codes)])))
+            slots = _slots_by(weights, self._vectors[: len(self._codes)])
+            n_slots = np.count_nonzero(np.bincount(slots))
             if n_slots > most:
                 best, most = weights, n_slots
             if len(self._codes) - most <= self._most_shared():
