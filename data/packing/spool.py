@@ -21,6 +21,7 @@ from data.packing.vectors import N_VALUES, VectorTable
 
 IN_MEMORY_BYTES = 32 << 20
 TABLE_ENTRIES = 32 << 20  # of a table of all vectors in all columns
+PAIRS_AT_ONCE = 1 << 20
 PASS_BYTES = 256 << 10  # of ids at once in the second pass, where they take eight times as much
 
 
@@ -135,6 +136,11 @@ class Spool:
         """Take from whole configs what they are if they bring nothing new; `settle` tells."""
         self._skimmed.append(self._firsts(content))
 
+    @property
+    def skimmed_bytes(self) -> int:
+        """Return how much memory holds what has been skimmed since the last `settle`."""
+        return sum(firsts.nbytes for firsts in self._skimmed)
+
     def settle(self, checksum: int) -> bool:
         """Add what has been skimmed, if it brought nothing new; else forget it.
 
@@ -178,10 +184,13 @@ class Spool:
         """Return the distinct vectors of the graph and of each column."""
         codes = self._table.codes
         n_columns = len(self._columns.first)
-        column, vector = np.divmod(self._pairs(), max(1, len(codes)))
-        sizes = np.bincount(column, minlength=n_columns)
+        pairs = self._pairs()
+        first = np.searchsorted(pairs, np.arange(n_columns + 1) * len(codes))
+        sizes = np.diff(first)
         vectors = np.zeros((n_columns, int(sizes.max(initial=1))), np.int64)
-        vectors[column, _position_in_run(column)] = vector
+        for start in range(0, len(pairs), PAIRS_AT_ONCE):
+            column, vector = np.divmod(pairs[start : start + PAIRS_AT_ONCE], len(codes))
+            vectors[column, start + np.arange(len(column)) - first[column]] = vector
         return Alphabets(np.sort(codes), self._columns.group_of, vectors, sizes)
 
     def _pairs(self) -> NDArray[np.int64]:
@@ -235,8 +244,8 @@ class Spool:
                 used = np.flatnonzero(alphabets.sizes > index)
                 by_id[used, ids_in_order[alphabets.vectors[used, index]]] = index
             return lambda ids: by_id.reshape(-1).take(ids + starts, mode="clip")
-        used = np.arange(alphabets.vectors.shape[1]) < alphabets.sizes[:, None]
-        pairs = (alphabets.vectors + starts[:, None])[used]  # ascending
+        is_used = np.arange(alphabets.vectors.shape[1]) < alphabets.sizes[:, None]
+        pairs = (alphabets.vectors + starts[:, None])[is_used]  # ascending
         first = np.cumsum(alphabets.sizes) - alphabets.sizes
         index_of = (np.arange(len(pairs)) - np.repeat(first, alphabets.sizes)).astype(
             alphabets.index_dtype
@@ -246,9 +255,12 @@ class Spool:
     def hashes(self, alphabets: Alphabets, *, chunk_bytes: int = PASS_BYTES) -> NDArray[np.uint64]:
         """Return the (c,) content hashes of all configs."""
         added = np.zeros(alphabets.vectors.shape, np.uint64)  # by column and index
-        nodes = np.arange(len(alphabets.column_of))[:, None]
-        codes = alphabets.codes[alphabets.vectors[alphabets.column_of]]  # (k, a)
-        np.add.at(added, alphabets.column_of, vector_hashes(nodes, codes))
+        step = max(1, PAIRS_AT_ONCE // alphabets.vectors.shape[1])
+        for start in range(0, len(alphabets.column_of), step):
+            column = alphabets.column_of[start : start + step]
+            nodes = (start + np.arange(len(column)))[:, None]
+            codes = alphabets.codes[alphabets.vectors[column]]  # (some of k, a)
+            np.add.at(added, column, vector_hashes(nodes, codes))
         starts = np.arange(len(added)) * alphabets.vectors.shape[1]
         parts = [
             added.reshape(-1).take(indices + starts, mode="clip").sum(axis=1, dtype=np.uint64)
@@ -268,13 +280,6 @@ class Spool:
                 content = self._file.read(n_rows * row_bytes)
                 ids = np.frombuffer(content, segment.dtype).reshape(n_rows, -1)
                 yield ids[:, column].astype(np.int64)
-
-
-def _position_in_run(sorted_values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number the members of each run of equal values from 0; (s,) int64."""
-    starts = np.flatnonzero(np.diff(sorted_values, prepend=-1))
-    lengths = np.diff(np.append(starts, len(sorted_values)))
-    return np.arange(len(sorted_values)) - np.repeat(starts, lengths)
 
 
 def _merged(ascending: NDArray[np.int64], further: NDArray[np.int64]) -> NDArray[np.int64]:

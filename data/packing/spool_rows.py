@@ -9,6 +9,7 @@ from data.rows import Rows
 
 LOOKED_AT = 16  # chunks in a row that must bring nothing new before the next are skimmed
 SHORTEST_BYTES, LONGEST_BYTES = 4 << 20, 16 << 20  # of a stretch
+MOST_SKIMMED_BYTES = 4 << 20  # of its first columns, which are all columns where none are tied
 
 
 def spool_rows(rows: Rows, spool: Spool) -> None:
@@ -28,7 +29,7 @@ def spool_rows(rows: Rows, spool: Spool) -> None:
             looked_at = looked_at + 1 if spool.add(rows.read()) else 0
             continue
         start = rows.place()
-        while rows.left > max(0, start.left - n_bytes):
+        while rows.left > max(0, start.left - n_bytes) and spool.skimmed_bytes < MOST_SKIMMED_BYTES:
             spool.skim(rows.read())
         if spool.settle(rows.end_part()):
             wanted, n_bytes = max(LOOKED_AT, wanted // 2), min(2 * n_bytes, LONGEST_BYTES)

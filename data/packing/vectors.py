@@ -161,7 +161,7 @@ class VectorTable:
         for _ in range(TRIES):
             weights = self._draw_weights()
             slots = _slots_by(weights, self._vectors[: len(self._codes)])
-            n_slots = np.count_nonzero(np.bincount(slots))
+            n_slots = int(np.count_nonzero(np.bincount(slots)))
             if n_slots > most:
                 best, most = weights, n_slots
             if len(self._codes) - most <= self._most_shared():
