@@ -5,7 +5,7 @@ configs, as an official tree, so that models go through the same path as everywh
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,13 +60,15 @@ class Task:
         files: the source files, by which a changed data set is told.
         parts: the trainings for a seed; files that must be written go into the given folder.
         tuning_parts: the same on nothing that is reported; None where there is no such part.
-        real_files: further files that are needed, below the folder of real ones.
+        needs_real: whether it asks for real files at all.
+        real_files: those of them that are not among `files`, below the folder of real ones.
     """
 
     note: str
     files: Callable[[Sources], list[GraphFile]]
     parts: Parts
     tuning_parts: Parts | None = None
+    needs_real: bool = False
     real_files: tuple[str, ...] = ()
 
 
@@ -152,18 +154,26 @@ def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
     return parts
 
 
-def _folds(splits: Sequence[str]) -> Parts:
-    """Hold each fold of families out once; the folds differ by seed."""
+def folds_of(pools: Callable[[Sources], Iterable[tuple[str, Sequence[GraphFile]]]]) -> Parts:
+    """Hold each fold of families out once; the folds differ by seed.
+
+    Args:
+        pools: gives the graphs that share a model, by name.
+    """
 
     def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
         families = sample_families(sources.sample)
         return [
             part
-            for name, files in _pools(_labelled(sources, splits))
+            for name, files in pools(sources)
             for part in family_folds(name, files, families, seed)
         ]
 
     return parts
+
+
+def _folds(splits: Sequence[str]) -> Parts:
+    return folds_of(lambda sources: _pools(_labelled(sources, splits)))
 
 
 def family_folds(
@@ -240,13 +250,12 @@ def _cross_graph_files(sources: Sources) -> list[GraphFile]:
 
 def why_no_data(task: Task, sources: Sources) -> str | None:
     """Say which file of a task is missing, or None if all are there."""
-    if (task.real_files or task.files in (_unet3d_files, _cross_graph_files)) and (
-        sources.real is None or not sources.real.is_dir()
-    ):
-        return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
-    wanted = [file.path for file in task.files(sources)]
-    if sources.real is not None:
+    wanted = []
+    if task.needs_real:
+        if sources.real is None or not sources.real.is_dir():
+            return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
         wanted += [sources.real / name for name in task.real_files]
+    wanted += [file.path for file in task.files(sources)]
     missing = [path for path in wanted if not path.is_file()]
     return f"{missing[0]} is missing" if missing else None
 
@@ -274,12 +283,14 @@ TASKS: dict[str, Task] = {
         _unet3d_files,
         within_graph(None, split_distinct),
         within_graph(None, split_for_tuning),
+        needs_real=True,
     ),
     "unet3d-100": Task(
         f"The same held-out configs, with {FEW_CONFIGS} distinct configs to learn from.",
         _unet3d_files,
         within_graph(FEW_CONFIGS, split_distinct),
         within_graph(FEW_CONFIGS, split_for_tuning),
+        needs_real=True,
     ),
     "cross-graph": Task(
         "Learned from all of `unet3d`, judged on `unet_3d.4x4.bf16`, both of TpuGraphs. The order "
@@ -287,5 +298,6 @@ TASKS: dict[str, Task] = {
         "slowdown tells more than tau, and a high tau would be luck or leakage.",
         _cross_graph_files,
         _across_graphs,
+        needs_real=True,
     ),
 }

@@ -12,7 +12,7 @@ from benchmarks.memory import peak_mib
 from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named
-from features.layout_statistics import layout_statistics, layout_tables
+from features.config_statistics import statistics_of
 from features.node_features import fit_node_scaler
 from features.pruning import prune
 from models.cross_config_sage import CrossConfigSage
@@ -50,7 +50,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
 
     def statistics() -> object:
         rows = np.arange(graph.n_configs)
-        return layout_statistics(layout_tables(graph), graph.configs.rows(rows))
+        return statistics_of(graph, recipe.layout_boosting.statistics)(rows)
 
     def training_step() -> object:
         model.zero_grad()

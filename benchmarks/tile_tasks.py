@@ -9,8 +9,7 @@ from benchmarks.accuracy_tasks import (
     Parts,
     Sources,
     Task,
-    family_folds,
-    sample_families,
+    folds_of,
 )
 from data.tree import GraphFile, collection_named, find_graphs
 from features.featurize import featurize_files
@@ -25,13 +24,7 @@ def labelled(sources: Sources, splits: Sequence[str] = ("train", "valid")) -> li
 
 
 def _folds(splits: Sequence[str]) -> Parts:
-    """Hold each fold of families out once; the folds differ by seed."""
-
-    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
-        files = labelled(sources, splits)
-        return family_folds(TILE.slug, files, sample_families(sources.sample), seed)
-
-    return parts
+    return folds_of(lambda sources: [(TILE.slug, labelled(sources, splits))])
 
 
 def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
@@ -71,6 +64,7 @@ TILE_TASKS: dict[str, Task] = {
         "(TpuGraphs). No model has learned from a TPU.",
         labelled,
         _alexnet,
+        needs_real=True,
         real_files=(ALEXNET,),
     ),
 }

@@ -1,28 +1,10 @@
 """Read an array's rows out of an archive, some at a time, with a way back."""
 
-from dataclasses import dataclass
-
 from data.inflate import DamagedError, Inflated, Mark
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a reader was.
-
-    Attributes:
-        mark: of the stream.
-        left: bytes behind it.
-    """
-
-    mark: Mark
-    left: int
 
 
 class Rows:
     """The bytes of an array in C order, in chunks of whole rows.
-
-    Attributes:
-        left: how many bytes have not been read.
 
     Args:
         stream: stands behind the array's header.
@@ -32,7 +14,12 @@ class Rows:
 
     def __init__(self, stream: Inflated, *, n_bytes: int, step: int) -> None:
         stream.end_part()
-        self._stream, self.left, self._step = stream, n_bytes, step
+        self._stream, self._end, self._step = stream, stream.tell() + n_bytes, step
+
+    @property
+    def left(self) -> int:
+        """Return how many bytes have not been read."""
+        return self._end - self._stream.tell()
 
     def read(self) -> bytes:
         """Return the next chunk; nothing once all has been read.
@@ -44,18 +31,16 @@ class Rows:
         content = self._stream.read(wanted)
         if len(content) < wanted:
             raise DamagedError("ends too early")
-        self.left -= wanted
         return content
 
     def end_part(self) -> int:
         """Return the CRC-32 of what has been read since the last part ended, and begin another."""
         return self._stream.end_part()
 
-    def place(self) -> Place:
-        """End the part that is being read; return what `go_back` takes."""
-        return Place(self._stream.mark(), self.left)
+    def mark(self) -> Mark:
+        """End the part that is being read; return the place, for `go_back`."""
+        return self._stream.mark()
 
-    def go_back(self, place: Place) -> None:
+    def go_back(self, mark: Mark) -> None:
         """Read on from where this reader was; any number of times."""
-        self._stream.go_back(place.mark)
-        self.left = place.left
+        self._stream.go_back(mark)

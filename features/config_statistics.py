@@ -16,8 +16,8 @@ from features.layout_details import LAYOUT_DETAILS, detail_tables, layout_detail
 from features.layout_statistics import (
     GRAPH_STATISTICS,
     LAYOUT_STATISTICS,
+    layout_statistics,
     layout_tables,
-    statistics_of_codes,
 )
 from features.program_statistics import PROGRAM_STATISTICS, program_statistics
 from features.tile_details import TILE_DETAILS, tile_details
@@ -79,7 +79,7 @@ def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
 
     def chunk(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         codes = vector_codes.take(graph.configs.vector_ids(rows), axis=0)
-        plain = statistics_of_codes(tables, codes)
+        plain = layout_statistics(tables, codes)
         if details is None or program is None:
             return plain
         further = layout_details(details, codes, graph.configs.places(rows), rows)

@@ -25,22 +25,32 @@ from features.padding import minor_to_major
 
 CHUNK_CONFIGS = 4096  # looked at at once
 
-# name -> formula. k nodes; s = a node's share of the configurable bytes; "named" = not left open.
-_NODE_STATISTICS = {
-    **{
-        f"count_{tensor}_minor_{symbol}_{group}": (
-            f"Σ 1/k over {group} nodes whose {tensor} layout "
+
+def layout_formulas(prefix: str, summed: str) -> dict[str, str]:
+    """Return the formulas of sums over nodes with each minor dimension, by tensor and opcode.
+
+    Args:
+        summed: what a node adds.
+    """
+    minors = {
+        f"{prefix}{tensor}_minor_{symbol}_{group}": (
+            f"Σ {summed} over {group} nodes whose {tensor} layout "
             + ("is left open" if symbol == "default" else f"has minor dimension {symbol}")
         )
         for tensor in TENSORS
         for symbol in SYMBOLS
         for group in OPCODE_GROUPS
-    },
-    **{
-        f"count_output_as_default_{group}": f"Σ 1/k over {group} nodes that put out the layout "
-        "the compiler had"
+    }
+    return minors | {
+        f"{prefix}output_as_default_{group}": f"Σ {summed} over {group} nodes that put out the "
+        "layout the compiler had"
         for group in OPCODE_GROUPS
-    },
+    }
+
+
+# name -> formula. k nodes; s = a node's share of the configurable bytes; "named" = not left open.
+_NODE_STATISTICS = {
+    **layout_formulas("count_", "1/k"),
     **{
         f"minor_size_{name}": f"Σ s over nodes whose chosen minor dimension has {size} elements"
         for name, size in MINOR_SIZES.items()

@@ -88,21 +88,16 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
     )
 
 
-def layout_statistics(tables: LayoutTables, values: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Compute the statistics of some configs of a graph.
+def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Compute the statistics of configs.
 
     Args:
-        tables: what the graph's configs share.
-        values: (c, k, 18) int8 configs.
+        tables: of the graph.
+        codes: (c, k, 3) by `minor_codes`, of each node's layouts.
 
     Returns:
         (c, f) float32, columns as in LAYOUT_STATISTICS.
     """
-    return statistics_of_codes(tables, minor_codes(values))
-
-
-def statistics_of_codes(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Compute the statistics of configs whose layouts have these codes (c, k, 3); (c, f)."""
     minor = codes // np.int8(N_SYMBOLS)
     columns = [
         (minor[:, :, tensor] == symbol).astype(np.float32) @ tables.weight

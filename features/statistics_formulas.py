@@ -9,9 +9,8 @@ from pathlib import Path
 
 from data.atomic import write_text
 from features.columns import RANK_MAX
-from features.layout_details import LAYOUT_DETAILS
-from features.layout_entries import SYMBOLS
-from features.layout_statistics import OPCODE_GROUPS, TENSORS
+from features.layout_details import LAYOUT_DETAILS, layout_formulas
+from features.layout_statistics import OPCODE_GROUPS
 from features.program_statistics import PROGRAM_STATISTICS
 from features.tile_details import TILE_DETAILS
 from features.tile_statistics import COUNTED_OPCODES, PARTS
@@ -19,20 +18,7 @@ from features.tile_statistics import COUNTED_OPCODES, PARTS
 PAGE = Path(__file__).with_name("STATISTICS.md")
 
 _LAYOUT = {
-    **{
-        f"{tensor}_minor_{symbol}_{group}": (
-            f"Σ s over {group} nodes whose {tensor} layout "
-            + ("is left open" if symbol == "default" else f"has minor dimension {symbol}")
-        )
-        for tensor in TENSORS
-        for symbol in SYMBOLS
-        for group in OPCODE_GROUPS
-    },
-    **{
-        f"output_as_default_{group}": f"Σ s over {group} nodes that put out the layout the "
-        "compiler had"
-        for group in OPCODE_GROUPS
-    },
+    **layout_formulas("", "s"),
     "log_padding": "log Σ s · growth, growth that of the output by padding its minor dimension to "
     "128 and its second to 8",
     "copied_bytes_share": "Σ bytes over pairs whose consumer names layouts for its operands, none "

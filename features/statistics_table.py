@@ -1,4 +1,4 @@
-"""Statistics as tables: a parquet file per graph, scanned lazily as one table."""
+"""Statistics as tables: a parquet file per graph, for polars to scan lazily as one."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +8,6 @@ import polars as pl
 
 from data.atomic import atomic_path
 from data.distinct import config_hashes
-from data.errors import PipelineError
 from data.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile
@@ -55,15 +54,3 @@ def write_statistics(
         if progress:
             progress("statistics", number, len(files))
     return written
-
-
-def scan_statistics(folder: Path) -> pl.LazyFrame:
-    """Return the statistics of one kind that were written below `folder`, as one lazy table.
-
-    Raises:
-        PipelineError: there are none.
-    """
-    paths = sorted(folder.rglob("*.parquet"))
-    if not paths:
-        raise PipelineError(f"{folder}: holds no statistics; write them with `pipeline statistics`")
-    return pl.scan_parquet(paths)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from data.graph import TileGraph
 from features.columns import ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, RANK_MAX, SHAPE_PRODUCT
 from features.layout_statistics import TILE_MINOR, TILE_SECOND, output_bytes
-from features.padding import dimension_sizes, minor_to_major
+from features.padding import minor_to_major
 from features.program_statistics import node_flops
-from features.tile_statistics import OUTPUT_BOUNDS, output_node
+from features.tile_statistics import output_node, output_tiles
 
 KERNEL_BOUNDS, INPUT_BOUNDS = slice(0, 6), slice(16, 22)
 # d dimension, b bound (the whole dimension where there is none), t = ceil(d / b) tiles of it
@@ -39,10 +39,8 @@ TILE_DETAILS = {
 def tile_details(graph: TileGraph) -> NDArray[np.float32]:
     """Compute the statistics of all configs of a kernel; (c, f) float32, as in TILE_DETAILS."""
     root = output_node(graph)
-    dimensions = np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 1)
+    _, effective, tiles = output_tiles(graph, root)
     bounds = graph.config_feat.astype(np.float64)
-    effective = np.where(bounds[:, OUTPUT_BOUNDS] > 0, bounds[:, OUTPUT_BOUNDS], dimensions)
-    tiles = np.ceil(dimensions / effective)  # (c, 6)
     log_steps = np.log(tiles).sum(axis=1)
     volume = effective.prod(axis=1)
     element_bytes = float(graph.node_feat[root, ELEMENT_TYPE] @ np.asarray(ELEMENT_BYTES))

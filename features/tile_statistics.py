@@ -44,10 +44,7 @@ def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
         (c, f) float32, columns as in TILE_STATISTICS.
     """
     root = output_node(graph)
-    dimensions = np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 1)
-    bounds = graph.config_feat[:, OUTPUT_BOUNDS]  # (c, 6)
-    effective = np.where(bounds > 0, bounds, dimensions)
-    tiles = np.ceil(dimensions / effective)
+    dimensions, effective, tiles = output_tiles(graph, root)
     log_steps = np.log(tiles).sum(axis=1)
     log_waste = log_steps + np.log(effective).sum(axis=1) - np.log(dimensions).sum()
     minor = max(int(minor_to_major(graph.node_feat[root : root + 1])[0, 0]), 0)
@@ -59,6 +56,22 @@ def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
         np.tile(constants, (graph.n_configs, 1)),
     ]
     return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def output_tiles(
+    graph: TileGraph, root: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Cut the output into tiles.
+
+    Returns:
+        dimensions: (6,) of the output, 1 where it has none.
+        bounds: (c, 6) of its tiles, the whole dimension where there is none.
+        tiles: (c, 6) how many tiles cover each dimension.
+    """
+    dimensions = np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 1)
+    given = graph.config_feat[:, OUTPUT_BOUNDS].astype(np.float64)
+    bounds = np.where(given > 0, given, dimensions)
+    return dimensions, bounds, np.ceil(dimensions / bounds)
 
 
 def kernel_statistics(graph: TileGraph, root: int) -> list[float]:

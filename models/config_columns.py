@@ -10,9 +10,11 @@ c configs, k configurable nodes in m columns, f features.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,9 @@ from features.layout_statistics import TENSORS
 from models.boosting import SCORED_ROWS, read_booster, train_on_rows
 from models.boosting_rows import sample_rows
 from models.model_configs import ConfigColumnsConfig
+
+if TYPE_CHECKING:
+    import lightgbm
 
 COLUMNS_FILE = "columns.json"
 
@@ -122,27 +127,34 @@ def train_config_columns(
     write_text(run_dir / COLUMNS_FILE, json.dumps(asdict(features)) + "\n")
 
 
-def score_config_columns(graph: Graph, run_dir: Path, *, threads: int) -> NDArray[np.float32]:
-    """Score every config of the very program that was learned; (c,) float32, lower = faster.
+def load_config_columns(run_dir: Path, *, threads: int) -> Callable[[Graph], NDArray[np.float32]]:
+    """Return what scores every config of the very program that was learned.
+
+    It gives (c,) float32, lower = faster, and raises PipelineError for another program.
 
     Raises:
-        PipelineError: another program, or the model's files are missing or damaged.
+        PipelineError: the model's files are missing or damaged.
     """
-    assert isinstance(graph, LayoutGraph)
     path = run_dir / COLUMNS_FILE
     try:
         features = ColumnFeatures(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
+    return partial(_scores, features, read_booster(run_dir), run_dir, threads)
+
+
+def _scores(
+    features: ColumnFeatures, booster: "lightgbm.Booster", run_dir: Path, threads: int, graph: Graph
+) -> NDArray[np.float32]:
+    assert isinstance(graph, LayoutGraph)
     if program_content(graph) != features.program:
         raise PipelineError(
             f"{graph.file.path}: another program than {features.name}, whose configs "
             f"{run_dir} has learned; expected that one, or a model of another kind"
         )
-    booster = read_booster(run_dir)
     first, group = distinct_configs(graph)
     parts = [
-        booster.predict(features.table(graph, part), num_threads=threads)
+        np.asarray(booster.predict(features.table(graph, part), num_threads=threads))
         for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
     ]
     return -np.concatenate(parts).astype(np.float32)[group]

@@ -21,16 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from data.graph import N_NODE_FEATURES
-from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
 from models.model_configs import EarlyFusionSageConfig
 from models.tile_inputs import TileBatch, n_config_columns
-
-N_OPCODES = 256
-LAYOUT_WIDTH = 4
+from models.tile_nodes import TileNodes
 
 
-class EarlyFusionSage(nn.Module):
+class EarlyFusionSage(TileNodes):
     """Score the configs of many kernels, each by itself; lower = faster.
 
     Args:
@@ -38,13 +34,10 @@ class EarlyFusionSage(nn.Module):
     """
 
     def __init__(self, config: EarlyFusionSageConfig) -> None:
-        super().__init__()
+        super().__init__(config.opcode_width)
         self.config = config
         hidden = config.hidden
-        self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
-        self.layout = nn.Embedding(N_SYMBOLS, LAYOUT_WIDTH)
-        width = N_NODE_FEATURES + config.opcode_width + VALUES_PER_TENSOR * LAYOUT_WIDTH
-        self.nodes = nn.Linear(2 * width, hidden)  # P
+        self.nodes = nn.Linear(2 * self.node_width, hidden)  # P
         n_columns = n_config_columns(relative=config.relative_configs)
         self.configs = nn.Linear(n_columns, 2 * hidden, bias=False)  # Q and R
         self.layers = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(config.layers - 1))
@@ -62,8 +55,7 @@ class EarlyFusionSage(nn.Module):
 
     def encode(self, batch: TileBatch) -> Iterator[Tensor]:
         """Yield each kernel's configs, (c, h), from its pairs alone: kernels differ in n and c."""
-        parts = [batch.node_feat, self.opcode(batch.opcode), self.layout(batch.layout).flatten(1)]
-        nodes = torch.cat(parts, dim=1)  # (n, w) of all kernels, as `configs`
+        nodes = self.embed_nodes(batch)  # (n, w) of all kernels, as `configs`
         configs = self.configs(batch.config_feat).split(batch.n_configs)
         for adjacency, x, of_configs in zip(
             adjacencies(batch), nodes.split(batch.n_nodes), configs, strict=True

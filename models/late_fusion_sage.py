@@ -10,16 +10,12 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
 from torch_geometric.utils import scatter
 
-from data.graph import N_NODE_FEATURES
-from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
 from models.model_configs import LateFusionSageConfig
 from models.tile_inputs import TileBatch, n_config_columns
-
-N_OPCODES = 256
-LAYOUT_WIDTH = 4
+from models.tile_nodes import TileNodes
 
 
-class LateFusionSage(nn.Module):
+class LateFusionSage(TileNodes):
     """Score the configs of many kernels; lower = faster.
 
     Args:
@@ -27,12 +23,9 @@ class LateFusionSage(nn.Module):
     """
 
     def __init__(self, config: LateFusionSageConfig) -> None:
-        super().__init__()
+        super().__init__(config.opcode_width)
         hidden = config.hidden
-        self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
-        self.layout = nn.Embedding(N_SYMBOLS, LAYOUT_WIDTH)
-        width = N_NODE_FEATURES + config.opcode_width + VALUES_PER_TENSOR * LAYOUT_WIDTH
-        self.node = nn.Linear(width, hidden)
+        self.node = nn.Linear(self.node_width, hidden)
         self.graph_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(config.blocks))
         self.graph_blocks = nn.ModuleList(SAGEConv(hidden, hidden) for _ in range(config.blocks))
         self.kernel = nn.Linear(2 * hidden, hidden)
@@ -46,8 +39,7 @@ class LateFusionSage(nn.Module):
 
     def encode(self, batch: TileBatch) -> Tensor:
         """Encode each kernel's graph; (g, h)."""
-        parts = [batch.node_feat, self.opcode(batch.opcode), self.layout(batch.layout).flatten(1)]
-        x = self.node(torch.cat(parts, dim=1))  # (n, h)
+        x = self.node(self.embed_nodes(batch))  # (n, h)
         for norm, convolution in zip(self.graph_norms, self.graph_blocks, strict=True):
             x = x + nn.functional.gelu(convolution(norm(x), batch.edge_index))
         mean = global_mean_pool(x, batch.node_kernel, batch.n_kernels)

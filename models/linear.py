@@ -5,7 +5,8 @@ each less its mean over the graph's configs; so only differences within a graph 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,13 @@ def train_linear(
     write_text(run_dir / MODEL_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def score_linear(graph: Graph, run_dir: Path, config: LinearConfig) -> NDArray[np.float32]:
-    """Score every config of a graph; (c,) float32, lower = faster.
+def load_linear(
+    run_dir: Path, config: LinearConfig, *, kind: str
+) -> Callable[[Graph], NDArray[np.float32]]:
+    """Return what scores every config of a graph; (c,) float32, lower = faster.
+
+    Args:
+        kind: of the graphs' configs, "layout" or "tile".
 
     Raises:
         PipelineError: the model file is missing, damaged, or was trained on other statistics.
@@ -64,11 +70,16 @@ def score_linear(graph: Graph, run_dir: Path, config: LinearConfig) -> NDArray[n
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
-    names = statistics_names(graph.file.collection.kind, config.statistics)
-    if not isinstance(content, dict) or tuple(content) != names:
+    if not isinstance(content, dict) or tuple(content) != statistics_names(kind, config.statistics):
         raise PipelineError(f"{path}: of other statistics; train it again")
+    return partial(_scores, np.asarray(list(content.values())), config)
+
+
+def _scores(
+    weights: NDArray[np.float64], config: LinearConfig, graph: Graph
+) -> NDArray[np.float32]:
     first, group = distinct_configs(graph)
     statistics = statistics_of(graph, config.statistics)(first).astype(np.float64)
     # The mean is the same for all, and would only cost digits.
-    scores = (statistics - statistics.mean(axis=0)) @ np.asarray(list(content.values()))
+    scores = (statistics - statistics.mean(axis=0)) @ weights
     return scores.astype(np.float32)[group]

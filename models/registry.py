@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from data.errors import PipelineError
 from data.graph import Graph
 from models.boosting import load_boosting, train_boosting
-from models.config_columns import score_config_columns, train_config_columns
+from models.config_columns import load_config_columns, train_config_columns
 from models.jobs import Ranker, TrainJob
 from models.layout_nets import LAYOUT_NETS, LayoutNet
 from models.layout_task import load_layout, train_layout
-from models.linear import score_linear, train_linear
+from models.linear import load_linear, train_linear
 from models.model_configs import BoostingConfig, LinearConfig, TrainingConfig
 from models.recipe import Recipe
 from models.segment_task import load_segments, train_segments
@@ -65,7 +65,7 @@ def _linear_entry(kind: str, config_of: Callable[[Recipe], LinearConfig]) -> Mod
         train_linear(job.files, config_of(job.recipe), seed=job.seed, run_dir=job.run_dir)
 
     def load(run_dir: Path, recipe: Recipe) -> ScoringFunction:
-        return ScoringFunction(partial(score_linear, run_dir=run_dir, config=config_of(recipe)))
+        return ScoringFunction(load_linear(run_dir, config_of(recipe), kind=kind))
 
     return ModelEntry(kind, train, load)
 
@@ -81,7 +81,7 @@ def _train_columns(job: TrainJob) -> None:
 
 
 def _load_columns(run_dir: Path, recipe: Recipe) -> ScoringFunction:
-    return ScoringFunction(partial(score_config_columns, run_dir=run_dir, threads=recipe.threads))
+    return ScoringFunction(load_config_columns(run_dir, threads=recipe.threads))
 
 
 def _training_of(net: LayoutNet | TileNet, recipe: Recipe) -> TrainingConfig:

@@ -191,7 +191,7 @@ class Spool:
         for start in range(0, len(pairs), PAIRS_AT_ONCE):
             column, vector = np.divmod(pairs[start : start + PAIRS_AT_ONCE], len(codes))
             vectors[column, start + np.arange(len(column)) - first[column]] = vector
-        return Alphabets(np.sort(codes), self._columns.group_of, vectors, sizes)
+        return Alphabets(codes[self._table.order], self._columns.group_of, vectors, sizes)
 
     def _pairs(self) -> NDArray[np.int64]:
         """Return which vectors each column takes: column · u + position in the sorted codes.
@@ -213,7 +213,7 @@ class Spool:
         """Return each id's position in the sorted codes, (u,), and column · u, (m,)."""
         codes = self._table.codes
         position = np.empty(len(codes), np.int64)
-        position[np.argsort(codes)] = np.arange(len(codes))
+        position[self._table.order] = np.arange(len(codes))
         return position, np.arange(len(self._columns.first)) * len(codes)
 
     def indices(
@@ -239,7 +239,7 @@ class Spool:
         position, starts = self._positions()
         if self._fits_a_table():
             by_id = np.zeros((len(starts), len(position)), alphabets.index_dtype)
-            ids_in_order = np.argsort(self._table.codes)
+            ids_in_order = self._table.order
             for index in range(alphabets.vectors.shape[1]):
                 used = np.flatnonzero(alphabets.sizes > index)
                 by_id[used, ids_in_order[alphabets.vectors[used, index]]] = index

@@ -28,8 +28,8 @@ def spool_rows(rows: Rows, spool: Spool) -> None:
         if looked_at < wanted or not spool.can_skim():
             looked_at = looked_at + 1 if spool.add(rows.read()) else 0
             continue
-        start = rows.place()
-        while rows.left > max(0, start.left - n_bytes) and spool.skimmed_bytes < MOST_SKIMMED_BYTES:
+        start, stop = rows.mark(), max(0, rows.left - n_bytes)
+        while rows.left > stop and spool.skimmed_bytes < MOST_SKIMMED_BYTES:
             spool.skim(rows.read())
         if spool.settle(rows.end_part()):
             wanted, n_bytes = max(LOOKED_AT, wanted // 2), min(2 * n_bytes, LONGEST_BYTES)

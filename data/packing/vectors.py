@@ -73,6 +73,11 @@ class VectorTable:
         """Return (u,) int64, the code of each id."""
         return self._codes
 
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Return (u,) int64, the ids in the order of their codes."""
+        return self._order
+
     def guess(self, vectors: Vectors) -> NDArray[np.int64]:
         """Return ids (v,) int64 that are right for nearly all vectors (v, 18) seen before.
 

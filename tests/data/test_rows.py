@@ -27,11 +27,11 @@ def test_it_reads_on_from_where_it_was_any_number_of_times(
     content = VALUES.tobytes()
     rng = np.random.default_rng(chunk_rows)
     with Archive(tmp_path / "file.npz") as archive, opened(archive, chunk_rows) as rows:
-        position, place, marked = 0, rows.place(), 0
+        position, place, marked = 0, rows.mark(), 0
         for _ in range(300):
             kind = rng.integers(0, 12)
             if kind == 0:
-                place, marked = rows.place(), position
+                place, marked = rows.mark(), position
             elif kind == 1:
                 rows.go_back(place)
                 position = marked
@@ -49,12 +49,12 @@ def test_each_part_has_its_own_checksum(tmp_path: Path) -> None:
     with Archive(tmp_path / "file.npz") as archive, opened(archive, 500) as rows:
         assert rows.end_part() == 0
         for n_chunks in (1, 3, 2):
-            place = rows.place()
+            place = rows.mark()
             for _ in range(2):
                 rows.go_back(place)
                 content = b"".join(rows.read() for _ in range(n_chunks))
                 assert rows.end_part() == zlib.crc32(content)
-        rows.place()  # ends a part as well
+        rows.mark()  # ends a part as well
         content = rows.read()
         assert rows.end_part() == zlib.crc32(content)
 
@@ -71,7 +71,7 @@ def test_a_wrong_checksum_is_seen_behind_parts_that_were_read_twice(tmp_path: Pa
         opened(archive, 500) as rows,
     ):
         rows.read()
-        start = rows.place()
+        start = rows.mark()
         rows.read()
         rows.go_back(start)
         while rows.left:

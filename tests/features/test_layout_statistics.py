@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from data.graph import LayoutGraph
 from features.columns import ELEMENT_BYTES
+from features.layout_codes import minor_codes
 from features.layout_statistics import (
     LAYOUT_STATISTICS,
     layout_statistics,
@@ -96,7 +97,7 @@ def add_copies(
 
 def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     values = graph.configs.rows(rows)
-    statistics = layout_statistics(layout_tables(graph), values)
+    statistics = layout_statistics(layout_tables(graph), minor_codes(values))
     assert statistics.dtype == np.float32
     assert statistics.shape == (len(rows), len(LAYOUT_STATISTICS))
     for row, config in zip(statistics, values, strict=True):
@@ -107,7 +108,8 @@ def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def all_statistics(graph: LayoutGraph) -> NDArray[np.float32]:
-    return layout_statistics(layout_tables(graph), graph.configs.rows(np.arange(graph.n_configs)))
+    values = graph.configs.rows(np.arange(graph.n_configs))
+    return layout_statistics(layout_tables(graph), minor_codes(values))
 
 
 def test_random_graphs_equal_the_loop() -> None:
@@ -150,14 +152,14 @@ def test_relabelling_the_nodes_of_real_graphs_changes_nothing() -> None:
 @pytest.mark.parametrize("step", [1, 7, 39])
 def test_statistics_of_chunks_are_those_of_the_whole(layout_graph: LayoutGraph, step: int) -> None:
     tables = layout_tables(layout_graph)
-    values = layout_graph.configs.rows(np.arange(layout_graph.n_configs))
-    whole = layout_statistics(tables, values)
+    codes = minor_codes(layout_graph.configs.rows(np.arange(layout_graph.n_configs)))
+    whole = layout_statistics(tables, codes)
     pieces = [
-        layout_statistics(tables, values[start : start + step])
-        for start in range(0, len(values), step)
+        layout_statistics(tables, codes[start : start + step])
+        for start in range(0, len(codes), step)
     ]
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=1e-6, atol=1e-7)
-    backwards = layout_statistics(tables, values[::-1])
+    backwards = layout_statistics(tables, codes[::-1])
     np.testing.assert_allclose(backwards[::-1], whole, rtol=1e-6, atol=1e-7)
 
 

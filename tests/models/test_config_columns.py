@@ -17,7 +17,7 @@ from models.boosting import MODEL_FILE
 from models.config_columns import (
     COLUMNS_FILE,
     column_features,
-    score_config_columns,
+    load_config_columns,
     train_config_columns,
 )
 from models.metrics import kendall_tau
@@ -116,7 +116,7 @@ def test_further_configs_are_ranked(parted, tmp_path: Path) -> None:
     learned, further = parted
     config = load_recipe("within_graph").config_columns_boosting
     train_config_columns([learned.file], config, seed=0, threads=1, run_dir=tmp_path)
-    scores = score_config_columns(further, tmp_path, threads=1)
+    scores = load_config_columns(tmp_path, threads=1)(further)
     assert scores.shape == (further.n_configs,)
     assert kendall_tau(scores, further.runtime_ns) > 0.3
 
@@ -129,7 +129,7 @@ def test_another_program_is_refused_in_one_line(parted, tiny_tree: Path, tmp_pat
     graphs = [read_layout(f) for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
     other = next(g for g in graphs if g.n_nodes != learned.n_nodes)
     with pytest.raises(PipelineError, match=f"another program than {learned.file.name}") as error:
-        score_config_columns(other, tmp_path, threads=1)
+        load_config_columns(tmp_path, threads=1)(other)
     assert "\n" not in str(error.value)
 
 
@@ -147,7 +147,7 @@ def test_a_damaged_model_is_named(parted, tmp_path: Path, name: str) -> None:
     )
     (tmp_path / name).write_text("{}")
     with pytest.raises(PipelineError, match=name):
-        score_config_columns(learned, tmp_path, threads=1)
+        load_config_columns(tmp_path, threads=1)(learned)
 
 
 def test_the_commands_train_and_rank(parted, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from data.errors import PipelineError
 from data.read import read_graph
 from data.tree import find_graphs
 from features.config_statistics import ALL_STATISTICS, statistics_of
-from models.linear import MODEL_FILE, score_linear, train_linear
+from models.linear import MODEL_FILE, load_linear, train_linear
 from models.metrics import kendall_tau
 from models.model_configs import LinearConfig
 
@@ -39,7 +39,7 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     predicted = x @ np.asarray(list(content.values()))
     np.testing.assert_allclose(predicted, x @ want, atol=1e-3 * np.abs(y).max())
     graph = read_graph(files[0])
-    scores = score_linear(graph, tmp_path, config)
+    scores = load_linear(tmp_path, config, kind=kind)(graph)
     assert kendall_tau(scores, graph.runtime_ns) > 0.3
 
 
@@ -47,7 +47,7 @@ def test_a_model_of_other_statistics_is_refused(tiny_tree: Path, tmp_path: Path)
     files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "tile"]
     train_linear(files[:2], LinearConfig(), seed=0, run_dir=tmp_path)
     with pytest.raises(PipelineError, match="of other statistics; train it again"):
-        score_linear(read_graph(files[0]), tmp_path, LinearConfig(statistics="plain"))
+        load_linear(tmp_path, LinearConfig(statistics="plain"), kind="layout")
     (tmp_path / MODEL_FILE).write_text("{")
     with pytest.raises(PipelineError, match="cannot be read"):
-        score_linear(read_graph(files[0]), tmp_path, LinearConfig())
+        load_linear(tmp_path, LinearConfig(), kind="layout")
