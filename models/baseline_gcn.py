@@ -21,9 +21,9 @@ from data.graph import N_LAYOUT_VALUES
 from features.columns import MINOR_TO_MAJOR
 from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
 from models.cross_config_sage import N_OPCODES
-from models.layers import SparseProduct
 from models.layout_inputs import LayoutInputs
 from models.model_configs import BaselineGcnConfig
+from models.neighbours import SparseProduct
 
 OPCODE_WIDTH = 32
 SLOPE = 0.2  # of the leaky ReLU

@@ -13,38 +13,30 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from models.layers import Neighbours, SageBlock, SparseProduct
+from models.layers import SageBlock
+from models.neighbours import Neighbours, SplitAggregation
 
 
-class Ring(Neighbours):
+class Ring(SplitAggregation):
     """What the nodes that vary after a block read: of those that vary before it, and of the rest.
 
     Attributes:
-        joint: (a, 3n) the rows of Neighbours.joint of the a nodes that vary after the block.
-        joint_varying: (a, 3b) of these, the columns of the b nodes that vary before it.
-        fixed: (n, 1, 1) 0 at the b nodes, else 1.
-        after: (a,) int64 ascending; contains all of `varying`, the b nodes.
+        varying: (b,) int64 the nodes that vary before the block.
+        after: (a,) int64 ascending, those that vary after it; contains all of `varying`.
         place: (b,) int64 where each of the b nodes stands in `after`.
 
     Args:
-        joint: (n, 3n) as in Neighbours.
+        matrix: (n, 3n) as in Neighbours.
         before: (b,) int64.
         after: (a,) int64 ascending.
     """
 
     def __init__(
-        self, joint: sparse.csr_matrix, before: NDArray[np.int64], after: NDArray[np.int64]
+        self, matrix: sparse.csr_matrix, before: NDArray[np.int64], after: NDArray[np.int64]
     ) -> None:
-        n_nodes = joint.shape[0]
-        rows = joint[after]
-        columns = np.concatenate([before, n_nodes + before, 2 * n_nodes + before])
-        self.joint = SparseProduct(rows)
-        self.joint_varying = SparseProduct(rows[:, columns].tocsr())
-        self.varying = torch.from_numpy(before)
-        self.fixed = torch.ones(n_nodes, 1, 1).index_fill(0, self.varying, 0)
+        super().__init__(matrix[after], torch.from_numpy(before))
         self.after = torch.from_numpy(after)
         self.place = torch.from_numpy(np.searchsorted(after, before))
-        self.nbytes = self.joint.nbytes + self.joint_varying.nbytes
 
     def join(self, shared: Tensor, varying: Tensor) -> Tensor:
         """Return the values of the nodes `after`, (a, c, h), from (n, 1, h) and (b, c, h)."""
@@ -76,15 +68,15 @@ class Frontier:
 
 def make_frontier(neighbours: Neighbours, depth: int) -> Frontier:
     """Follow the configs of the nodes `neighbours.varying` through `depth` blocks."""
-    joint = _scipy(neighbours.joint)
-    n_nodes, config_ids = joint.shape[0], neighbours.varying.numpy()
-    adjacency = joint != 0
+    matrix, config_ids = neighbours.matrix, neighbours.varying.numpy()
+    n_nodes = matrix.shape[0]
+    adjacency = matrix != 0
     rings, before = list[Ring](), config_ids
     for _ in range(depth if len(config_ids) else 0):
         varies = np.zeros(n_nodes, dtype=np.bool_)
         varies[before] = True
         after = np.flatnonzero(adjacency @ np.tile(varies, 3))
-        rings.append(Ring(joint, before, after))
+        rings.append(Ring(matrix, before, after))
         before = after
     reached = before if rings else np.sort(config_ids)
     return Frontier(
@@ -118,9 +110,3 @@ def advance(
 def advance_shared(block: SageBlock, shared: Tensor, neighbours: Neighbours) -> Tensor:
     """Take one block where nothing varies; (n, 1, h) to (n, 1, h)."""
     return block(shared, block.aggregate(shared, neighbours))
-
-
-def _scipy(product: SparseProduct) -> sparse.csr_matrix:
-    matrix = product.matrix
-    parts = (matrix.values(), matrix.col_indices(), matrix.crow_indices())
-    return sparse.csr_matrix(tuple(part.numpy() for part in parts), shape=tuple(matrix.shape))

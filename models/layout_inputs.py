@@ -17,7 +17,7 @@ from features.layout_codes import layout_symbols
 from features.layout_statistics import output_bytes
 from features.node_features import NodeScaler
 from features.pruned_nodes import prune_layout_graph
-from models.layers import Neighbours
+from models.neighbours import Neighbours
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from data.graph import LayoutGraph
 from features.node_features import NodeScaler
 from features.pruning import prune
 from models.frontier import Frontier, make_frontier
-from models.layers import Neighbours
 from models.layout_inputs import LayoutInputs, layout_inputs
+from models.neighbours import Neighbours
 
 
 @dataclass(frozen=True)

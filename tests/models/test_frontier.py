@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from models.frontier import advance, make_frontier
-from models.layers import Neighbours, SageBlock
+from models.layers import SageBlock
+from models.neighbours import Neighbours
 
 # Two chains; configs reach all of the first one within three edges, and none of the second.
 EDGES = torch.tensor([[1, 0], [2, 1], [3, 2], [4, 3], [5, 4], [7, 6], [8, 7]])

@@ -85,9 +85,9 @@ def test_segments_keep_their_own_edges_and_every_configurable_node(
         assert (start + segment.inputs.config_ids.numpy()).tolist() == ids.tolist()
         within = (layout_graph.edge_index >= start) & (layout_graph.edge_index < start + n_nodes)
         edges = layout_graph.edge_index[within.all(axis=1)] - start
-        joint = segment.inputs.neighbours.joint.matrix
-        assert joint.shape == (n_nodes, 3 * n_nodes)
-        assert joint.values().numel() == n_nodes + 2 * len(np.unique(edges, axis=0))
+        matrix = segment.inputs.neighbours.matrix
+        assert matrix.shape == (n_nodes, 3 * n_nodes)
+        assert matrix.nnz == n_nodes + 2 * len(np.unique(edges, axis=0))
         start, n_edges = start + n_nodes, n_edges + len(edges)
     assert 0 < n_edges < len(layout_graph.edge_index)
 
