@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import (
+    compiled_block,
     inference_chunks,
     layout_model,
     packing,
@@ -37,6 +38,7 @@ def main() -> None:
         *shipped_model.report(),
         "",
     ]
+    lines += [*compiled_block.report(), ""]
     lines += [*tile_inference.report(), ""]
     lines += [*packing.report(), ""]
     lines += [*statistics_cost.report(), ""]
