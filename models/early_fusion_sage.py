@@ -38,7 +38,7 @@ class EarlyFusionSage(TileNodes):
         self.config = config
         hidden = config.hidden
         self.nodes = nn.Linear(2 * self.node_width, hidden)  # P
-        n_columns = n_config_columns(relative=config.relative_configs)
+        n_columns = n_config_columns(config)
         self.configs = nn.Linear(n_columns, 2 * hidden, bias=False)  # Q and R
         self.layers = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(config.layers - 1))
         self.head = nn.Sequential(

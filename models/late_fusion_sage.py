@@ -29,7 +29,7 @@ class LateFusionSage(TileNodes):
         self.graph_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(config.blocks))
         self.graph_blocks = nn.ModuleList(SAGEConv(hidden, hidden) for _ in range(config.blocks))
         self.kernel = nn.Linear(2 * hidden, hidden)
-        n_columns = n_config_columns(relative=config.relative_configs)
+        n_columns = n_config_columns(config)
         self.config = nn.Linear(n_columns, hidden)
         self.config_blocks = nn.ModuleList(
             RaggedConfigBlock(hidden, cross_config=config.cross_config)

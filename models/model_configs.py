@@ -17,6 +17,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SamplerName = Literal["uniform", "stratified", "near-miss"]
 LossName = Literal["pairwise_hinge", "pairwise_logistic", "smooth_kendall", "list_mle"]
+StatisticsName = Literal["plain", "all"]
 TileLossName = LossName | Literal["best_of_five"]
 
 
@@ -185,10 +186,12 @@ class BaselineGcnConfig(LayoutGnnConfig):
 class TileGnnConfig(FrozenConfig):
     """What all tile GNNs share: the loss, what a step takes, and how training goes.
 
-    `relative_configs` also gives a network how each config differs from the mean of its kernel's.
+    `statistics` is what it reads of each config, see RowsConfig; `relative_configs` also gives it
+    how each config differs from the mean of its kernel's.
     """
 
     loss: TileLossName = "list_mle"
+    statistics: StatisticsName = "plain"
     relative_configs: bool = False
     kernels_per_step: Positive = 16
     configs_per_kernel: Annotated[int, Field(ge=2)] = 64
@@ -222,7 +225,7 @@ class RowsConfig(FrozenConfig):
     statistics of the program; features/STATISTICS.md has the formulas.
     """
 
-    statistics: Literal["plain", "all"] = "plain"
+    statistics: StatisticsName = "plain"
     configs_per_graph: Annotated[int, Field(ge=2)] = 500
     relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
 
@@ -230,7 +233,7 @@ class RowsConfig(FrozenConfig):
 class LinearConfig(RowsConfig):
     """The linear rankers; see models/linear.py."""
 
-    statistics: Literal["plain", "all"] = "all"
+    statistics: StatisticsName = "all"
     penalty: PositiveFloat = 100.0
 
 

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from data.graph import TileGraph
 from features.columns import MINOR_TO_MAJOR
+from features.config_statistics import statistics_names, statistics_of
 from features.layout_codes import layout_symbols
 from features.node_features import NodeScaler
 from features.padding import minor_to_major
-from features.tile_statistics import TILE_STATISTICS, tile_statistics
+from models.model_configs import TileGnnConfig
 
 
 @dataclass(frozen=True)
@@ -65,28 +66,28 @@ class TileInputs:
         return torch.arange(len(self.runtime))
 
 
-def config_columns(graph: TileGraph, *, relative: bool) -> NDArray[np.float32]:
-    """Return (c, f) statistics of a kernel's configs, or (c, 2 f) of them if `relative`.
+def config_columns(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float32]:
+    """Return (c, f) statistics of a kernel's configs, or (c, 2 f) of them if they are relative.
 
     The second half is each config's difference to the mean of the kernel's configs: what a bound is
     among those that the kernel has says more than its size, which differs from kernel to kernel.
     """
-    statistics = tile_statistics(graph)
-    if not relative:
+    statistics = statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
+    if not config.relative_configs:
         return statistics
     mean = statistics.mean(axis=0, dtype=np.float64)
     return np.concatenate([statistics, statistics - mean], axis=1, dtype=np.float32)
 
 
-def n_config_columns(*, relative: bool) -> int:
+def n_config_columns(config: TileGnnConfig) -> int:
     """Return how many columns `config_columns` has."""
-    return len(TILE_STATISTICS) * (2 if relative else 1)
+    return len(statistics_names("tile", config.statistics)) * (1 + config.relative_configs)
 
 
 def tile_inputs(
-    graph: TileGraph, *, nodes: NodeScaler, configs: ConfigScaler, relative: bool = False
+    graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler, configs: ConfigScaler
 ) -> TileInputs:
-    """Scale a kernel's nodes and configs; `relative` as of `config_columns`."""
+    """Scale a kernel's nodes and configs as the network of `config` reads them."""
     scaled = nodes(graph.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
     return TileInputs(
@@ -94,7 +95,7 @@ def tile_inputs(
         opcode=torch.from_numpy(graph.node_opcode.astype(np.int64)),
         layout=torch.from_numpy(layout_symbols(minor_to_major(graph.node_feat))),
         edge_index=torch.from_numpy(np.ascontiguousarray(graph.edge_index[:, ::-1].T)),
-        config_feat=torch.from_numpy(configs(config_columns(graph, relative=relative))),
+        config_feat=torch.from_numpy(configs(config_columns(graph, config))),
         runtime=torch.from_numpy(graph.normalized_runtime),
     )
 

@@ -130,12 +130,11 @@ def train_tile(job: TrainJob) -> None:
     learned = held_out.learned if held_out else tuple(job.files)
     node_feats = (read_tile(file).node_feat for file in learned)
     nodes = fit_node_scaler(node_feats, scaling=recipe.features.scaling)
-    relative = config.relative_configs
-    columns = (config_columns(read_tile(file), relative=relative) for file in learned)
+    columns = (config_columns(read_tile(file), config) for file in learned)
     configs = fit_config_scaler(columns)
 
     def make(file: GraphFile) -> TileInputs:
-        return tile_inputs(read_tile(file), nodes=nodes, configs=configs, relative=relative)
+        return tile_inputs(read_tile(file), config, nodes=nodes, configs=configs)
 
     model = net.build(config)
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
@@ -162,12 +161,12 @@ class TileRanker:
     model: nn.Module
     nodes: NodeScaler
     configs: ConfigScaler
-    relative: bool
+    config: TileGnnConfig
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a kernel; (c,) float32, lower = faster."""
         assert isinstance(graph, TileGraph)
-        inputs = tile_inputs(graph, nodes=self.nodes, configs=self.configs, relative=self.relative)
+        inputs = tile_inputs(graph, self.config, nodes=self.nodes, configs=self.configs)
         return self.net.score_all(self.model, inputs)
 
 
@@ -192,5 +191,5 @@ def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
         model.eval(),
         NodeScaler(str(facts["scaling"]), *shift_and_factor["nodes"]),
         ConfigScaler(*shift_and_factor["configs"]),
-        config.relative_configs,
+        config,
     )

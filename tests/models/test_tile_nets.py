@@ -11,9 +11,11 @@ from torch.nn import functional as F
 from data.read import read_tile
 from data.tree import collection_named, find_graphs
 from features.node_features import fit_node_scaler
+from features.tile_details import tile_details
 from features.tile_statistics import tile_statistics
 from models.early_fusion_sage import EarlyFusionSage
 from models.jobs import TrainJob
+from models.model_configs import TileGnnConfig
 from models.recipe import Recipe, load_recipe
 from models.tile_inputs import (
     TileBatch,
@@ -37,7 +39,7 @@ def kernels(tiny_tree: Path) -> list[TileInputs]:
     graphs = [read_tile(file) for file in files]
     nodes = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p-standardise")
     configs = fit_config_scaler(map(tile_statistics, graphs))
-    made = [tile_inputs(graph, nodes=nodes, configs=configs) for graph in graphs]
+    made = [tile_inputs(graph, TileGnnConfig(), nodes=nodes, configs=configs) for graph in graphs]
     made.append(replace(made[0], edge_index=torch.zeros(2, 0, dtype=torch.int64)))
     assert len({len(kernel.opcode) for kernel in made}) > 1
     assert len({len(kernel.runtime) for kernel in made}) > 1
@@ -125,17 +127,34 @@ def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) ->
     assert sum(sizes) == n_whole and max(sizes) * 4096 * len(kernel.opcode) <= 1 << 20
 
 
-def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(tiny_tree: Path) -> None:
+@pytest.mark.parametrize("statistics", ["plain", "all"])
+def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(
+    statistics: str, tiny_tree: Path
+) -> None:
     collection = collection_named("tile:xla")
     graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
-    plain, both = (config_columns(graph, relative=relative) for relative in (False, True))
-    assert both.shape[1] == 2 * plain.shape[1] == n_config_columns(relative=True)
+    configs = [
+        TileGnnConfig.model_validate({"statistics": statistics, "relative_configs": relative})
+        for relative in (False, True)
+    ]
+    plain, both = (config_columns(graph, config) for config in configs)
+    assert plain.shape[1] == n_config_columns(configs[0])
+    assert both.shape[1] == 2 * plain.shape[1] == n_config_columns(configs[1])
     for column in range(plain.shape[1]):
         np.testing.assert_array_equal(both[:, column], plain[:, column])
         expected = [
             value - sum(map(float, plain[:, column])) / len(plain) for value in plain[:, column]
         ]
-        np.testing.assert_allclose(both[:, plain.shape[1] + column], expected, atol=1e-4)
+        np.testing.assert_allclose(both[:, plain.shape[1] + column], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_all_statistics_are_those_that_boosting_reads(tiny_tree: Path) -> None:
+    collection = collection_named("tile:xla")
+    graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+    expected = np.concatenate([tile_statistics(graph), tile_details(graph)], axis=1)
+    columns = config_columns(graph, TileGnnConfig(statistics="all"))
+    np.testing.assert_array_equal(columns[:, : expected.shape[1]], expected)
+    assert columns.shape[1] > expected.shape[1]  # and the program's
 
 
 @pytest.mark.parametrize("name", TILE_NETS)
@@ -147,6 +166,7 @@ def test_a_network_with_relative_configs_is_trained_and_loaded(
     scores = []
     for loss in ("best_of_five", "list_mle"):
         keys = [f"{name}.relative_configs=true", f"{name}.loss={loss}"]
+        keys.append(f"{name}.statistics=all")
         run_dir = tmp_path / loss
         train_model(
             TrainJob(name, load_recipe("smoke", keys), files, 0, run_dir), collection, resume=False
