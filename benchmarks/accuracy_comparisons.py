@@ -47,7 +47,6 @@ class Comparison:
 
 CONTENDERS = {
     "ours": Contender("cross_config_sage", "cpu"),
-    "ours-longer": Contender("cross_config_sage", "cpu", ("cross_config_sage.training.steps=400",)),
     "no-attention": Contender(
         "cross_config_sage", "cpu", ("cross_config_sage.cross_config=false",)
     ),
