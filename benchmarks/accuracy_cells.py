@@ -24,6 +24,7 @@ from data.fingerprint import fingerprint
 from data.graph import Graph, TileGraph
 from data.noise import measure_noise
 from data.read import read_graph
+from ensembles.ensemble import Ensemble
 from ensembles.report import environment, revision
 from models.engine import CHECKPOINT
 from models.folds import family_of
@@ -65,14 +66,14 @@ class Cell:
         return COMPARISONS[self.kind]
 
     @property
-    def model(self) -> str:
-        """Return the contender's model in the registry."""
-        return self.comparison.contenders[self.contender].model
+    def models(self) -> tuple[str, ...]:
+        """Return the contender's models in the registry; several are blended."""
+        return self.comparison.contenders[self.contender].models
 
     @property
     def has_curve(self) -> bool:
         """Tell whether its checkpoints are judged too."""
-        return self.model in self.comparison.with_curves
+        return len(self.models) == 1 and self.models[0] in self.comparison.with_curves
 
     def path(self, out: Path) -> Path:
         """Return where the cell's JSON file lies."""
@@ -85,8 +86,9 @@ class Cell:
         overrides = [*contender.overrides, *self.overrides, "threads=1", f"seeds=[{self.seed}]"]
         recipe = load_recipe(contender.recipe, overrides)
         if self.has_curve:
-            every = -(-n_steps(recipe, contender.model) // POINTS)
-            key = f"{contender.model}.training.checkpoint_every"
+            (model,) = self.models
+            every = -(-n_steps(recipe, model) // POINTS)
+            key = f"{model}.training.checkpoint_every"
             recipe = load_recipe(contender.recipe, [*overrides, f"{key}={every}"])
         return recipe
 
@@ -172,15 +174,16 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
 
 def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
     """Return what decides a cell's outcome, but for the code."""
-    recipe, model = cell.recipe(), cell.model
-    dumped = recipe.model_dump(mode="json")
+    dumped = cell.recipe().model_dump(mode="json")
+    blending = ("blend",) if len(cell.models) > 1 else ()
+    keys = ("name", "threads", "features", *cell.models, *blending)
     return {
         "task": cell.task,
         "contender": cell.contender,
         "seed": cell.seed,
         "tuning": cell.tuning,
-        "model": model,
-        "recipe": {key: dumped[key] for key in ("name", "threads", "features", model)},
+        "model": "+".join(cell.models),
+        "recipe": {key: dumped[key] for key in keys},
         "data": fingerprint(cell.comparison.tasks[cell.task].files(sources)),
     }
 
@@ -236,24 +239,27 @@ def _run_part(
     """Train once; return the metrics of each judged graph, and the curve with its last point."""
     import lightgbm  # noqa: F401  so that its import is not on the clock
 
-    recipe, model = cell.recipe(), cell.model
-    run_dir = folder / "run"
-    every = getattr(recipe, model).training.checkpoint_every if cell.has_curve else 1
-    snapshots = Snapshots(run_dir, every)
+    recipe, collection = cell.recipe(), part.train[0].collection
+    run_dirs = {model: folder / model for model in cell.models}
+    first = cell.models[0]
+    every = getattr(recipe, first).training.checkpoint_every if cell.has_curve else 1
+    snapshots = Snapshots(run_dirs[first], every)
     progress = snapshots if cell.has_curve else None
-    job = TrainJob(model, recipe, part.train, cell.seed, run_dir, progress)
-    train_model(job, part.train[0].collection, resume=False)
+    for model, run_dir in run_dirs.items():
+        job = TrainJob(model, recipe, part.train, cell.seed, run_dir, progress)
+        train_model(job, collection, resume=False)
     seconds = snapshots.clock.read()
     graphs = {file.submission_id: read_graph(file) for file in part.judged}
     points = []
     for facts, weights in snapshots.taken:
-        ranker = _ranker_at(run_dir, weights, folder / "at" / str(facts["step"]))
+        ranker = _ranker_at(run_dirs[first], weights, folder / "at" / str(facts["step"]))
         taus = {name: judge(ranker, graph)["kendall_tau"] for name, graph in graphs.items()}
         points.append({**facts, "kendall_tau": taus})
-    ranker = load_model(run_dir)
+    rankers = {model: load_model(run_dir) for model, run_dir in run_dirs.items()}
+    ranker = Ensemble(collection, rankers, recipe.blend) if len(rankers) > 1 else rankers[first]
     judged = {name: judge(ranker, graph) | _facts(graph) for name, graph in graphs.items()}
     taus = {name: metrics["kendall_tau"] for name, metrics in judged.items()}
-    points.append({"step": n_steps(recipe, model), **seconds, "kendall_tau": taus})
+    points.append({"step": n_steps(recipe, first), **seconds, "kendall_tau": taus})
     return judged, points
 
 

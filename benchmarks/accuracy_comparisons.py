@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from benchmarks.accuracy_tasks import TASKS, WITHIN_GRAPH, Task
 from benchmarks.tile_tasks import TILE_TASKS
 from models.layout_nets import LAYOUT_NETS
+from models.recipe import load_recipe
 from models.registry import MODELS
 from settings import CONFIGS
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A model of the registry, by a recipe with overrides; for some tasks, or for all."""
+    """Models of the registry, by a recipe with overrides; for some tasks, or for all.
 
-    model: str
+    Several models are blended as the recipe says.
+    """
+
+    models: tuple[str, ...]
     recipe: str
     overrides: tuple[str, ...] = ()
     tasks: tuple[str, ...] | None = None
@@ -25,8 +29,9 @@ class Contender:
 
     def why_absent(self) -> str | None:
         """Say what is missing of it, or None if it can be trained."""
-        if self.model not in MODELS:
-            return f"no model '{self.model}'"
+        for model in self.models:
+            if model not in MODELS:
+                return f"no model '{model}'"
         if not (CONFIGS / f"{self.recipe}.toml").is_file():
             return f"no recipe '{self.recipe}'"
         return None
@@ -46,22 +51,25 @@ class Comparison:
 
 
 CONTENDERS = {
-    "ours": Contender("cross_config_sage", "cpu"),
+    "ours": Contender(("cross_config_sage",), "cpu"),
     "no-attention": Contender(
-        "cross_config_sage", "cpu", ("cross_config_sage.cross_config=false",)
+        ("cross_config_sage",), "cpu", ("cross_config_sage.cross_config=false",)
     ),
-    "reference": Contender("reference_sage", "reference"),
-    "gcn": Contender("baseline_gcn", "cpu"),
-    "boosting": Contender("layout_boosting", "cpu"),
-    "linear": Contender("layout_linear", "cpu"),
-    "columns": Contender("config_columns_boosting", "within_graph", tasks=WITHIN_GRAPH),
+    "reference": Contender(("reference_sage",), "reference"),
+    "gcn": Contender(("baseline_gcn",), "cpu"),
+    "boosting": Contender(("layout_boosting",), "cpu"),
+    "linear": Contender(("layout_linear",), "cpu"),
+    "columns": Contender(("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH),
 }
 TILE_CONTENDERS = {
-    "ours": Contender("late_fusion_sage", "cpu"),
-    "no-attention": Contender("late_fusion_sage", "cpu", ("late_fusion_sage.cross_config=false",)),
-    "early-fusion": Contender("early_fusion_sage", "cpu"),
-    "boosting": Contender("tile_boosting", "cpu"),
-    "linear": Contender("tile_linear", "cpu"),
+    "ours": Contender(load_recipe("cpu").tile.models, "cpu"),
+    "late-fusion": Contender(("late_fusion_sage",), "cpu"),
+    "no-attention": Contender(
+        ("late_fusion_sage",), "cpu", ("late_fusion_sage.cross_config=false",)
+    ),
+    "early-fusion": Contender(("early_fusion_sage",), "cpu"),
+    "boosting": Contender(("tile_boosting",), "cpu"),
+    "linear": Contender(("tile_linear",), "cpu"),
 }
 COMPARISONS = {
     "layout": Comparison(TASKS, CONTENDERS, with_curves=LAYOUT_NETS),

@@ -28,10 +28,12 @@ def rank_share(score: pl.Expr) -> pl.Expr:
     return (score.rank("average") - 1) / last
 
 
-METHODS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
+SCALES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
     "minmax-mean": minmax,
     "rank-mean": rank_share,
 }
+IN_TURN = "in-turn"
+METHODS = (*SCALES, IN_TURN)
 
 
 def blend(
@@ -40,7 +42,7 @@ def blend(
     method: str,
     weights: Mapping[str, float],
 ) -> pl.DataFrame:
-    """Average the members' scores, each scaled within its graph.
+    """Average the members' scores, each scaled within its graph, or let their models pick in turn.
 
     Args:
         members: scores as of models.predict, by member name.
@@ -57,18 +59,60 @@ def blend(
     total = sum(weights[name] for name in members)
     if not 0 < total < math.inf:
         raise PipelineError(f"blend: the weights sum to {total}; expected a finite number above 0")
+    if method == IN_TURN:
+        return _by_turns(members, weights)
+    names = list(members)
+    result = _joined(members, SCALES[method])
+    mean = pl.sum_horizontal(pl.col(name) * (weights[name] / total) for name in names)
+    return result.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
+
+
+def _by_turns(members: Mapping[str, pl.DataFrame], weights: Mapping[str, float]) -> pl.DataFrame:
+    """Let models pick in turn: each its first config, then each its second, and so on.
+
+    Models that err differently cover for each other among the first few picks, where an average
+    takes what all of them find good enough. The seeds of a model err alike, so they are averaged
+    and pick together; a model of twice the weight picks twice as often.
+    """
+    by_model: dict[str, dict[str, pl.DataFrame]] = {}
+    for name, table in members.items():
+        by_model.setdefault(model_of(name), {})[name] = table
+    weight = {model: sum(weights[name] for name in own) for model, own in by_model.items()}
+    models = sorted((model for model in by_model if weight[model] > 0), key=lambda m: -weight[m])
+    tables = {
+        model: blend(by_model[model], method="minmax-mean", weights=weights) for model in models
+    }
+    result = _joined(tables, minmax)
+    # Trees score many configs the same: among those, what the others think decides.
+    mean = pl.sum_horizontal(pl.col(model) * weight[model] for model in models).round(9)
+    turn = {
+        model: (pl.struct(pl.col(model), mean.alias("mean")).rank("dense").over("graph") - 0.5)
+        / weight[model]
+        for model in models
+    }
+    turns = pl.concat_list(turn[model] for model in models)
+    result = result.with_columns(turns.list.min().alias("turn"), turns.list.arg_min().alias("who"))
+    order = pl.struct("turn", "who").rank("dense").over("graph") - 1
+    rows = members[next(iter(members))].select("graph", "config", "config_hash")
+    scores = result.select(*KEYS, order.cast(pl.Float32).alias("score")).unique(KEYS)
+    return rows.join(scores, on=KEYS, how="left", maintain_order="left")
+
+
+def _joined(
+    members: Mapping[str, pl.DataFrame], scale: Callable[[pl.Expr], pl.Expr]
+) -> pl.DataFrame:
+    """Join the members' scaled scores by config, in the first one's row order; one column each."""
     names = list(members)
     result = members[names[0]].select("graph", "config", "config_hash")
     for name in names:
         scaled = members[name].with_columns(
-            METHODS[method](pl.col("score").cast(pl.Float64)).over("graph").alias(name)
+            scale(pl.col("score").cast(pl.Float64)).over("graph").alias(name)
         )
         per_config = scaled.group_by(KEYS).agg(pl.col(name).mean())
         _refuse_unscored(names[0], per_config.join(result, on=KEYS, how="anti"))
         result = result.join(per_config, on=KEYS, how="left", maintain_order="left")
         _refuse_unscored(name, result.filter(~pl.col(name).is_finite().fill_null(False)))
-    mean = pl.sum_horizontal(pl.col(name) * (weights[name] / total) for name in names)
-    return result.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
+    return result
 
 
 def _refuse_unscored(name: str, unscored: pl.DataFrame) -> None:
@@ -89,4 +133,9 @@ def member_weights(
         members: "<model>-seed<number>".
         weights_by_model: the recipe's blend.weights.
     """
-    return {name: weights_by_model.get(name.rsplit("-seed", 1)[0], 1.0) for name in members}
+    return {name: weights_by_model.get(model_of(name), 1.0) for name in members}
+
+
+def model_of(member: str) -> str:
+    """Return the model's name of a member, "<model>-seed<number>"; any other name as it is."""
+    return member.rsplit("-seed", 1)[0]

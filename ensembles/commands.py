@@ -155,7 +155,7 @@ def blend(
     out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
     more_runs: Annotated[list[Path] | None, typer.Argument(help="More of them.")] = None,
     split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
-    method: Annotated[str, typer.Option(help="minmax-mean or rank-mean.")] = "minmax-mean",
+    method: Annotated[str, typer.Option(help="minmax-mean, rank-mean or in-turn.")] = "minmax-mean",
     submission: Annotated[
         Path | None, typer.Option(help="Also write these rankings as a submission.")
     ] = None,

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from data.errors import PipelineError
+from data.graph import Graph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import blend, member_weights
 from ensembles.sources import choose_source
 from models.jobs import Progress, Ranker
-from models.predict import predict
+from models.predict import predict, scores_table
 from models.recipe import BlendConfig, recipe_from_table
 from models.run_folder import CONFIG, is_done, read_config
 from models.train import load_model
@@ -40,13 +43,30 @@ class Ensemble:
         Raises:
             PipelineError: a damaged file, or scores that are not finite.
         """
-        members = {
-            name: predict(ranker, files, progress=progress) for name, ranker in self.rankers.items()
+        return self._blended(
+            {
+                name: predict(ranker, files, progress=progress)
+                for name, ranker in self.rankers.items()
+            }
+        )
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of one graph; (c,) float32, lower = faster.
+
+        Raises:
+            PipelineError: scores that are not finite.
+        """
+        tables = {
+            name: scores_table(graph, ranker.score(graph)) for name, ranker in self.rankers.items()
         }
+        return self._blended(tables)["score"].to_numpy()
+
+    def _blended(self, members: dict[str, pl.DataFrame]) -> pl.DataFrame:
         if len(members) == 1:
             return next(iter(members.values()))
         weights = member_weights(list(members), self.blending.weights)
-        return blend(members, method=self.blending.method, weights=weights)
+        method = self.blending.method_for(self.collection.kind)
+        return blend(members, method=method, weights=weights)
 
 
 def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import PipelineError
+from data.read import read_graph
 from data.tree import GraphFile, collection_named, file_from_path
 from ensembles.ensemble import load_ensemble
 from submissions.write import ranking_from_scores
@@ -54,5 +55,5 @@ def rank_file(path: Path, run: Path, *, collection: str | None) -> Ranked:
     else:
         file = GraphFile(collection_named(collection), "test", path.stem, path)
     ensemble = load_ensemble(run, file.collection)
-    scores = ensemble.predict([file])["score"].to_numpy()
+    scores = ensemble.score(read_graph(file))
     return Ranked(ensemble.collection.name, list(ensemble.rankers), scores)

@@ -262,7 +262,8 @@ def _scores(
         for member in members
     }
     weights = member_weights(list(tables), state.recipe.blend.weights)
-    mix = partial(blend, tables, method=state.recipe.blend.method, weights=weights)
+    method = state.recipe.blend.method_for(collection.kind)
+    mix = partial(blend, tables, method=method, weights=weights)
     return cached_scores(scores_path(state.out, collection, "blend", split), mix)
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from data.atomic import atomic_path
 from data.distinct import config_hashes
 from data.errors import PipelineError
+from data.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile
 from models.jobs import Progress, Ranker
@@ -37,24 +39,34 @@ def predict(
     frames = []
     for number, file in enumerate(files, start=1):
         graph = read_graph(file)
-        scores = ranker.score(graph)
-        if not np.isfinite(scores).all():
-            row = int(np.argmin(np.isfinite(scores)))
-            raise PipelineError(f"{file.path}: config {row} is scored {scores[row]}; not finite")
-        frames.append(
-            pl.DataFrame(
-                {
-                    "graph": [file.name] * graph.n_configs,
-                    "config": np.arange(graph.n_configs, dtype=np.uint32),
-                    "config_hash": config_hashes(graph),
-                    "score": scores,
-                },
-                schema=SCORE_SCHEMA,
-            )
-        )
+        frames.append(scores_table(graph, ranker.score(graph)))
         if progress:
             progress("predict", number, len(files))
     return pl.concat(frames) if frames else pl.DataFrame(schema=SCORE_SCHEMA)
+
+
+def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
+    """Name each config of a graph by what it holds; columns as in SCORE_SCHEMA.
+
+    Args:
+        graph: as read.
+        scores: (c,) float32 of its configs by row.
+
+    Raises:
+        PipelineError: a score is not finite.
+    """
+    if not np.isfinite(scores).all():
+        row = int(np.argmin(np.isfinite(scores)))
+        raise PipelineError(f"{graph.file.path}: config {row} is scored {scores[row]}; not finite")
+    return pl.DataFrame(
+        {
+            "graph": [graph.file.name] * graph.n_configs,
+            "config": np.arange(graph.n_configs, dtype=np.uint32),
+            "config_hash": config_hashes(graph),
+            "score": scores,
+        },
+        schema=SCORE_SCHEMA,
+    )
 
 
 def write_scores(path: Path, scores: pl.DataFrame) -> None:

@@ -94,10 +94,21 @@ class TileConfig(FrozenConfig):
 
 
 class BlendConfig(FrozenConfig):
-    """How the scores of several models become one ranking; see ensembles/blend.py."""
+    """How the scores of several models become one ranking; see ensembles/blend.py.
 
-    method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
+    Attributes:
+        tile_method: of tile kernels, where five picks count and not the order below them; "same"
+            is `method`. "in-turn" lets the models pick in turn.
+        weights: by model; 1 where none is given.
+    """
+
+    method: Literal["minmax-mean", "rank-mean", "in-turn"] = "minmax-mean"
+    tile_method: Literal["same", "minmax-mean", "rank-mean", "in-turn"] = "same"
     weights: dict[LayoutModelName | TileModelName, Weight] = Field(default={})
+
+    def method_for(self, kind: str) -> str:
+        """Return the method for collections of `kind` ("layout" or "tile")."""
+        return self.method if kind == "layout" or self.tile_method == "same" else self.tile_method
 
 
 class Recipe(FrozenConfig):

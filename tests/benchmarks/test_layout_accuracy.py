@@ -216,7 +216,7 @@ def _plain_tau(part: Part, run_dir: Path) -> float:
 def test_what_cannot_be_had_is_left_out_with_a_reason(
     tiny_tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CONTENDERS, "gcn", Contender("no_such_model", "cpu"))
+    monkeypatch.setitem(CONTENDERS, "gcn", Contender(("no_such_model",), "cpu"))
     here = Sources(tiny_tree, None)
     cells = accuracy_command.cells_of(list(TASKS), ["boosting", "gcn"], [0, 1], here)
     assert [(cell.task, cell.contender, cell.seed) for cell in cells] == [
