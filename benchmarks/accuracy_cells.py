@@ -259,7 +259,8 @@ def _run_part(
     ranker = Ensemble(collection, rankers, recipe.blend) if len(rankers) > 1 else rankers[first]
     judged = {name: judge(ranker, graph) | _facts(graph) for name, graph in graphs.items()}
     taus = {name: metrics["kendall_tau"] for name, metrics in judged.items()}
-    points.append({"step": n_steps(recipe, first), **seconds, "kendall_tau": taus})
+    steps = max(n_steps(recipe, model) for model in cell.models)
+    points.append({"step": steps, **seconds, "kendall_tau": taus})
     return judged, points
 
 
