@@ -57,6 +57,14 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class ForesightedTask(Task, Protocol):
+    """A task that can begin to read what a later step takes."""
+
+    def look_ahead(self, rng: np.random.Generator) -> None:
+        """Begin to read the graphs that `step_loss` will take with the same `rng`; returns soon."""
+
+
+@runtime_checkable
 class JudgedTask(Task, Protocol):
     """A task that can be stopped early."""
 
@@ -115,6 +123,8 @@ def fit(
     model.train()
     while not _has_ended(state, config):
         is_late = deadline is not None and time.monotonic() > deadline
+        if isinstance(task, ForesightedTask) and state.step + 1 < config.steps and not is_late:
+            task.look_ahead(training.draws(state.step + 1))
         loss, is_late = training.take_step(state.step, is_late=is_late)
         state.step += 1
         state.recent.append(loss)
@@ -183,7 +193,7 @@ class _Training:
         draws = np.random.SeedSequence([self.seed, step, rank])  # for dropout and the like
         torch.manual_seed(int(draws.generate_state(1)[0]))
         with self.fabric.autocast():
-            batch = self.task.step_loss(self.model, np.random.default_rng([self.seed, step]))
+            batch = self.task.step_loss(self.model, self.draws(step))
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
         self.optimiser.zero_grad(set_to_none=True)
@@ -198,6 +208,10 @@ class _Training:
         nn.utils.clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
         self.optimiser.step()
         return loss, is_late
+
+    def draws(self, step: int) -> np.random.Generator:
+        """Return what a step's graphs and configs are drawn with."""
+        return np.random.default_rng([self.seed, step])
 
     def held_out_value(self, state: TrainingState) -> float | None:
         """Judge the weights, or their mean, where it is time to; keep them if they are the best."""

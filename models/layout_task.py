@@ -62,8 +62,7 @@ class LayoutTask:
         All processes draw the same graphs and configs; each computes every n_ranks-th graph, and
         its part of the mean.
         """
-        n_graphs = min(self.config.graphs_per_step, len(self.files))
-        chosen = [self.files[i] for i in rng.permutation(len(self.files))[:n_graphs]]
+        chosen = self._chosen(rng)
         losses = []
         for number, file in enumerate(chosen):
             inputs = self.inputs(file)
@@ -74,6 +73,14 @@ class LayoutTask:
         share = len(mine) / len(chosen)
         loss = torch.stack(losses).mean() * share if losses else torch.zeros(())
         return StepLoss(loss, ", ".join(file.name for file in mine))
+
+    def look_ahead(self, rng: np.random.Generator) -> None:
+        """Begin to read the graphs of the step that `rng` draws."""
+        self.inputs.look_ahead(self._chosen(rng))
+
+    def _chosen(self, rng: np.random.Generator) -> list[GraphFile]:
+        order = rng.permutation(len(self.files))
+        return [self.files[i] for i in order[: self.config.graphs_per_step]]
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:

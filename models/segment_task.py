@@ -57,6 +57,10 @@ class TrainGraphs:
         """Draw the graphs of a step, as positions in `files`."""
         return rng.permutation(len(self.files))[: self.config.graphs_per_step]
 
+    def look_ahead(self, rng: np.random.Generator) -> None:
+        """Begin to read the graphs of the step that `rng` draws."""
+        self.segmented.look_ahead([self.files[index] for index in self.draw(rng)])
+
     def pool(self, index: int, n_distinct: int) -> NDArray[np.int64]:
         """Return the distinct configs of the graph at `index` that are learned from; (p,)."""
         rng = np.random.default_rng([self.seed, 1, index])
@@ -101,6 +105,10 @@ class SegmentTask:
         chosen = self.graphs.draw(rng)
         losses = [self._graph_loss(model, int(index), rng) for index in chosen]
         return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
+
+    def look_ahead(self, rng: np.random.Generator) -> None:
+        """Begin to read the graphs of the step that `rng` draws."""
+        self.graphs.look_ahead(rng)
 
     def _graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
         graph = self.graphs.segmented(self.graphs.files[index])

@@ -65,8 +65,7 @@ class TileTask:
         All processes draw the same kernels and configs; each computes every n_ranks-th kernel, and
         its part of the mean.
         """
-        chosen = [self.files[i] for i in rng.permutation(len(self.files))]
-        chosen = chosen[: self.config.kernels_per_step]
+        chosen = self._chosen(rng)
         kernels = [self.inputs(file) for file in chosen]
         rows = [self._sample(kernel, rng) for kernel in kernels]
         own = slice(self.rank, None, self.n_ranks)
@@ -82,6 +81,14 @@ class TileTask:
         ]
         loss = torch.stack(losses).mean() * share
         return StepLoss(loss, ", ".join(file.name for file in chosen))
+
+    def look_ahead(self, rng: np.random.Generator) -> None:
+        """Begin to read the kernels of the step that `rng` draws."""
+        self.inputs.look_ahead(self._chosen(rng))
+
+    def _chosen(self, rng: np.random.Generator) -> list[GraphFile]:
+        order = rng.permutation(len(self.files))
+        return [self.files[i] for i in order[: self.config.kernels_per_step]]
 
     def evaluate(self, model: nn.Module) -> float:
         """Mean tile score over the held-out kernels."""

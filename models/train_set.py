@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -55,6 +56,9 @@ def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unus
 class RecentlyUsed(Generic[Item]):
     """Keeps what was made of graphs in memory up to a number of bytes, least recent out first.
 
+    What is looked ahead for is made by a thread of its own, so that reading and pruning the next
+    step's graphs goes on beside the present step.
+
     Args:
         make: builds the item of a file.
         size: an item's bytes.
@@ -67,6 +71,20 @@ class RecentlyUsed(Generic[Item]):
         self._make, self._size, self._max_bytes = make, size, max_bytes
         self._items: OrderedDict[str, Item] = OrderedDict()
         self._bytes = 0  # of all items: summing thousands up anew for each would take seconds
+        self._coming: dict[str, Future[Item]] = {}
+        self._thread: ThreadPoolExecutor | None = None
+
+    def look_ahead(self, files: Sequence[GraphFile]) -> None:
+        """Begin to make the items of `files` that are not kept; they add to what is in memory.
+
+        A fault in making one is raised when it is asked for.
+        """
+        for file in files:
+            key = str(file.path)
+            if key in self._items or key in self._coming:
+                continue
+            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="look-ahead")
+            self._coming[key] = self._thread.submit(self._make, file)
 
     def __call__(self, file: GraphFile) -> Item:
         """Return the item of `file`, made now if it is not kept."""
@@ -74,7 +92,8 @@ class RecentlyUsed(Generic[Item]):
         if key in self._items:
             self._items.move_to_end(key)
             return self._items[key]
-        item = self._make(file)
+        coming = self._coming.pop(key, None)
+        item = coming.result() if coming else self._make(file)
         self._items[key] = item
         self._bytes += self._size(item)
         while len(self._items) > 1 and self._bytes > self._max_bytes:

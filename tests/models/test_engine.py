@@ -1,5 +1,6 @@
 """The training loop: it learns, resumes exactly, and stops on a loss that is not finite."""
 
+import copy
 import json
 import time
 from contextlib import suppress
@@ -179,6 +180,27 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(tmp_path: Path, stop_at: in
     for one, other in zip(undisturbed.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
     assert (tmp_path / "a" / METRICS).read_text() == (tmp_path / "b" / METRICS).read_text()
+
+
+def test_the_next_steps_draws_are_looked_ahead_for_and_change_nothing(tmp_path: Path) -> None:
+    class Foresighted(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ahead: list[float] = []
+            self.taken: list[float] = []
+
+        def look_ahead(self, rng: np.random.Generator) -> None:
+            self.ahead.append(float(rng.normal()))
+
+        def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+            self.taken.append(float(copy.deepcopy(rng).normal()))
+            return super().step_loss(model, rng)
+
+    task, plain, ahead = Foresighted(), new_model(), new_model()
+    fit(plain, Line(), CONFIG, seed=0, run_dir=tmp_path / "plain")
+    fit(ahead, task, CONFIG, seed=0, run_dir=tmp_path / "ahead")
+    assert task.ahead == task.taken[1:]
+    assert torch.equal(plain.weight, ahead.weight)
 
 
 def test_another_seed_takes_another_way(tmp_path: Path) -> None:
