@@ -30,7 +30,7 @@ from models.predict import cached_scores, predict
 from models.recipe import Recipe
 from models.run_folder import alone_in, begin, mark_done
 from models.shared_training import SHARED_FOLDER, shared_model
-from models.train import train_model
+from models.train import check_device, train_model
 from models.train_set import Unusable, split_usable
 from submissions.check import check_submission
 from submissions.write import write_submission
@@ -106,10 +106,12 @@ def run(
         say: told, in words, what was left out and which fallbacks were taken.
 
     Raises:
-        UsageError: `out` holds another run.
+        UsageError: `out` holds another run, or there is no GPU as the recipe asks for.
         PipelineError: damaged files, no usable data, a full disk.
         OutOfTime: the deadline is over; resumed, it goes on where it stopped.
     """
+    for model in (*recipe.layout.models, *recipe.tile.models):
+        check_device(recipe, model)
     files = find_graphs(data_dir)
     rows = _audit(files, data_dir, store, progress, say)
     bad = [row for row in rows if row.error]

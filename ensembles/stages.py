@@ -15,7 +15,7 @@ from models.recipe import Recipe
 from models.registry import model_entry
 from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
 from models.torchrun import check_processes
-from models.train import train_model
+from models.train import check_device, train_model
 from models.train_set import split_usable
 from submissions.write import write_submission
 
@@ -45,8 +45,8 @@ def train_collection(
         The run folders, below `out`.
 
     Raises:
-        UsageError: the recipe has no such model, a folder holds another run, or torchrun started
-            another number of processes than the recipe has.
+        UsageError: the recipe has no such model, a folder holds another run, torchrun started
+            another number of processes than the recipe has, or there is no GPU as it asks for.
         PipelineError: nothing to learn from, or a damaged file.
         OutOfTime: the deadline is over; resumed, it goes on where it stopped.
     """
@@ -56,6 +56,7 @@ def train_collection(
     chosen = names if model is None else (model,)
     for name in chosen:
         check_processes(name, model_entry(name).training_of(recipe))
+        check_device(recipe, name)
     shares = any(shared_steps(recipe, name) for name in chosen)
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
     files = stored_graphs(data_dir, collections=needed, splits=("train",), progress=progress)

@@ -37,15 +37,16 @@ def symmetric_product(edge_index: Tensor, n_nodes: int) -> SparseProduct:
     The graph convolution of Kipf and Welling (2017).
 
     Args:
-        edge_index: (e, 2) int64; an edge that is there twice counts twice.
+        edge_index: (e, 2) int64; an edge that is there twice counts twice. The product is for
+            tensors on its device.
         n_nodes: n.
     """
-    consumer, producer = edge_index.numpy().T
+    consumer, producer = edge_index.cpu().numpy().T
     ones = np.ones(len(consumer), dtype=np.float32)
     joined = sparse.csr_matrix((ones, (consumer, producer)), shape=(n_nodes, n_nodes))
     joined = joined + joined.T + sparse.identity(n_nodes, dtype=np.float32, format="csr")
     root = sparse.diags(1 / np.sqrt(np.asarray(joined.sum(axis=1)).ravel()), dtype=np.float32)
-    return SparseProduct((root @ joined @ root).tocsr())
+    return SparseProduct((root @ joined @ root).tocsr()).to(edge_index.device)
 
 
 class TwoLayers(nn.Module):
@@ -180,4 +181,4 @@ def score_in_chunks(
         chunk_configs = max(1, (config.inference_tensor_mib << 20) // bytes_per_config)
     chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk_configs))
     scores = [model(inputs, chunk, product) for chunk in chunks]
-    return torch.cat(scores).numpy()[inputs.group]
+    return torch.cat(scores).cpu().numpy()[inputs.group]

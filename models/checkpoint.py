@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from data.atomic import write_text
 from data.errors import PipelineError
+from models.device import device_of
 from models.kept_weights import BestWeights, WeightMean
 from models.weights import load_tensors, save_tensors
 
@@ -64,6 +65,9 @@ def save_state(
 def load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path) -> TrainingState:
     """Put the checkpoint, if there is one, into the model and the optimiser; return the rest.
 
+    All of it goes to the model's device, wherever it was written, but for the optimiser's count of
+    steps, which AdamW keeps on the host.
+
     Raises:
         PipelineError: the checkpoint is damaged, or another model's.
     """
@@ -78,18 +82,23 @@ def load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path
     parameters = dict(model.named_parameters())
     for key, tensor in _with_prefix(tensors, "optimiser.").items():
         moment, _, name = key.partition(".")
-        optimiser.state[parameters[name]][moment] = tensor
+        parameter = parameters[name]
+        moved = tensor if moment == "step" else tensor.to(parameter.device)
+        optimiser.state[parameter][moment] = moved
     known: dict[str, Any] = dict(facts)
+    device = device_of(model)
+    mean, best = (
+        {name: tensor.to(device) for name, tensor in _with_prefix(tensors, prefix).items()}
+        for prefix in ("mean.", "best.")
+    )
     step = int(known["step"])
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     return TrainingState(
         step=step,
         recent=known.get("recent", []),
         lines=[line for line in lines if json.loads(line)["step"] <= step],
-        mean=WeightMean(known.get("mean_count", 0), _with_prefix(tensors, "mean.")),
-        best=BestWeights(
-            known.get("best_value"), known.get("best_waited", 0), _with_prefix(tensors, "best.")
-        ),
+        mean=WeightMean(known.get("mean_count", 0), mean),
+        best=BestWeights(known.get("best_value"), known.get("best_waited", 0), best),
     )
 
 

@@ -133,6 +133,7 @@ class CrossConfigSage(nn.Module):
         if self.config.pool_by_bytes:
             pooled.append(torch.einsum("n,nch->ch", inputs.bytes_share, x))
         if inputs.statistics is not None:
-            scaled = inputs.statistics[distinct] / self.statistics_scale
+            rows = torch.from_numpy(distinct).to(inputs.statistics.device)
+            scaled = inputs.statistics[rows] / self.statistics_scale
             pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)

@@ -80,7 +80,7 @@ def adjacencies(batch: TileBatch) -> Iterator[Tensor]:
     """Yield each kernel's (n, n) float32 matrix A + Aᵀ: how many edges join two of its nodes."""
     start = 0
     for n, edges in zip(batch.n_nodes, batch.edge_index.split(batch.n_edges, dim=1), strict=True):
-        matrix = torch.zeros(n, n)
+        matrix = torch.zeros(n, n, device=edges.device)
         matrix[tuple(edges - start)] = 1
         yield matrix + matrix.T
         start += n

@@ -5,6 +5,7 @@ the very same steps as an undisturbed one.
 """
 
 import math
+import os
 import time
 import warnings
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from data.errors import OutOfTime, PipelineError, UsageError
 from models.checkpoint import CHECKPOINT, METRICS, TrainingState, load_state, save_state
+from models.device import CPU
 from models.jobs import Progress, TrainJob
 from models.kept_weights import put
 from models.model_configs import TrainingConfig
@@ -72,11 +74,17 @@ class JudgedTask(Task, Protocol):
         """Judge a model in evaluation mode on data no step learns from; higher is better."""
 
 
-def prepare_torch(*, seed: int, threads: int) -> None:
-    """Fix the seed, the thread count and deterministic algorithms of this process."""
+def prepare_torch(*, seed: int, threads: int, device: torch.device = CPU) -> None:
+    """Fix the seed, the thread count and deterministic algorithms of this process.
+
+    A GPU has no such algorithm for a few operations, and then takes the one it has.
+    """
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
+    if device.type != "cpu":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may vary
+        warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
     # By default that also fills every new tensor with NaN, a tenth of a step's time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # The graphs' matrices are valid by construction; torch asks for a word on that, and warns that
@@ -95,6 +103,7 @@ def fit(
     progress: Progress | None = None,
     fabric: "Fabric | None" = None,
     deadline: float | None = None,
+    device: torch.device = CPU,
 ) -> None:
     """Train `model` in place, from the last checkpoint in `run_dir` if there is one.
 
@@ -105,6 +114,7 @@ def fit(
     Args:
         fabric: this process's place among several; None if it is the only one.
         deadline: of time.monotonic(); a step that ends later is the last one of this call.
+        device: where the task's tensors are; the model is moved there and stays.
 
     Raises:
         PipelineError: a loss or a gradient is NaN or infinite; names the step, the graphs, and the
@@ -114,7 +124,8 @@ def fit(
     """
     if config.early_stop and not isinstance(task, JudgedTask):
         raise UsageError("training.early_stop: this model holds nothing out; expected 0")
-    fabric = fabric or one_process(config.precision)
+    fabric = fabric or one_process(config.precision, device)
+    model.to(device)
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
@@ -148,8 +159,10 @@ def fit(
     model.eval()
 
 
-def fit_job(model: nn.Module, task: Task, config: TrainingConfig, job: TrainJob) -> None:
-    """Train `model` in place as `job` says; see `fit`."""
+def fit_job(
+    model: nn.Module, task: Task, config: TrainingConfig, job: TrainJob, device: torch.device
+) -> None:
+    """Train `model` in place on `device` as `job` says; see `fit`."""
     fit(
         model,
         task,
@@ -159,6 +172,7 @@ def fit_job(model: nn.Module, task: Task, config: TrainingConfig, job: TrainJob)
         progress=job.progress,
         fabric=job.fabric,
         deadline=job.deadline,
+        device=device,
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
+from models.device import OnDevice
 from models.layers import SageBlock
 from models.neighbours import Neighbours, SplitAggregation
 
@@ -45,7 +46,7 @@ class Ring(SplitAggregation):
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(OnDevice):
     """How far configs reach, block by block.
 
     Attributes:
@@ -67,7 +68,7 @@ class Frontier:
 
 
 def make_frontier(neighbours: Neighbours, depth: int) -> Frontier:
-    """Follow the configs of the nodes `neighbours.varying` through `depth` blocks."""
+    """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""
     matrix, config_ids = neighbours.matrix, neighbours.varying.numpy()
     n_nodes = matrix.shape[0]
     adjacency = matrix != 0

@@ -60,7 +60,7 @@ def score_all(
         scores = _scores_by_block(model, inputs, chunks, kept_bytes)
     else:  # with all configs in one chunk, each block sees them all
         scores = [model(inputs, chunk) for chunk in chunks]
-    return torch.cat(scores).numpy()[inputs.group]
+    return torch.cat(scores).cpu().numpy()[inputs.group]
 
 
 @dataclass

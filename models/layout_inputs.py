@@ -17,12 +17,15 @@ from features.layout_codes import layout_symbols
 from features.layout_statistics import output_bytes
 from features.node_features import NodeScaler
 from features.pruned_nodes import prune_layout_graph
+from models.device import OnDevice
 from models.neighbours import Neighbours
 
 
 @dataclass(frozen=True)
-class LayoutInputs:
+class LayoutInputs(OnDevice):
     """A pruned graph as tensors, and its distinct configs; m nodes after pruning.
+
+    Tensors can be moved to a device; configs, runtimes and all other arrays stay on the host.
 
     Attributes:
         node_feat: (m, 140) float32 scaled; the layout columns are 0, they are embedded instead.
@@ -58,7 +61,8 @@ class LayoutInputs:
 
     def choices(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return which of `vectors` each node takes in the configs at `distinct` (r,); (r, k)."""
-        return torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
+        chosen = torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
+        return chosen.to(self.vectors.device)
 
     def symbols(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return the distinct configs at positions `distinct` (r,) as (r, k, 18) int64 rows."""

@@ -18,6 +18,7 @@ from data.tree import GraphFile
 from features.config_statistics import centred_statistics
 from features.node_features import NodeScaler, fit_node_scaler
 from features.pruned_nodes import prune_layout_graph
+from models.device import device_of, ranking_device, training_device
 from models.engine import StepLoss, fit_job, prepare_torch
 from models.held_out import HeldOut, hold_out
 from models.jobs import TrainJob
@@ -33,7 +34,8 @@ from models.train_set import RecentlyUsed
 
 JUDGED_SAMPLES = 4
 SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
-# Pruned graphs and int8 configs kept between steps; graphs beyond this are read again.
+# Pruned graphs and int8 configs kept between steps, on the host and on the device together; graphs
+# beyond this are read again.
 CACHE_BYTES = 2 << 30
 
 
@@ -98,7 +100,7 @@ class LayoutTask:
                 sample = rng.permutation(positions)[: self.config.configs_per_step]
                 if len(np.unique(inputs.runtime_ns[sample])) < 2:
                     continue
-                scores = model(inputs, sample).float().numpy()
+                scores = model(inputs, sample).float().cpu().numpy()
                 if not np.isfinite(scores).all():
                     return math.nan
                 taus.append(kendall_tau(scores, inputs.runtime_ns[sample]))
@@ -120,7 +122,7 @@ class LayoutTask:
     def _loss(self, model: nn.Module, inputs: LayoutInputs, sample: NDArray[np.int64]) -> Tensor:
         """Loss on the distinct configs at `sample` (r,) of one graph."""
         scores = model(inputs, sample)
-        runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
+        runtime_ns = torch.from_numpy(inputs.runtime_ns[sample]).to(scores.device)
         if self.config.weigh_pairs:
             weights = order_confidence(runtime_ns, inputs.noise)
             return PAIRWISE_LOSSES[self.config.loss](scores, runtime_ns, weights=weights)
@@ -135,7 +137,8 @@ def train_layout(job: TrainJob) -> None:
     """
     recipe, net = job.recipe, LAYOUT_NETS[job.model]
     config = net.config_of(recipe)
-    prepare_torch(seed=job.seed, threads=recipe.threads)
+    device = training_device(recipe.accelerator, processes=job.n_ranks)
+    prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
     early_stop = config.training.early_stop > 0
     held_out = hold_out(job.files, job.seed) if early_stop else None
     learned = held_out.learned if held_out else tuple(job.files)
@@ -149,17 +152,18 @@ def train_layout(job: TrainJob) -> None:
             model.set_statistics_scale(_statistics_scale(learned))
 
     def make(file: GraphFile) -> LayoutInputs:
-        return layout_inputs(
+        inputs = layout_inputs(
             read_layout(file),
             rule=recipe.features.prune,
             scaler=scaler,
             with_noise=config.weigh_pairs,
             with_statistics=config.statistics,
         )
+        return inputs.to(device)
 
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
     task = LayoutTask(learned, cache, config, held_out, job.rank, job.n_ranks)
-    fit_job(model, task, config.training, job)
+    fit_job(model, task, config.training, job, device)
     if job.rank > 0:
         return
     save_network(model, scaler, job.run_dir)
@@ -218,7 +222,7 @@ class LayoutRanker:
             scaler=self.scaler,
             with_statistics=LAYOUT_NETS[self.name].config_of(self.recipe).statistics,
         )
-        return LAYOUT_NETS[self.name].score_all(self.model, inputs)
+        return LAYOUT_NETS[self.name].score_all(self.model, inputs.to(device_of(self.model)))
 
 
 def load_layout(name: str, run_dir: Path, recipe: Recipe) -> LayoutRanker:
@@ -227,7 +231,9 @@ def load_layout(name: str, run_dir: Path, recipe: Recipe) -> LayoutRanker:
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
-    prepare_torch(seed=0, threads=recipe.threads)
+    device = ranking_device(recipe.accelerator)
+    prepare_torch(seed=0, threads=recipe.threads, device=device)
     net = LAYOUT_NETS[name]
     model = net.build(net.config_of(recipe))
-    return LayoutRanker(name, model, load_network(model, run_dir), recipe)
+    scaler = load_network(model, run_dir)
+    return LayoutRanker(name, model.to(device), scaler, recipe)

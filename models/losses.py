@@ -94,7 +94,7 @@ def order_confidence(runtime: Tensor, noise: float) -> Tensor:
             data.noise.Noise.same; 0 where measurements repeat exactly.
     """
     if noise <= 0:
-        return torch.ones(len(runtime), len(runtime))
+        return torch.ones(len(runtime), len(runtime), device=runtime.device)
     logarithms = runtime.double().log()
     apart = (logarithms[None, :] - logarithms[:, None]).abs()
     return torch.erf(apart * (MEDIAN_OF_NORMAL / (noise * 2**0.5))).float()

@@ -12,10 +12,11 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
+from models.device import OnDevice
 from models.node_slices import node_slices
 
 
-class SparseProduct:
+class SparseProduct(OnDevice):
     """Multiply (n, c, h) tensors by a fixed sparse matrix along nodes.
 
     Args:
@@ -55,7 +56,7 @@ def _multiply(matrix: Tensor, x: Tensor) -> Tensor:
         return (matrix @ x.float().flatten(1)).view(-1, *x.shape[1:])
 
 
-class Aggregation:
+class Aggregation(OnDevice):
     """Which rows take what of which nodes: their own value, and means over operands and users.
 
     Attributes:
@@ -94,7 +95,7 @@ class Aggregation:
         return result
 
 
-class SplitAggregation:
+class SplitAggregation(OnDevice):
     """What rows take of the nodes that differ from config to config, and of all others.
 
     Attributes:
@@ -124,14 +125,15 @@ class Neighbours(SplitAggregation):
     """A graph's edges, ready for sums over each node, what it reads and what reads it.
 
     Attributes:
-        matrix: (n, 3n) the node itself, the mean over its operands, the mean over its users.
+        matrix: (n, 3n) the node itself, the mean over its operands, the mean over its users; on
+            the host.
         every: `matrix` as an aggregation.
         edge_index: (e, 2) int64 the edges themselves.
 
     Args:
         edge_index: (e, 2) int64 on the CPU; a row [u, v] means that u consumes v.
         n_nodes: n.
-        varying: (k,) int64 nodes that differ from config to config before any message.
+        varying: (k,) int64 on the CPU; nodes that differ from config to config before any message.
     """
 
     def __init__(self, edge_index: Tensor, n_nodes: int, varying: Tensor) -> None:

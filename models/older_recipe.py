@@ -13,6 +13,7 @@ def with_new_keys(config: Table, today: Table) -> dict[str, Any]:
 
     The default of a key that is added must be what was done before there was the key; then a run
     without it is the same run. Nothing but the recipe is filled in, and what `today` lacks stays.
+    (`accelerator` says where to compute: what was begun on the CPU may go on on a GPU.)
 
     Args:
         config: what decided an older run; its recipe under "recipe".

@@ -3,7 +3,8 @@
 Each process computes the gradient of its own graphs; the sum over processes is the whole batch's.
 It is summed in one message per step and not by wrapping the network, because a network is used
 through several methods, a process may have no graph in a step, and a parameter that no process
-used must stay untouched, as it does on one.
+used must stay untouched, as it does on one. Several processes are always on the CPU, whatever GPUs
+there are: models/device.py sees to that.
 """
 
 import logging
@@ -28,8 +29,12 @@ def _quiet() -> None:
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
 
 
-def one_process(precision: str) -> "Fabric":
-    """Return the Fabric of a training that has this process to itself, on the CPU.
+def one_process(precision: str, device: torch.device) -> "Fabric":
+    """Return the Fabric of a training that has this process to itself.
+
+    Args:
+        precision: as in TrainingConfig.
+        device: where it computes, which decides how half precision is taken.
 
     Raises:
         UsageError: it is one of several.
@@ -39,7 +44,8 @@ def one_process(precision: str) -> "Fabric":
     if torch.distributed.is_initialized():
         raise UsageError("training.processes: this model trains on one process; expected 1")
     _quiet()
-    return Fabric(accelerator="cpu", devices=1, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+    accelerator = "cuda" if device.type == "cuda" else "cpu"
+    return Fabric(accelerator=accelerator, devices=1, precision=PRECISIONS[precision])  # type: ignore[arg-type]
 
 
 def on_processes(

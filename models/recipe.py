@@ -115,6 +115,9 @@ class Recipe(FrozenConfig):
     """Everything that decides what a run does, but for the data and the folder it writes to.
 
     The default of a key that is added must be what was done without it, see models/older_recipe.py.
+
+    `accelerator` decides where networks are trained and rank: "auto" on a CUDA GPU where there is
+    one, else on the CPU; "cuda" refuses to train without one. See models/device.py.
     """
 
     name: str = "unnamed"
@@ -122,6 +125,7 @@ class Recipe(FrozenConfig):
         tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_each_once)
     ] = (0,)
     threads: Positive = 2
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     features: FeaturesConfig = FeaturesConfig()
     layout: LayoutConfig = LayoutConfig()
     tile: TileConfig = TileConfig()

@@ -160,9 +160,9 @@ class ReferenceSage(nn.Module):
         Returns:
             (2, e) int64 from user to operand.
         """
-        configurable = torch.zeros(len(inputs.opcode), dtype=torch.bool)
-        configurable[inputs.config_ids] = True
         edge_index = inputs.neighbours.edge_index
+        configurable = edge_index.new_zeros(len(inputs.opcode), dtype=torch.bool)
+        configurable[inputs.config_ids] = True
         return edge_index[configurable[edge_index].any(dim=1)].T
 
     def features(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
@@ -220,6 +220,6 @@ def score_in_batches(model: ReferenceSage, inputs: LayoutInputs) -> NDArray[np.f
     for number in range(n_shuffles):
         order = np.random.default_rng(number).permutation(by_content)
         for batch in np.array_split(order, n_batches):
-            total[batch] += model(inputs, batch).double().numpy()
+            total[batch] += model(inputs, batch).double().cpu().numpy()
     scores: NDArray[np.float32] = (total / n_shuffles).astype(np.float32)
     return scores[inputs.group]

@@ -52,9 +52,13 @@ class SegmentHistory(nn.Module):
         self.register_buffer("known", torch.zeros(ends[-1], dtype=torch.bool))
 
     def rows(self, graph: int, segment: int, pooled: Tensor) -> Tensor:
-        """Return where the configs at positions `pooled` (c,) of the pool stand; (c,) or (1,)."""
+        """Return where the configs at positions `pooled` (c,) of the pool stand; (c,) or (1,).
+
+        `pooled` is on the CPU, the result where the table is.
+        """
         start, count = self.places[graph][segment]
-        return start + pooled if count > 1 else torch.tensor([start])
+        rows = start + pooled if count > 1 else torch.tensor([start])
+        return rows.to(self.values.device)
 
     def read(self, rows: Tensor) -> Tensor:
         """Return the embeddings at `rows` (r,); (r, h')."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.cross_config_sage import CrossConfigSage
+from models.device import device_of
 from models.frontier import advance, advance_shared
 from models.layers import CrossConfigAttention, log_mean_exp
 from models.model_configs import SegmentSageConfig
@@ -175,8 +176,9 @@ def embed_configs(
     """
     constants = [segment for segment in graph.segments if not segment.varies]
     varying = [segment for segment in graph.segments if segment.varies]
-    no_choices = torch.zeros(1, 0, dtype=torch.int64)
-    base = torch.zeros(1, model.width)
+    device = device_of(model)
+    no_choices = torch.zeros(1, 0, dtype=torch.int64, device=device)
+    base = torch.zeros(1, model.width, device=device)
     for segment in constants:
         base = base + model.encode(segment, no_choices)
     pooled = base.repeat(len(distinct), 1)
@@ -207,5 +209,5 @@ def score_all(
     """
     every = np.arange(len(graph.shared.first))
     pooled = embed_configs(model, graph, every, chunk_configs=chunk_configs)
-    scores: NDArray[np.float32] = model.head(pooled, model.head.normaliser(pooled)).numpy()
-    return scores[graph.shared.group]
+    scores = model.head(pooled, model.head.normaliser(pooled))
+    return scores.cpu().numpy()[graph.shared.group]

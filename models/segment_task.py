@@ -19,6 +19,7 @@ from data.read import read_layout
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
 from features.pruned_nodes import prune_layout_graph
+from models.device import device_of, ranking_device, training_device
 from models.engine import CHECKPOINT, StepLoss, fit_job, prepare_torch
 from models.jobs import TrainJob
 from models.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
@@ -74,7 +75,7 @@ class TrainGraphs:
 
     def loss(self, scores: Tensor, runtime_ns: NDArray[np.float64], noise: float) -> Tensor:
         """Return the loss on the configs (c,) of a graph, whose runtimes scatter by `noise`."""
-        runtimes = torch.from_numpy(runtime_ns)
+        runtimes = torch.from_numpy(runtime_ns).to(scores.device)
         if self.config.weigh_pairs:
             weights = order_confidence(runtimes, noise)
             return PAIRWISE_LOSSES[self.config.loss](scores, runtimes, weights=weights)
@@ -117,7 +118,7 @@ class SegmentTask:
         sample = self.graphs.sample(runtime_ns, rng)
         choices = graph.shared.choices(pool[sample])
         weights, live, stalest = self._draw_segments(graph, rng)
-        others = torch.zeros(1, self.net.width)
+        others = torch.zeros(1, self.net.width, device=device_of(self.net))
         for number in np.flatnonzero(weights).tolist():
             if number != live:
                 rows = self.history.rows(index, number, torch.from_numpy(sample))
@@ -174,7 +175,8 @@ class HeadTask:
             shared = self.graphs.segmented(self.graphs.files[index]).shared
             runtime_ns = shared.runtime_ns[self.graphs.pool(index, len(shared.first))]
             sample = self.graphs.sample(runtime_ns, rng)
-            scores = model(self._fresh(index)[torch.from_numpy(sample)])
+            fresh = self._fresh(index)
+            scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])
             losses.append(self.graphs.loss(scores, runtime_ns[sample], shared.noise))
         return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
 
@@ -243,11 +245,12 @@ def train_segments(job: TrainJob) -> None:
         PipelineError: a damaged file, a loss that is not finite, no space.
     """
     recipe, config = job.recipe, job.recipe.segment_sage
-    prepare_torch(seed=job.seed, threads=recipe.threads)
+    device = training_device(recipe.accelerator, processes=job.n_ranks)
+    prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
     found = survey(job.files, recipe)
 
     def make(file: GraphFile) -> SegmentedGraph:
-        return read_segmented(read_layout(file), recipe, found.scaler)
+        return read_segmented(read_layout(file), recipe, found.scaler).to(device)
 
     cache = RecentlyUsed(make, lambda graph: graph.nbytes, max_bytes=CACHE_BYTES)
     graphs = TrainGraphs(tuple(job.files), cache, config, job.seed)
@@ -256,7 +259,7 @@ def train_segments(job: TrainJob) -> None:
     history = SegmentHistory(found.entries, model.width)
     model.history = history
     task = SegmentTask(graphs, model, history)
-    fit_job(model, task, config.training, job)
+    fit_job(model, task, config.training, job, device)
     model.history = None  # it is of no use but to go on with training
     _train_head(job, graphs, model)
     save_network(model, found.scaler, job.run_dir)
@@ -270,7 +273,7 @@ def _train_head(job: TrainJob, graphs: TrainGraphs, model: SegmentSage) -> None:
         return
     training = config.training.model_copy(update={"steps": config.head_steps})
     head_job = replace(job, run_dir=job.run_dir / HEAD_FOLDER)
-    fit_job(model.head, HeadTask(graphs, model), training, head_job)
+    fit_job(model.head, HeadTask(graphs, model), training, head_job, device_of(model))
 
 
 @dataclass(frozen=True)
@@ -284,7 +287,7 @@ class SegmentRanker:
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a layout graph; (c,) float32, lower = faster."""
         assert isinstance(graph, LayoutGraph)
-        parts = read_segmented(graph, self.recipe, self.scaler)
+        parts = read_segmented(graph, self.recipe, self.scaler).to(device_of(self.model))
         chunk = chunk_for(parts, self.recipe.segment_sage)
         return score_all(self.model, parts, chunk_configs=chunk)
 
@@ -295,6 +298,8 @@ def load_segments(run_dir: Path, recipe: Recipe) -> SegmentRanker:
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
-    prepare_torch(seed=0, threads=recipe.threads)
+    device = ranking_device(recipe.accelerator)
+    prepare_torch(seed=0, threads=recipe.threads, device=device)
     model = SegmentSage(recipe.segment_sage)
-    return SegmentRanker(model, load_network(model, run_dir), recipe)
+    scaler = load_network(model, run_dir)
+    return SegmentRanker(model.to(device), scaler, recipe)

@@ -6,6 +6,7 @@ parts of bounded size. A segment keeps the edges among its nodes; those between 
 
 import heapq
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -15,13 +16,14 @@ from torch import Tensor
 from data.graph import LayoutGraph
 from features.node_features import NodeScaler
 from features.pruning import prune
+from models.device import OnDevice
 from models.frontier import Frontier, make_frontier
 from models.layout_inputs import LayoutInputs, layout_inputs
 from models.neighbours import Neighbours
 
 
 @dataclass(frozen=True)
-class Segment:
+class Segment(OnDevice):
     """Some nodes of a graph of n nodes, s segments and k configurable nodes.
 
     Attributes:
@@ -53,10 +55,18 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class SegmentedGraph:
+class SegmentedGraph(OnDevice):
     """A graph as its segments, of which there is at least one."""
 
     segments: tuple[Segment, ...]
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same with every tensor on `device`, vectors once for all segments."""
+        vectors = self.shared.vectors.to(device)
+        given = (
+            replace(part, inputs=replace(part.inputs, vectors=vectors)) for part in self.segments
+        )
+        return replace(self, segments=tuple(part.to(device) for part in given))
 
     @property
     def shared(self) -> LayoutInputs:

@@ -14,6 +14,7 @@ from features.config_statistics import statistics_names, statistics_of
 from features.layout_codes import layout_symbols
 from features.node_features import NodeScaler
 from features.padding import minor_to_major
+from models.device import OnDevice
 from models.model_configs import TileGnnConfig
 
 
@@ -42,7 +43,7 @@ def fit_config_scaler(statistics: Iterable[NDArray[np.float32]]) -> ConfigScaler
 
 
 @dataclass(frozen=True)
-class TileInputs:
+class TileInputs(OnDevice):
     """One kernel as tensors.
 
     Attributes:
@@ -63,7 +64,7 @@ class TileInputs:
 
     def every_config(self) -> Tensor:
         """Return the (c,) int64 rows of all configs."""
-        return torch.arange(len(self.runtime))
+        return torch.arange(len(self.runtime), device=self.runtime.device)
 
 
 def config_columns(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float32]:
@@ -125,7 +126,11 @@ class TileBatch:
 
 
 def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
-    """Join kernels into one batch, taking from each the configs at `rows` (r,) int64."""
+    """Join kernels into one batch, taking from each the configs at `rows` (r,) int64.
+
+    All of them on one device.
+    """
+    device = kernels[0].opcode.device
     n_nodes = [len(kernel.opcode) for kernel in kernels]
     starts = np.cumsum([0, *n_nodes])
     n_configs = [len(part) for part in rows]
@@ -136,11 +141,11 @@ def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
         opcode=torch.cat([kernel.opcode for kernel in kernels]),
         layout=torch.cat([kernel.layout for kernel in kernels]),
         edge_index=torch.cat(edges, dim=1),
-        node_kernel=numbers.repeat_interleave(torch.tensor(n_nodes)),
+        node_kernel=numbers.repeat_interleave(torch.tensor(n_nodes)).to(device),
         config_feat=torch.cat(
             [kernel.config_feat[part] for kernel, part in zip(kernels, rows, strict=True)]
         ),
-        config_kernel=numbers.repeat_interleave(torch.tensor(n_configs)),
+        config_kernel=numbers.repeat_interleave(torch.tensor(n_configs)).to(device),
         n_nodes=n_nodes,
         n_edges=[kernel.edge_index.shape[1] for kernel in kernels],
         n_configs=n_configs,

@@ -39,7 +39,7 @@ class TileNet:
 @torch.inference_mode()
 def score_at_once(model: nn.Module, inputs: TileInputs) -> NDArray[np.float32]:
     """Score all configs of one kernel together; (c,) float32."""
-    scores: NDArray[np.float32] = model(join([inputs], [inputs.every_config()])).numpy()
+    scores: NDArray[np.float32] = model(join([inputs], [inputs.every_config()])).cpu().numpy()
     return scores
 
 
@@ -53,7 +53,7 @@ def score_in_chunks(model: EarlyFusionSage, inputs: TileInputs) -> NDArray[np.fl
     pair_bytes = 4 * model.config.hidden * len(inputs.opcode)
     chunk = max(1, (model.config.inference_tensor_mib << 20) // pair_bytes)
     parts = [model(join([inputs], [rows])) for rows in inputs.every_config().split(chunk)]
-    return torch.cat(parts).numpy()
+    return torch.cat(parts).cpu().numpy()
 
 
 TILE_NETS: dict[str, TileNet] = {

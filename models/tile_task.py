@@ -14,6 +14,7 @@ from data.graph import Graph, TileGraph
 from data.read import read_tile
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
+from models.device import device_of, ranking_device, training_device
 from models.engine import StepLoss, fit_job, prepare_torch
 from models.held_out import HeldOut, hold_out
 from models.jobs import TrainJob
@@ -97,7 +98,7 @@ class TileTask:
         for file in self.held_out.judged:
             kernel = self.inputs(file)
             positions = self.held_out.configs(len(kernel.runtime), judged=True)
-            rows = torch.from_numpy(positions)
+            rows = torch.from_numpy(positions).to(kernel.runtime.device)
             if len(rows) <= PICKS:
                 continue  # any order would score 1
             scores = self.net.score_all(
@@ -107,7 +108,7 @@ class TileTask:
             if not np.isfinite(scores).all():
                 return math.nan
             ranking = np.argsort(scores, kind="stable")
-            values.append(tile_score(ranking, kernel.runtime[rows].numpy()))
+            values.append(tile_score(ranking, kernel.runtime[rows].cpu().numpy()))
         if not values:
             raise PipelineError(
                 "training.early_stop: no held-out kernel has more than five configs to judge by; "
@@ -116,11 +117,10 @@ class TileTask:
         return float(np.mean(values))
 
     def _sample(self, kernel: TileInputs, rng: np.random.Generator) -> Tensor:
-        n_drawn = self.config.configs_per_kernel
-        if self.held_out is None:
-            return torch.from_numpy(rng.permutation(len(kernel.runtime))[:n_drawn])
-        learned = self.held_out.configs(len(kernel.runtime), judged=False)
-        return torch.from_numpy(rng.permutation(learned)[:n_drawn])
+        n_configs = len(kernel.runtime)
+        learned = self.held_out.configs(n_configs, judged=False) if self.held_out else n_configs
+        drawn = rng.permutation(learned)[: self.config.configs_per_kernel]
+        return torch.from_numpy(drawn).to(kernel.runtime.device)
 
 
 def train_tile(job: TrainJob) -> None:
@@ -131,7 +131,8 @@ def train_tile(job: TrainJob) -> None:
     """
     recipe, net = job.recipe, TILE_NETS[job.model]
     config = net.config_of(recipe)
-    prepare_torch(seed=job.seed, threads=recipe.threads)
+    device = training_device(recipe.accelerator, processes=job.n_ranks)
+    prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
     early_stop = config.training.early_stop > 0
     held_out = hold_out(job.files, job.seed) if early_stop else None
     learned = held_out.learned if held_out else tuple(job.files)
@@ -141,12 +142,13 @@ def train_tile(job: TrainJob) -> None:
     configs = fit_config_scaler(columns)
 
     def make(file: GraphFile) -> TileInputs:
-        return tile_inputs(read_tile(file), config, nodes=nodes, configs=configs)
+        inputs = tile_inputs(read_tile(file), config, nodes=nodes, configs=configs)
+        return inputs.to(device)
 
     model = net.build(config)
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
     task = TileTask(learned, cache, net, config, held_out, job.rank, job.n_ranks)
-    fit_job(model, task, config.training, job)
+    fit_job(model, task, config.training, job, device)
     if job.rank > 0:
         return
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -174,7 +176,7 @@ class TileRanker:
         """Score every config of a kernel; (c,) float32, lower = faster."""
         assert isinstance(graph, TileGraph)
         inputs = tile_inputs(graph, self.config, nodes=self.nodes, configs=self.configs)
-        return self.net.score_all(self.model, inputs)
+        return self.net.score_all(self.model, inputs.to(device_of(self.model)))
 
 
 def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
@@ -183,7 +185,8 @@ def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
-    prepare_torch(seed=0, threads=recipe.threads)
+    device = ranking_device(recipe.accelerator)
+    prepare_torch(seed=0, threads=recipe.threads, device=device)
     tensors, facts = load_tensors(run_dir / WEIGHTS)
     shift_and_factor = {
         name: (tensors.pop(f"{name}.shift").numpy(), tensors.pop(f"{name}.factor").numpy())
@@ -195,7 +198,7 @@ def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
     load_weights(model, tensors, run_dir / WEIGHTS)
     return TileRanker(
         net,
-        model.eval(),
+        model.eval().to(device),
         NodeScaler(str(facts["scaling"]), *shift_and_factor["nodes"]),
         ConfigScaler(*shift_and_factor["configs"]),
         config,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from data.errors import OutOfTime, PipelineError, UsageError
 from data.fingerprint import fingerprint
 from data.tree import COLLECTIONS, Collection
+from models.device import training_device
 from models.engine import CHECKPOINT
 from models.jobs import Ranker, SharedModel, TrainJob
 from models.processes import on_processes
-from models.recipe import recipe_from_table
+from models.recipe import Recipe, recipe_from_table
 from models.registry import model_entry
 from models.run_folder import CONFIG, alone_in, begin, is_done, mark_done, read_config
 from models.shared_training import recipe_of_shared, shared_steps
@@ -26,7 +27,8 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     The shared model that the job begins from, if there is one, is trained first unless it is done.
 
     Raises:
-        UsageError: the folder belongs to another run, or another process trains the shared model.
+        UsageError: the folder belongs to another run, another process trains the shared model, or
+            the recipe asks for a GPU that is not there.
         PipelineError: as the model's training.
         OutOfTime: the job's deadline is over; the folder has no DONE mark and can be resumed.
     """
@@ -35,6 +37,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         raise PipelineError(
             f"model '{job.model}' ranks {entry.kind} configs; expected one for {collection.name}"
         )
+    check_device(job.recipe, job.model)
     _check_shared(job)
     config = _config(job, collection=collection.name)
     if job.shared:
@@ -45,6 +48,13 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     if job.shared and not is_done(job.run_dir):
         _train_shared(job, job.shared)
     _train_begun(job)
+
+
+def check_device(recipe: Recipe, model: str) -> None:
+    """Raise UsageError where the recipe asks for a GPU that its model cannot be trained on."""
+    training = model_entry(model).training_of(recipe)
+    if training:
+        training_device(recipe.accelerator, processes=training.processes)
 
 
 def _check_shared(job: TrainJob) -> None:

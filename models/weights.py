@@ -18,7 +18,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     Raises:
         PipelineError: the file cannot be written.
     """
-    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, {"facts": json.dumps(dict(facts), sort_keys=True)})
 

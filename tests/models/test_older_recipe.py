@@ -28,7 +28,14 @@ def without(config: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "key", ["baseline_gcn.training.processes", "baseline_gcn.loss", "features.prune", "tile.models"]
+    "key",
+    [
+        "baseline_gcn.training.processes",
+        "baseline_gcn.loss",
+        "features.prune",
+        "tile.models",
+        "accelerator",
+    ],
 )
 def test_a_key_that_came_later_counts_as_its_default(key: str, tmp_path: Path) -> None:
     today, older = config_of(), without(config_of(), key)
