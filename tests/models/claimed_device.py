@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from models import device
+from models.train_set import RecentlyUsed
 
 CLAIMED = torch.device("meta")
 COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
@@ -114,4 +115,6 @@ def claimed_device() -> Iterator[ClaimedDevice]:
         patch.setattr(device, "GPU", CLAIMED)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch, "autocast", same_on_cpu)
+        # The mode is this thread's: another one's tensors would not be claimed.
+        patch.setattr(RecentlyUsed, "look_ahead", lambda cache, files: None)
         yield mode
