@@ -6,6 +6,7 @@ from data.collect.commands import collect
 from data.commands import audit, prepare, synthesize
 from data.fetch.commands import fetch
 from ensembles.commands import blend, predict, rank, run, train
+from ensembles.run_commands import compare, runs
 from features.commands import featurize, statistics
 from kernels.commands import app as kernel_app
 from models.commands import tune
@@ -34,6 +35,8 @@ for function in (
     score,
     rank,
     tune,
+    runs,
+    compare,
 ):
     app.command()(function)
 app.add_typer(submission_app, name="submission")

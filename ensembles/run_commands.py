@@ -1,0 +1,80 @@
+"""The commands that look at runs that were made: runs, compare."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from console import Debug, Json, Seed, command, print_json, print_table, say
+
+SHORT_REVISION = 12
+
+
+@command
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """List run folders with recipe, seeds, revision and scores.
+
+    Example: python -m pipeline runs runs
+    """
+    from dataclasses import asdict
+
+    from ensembles.run_list import list_runs
+
+    rows = list_runs(folder)
+    if json:
+        print_json([{**asdict(row), "folder": str(row.folder)} for row in rows])
+    elif rows:
+        names = list(dict.fromkeys(name for row in rows for name in row.values or {}))
+        header = ("folder", "state", "recipe", "model", "seeds", "revision", "score", *names)
+        lines = []
+        for row in rows:
+            facts = (row.recipe, row.model, " ".join(map(str, row.seeds)) or None)
+            revision = row.revision[:SHORT_REVISION] if row.revision else None
+            values = [(row.values or {}).get(name) for name in names]
+            lines.append((str(row.folder), row.state, *facts, revision, row.score, *values))
+        print_table(header, lines)
+    else:
+        typer.echo(f"no runs     {folder}")
+    for row in rows:
+        if row.problem:
+            say(f"error: {row.problem}")
+
+
+@command
+def compare(
+    first: Annotated[Path, typer.Argument(help="A run folder, or its report.json.")],
+    second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Compare two runs graph by graph: the difference, its interval, and how sure it is.
+
+    Example: python -m pipeline compare runs/first runs/hops2
+    """
+    from ensembles.run_list import read_report
+    from submissions.compare import compare_reports
+
+    compared = compare_reports(read_report(first), read_report(second))
+    if json:
+        print_json({"first": str(first), "second": str(second), **compared})
+        return
+    header = (
+        *("collection", "metric", "graphs", "families", "first", "second"),
+        *("second - first", "ci95 low", "ci95 high", "P(second better)"),
+    )
+    lines = []
+    for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
+        counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
+        values = (entry["first"], entry["second"], entry["difference"])
+        interval = entry["ci95"] or (None, None)
+        lines.append((name, *counts, *values, *interval, entry["probability"]))
+    print_table(header, lines)
+    for name, entry in compared["collections"].items():
+        if entry["only_in_one"]:
+            say(f"{name}: {entry['only_in_one']} graphs that only one of the runs has judged")

@@ -1,0 +1,90 @@
+"""The paired comparison of two reports."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.errors import PipelineError
+from submissions.compare import bootstrap_means, compare_reports
+from tests.command_line import call
+
+XLA = "layout:xla:default"
+
+
+def report(values: dict[str, float | None], collection: str = XLA) -> dict[str, Any]:
+    per_graph = {graph: {"kendall_tau": value} for graph, value in values.items()}
+    return {"collections": {collection: {"metric": "kendall_tau", "per_graph": per_graph}}}
+
+
+def test_only_graphs_that_both_have_judged_count() -> None:
+    first = report({"a": 0.1, "b": 0.2, "c": 0.3, "d": None})
+    second = report({"b": 0.4, "c": 0.4, "d": 0.9, "e": 1.0})
+    compared = compare_reports(first, second)["collections"][XLA]
+    assert (compared["n_graphs"], compared["n_families"], compared["only_in_one"]) == (2, 2, 3)
+    assert compared["first"] == pytest.approx(0.25)
+    assert compared["second"] == pytest.approx(0.4)
+    assert compared["difference"] == pytest.approx(0.15)
+    low, high = compared["ci95"]
+    assert (low, high) == (pytest.approx(0.1), pytest.approx(0.2))
+    assert compared["probability"] == 1.0
+
+
+def test_families_are_drawn_whole() -> None:
+    """Ten siblings that gain count as one family beside one that loses."""
+    differences = np.array([0.1] * 10 + [-0.1])
+    families = ["bert"] * 10 + ["resnet"]
+    means = bootstrap_means(differences, families)
+    assert means is not None
+    assert sorted({round(float(mean), 6) for mean in means}) == [
+        -0.1,
+        round((1.0 - 0.1) / 11, 6),
+        0.1,
+    ]
+    assert (means < 0).mean() == pytest.approx(0.25, abs=0.03)
+
+
+def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(200):
+        means = bootstrap_means(rng.normal(0.3, 1, 40), [f"{i}" for i in range(40)])
+        assert means is not None
+        low, high = np.quantile(means, [0.025, 0.975])
+        covered += low <= 0.3 <= high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_one_family_has_a_difference_and_no_interval() -> None:
+    siblings = {"bert.2x2.fp32": 0.1, "bert.4x4.fp32": 0.2}
+    compared = compare_reports(report(siblings), report(dict.fromkeys(siblings, 0.5)))
+    entry = compared["collections"][XLA]
+    assert entry["n_families"] == 1
+    assert entry["ci95"] is entry["probability"] is None
+    assert compared["mean"]["difference"] == pytest.approx(0.35)
+
+
+def test_equal_runs_are_a_coins_toss() -> None:
+    same = report({"a": 0.1, "b": 0.2})
+    compared = compare_reports(same, same)
+    assert compared["mean"]["difference"] == 0
+    assert compared["mean"]["probability"] == 0.5
+
+
+def test_nothing_in_common_is_an_error() -> None:
+    with pytest.raises(PipelineError, match="no graph in common"):
+        compare_reports(report({"a": 0.1}), report({"a": 0.1}, "layout:nlp:random"))
+
+
+def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("one.json", "two.json")]
+    for path, value in zip(paths, (0.1, 0.3), strict=True):
+        path.write_text(json.dumps(report({"a": value, "b": value})))
+    lines = call("compare", *paths).splitlines()
+    assert [line.split()[0] for line in lines] == ["collection", XLA, "mean"]
+    assert "0.2000" in lines[1]
+    found = json.loads(call("compare", *paths, "--json"))
+    assert found["mean"]["difference"] == pytest.approx(0.2)
+    assert "no report" in call("compare", paths[0], tmp_path / "none", expect=1)
