@@ -19,6 +19,7 @@ from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from models.layers import SageBlock
 from models.layout_inputs import LayoutInputs
 from models.model_configs import CrossConfigSageConfig
+from models.node_slices import node_slices
 
 N_OPCODES = 256
 MAX_STATISTIC = 10.0  # of what is usual among train configs
@@ -128,12 +129,32 @@ class CrossConfigSage(nn.Module):
 
     def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions) -> Tensor:
         """Map what the last block gives, (m, c, h), to (c,) scores of the configs `distinct`."""
-        x = self.norm(x)
-        pooled = [x.mean(dim=0), x.amax(dim=0), x[inputs.config_ids].mean(dim=0)]
-        if self.config.pool_by_bytes:
-            pooled.append(torch.einsum("n,nch->ch", inputs.bytes_share, x))
+        mean, of_configurable, *by_bytes, largest = self._pool(inputs, x)
+        pooled = [mean, largest, of_configurable, *by_bytes]
         if inputs.statistics is not None:
             rows = torch.from_numpy(distinct).to(inputs.statistics.device)
             scaled = inputs.statistics[rows] / self.statistics_scale
             pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+
+    def _pool(self, inputs: LayoutInputs, x: Tensor) -> list[Tensor]:
+        """Pool norm(x) over nodes: means of all, of the configurable, by bytes, and the largest.
+
+        The means are one product with a (2 or 3, m) matrix, taken slice by slice where no gradient
+        is asked for.
+        """
+        weights = x.new_zeros(2, len(x), dtype=torch.float32)
+        weights[0] = 1 / len(x)
+        weights[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))
+        if self.config.pool_by_bytes:
+            weights = torch.cat([weights, inputs.bytes_share[None]])
+        parts = node_slices(x) if torch.is_inference_mode_enabled() else [slice(None)]
+        means, largest = [], []
+        for part in parts:
+            normed = self.norm(x[part]).float()
+            with torch.autocast(x.device.type, enabled=False):  # a mean of thousands needs it
+                means.append(weights[:, part] @ normed.flatten(1))
+            largest.append(normed.amax(dim=0))
+        total = means[0] if len(means) == 1 else torch.stack(means).sum(dim=0)
+        highest = largest[0] if len(largest) == 1 else torch.stack(largest).amax(dim=0)
+        return [*total.view(-1, *x.shape[1:]), highest]
