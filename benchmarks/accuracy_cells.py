@@ -84,12 +84,13 @@ class Cell:
         """Return the recipe: one thread, and a checkpoint for each point of the curve."""
         contender = self.comparison.contenders[self.contender]
         overrides = [*contender.overrides, *self.overrides, "threads=1", f"seeds=[{self.seed}]"]
-        recipe = load_recipe(contender.recipe, overrides)
+        name = contender.recipe_for(self.task)
+        recipe = load_recipe(name, overrides)
         if self.has_curve:
             (model,) = self.models
             every = -(-n_steps(recipe, model) // POINTS)
             key = f"{model}.training.checkpoint_every"
-            recipe = load_recipe(contender.recipe, [*overrides, f"{key}={every}"])
+            recipe = load_recipe(name, [*overrides, f"{key}={every}"])
         return recipe
 
 

@@ -15,13 +15,19 @@ from settings import CONFIGS
 class Contender:
     """Models of the registry, by a recipe with overrides; for some tasks, or for all.
 
-    Several models are blended as the recipe says.
+    Several models are blended as the recipe says. `within_graph` is the recipe for tasks that ask
+    for further configs of one graph, where that is another one.
     """
 
     models: tuple[str, ...]
     recipe: str
     overrides: tuple[str, ...] = ()
     tasks: tuple[str, ...] | None = None
+    within_graph: str | None = None
+
+    def recipe_for(self, task: str) -> str:
+        """Return the name of the recipe."""
+        return self.within_graph or self.recipe if task in WITHIN_GRAPH else self.recipe
 
     def is_for(self, task: str) -> bool:
         """Tell whether the model can learn what a task asks."""
@@ -32,8 +38,9 @@ class Contender:
         for model in self.models:
             if model not in MODELS:
                 return f"no model '{model}'"
-        if not (CONFIGS / f"{self.recipe}.toml").is_file():
-            return f"no recipe '{self.recipe}'"
+        for recipe in (self.recipe, self.within_graph or self.recipe):
+            if not (CONFIGS / f"{recipe}.toml").is_file():
+                return f"no recipe '{recipe}'"
         return None
 
 
@@ -51,7 +58,7 @@ class Comparison:
 
 
 CONTENDERS = {
-    "ours": Contender(("cross_config_sage",), "cpu"),
+    "ours": Contender(("cross_config_sage",), "cpu", within_graph="within_graph"),
     "no-attention": Contender(
         ("cross_config_sage",), "cpu", ("cross_config_sage.cross_config=false",)
     ),
