@@ -155,30 +155,48 @@ def blend(
     out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
     more_runs: Annotated[list[Path] | None, typer.Argument(help="More of them.")] = None,
     split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
-    method: Annotated[str, typer.Option(help="minmax-mean, rank-mean or in-turn.")] = "minmax-mean",
+    method: Annotated[str, typer.Option(help="minmax-mean, rank-mean, in-turn or best.")] = (
+        "minmax-mean"
+    ),
+    labels: Annotated[
+        Path | None, typer.Option(help="Data folder whose runtimes decide which blend is best.")
+    ] = None,
     submission: Annotated[
         Path | None, typer.Option(help="Also write these rankings as a submission.")
     ] = None,
     collection: Annotated[
-        str | None, typer.Option(help="Collection of the scores; needed for a submission.")
+        str | None, typer.Option(help="Collection of the scores; for a submission, or best.")
     ] = None,
+    json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Average the scores of several models of one collection, joined by config content.
 
+    `--method best` chooses the blend by the runtimes in `--labels`: of run folders by the scores of
+    the valid split, then blends those of `--split`.
+
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
-    from ensembles.stages import blend_files
+    from ensembles.blend_best import blend_by
 
-    blend_files(
-        [*runs, *(more_runs or [])],
-        out,
-        split=split,
-        method=method,
-        submission=submission,
-        collection=collection,
-    )
+    with progress_bar() as progress:
+        done = blend_by(
+            method,
+            [*runs, *(more_runs or [])],
+            out,
+            labels=labels,
+            collection=collection,
+            split=split,
+            submission=submission,
+            seed=seed or 0,
+            progress=progress,
+        )
+    if json:
+        print_json(done.record)
+        return
+    if done.rows:
+        print_table(("blend", "nested value", "ci95 low", "ci95 high"), done.rows)
     typer.echo(f"scores      {out}")
     if submission:
         typer.echo(f"submission  {submission}")

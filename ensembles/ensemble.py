@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from data.errors import PipelineError
 from data.graph import Graph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
-from ensembles.blend import blend, member_weights
+from ensembles.blend import blend
+from ensembles.choose_in_run import recipe_mixing, written_mixing
+from ensembles.choosing import Mixing
 from ensembles.sources import choose_source
 from models.jobs import Progress, Ranker
 from models.predict import predict, scores_table
@@ -29,11 +31,13 @@ class Ensemble:
         collection: whose train split they learned from.
         rankers: by member name.
         blending: how their scores become one.
+        chosen: what a run chose instead of that; None if it chose nothing.
     """
 
     collection: Collection
     rankers: dict[str, Ranker]
     blending: BlendConfig
+    chosen: Mixing | None = None
 
     def predict(
         self, files: Sequence[GraphFile], *, progress: Progress | None = None
@@ -64,9 +68,9 @@ class Ensemble:
     def _blended(self, members: dict[str, pl.DataFrame]) -> pl.DataFrame:
         if len(members) == 1:
             return next(iter(members.values()))
-        weights = member_weights(list(members), self.blending.weights)
-        method = self.blending.method_for(self.collection.kind)
-        return blend(members, method=method, weights=weights)
+        own = recipe_mixing(self.blending, self.collection.kind, list(members))
+        mixing = self.chosen or own
+        return blend(members, method=mixing.method, weights=mixing.weights)
 
 
 def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
@@ -95,7 +99,8 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     if source is None:
         raise PipelineError(f"{folder}: no trained model can rank {collection.name}")
     rankers = {path.name: load_model(path) for path in trained[source.name]}
-    return Ensemble(source, rankers, recipe.blend)
+    chosen = written_mixing(folder, recipe.blend, collection, list(rankers))
+    return Ensemble(source, rankers, recipe.blend, chosen)
 
 
 def _trained_on(folder: Path, config: dict[str, Any], wanted: Collection | None) -> Collection:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data.atomic import write_text
 from data.audit import AuditRow
 from data.tree import COLLECTIONS, Collection, collection_named, missing_parts
+from ensembles.choice_record import choice_file, read_choice
 from ensembles.members import Member, members_of
 from ensembles.ranking import scores_path, submission_rows
 from models.boosting import read_importances
@@ -35,9 +36,9 @@ def build_report(state: "RunState", data_dir: Path, bad: Sequence[AuditRow]) -> 
 
     Beside the contract's keys: `floor` of each collection (what a count of copied bytes, or of
     steps, reaches without training), `models` (which members rank each collection, what their trees
-    rest on, and any fallback), `left_out` (graphs that were not judged, and why),
-    `left_out_of_training`, `missing_parts` (of the dataset), `bad_files` (skipped on request) and
-    `seconds` per stage.
+    rest on, any fallback, and under `blend` what was chosen, with its nested value), `left_out`
+    (graphs that were not judged, and why), `left_out_of_training`, `missing_parts` (of the
+    dataset), `bad_files` (skipped on request) and `seconds` per stage.
     """
     valid = state.out / "submission-valid.csv"
     files = [file for file in state.files if file.split == "valid"]
@@ -88,6 +89,9 @@ def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
             "fallback_from": None if own else fallback,
             "reason": source.reason,
         }
+        choice = read_choice(choice_file(state.out, collection))
+        if choice is not None:
+            models[collection.name]["blend"] = choice
     return models
 
 

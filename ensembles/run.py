@@ -8,25 +8,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from data.audit import AuditRow, audit
-from data.errors import OutOfTime, PipelineError
+from data.errors import PipelineError
 from data.fingerprint import fingerprint
 from data.packing.open_tree import prepare_tree
 from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, Collection, GraphFile, find_graphs
-from ensembles.blend import blend, member_weights
-from ensembles.members import Member, members_of
-from ensembles.ranking import scores_path, submission_rows
+from ensembles.members import members_of
+from ensembles.predict_stage import predict_and_blend
+from ensembles.ranking import submission_rows
 from ensembles.report import build_report, write_report
 from ensembles.sources import Source, choose_source
-from models.heuristics import FLOORS
 from models.jobs import Progress, TrainJob
-from models.predict import cached_scores, predict
 from models.recipe import Recipe
 from models.run_folder import alone_in, begin, mark_done
 from models.shared_training import SHARED_FOLDER, shared_model
@@ -160,7 +157,7 @@ def _run_in(
     bad = [row for row in rows if row.error]
     _choose_sources(state, say)
     _train(state)
-    blended = _predict_and_blend(state)
+    blended = predict_and_blend(state, SUBMISSION, say)
     submissions = {split: _submit(state, blended[split], split, rows) for split in SUBMISSION}
     for row in bad:
         if row.file.split == "test":
@@ -219,54 +216,6 @@ def _train(state: RunState) -> None:
             )
             with state.stage(f"train {collection.name} {member.name}"):
                 train_model(job, collection, resume=True)
-
-
-def _predict_and_blend(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:
-    """Score every split that is judged; by split, the blended scores of each collection."""
-    blended: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in SUBMISSION}
-    for collection in COLLECTIONS:
-        source = state.sources.get(collection.name)
-        if source is None:
-            continue
-        members = members_of(state.recipe, source.collection or collection, state.out, source)
-        for split in SUBMISSION:
-            files = state.of(collection, split)
-            if files:
-                with state.stage(f"predict {collection.name}"):
-                    scores = _scores(state, collection, members, files)
-                blended[split].append((collection, scores))
-                if split == "valid":
-                    _score_floor(state, collection, files)
-    return blended
-
-
-def _score_floor(state: RunState, collection: Collection, files: Sequence[GraphFile]) -> None:
-    """Score the valid split without training, so that the report has a floor to compare with."""
-    floor = partial(predict, FLOORS[collection.kind], files)
-    cached_scores(scores_path(state.out, collection, "floor", "valid"), floor)
-
-
-def _scores(
-    state: RunState, collection: Collection, members: Sequence[Member], files: Sequence[GraphFile]
-) -> pl.DataFrame:
-    """Score one split of a collection with each member, and blend."""
-    split = files[0].split
-
-    def by_member(member: Member) -> pl.DataFrame:
-        if state.deadline is not None and time.monotonic() > state.deadline:
-            raise OutOfTime(f"{state.out}: out of time before {member.name} has scored {split}")
-        return predict(member.load(), files, progress=state.progress)
-
-    tables = {
-        member.name: cached_scores(
-            scores_path(state.out, collection, member.name, split), partial(by_member, member)
-        )
-        for member in members
-    }
-    weights = member_weights(list(tables), state.recipe.blend.weights)
-    method = state.recipe.blend.method_for(collection.kind)
-    mix = partial(blend, tables, method=method, weights=weights)
-    return cached_scores(scores_path(state.out, collection, "blend", split), mix)
 
 
 def _submit(

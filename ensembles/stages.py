@@ -139,7 +139,7 @@ def blend_files(
         PipelineError: files that cannot be read, or of different data.
     """
     if method not in METHODS:
-        raise UsageError(f"--method {method}: expected one of {', '.join(METHODS)}")
+        raise UsageError(f"--method {method}: expected one of {', '.join(METHODS)}, best")
     if submission and not collection:
         raise UsageError("--submission: pass --collection as well; rows are named by it")
     named = collection_named(collection) if collection else None

@@ -99,12 +99,15 @@ class BlendConfig(FrozenConfig):
     Attributes:
         tile_method: of tile kernels, where five picks count and not the order below them; "same"
             is `method`. "in-turn" lets the models pick in turn.
+        choose: choose each collection's blend by the labels of its valid split; what stands here
+            stays where nothing beats it beyond noise. See ensembles/choose.py.
         weights: by model; 1 where none is given.
     """
 
     method: Literal["minmax-mean", "rank-mean", "in-turn"] = "minmax-mean"
     tile_method: Literal["same", "minmax-mean", "rank-mean", "in-turn"] = "same"
     weights: dict[LayoutModelName | TileModelName, Weight] = Field(default={})
+    choose: bool = False
 
     def method_for(self, kind: str) -> str:
         """Return the method for collections of `kind` ("layout" or "tile")."""

@@ -23,7 +23,7 @@ def write_report_page(report: Mapping[str, Any], path: Path) -> None:
         report: what report.json holds: `score`, `collections` and `left_out` as
             `submissions.score.score_submission` returns them. All else may be missing: `models`
             (by collection `members`, `importances`, `fallback_from`,
-            `reason`), `seeds`, `environment` (by
+            `reason`, `blend`), `seeds`, `environment` (by
             name), `revision`, and `missing_parts` ("collection/split" as
             `data.tree.missing_parts` names them), `bad_files` (a line for each), `recipe`, `data`.
         path: the HTML file.
@@ -125,9 +125,26 @@ def _model_view(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
             (ranker, [_importance(entry) for entry in entries])
             for ranker, entries in model.get("importances", {}).items()
         ],
+        "blend": _blend_view(model.get("blend")),
         "fallback_from": model.get("fallback_from"),
         "reason": model.get("reason"),
     }
+
+
+def _blend_view(choice: Mapping[str, Any] | None) -> str | None:
+    """Say what blend was chosen and what it is worth on graphs that had no part in that."""
+    if choice is None:
+        return None
+    if choice.get("nested_value") is None:
+        return f"Blend: the recipe's, since there are {choice['reason']}."
+    if choice["chosen"] == "recipe":
+        return "Blend: the recipe's, since nothing beat it by more than noise on the valid split."
+    low, high = choice["nested_ci95"]
+    return (
+        f"Blend: {choice['chosen']}, chosen on the valid split, so the value above is too good. "
+        f"On graphs that had no part in the choice (nested): {_number(choice['nested_value'])}, "
+        f"{_number(low)} to {_number(high)}."
+    )
 
 
 def _importance(entry: Mapping[str, Any]) -> tuple[str, str, str]:

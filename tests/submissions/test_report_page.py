@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from submissions.labels import Labels
 from submissions.report_page import MAX_BARS, write_report_page
@@ -163,3 +164,28 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     page = render(report, tmp_path)
     assert "<b>&'\"" in page.text
     assert "<i> </dd><script>" in page.text
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (
+            {"chosen": "greedy", "nested_value": 0.625, "nested_ci95": [0.5, 0.75]},
+            "(nested): 0.6250, 0.5000 to 0.7500.",
+        ),
+        (
+            {"chosen": "recipe", "nested_value": 0.625, "nested_ci95": [0.5, 0.75]},
+            "nothing beat it by more than noise",
+        ),
+        (
+            {"chosen": "recipe", "nested_value": None, "reason": "2 labelled graphs"},
+            "since there are 2 labelled graphs.",
+        ),
+    ],
+)
+def test_a_chosen_blend_is_told_with_its_nested_value(
+    tmp_path: Path, choice: dict[str, Any], told: str
+) -> None:
+    report = scored_report() | {"models": {"tile:xla": {"members": ["a", "b"], "blend": choice}}}
+    write_report_page(report, tmp_path / "report.html")
+    assert told in (tmp_path / "report.html").read_text()

@@ -1,0 +1,107 @@
+"""Blend score files: by a method, or by the best blend that labelled graphs show (`best`)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from data.errors import PipelineError, UsageError
+from data.tree import Collection, GraphFile, collection_named, find_graphs
+from ensembles.choice_record import Row, choice_rows, record_of
+from ensembles.choosing import choose_and_blend, labelled, mixing_of
+from ensembles.ranking import submission_rows
+from ensembles.stages import blend_files, scores_file
+from models.jobs import Progress
+from models.predict import read_scores, write_scores
+from submissions.write import write_submission
+
+BEST = "best"
+JUDGED_SPLIT = "valid"
+
+
+@dataclass(frozen=True)
+class Blended:
+    """What blending files says.
+
+    Attributes:
+        record: as JSON: where the scores are, and for `best` the choice.
+        rows: for `best` what was chosen among, as a table.
+    """
+
+    record: dict[str, Any]
+    rows: list[Row]
+
+
+def blend_by(
+    method: str,
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    labels: Path | None,
+    collection: str | None,
+    split: str,
+    submission: Path | None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Blended:
+    """Blend score files of one collection.
+
+    Args:
+        method: one of ensembles.blend.METHODS, each member weighing the same, or BEST.
+        runs: run folders, or score files. For BEST the scores of a folder's valid split decide and
+            those of `split` are blended; of files, the labelled graphs they hold decide.
+        labels: for BEST, the data folder with the runtimes of valid (or train, for scores out of
+            fold).
+        collection: of all scores; needed for BEST and for a submission.
+        submission: also write the rankings there.
+
+    Raises:
+        UsageError: no such method, or options that it needs are missing.
+        PipelineError: files that cannot be read, of different data, or too few labelled graphs.
+    """
+    if method != BEST:
+        if labels is not None:
+            raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
+        blend_files(
+            runs, out, split=split, method=method, submission=submission, collection=collection
+        )
+        return Blended({"method": method, "scores": str(out)}, [])
+    if labels is None or collection is None:
+        raise UsageError("--method best: pass --labels DIR and --collection; it judges by runtimes")
+    if len(set(runs)) < 2 or len(set(runs)) < len(runs):
+        raise UsageError("--method best: expected at least two runs, each once")
+    named = collection_named(collection)
+    members = _scores(runs, JUDGED_SPLIT)
+    by = labelled(named, _labelled_files(labels, named, members))
+    missing = by.too_few()
+    if missing:
+        raise PipelineError(f"{labels}: {named.name}: the scores hold {missing}")
+    targets = members if split == JUDGED_SPLIT else _scores(runs, split)
+    choice, mixed = choose_and_blend(by, members, targets, seed=seed, progress=progress)
+    write_scores(out, mixed)
+    if submission:
+        write_submission(submission, submission_rows([(named, mixed)]))
+    record = record_of(choice, mixing_of(choice))
+    return Blended({**record, "scores": str(out)}, choice_rows(choice))
+
+
+def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
+    tables = {}
+    for run in runs:
+        path = scores_file(run, split) if run.is_dir() else run
+        if run.is_dir() and not path.exists():
+            raise PipelineError(f"{path}: no such file; run `predict --split {split}` first")
+        tables[str(run)] = read_scores(path)
+    return tables
+
+
+def _labelled_files(
+    labels: Path, collection: Collection, members: dict[str, pl.DataFrame]
+) -> list[GraphFile]:
+    """Return the files of scored graphs; of one name in two splits the valid one."""
+    files = find_graphs(labels, collections=(collection,), splits=("train", JUDGED_SPLIT))
+    scored = {name for table in members.values() for name in table["graph"].unique()}
+    by_name = {file.name: file for file in files if file.name in scored}
+    return list(by_name.values())

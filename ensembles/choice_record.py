@@ -1,0 +1,83 @@
+"""A choice of a blend as it is written, read and shown."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from data.atomic import write_text
+from data.errors import PipelineError
+from data.tree import Collection
+from ensembles.choose import BEST_MEMBER, RECIPE, BlendChoice
+from ensembles.choosing import Mixing, mixing_of
+from ensembles.ranking import scores_path
+
+CHOSEN_NOTE = (
+    "The blend was chosen on the valid split, so the collection's value there is too good; "
+    "nested_value is of graphs that had no part in the choice, and is what to believe."
+)
+KEPT_NOTE = (
+    "Nothing beat the recipe's own blend by more than noise, so it stays; nested_value is its "
+    "plain value on the valid split, to which nothing was fitted."
+)
+
+Row = tuple[str, float | None, float | None, float | None]
+
+
+def record_of(choice: BlendChoice, mixing: Mixing) -> dict[str, Any]:
+    """Return a choice as a table: the fields of BlendChoice, with how members are blended."""
+    weights = {name: float(weight) for name, weight in mixing.weights.items()}
+    return {**asdict(choice), "method": mixing.method, "weights": weights}
+
+
+def choice_rows(choice: BlendChoice) -> list[Row]:
+    """List what was chosen among: name, value, and 95 % interval where there is one."""
+    rows: list[Row] = [
+        (name, value, None, None)
+        for name, value in {**choice.member_values, **choice.candidates}.items()
+    ]
+    rows.append((BEST_MEMBER, choice.best_member_value, None, None))
+    if choice.recipe_value is not None:
+        rows.append((RECIPE, choice.recipe_value, None, None))
+    rows.append(("blend less best member", choice.difference, *choice.difference_ci95))
+    return [*rows, (f"chosen: {choice.chosen}", choice.nested_value, *choice.nested_ci95)]
+
+
+def choice_file(out: Path, collection: Collection) -> Path:
+    """Return where a run keeps its choice for a collection."""
+    return scores_path(out, collection, "blend", "valid").with_name("choice.json")
+
+
+def write_choice(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a choice, whole or not at all."""
+    write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def read_choice(path: Path) -> dict[str, Any] | None:
+    """Read a choice; None where there is none.
+
+    Raises:
+        PipelineError: the file is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        dict(record["weights"])
+        str(record["method"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PipelineError(
+            f"{path}: cannot be read: {error}; expected a choice with method and weights"
+        ) from error
+    return dict(record)
+
+
+def mixing_in(record: Mapping[str, Any]) -> Mixing:
+    """Return how a written choice blends members."""
+    return Mixing(str(record["method"]), dict(record["weights"]))
+
+
+def mixing_by(choice: BlendChoice, recipe: Mixing) -> Mixing:
+    """Return how to blend: by the choice, or by the recipe where its blend stays."""
+    return recipe if choice.chosen == RECIPE else mixing_of(choice)

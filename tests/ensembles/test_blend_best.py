@@ -1,0 +1,208 @@
+"""`blend --method best` and a recipe's blend.choose, as a user calls them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from data.read import read_graph
+from data.tree import collection_named, find_graphs
+from ensembles.blend import blend
+from ensembles.choice_record import choice_file
+from ensembles.choose import BEST_MEMBER, RECIPE
+from ensembles.choose_in_run import choose_in_run, recipe_mixing, written_mixing
+from models.predict import scores_table, write_scores
+from models.recipe import BlendConfig
+from settings import SAMPLE
+from tests.command_line import call
+
+TILE = collection_named("tile:xla")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Run folders with scores of valid and test; two that err on their own, and one of noise."""
+    folder = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(0)
+    for split in ("valid", "test"):
+        graphs = [read_graph(f) for f in find_graphs(SAMPLE, collections=(TILE,), splits=(split,))]
+        for name, noise in (("one-seed0", 0.3), ("two-seed0", 0.3), ("blind-seed0", 9.0)):
+            tables = []
+            for graph in graphs:
+                seen = np.log(np.maximum(graph.runtime_ns, 1)) + noise * rng.normal(
+                    size=graph.n_configs
+                )
+                tables.append(scores_table(graph, seen.astype(np.float32)))
+            (folder / name).mkdir(exist_ok=True)
+            write_scores(folder / name / f"scores-{split}.parquet", pl.concat(tables))
+    return sorted(folder.iterdir())
+
+
+def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path: Path) -> None:
+    arguments = ("blend", "--runs", *runs[:1], *runs[1:], "--method", "best", "--labels", SAMPLE)
+    arguments += ("--collection", "tile:xla", "--out", tmp_path / "best.parquet")
+    choice = json.loads(call(*arguments, "--json", "--submission", tmp_path / "tile.csv"))
+    assert choice["n_graphs"] == 13
+    assert set(choice["candidates"]) >= {"minmax-mean", "in-turn", "stacked", "greedy", "searched"}
+    assert sum(choice["weights"].values()) == pytest.approx(1) or choice["chosen"] == "minmax-mean"
+    low, high = choice["nested_ci95"]
+    assert low <= choice["nested_value"] <= high
+    tables = {str(run): pl.read_parquet(run / "scores-test.parquet") for run in runs}
+    want = blend(tables, method=choice["method"], weights=choice["weights"])
+    assert pl.read_parquet(tmp_path / "best.parquet").equals(want)
+    assert (tmp_path / "tile.csv").read_text().count("tile:xla:") == 13
+    text = call(*arguments)
+    assert f"chosen: {choice['chosen']}" in text
+    assert f"{choice['nested_value']:.4f}" in text
+
+
+def test_score_files_alone_are_chosen_by_and_blended(runs: list[Path], tmp_path: Path) -> None:
+    files = [run / "scores-valid.parquet" for run in runs]
+    out = tmp_path / "best.parquet"
+    call(
+        *("blend", "--runs", files[0], *files[1:], "--method", "best", "--labels", SAMPLE),
+        *("--collection", "tile:xla", "--out", out),
+    )
+    assert pl.read_parquet(out).height == pl.read_parquet(files[0]).height
+
+
+def test_another_row_order_of_a_member_changes_no_choice(runs: list[Path], tmp_path: Path) -> None:
+    chosen = []
+    for order in (None, np.random.default_rng(0)):
+        files = []
+        for run in runs:
+            table = pl.read_parquet(run / "scores-valid.parquet")
+            if order is not None:
+                table = table[order.permutation(table.height)]
+                table = table.with_columns(config=pl.int_range(pl.len(), dtype=pl.UInt32))
+            files.append(tmp_path / f"{run.name}.parquet")
+            table.write_parquet(files[-1])
+        out = ("--out", tmp_path / "best.parquet", "--collection", "tile:xla", "--json")
+        runs_of = ("--runs", files[0], *files[1:])
+        chosen.append(
+            json.loads(call("blend", *runs_of, "--method", "best", "--labels", SAMPLE, *out))
+        )
+    assert chosen[0]["nested_value"] == pytest.approx(chosen[1]["nested_value"], abs=0.01)
+    assert chosen[0]["member_values"] == pytest.approx(chosen[1]["member_values"])
+
+
+def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "best.parquet", "--method", "best")
+    both = ("--runs", runs[0], runs[1])
+    named = ("--labels", SAMPLE, "--collection", "tile:xla")
+    assert "pass --labels" in call("blend", *both, *out, expect=2)
+    assert "at least two runs" in call("blend", "--runs", runs[0], *out, *named, expect=2)
+    assert "at least two runs" in call("blend", "--runs", runs[0], runs[0], *out, *named, expect=2)
+    text = call("blend", *both, *out[:2], "--method", "rank-mean", "--labels", SAMPLE, expect=2)
+    assert "--labels: --method rank-mean reads none" in text
+    empty = tmp_path / "empty-seed0"
+    empty.mkdir()
+    text = call("blend", "--runs", runs[0], empty, *out, *named, expect=1)
+    assert f"{empty / 'scores-valid.parquet'}: no such file; run `predict" in text
+    few = []
+    for run in runs[:2]:
+        table = pl.read_parquet(run / "scores-valid.parquet")
+        few.append(tmp_path / f"{run.name}.parquet")
+        table.filter(
+            pl.col("graph").is_in(table["graph"].unique().sort()[:4].to_list())
+        ).write_parquet(few[-1])
+    text = call("blend", "--runs", *few, *out, *named, expect=1)
+    assert "the scores hold 4 labelled graphs of" in text
+    assert text.count("\n") == 1
+    text = call("blend", "--runs", runs[1] / "scores-valid.parquet", few[0], *out, *named, expect=1)
+    assert f"member {few[0]} has no score for some configs of graph" in text
+
+
+@pytest.fixture(scope="module")
+def chosen_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished smoke run of the sample's tiles, and a layout collection of too few graphs."""
+    folder = tmp_path_factory.mktemp("choose")
+    for part in ("tile/xla", "layout/nlp/default"):
+        shutil.copytree(SAMPLE / "npz" / part, folder / "tree/npz" / part)
+    out = folder / "run"
+    text = call(
+        *("run", "--data", folder / "tree", "--recipe", "smoke", "--out", out),
+        *("--set", "blend.choose=true"),
+    )
+    assert "layout:nlp:default: 1 labelled graphs of 1 families" in text
+    assert "tile:xla: " in text
+    return out
+
+
+def test_a_run_chooses_on_valid_and_reports_the_nested_value(chosen_run: Path) -> None:
+    report = json.loads((chosen_run / "report.json").read_text())
+    choice = report["models"]["tile:xla"]["blend"]
+    assert choice["chosen"] in {RECIPE, BEST_MEMBER, *choice["candidates"]}
+    assert choice["n_graphs"] == 13
+    assert isinstance(choice["nested_value"], float)
+    kept = choice["chosen"] == RECIPE
+    assert ("Nothing beat" if kept else "is what to believe") in choice["note"]
+    assert choice["member_values"] == pytest.approx(report["models"]["tile:xla"]["member_values"])
+    assert choice["recipe_value"] is not None
+    few = report["models"]["layout:nlp:default"]["blend"]
+    assert few["chosen"] == RECIPE
+    assert few["nested_value"] is None
+    page = (chosen_run / "report.html").read_text()
+    assert ("nothing beat it" if kept else "had no part in the choice (nested)") in page
+    assert "Blend: the recipe&#39;s, since there are 1 labelled" in page
+
+
+def test_a_run_blends_both_splits_by_its_choice_and_so_does_rank(chosen_run: Path) -> None:
+    folder = chosen_run / "scores/tile-xla"
+    choice = json.loads((folder / "blend/choice.json").read_text())
+    for split in ("valid", "test"):
+        tables = {n: pl.read_parquet(folder / n / f"{split}.parquet") for n in choice["weights"]}
+        want = blend(tables, method=choice["method"], weights=choice["weights"])
+        assert pl.read_parquet(folder / "blend" / f"{split}.parquet").equals(want)
+    choice |= {"method": "minmax-mean"}
+    choice["weights"] = {name: float(i == 0) for i, name in enumerate(choice["weights"])}
+    other = chosen_run.with_name("other")
+    shutil.copytree(chosen_run, other)
+    (other / "scores/tile-xla/blend/choice.json").write_text(json.dumps(choice))
+    graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
+    first = next(iter(choice["weights"]))
+    alone = call("rank", graph.path, "--run", chosen_run / "models/tile-xla" / first, "--json")
+    ranked = call("rank", graph.path, "--run", other, "--json")
+    configs = [[c["config"] for c in json.loads(text)["configs"]] for text in (alone, ranked)]
+    assert configs[0] == configs[1]
+
+
+def test_a_damaged_choice_is_named(chosen_run: Path) -> None:
+    other = chosen_run.with_name("damaged")
+    shutil.copytree(chosen_run, other)
+    path = other / "scores/tile-xla/blend/choice.json"
+    path.write_text("{}")
+    graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
+    text = call("rank", graph.path, "--run", other, expect=1)
+    assert str(path) in text
+    assert "expected a choice with method and weights" in text
+
+
+def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    names = ("tile_boosting-seed0", "tile_linear-seed0", "tile_linear-seed1")
+    members = dict(zip(names, runs, strict=True))
+    tables = {name: pl.read_parquet(run / "scores-valid.parquet") for name, run in members.items()}
+    blending = BlendConfig(choose=True, weights={"tile_linear": 0.0})  # all trust in the blind one
+    said: list[str] = []
+    files = find_graphs(SAMPLE, collections=(TILE,), splits=("valid",))
+    for _ in range(2):  # the second time it is there already
+        choose_in_run(
+            tmp_path, blending, TILE, files, tables, seed=0, progress=None, say=said.append
+        )
+    assert len(said) == 1
+    assert "on valid graphs that had no part in the choice" in said[0]
+    record = json.loads(choice_file(tmp_path, TILE).read_text())
+    assert record["chosen"] != RECIPE
+    assert "is what to believe" in record["note"]
+    assert record["recipe_value"] < record["nested_value"]
+    mixing = written_mixing(tmp_path, blending, TILE, list(tables))
+    assert mixing == (record["method"], record["weights"])
+    off = blending.model_copy(update={"choose": False})
+    assert written_mixing(tmp_path, off, TILE, list(tables)) == recipe_mixing(
+        off, "tile", list(tables)
+    )
