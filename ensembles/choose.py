@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from ensembles.judges import Judge, Metric, exact_values
 from ensembles.nested import FITS, Nested
-from ensembles.paired_interval import family_interval
 from ensembles.scored_graphs import ScoredGraphs
 from models.jobs import Progress
+from submissions.family_bootstrap import family_interval
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

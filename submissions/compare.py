@@ -5,7 +5,6 @@ difference. Graphs of one family (batch sizes of one architecture) vary together
 together: the interval is a bootstrap over families.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from data.errors import PipelineError
 from data.tree import Collection, GraphFile, collection_named
 from models.folds import family_of
-from submissions.score import BOOTSTRAP_RESAMPLES, BOOTSTRAP_SEED, CONFIDENCE
+from submissions.family_bootstrap import family_means, stretched_interval
 
 Report = Mapping[str, Any]
 
@@ -48,14 +47,15 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
             continue
         before, after = (np.array([side[graph] for graph in common]) for side in values)
         families = _families(collection_named(name), common)
-        means = bootstrap_means(after - before, families)
+        n_families = len(set(families))
+        means = family_means(after - before, families) if n_families > 1 else None
         draws.append(means)
         collections[name] = {
             "metric": parts[0]["metric"],
             "n_graphs": len(common),
-            "n_families": len(set(families)),
+            "n_families": n_families,
             "only_in_one": len(values[0].keys() ^ values[1].keys()),
-            **_summary(float(before.mean()), float(after.mean()), means),
+            **_summary(float(before.mean()), float(after.mean()), means, n_families),
         }
     if not collections:
         raise PipelineError("compare: the runs have judged no graph in common; nothing to compare")
@@ -65,39 +65,16 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     ]
     known = [means for means in draws if means is not None]
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
-    return {"collections": collections, "mean": _summary(sides[0], sides[1], joint)}
+    fewest = min(entry["n_families"] for entry in collections.values())
+    return {"collections": collections, "mean": _summary(sides[0], sides[1], joint, fewest)}
 
 
-def bootstrap_means(
-    differences: NDArray[np.float64], families: list[str]
-) -> NDArray[np.float64] | None:
-    """Draw families with replacement; return the mean over their graphs for each draw.
-
-    Args:
-        differences: (g,) one per graph.
-        families: (g,) of each.
-
-    Returns:
-        (2000,), or None where there are fewer than two families.
-    """
-    members: dict[str, list[int]] = defaultdict(list)
-    for number, family in enumerate(families):
-        members[family].append(number)
-    if len(members) < 2:
-        return None
-    sums = np.array([differences[own].sum() for own in members.values()])
-    sizes = np.array([len(own) for own in members.values()])
-    rng = np.random.default_rng(BOOTSTRAP_SEED)
-    drawn = rng.integers(0, len(sums), (BOOTSTRAP_RESAMPLES, len(sums)))
-    means: NDArray[np.float64] = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
-    return means
-
-
-def _summary(first: float, second: float, means: NDArray[np.float64] | None) -> dict[str, Any]:
+def _summary(
+    first: float, second: float, means: NDArray[np.float64] | None, n_families: int
+) -> dict[str, Any]:
     interval = probability = None
     if means is not None:
-        tail = (1 - CONFIDENCE) / 2
-        interval = [float(end) for end in np.quantile(means, [tail, 1 - tail])]
+        interval = list(stretched_interval(means, second - first, n_families))
         probability = float((means > 0).mean() + (means == 0).mean() / 2)
     return {
         "first": first,

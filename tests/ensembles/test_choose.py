@@ -7,8 +7,8 @@ from scipy.stats import t
 from ensembles.choose import BEST_MEMBER, RECIPE, BlendChoice, choose_blend
 from ensembles.judges import best_of_five, tau_as_submitted, tau_judge, tile_judge
 from ensembles.nested import Nested
-from ensembles.paired_interval import family_interval
 from ensembles.scored_graphs import ScoredGraphs
+from submissions.family_bootstrap import family_interval
 from tests.ensembles.made_up import Floats, folds_of, made_up, noisy
 
 
