@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import (
+    blending,
     compiled_block,
     inference_chunks,
     layout_model,
@@ -40,6 +41,7 @@ def main() -> None:
     ]
     lines += [*compiled_block.report(), ""]
     lines += [*tile_inference.report(), ""]
+    lines += [*blending.report(), ""]
     lines += [*packing.report(), ""]
     lines += [*statistics_cost.report(), ""]
     lines += [*segment_memory.report(), ""]
