@@ -24,6 +24,7 @@ from data.fingerprint import fingerprint
 from data.graph import Graph, TileGraph
 from data.noise import measure_noise
 from data.read import read_graph
+from ensembles.choose_in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
 from ensembles.report import environment, revision
 from models.engine import CHECKPOINT
@@ -257,7 +258,8 @@ def _run_part(
         taus = {name: judge(ranker, graph)["kendall_tau"] for name, graph in graphs.items()}
         points.append({**facts, "kendall_tau": taus})
     rankers = {model: load_model(run_dir) for model, run_dir in run_dirs.items()}
-    ranker = Ensemble(collection, rankers, recipe.blend) if len(rankers) > 1 else rankers[first]
+    mixing = recipe_mixing(recipe.blend, collection.kind, list(rankers))
+    ranker = Ensemble(collection, rankers, mixing) if len(rankers) > 1 else rankers[first]
     judged = {name: judge(ranker, graph) | _facts(graph) for name, graph in graphs.items()}
     taus = {name: metrics["kendall_tau"] for name, metrics in judged.items()}
     steps = max(n_steps(recipe, model) for model in cell.models)

@@ -1,6 +1,5 @@
 """What choosing a blend costs: 12 models' scores of 400 graphs with 1,000 configs each."""
 
-import argparse
 import time
 
 import numpy as np
@@ -82,12 +81,5 @@ def report() -> list[str]:
     ]
 
 
-def main() -> None:
-    """Measure; print the section."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
-    print("\n".join(report()))  # noqa: T201
-
-
 if __name__ == "__main__":
-    main()
+    print("\n".join(report()))  # noqa: T201

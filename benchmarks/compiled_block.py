@@ -39,17 +39,17 @@ def report(n_configs: int = N_CONFIGS, *, rounds: int = ROUNDS) -> list[str]:
     except Exception as error:
         return [*lines, f"Not measured: torch.compile fails here ({type(error).__name__})."]
     compile_s = time.perf_counter() - start
-    work = {"ours": compiled, "plain": block.attend}  # by the names that in_turn knows
-    forward = in_turn(lambda name: _forward(work[name], y), rounds)
-    step = in_turn(lambda name: _step(work[name], y), rounds)
+    work = {"compiled": compiled, "plain": block.attend}
+    forward = in_turn(lambda name: _forward(work[name], y), rounds, names=list(work))
+    step = in_turn(lambda name: _step(work[name], y), rounds, names=list(work))
     lines += [
         "| n, c, width | ms as it is: forward | forward+backward | times faster compiled: forward "
         "| forward+backward | s to compile | differ by |",
         "|---|---:|---:|---:|---:|---:|---:|",
         f"| {n_nodes}, {n_configs}, {WIDTH} "
         f"| {median(forward['plain']) * 1e3:.1f} | {median(step['plain']) * 1e3:.1f} "
-        f"| {median(forward['plain']) / median(forward['ours']):.2f} "
-        f"| {median(step['plain']) / median(step['ours']):.2f} "
+        f"| {median(forward['plain']) / median(forward['compiled']):.2f} "
+        f"| {median(step['plain']) / median(step['compiled']):.2f} "
         f"| {compile_s:.0f} | {difference:.0e} |",
         "",
         "The project compiles nothing: a factor near 1 on a part of each step does not repay the",

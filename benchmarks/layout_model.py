@@ -150,11 +150,11 @@ def measure(setting: Setting, *, rounds: int) -> Row:
     )
 
 
-def in_turn(work: Callable[[str], object], rounds: int) -> Seconds:
-    """Return each model's seconds over rounds that take turns, so a slow spell hits both."""
-    seconds: Seconds = {name: [] for name in NAMES}
+def in_turn(work: Callable[[str], object], rounds: int, *, names: Sequence[str] = NAMES) -> Seconds:
+    """Return each name's seconds over rounds that take turns, so a slow spell hits all."""
+    seconds: Seconds = {name: [] for name in names}
     for _ in range(rounds):
-        for name in NAMES:
+        for name in names:
             start = time.perf_counter()
             work(name)
             seconds[name].append(time.perf_counter() - start)

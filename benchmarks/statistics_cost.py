@@ -1,6 +1,5 @@
 """What the statistics of a large layout graph cost, and which way of summing is the faster."""
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -101,12 +100,5 @@ def report(size: GraphSize = SIZE) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Measure; print the section."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
-    print("\n".join(report()))  # noqa: T201
-
-
 if __name__ == "__main__":
-    main()
+    print("\n".join(report()))  # noqa: T201

@@ -15,6 +15,7 @@ from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import blend
 from ensembles.choose_in_run import recipe_mixing, written_mixing
 from ensembles.choosing import Mixing
+from ensembles.members import members_of
 from ensembles.sources import choose_source
 from models.jobs import Progress, Ranker
 from models.predict import predict, scores_table
@@ -30,14 +31,12 @@ class Ensemble:
     Attributes:
         collection: whose train split they learned from.
         rankers: by member name.
-        blending: how their scores become one.
-        chosen: what a run chose instead of that; None if it chose nothing.
+        mixing: how their scores become one.
     """
 
     collection: Collection
     rankers: dict[str, Ranker]
-    blending: BlendConfig
-    chosen: Mixing | None = None
+    mixing: Mixing
 
     def predict(
         self, files: Sequence[GraphFile], *, progress: Progress | None = None
@@ -68,9 +67,7 @@ class Ensemble:
     def _blended(self, members: dict[str, pl.DataFrame]) -> pl.DataFrame:
         if len(members) == 1:
             return next(iter(members.values()))
-        own = recipe_mixing(self.blending, self.collection.kind, list(members))
-        mixing = self.chosen or own
-        return blend(members, method=mixing.method, weights=mixing.weights)
+        return blend(members, method=self.mixing.method, weights=self.mixing.weights)
 
 
 def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
@@ -89,18 +86,23 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
         own = _trained_on(folder, config, collection)
         if collection is not None and collection.kind != own.kind:
             raise PipelineError(f"{folder}: ranks {own.kind} configs, not {collection.name}")
-        return Ensemble(own, {folder.name: load_model(folder)}, BlendConfig())
+        alone = recipe_mixing(BlendConfig(), own.kind, [folder.name])
+        return Ensemble(own, {folder.name: load_model(folder)}, alone)
     if collection is None:
         raise PipelineError(f"{folder}: holds models of many collections; pass --collection")
     recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
-    trained = {c.name: _trained(folder / "models" / c.slug) for c in COLLECTIONS}
-    have = {name for name, folders in trained.items() if folders}
+    trained = {
+        c.name: [member for member in members_of(recipe, c, folder) if is_done(member.folder)]
+        for c in COLLECTIONS
+    }
+    have = {name for name, members in trained.items() if members}
     source = choose_source(collection, have, {}).collection
     if source is None:
         raise PipelineError(f"{folder}: no trained model can rank {collection.name}")
-    rankers = {path.name: load_model(path) for path in trained[source.name]}
-    chosen = written_mixing(folder, recipe.blend, collection, list(rankers))
-    return Ensemble(source, rankers, recipe.blend, chosen)
+    # In the recipe's order, as in the run itself: where models pick in turn, it decides who begins.
+    rankers = {member.name: member.load() for member in trained[source.name]}
+    mixing = written_mixing(folder, recipe.blend, collection, list(rankers))
+    return Ensemble(source, rankers, mixing)
 
 
 def _trained_on(folder: Path, config: dict[str, Any], wanted: Collection | None) -> Collection:
@@ -111,7 +113,3 @@ def _trained_on(folder: Path, config: dict[str, Any], wanted: Collection | None)
         raise PipelineError(f"{folder}: was trained on several collections; pass --collection")
     same_kind = wanted.kind == collection_named(config["collections"][0]).kind
     return wanted if same_kind else collection_named(config["collections"][0])
-
-
-def _trained(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if is_done(path))

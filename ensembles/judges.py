@@ -50,24 +50,6 @@ def exact_values(graphs: ScoredGraphs, scores: Floats, metric: Metric) -> Floats
     return np.asarray([metric(stored[rows], graphs.runtime[rows]) for rows in graphs.rows()])
 
 
-def exact_judge(graphs: ScoredGraphs, metric: Metric) -> Judge:
-    """Judge by any metric of all configs: slow, for few or small graphs."""
-
-    def judge(chosen: Sequence[int]) -> Objective:
-        rows = [list(graphs.rows())[index] for index in chosen]
-
-        def mean(weightings: Floats) -> Floats:
-            values = [
-                [metric(graphs.scores[own] @ weights, graphs.runtime[own]) for own in rows]
-                for weights in weightings
-            ]
-            return np.mean(values, axis=1)
-
-        return mean
-
-    return judge
-
-
 def tau_judge(graphs: ScoredGraphs, *, n_pairs: int = N_PAIRS, seed: int = 0) -> Judge:
     """Judge by Kendall's tau on a fixed random sample of pairs, the same for every weighting.
 

@@ -1,7 +1,6 @@
 """The run folders below a folder: what each was made with, and how it scored."""
 
 import json
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from data.errors import PipelineError
 from data.tree import COLLECTIONS
 from ensembles.report import REPORT
-from models.run_folder import CONFIG, is_done
+from models.run_folder import CONFIG, is_done, read_config
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,9 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 def _row(folder: Path) -> RunRow:
     state = "done" if is_done(folder) else "unfinished"
     try:
-        config = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = read_config(folder)
         report = read_report(folder) if (folder / REPORT).exists() else None
-    except (OSError, ValueError, PipelineError) as error:
+    except PipelineError as error:
         return RunRow(folder, state, problem=" ".join(str(error).split()))
     recipe = config.get("recipe", {})
     seeds = recipe.get("seeds", []) if "seed" not in config else [config["seed"]]

@@ -99,14 +99,13 @@ def scored_graphs(
 
     Args:
         runtimes: as of `runtime_table`; its rows are the result's.
-        members: scores as of models.predict, by member name.
+        members: scores of these graphs and no others, by member name; see `scores_of`.
         files: the graphs of `runtimes`, for their families; others do no harm.
 
     Raises:
         PipelineError: a member has not scored just these configs.
     """
-    own = {name: scores_of(table, runtimes) for name, table in members.items()}
-    table = joined(runtimes.drop("runtime"), own, minmax, rows_of="the labelled data")
+    table = joined(runtimes.drop("runtime"), members, minmax, rows_of="the labelled data")
     sizes = runtimes.group_by("graph", maintain_order=True).len()
     family = {file.name: family_of(file) for file in files}
     return ScoredGraphs(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.device import OnDevice
 from models.layers import SageBlock
-from models.neighbours import Neighbours, SplitAggregation
+from models.neighbours import Neighbours, SplitAggregation, joint_matrix
 
 
 class Ring(SplitAggregation):
@@ -27,7 +27,7 @@ class Ring(SplitAggregation):
         place: (b,) int64 where each of the b nodes stands in `after`.
 
     Args:
-        matrix: (n, 3n) as in Neighbours.
+        matrix: (n, 3n) by `joint_matrix`.
         before: (b,) int64.
         after: (a,) int64 ascending.
     """
@@ -69,8 +69,8 @@ class Frontier(OnDevice):
 
 def make_frontier(neighbours: Neighbours, depth: int) -> Frontier:
     """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""
-    matrix, config_ids = neighbours.matrix, neighbours.varying.numpy()
-    n_nodes = matrix.shape[0]
+    n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
+    matrix = joint_matrix(neighbours.edge_index, n_nodes)
     adjacency = matrix != 0
     rings, before = list[Ring](), config_ids
     for _ in range(depth if len(config_ids) else 0):

@@ -104,7 +104,7 @@ class SplitAggregation(OnDevice):
         of_varying: of these alone, m = k.
 
     Args:
-        matrix: (r, 3n) as in Neighbours.
+        matrix: (r, 3n) rows as of `joint_matrix`.
         varying: (k,) int64.
     """
 
@@ -125,9 +125,8 @@ class Neighbours(SplitAggregation):
     """A graph's edges, ready for sums over each node, what it reads and what reads it.
 
     Attributes:
-        matrix: (n, 3n) the node itself, the mean over its operands, the mean over its users; on
-            the host.
-        every: `matrix` as an aggregation.
+        every: all of it, as of `joint_matrix`.
+        n_nodes: n.
         edge_index: (e, 2) int64 the edges themselves.
 
     Args:
@@ -137,16 +136,26 @@ class Neighbours(SplitAggregation):
     """
 
     def __init__(self, edge_index: Tensor, n_nodes: int, varying: Tensor) -> None:
-        consumer, producer = edge_index.numpy().T
-        operands = _means(consumer, producer, n_nodes)
-        users = _means(producer, consumer, n_nodes)
-        own = sparse.identity(n_nodes, dtype=np.float32, format="csr")
-        self.matrix = sparse.hstack([own, operands, users], format="csr")
-        super().__init__(self.matrix, varying)
-        self.every = Aggregation(self.matrix)
+        matrix = joint_matrix(edge_index, n_nodes)
+        super().__init__(matrix, varying)
+        self.n_nodes = n_nodes
+        self.every = Aggregation(matrix)
         self.edge_index = edge_index
-        matrix_bytes = sum(x.nbytes for x in (self.matrix.data, self.matrix.indices))
-        self.nbytes += matrix_bytes + self.every.nbytes + edge_index.nbytes
+        self.nbytes += self.every.nbytes + edge_index.nbytes
+
+
+def joint_matrix(edge_index: Tensor, n_nodes: int) -> sparse.csr_matrix:
+    """Return (n, 3n): the node itself, the mean over its operands, the mean over its users.
+
+    Args:
+        edge_index: (e, 2) int64 on the CPU; a row [u, v] means that u consumes v.
+        n_nodes: n.
+    """
+    consumer, producer = edge_index.numpy().T
+    operands = _means(consumer, producer, n_nodes)
+    users = _means(producer, consumer, n_nodes)
+    own = sparse.identity(n_nodes, dtype=np.float32, format="csr")
+    return sparse.hstack([own, operands, users], format="csr")
 
 
 def _means(row: Any, column: Any, n_nodes: int) -> sparse.csr_matrix:

@@ -345,3 +345,18 @@ def test_a_graph_that_is_damaged_in_the_store_alone_is_packed_anew(
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["bad_files"] == []
     assert report["models"]["layout:xla:random"]["fallback_from"] is None
+
+
+def test_rank_lets_models_pick_in_the_order_of_the_run(tiny_tree: Path, tmp_path: Path) -> None:
+    """Models that pick in turn depend on who begins: the recipe says, not the folders' names."""
+    data, out = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(tiny_tree / "npz" / "tile", data / "npz" / "tile")
+    sets = ('tile.models=["tile_linear", "tile_boosting"]', "blend.tile_method=in-turn")
+    settings = [part for text in sets for part in ("--set", text)]
+    call("run", "--data", data, "--recipe", "smoke", *settings, "--out", out)
+    for name, ranking in read_submission(out / "submission.csv").items():
+        file = data / "npz" / "tile" / "xla" / "test" / f"{name.removeprefix('tile:xla:')}.npz"
+        ranked = json.loads(call("rank", file, "--run", out, "--top", 5, "--json"))
+        picks = [entry["config"] for entry in ranked["configs"]]
+        assert picks == ranking.tolist()
+        assert ranked["members"][0].startswith("tile_linear")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ensembles.judges import Judge, Metric, Objective
 from ensembles.scored_graphs import ScoredGraphs
 
 Floats = NDArray[np.float64]
@@ -50,3 +51,21 @@ def folds_of(graphs: ScoredGraphs, n_folds: int) -> list[list[int]]:
     numbers = {family: i for i, family in enumerate(dict.fromkeys(graphs.families))}
     of_graph = [numbers[family] % n_folds for family in graphs.families]
     return [[i for i, fold in enumerate(of_graph) if fold == own] for own in range(n_folds)]
+
+
+def exact_judge(graphs: ScoredGraphs, metric: Metric) -> Judge:
+    """Judge by any metric of all configs: slow, for few or small graphs."""
+
+    def judge(chosen: Sequence[int]) -> Objective:
+        rows = [list(graphs.rows())[index] for index in chosen]
+
+        def mean(weightings: Floats) -> Floats:
+            values = [
+                [metric(graphs.scores[own] @ weights, graphs.runtime[own]) for own in rows]
+                for weights in weightings
+            ]
+            return np.mean(values, axis=1)
+
+        return mean
+
+    return judge

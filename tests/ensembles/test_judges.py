@@ -5,7 +5,6 @@ import pytest
 
 from ensembles.judges import (
     best_of_five,
-    exact_judge,
     exact_values,
     tau_as_submitted,
     tau_judge,
@@ -13,7 +12,7 @@ from ensembles.judges import (
 )
 from ensembles.scored_graphs import ScoredGraphs
 from models.metrics import kendall_tau
-from tests.ensembles.made_up import made_up, noisy
+from tests.ensembles.made_up import exact_judge, made_up, noisy
 
 WEIGHTINGS = np.random.default_rng(1).dirichlet(np.ones(3), size=12)
 SOME = [4, 0, 2]

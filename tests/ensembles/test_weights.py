@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ensembles.greedy import greedy_counts
-from ensembles.judges import Metric, best_of_five, exact_judge, tau_judge
+from ensembles.judges import Metric, best_of_five, tau_judge
 from ensembles.scored_graphs import ScoredGraphs
 from ensembles.stacking import moments, stacked_weights
 from ensembles.weight_search import PARTS, exchange_parts, search_weights, to_parts
 from models.metrics import kendall_tau
-from tests.ensembles.made_up import Floats, made_up, noisy
+from tests.ensembles.made_up import Floats, exact_judge, made_up, noisy
 
 SEEDS = range(6)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from models import node_slices
-from models.neighbours import Aggregation, Neighbours
+from models.neighbours import Aggregation, Neighbours, joint_matrix
 
 EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3]])
 N_NODES, N_CONFIGS, WIDTH = 6, 5, 8
@@ -43,13 +43,12 @@ def plain(
     return torch.einsum("rm,mch->rch", matrix, projected) + added
 
 
-def dense(neighbours: Neighbours) -> torch.Tensor:
-    return torch.from_numpy(neighbours.matrix.toarray())
+MATRIX = joint_matrix(EDGES, N_NODES)
 
 
-def test_neighbours_are_means_over_edges(neighbours: Neighbours) -> None:
+def test_neighbours_are_means_over_edges() -> None:
     x = np.random.default_rng(0).normal(size=(N_NODES, 3)).astype(np.float32)
-    own, operands, users = (part @ x for part in np.split(neighbours.matrix.toarray(), 3, axis=1))
+    own, operands, users = (part @ x for part in np.split(MATRIX.toarray(), 3, axis=1))
     np.testing.assert_array_equal(own, x)
     for node in range(N_NODES):
         read = [int(v) for u, v in EDGES if u == node]
@@ -67,12 +66,9 @@ def test_graph_without_edges_takes_nodes_alone(norm: nn.LayerNorm, weights: torc
 
 @pytest.mark.parametrize("rows", ["every", "some", "of some nodes"])
 def test_an_aggregation_and_its_gradients_are_the_plain_ones(
-    neighbours: Neighbours,
-    norm: nn.LayerNorm,
-    weights: torch.Tensor,
-    rows: str,
+    norm: nn.LayerNorm, weights: torch.Tensor, rows: str
 ) -> None:
-    matrix = neighbours.matrix
+    matrix = MATRIX
     if rows == "some":  # in another order than the nodes, one without its own value
         matrix = matrix[[4, 0, 3]]
     elif rows == "of some nodes":
@@ -104,4 +100,6 @@ def test_what_varies_and_what_does_not_add_up_to_the_whole(
     common = neighbours.fixed(shared, norm, weights, added)
     found = neighbours.of_varying(varying, norm, weights, common)
     torch.testing.assert_close(found, neighbours.every(x, norm, weights, added))
-    torch.testing.assert_close(found, plain(dense(neighbours), x, norm, weights, added))
+    torch.testing.assert_close(
+        found, plain(torch.from_numpy(MATRIX.toarray()), x, norm, weights, added)
+    )

@@ -14,6 +14,7 @@ from features.pruning import prune
 from models.jobs import TrainJob
 from models.losses import LOSSES
 from models.model_configs import SegmentSageConfig
+from models.neighbours import joint_matrix
 from models.recipe import Recipe
 from models.saved_network import WEIGHTS
 from models.segment_history import SegmentHistory, segment_weights
@@ -85,7 +86,8 @@ def test_segments_keep_their_own_edges_and_every_configurable_node(
         assert (start + segment.inputs.config_ids.numpy()).tolist() == ids.tolist()
         within = (layout_graph.edge_index >= start) & (layout_graph.edge_index < start + n_nodes)
         edges = layout_graph.edge_index[within.all(axis=1)] - start
-        matrix = segment.inputs.neighbours.matrix
+        neighbours = segment.inputs.neighbours
+        matrix = joint_matrix(neighbours.edge_index, neighbours.n_nodes)
         assert matrix.shape == (n_nodes, 3 * n_nodes)
         assert matrix.nnz == n_nodes + 2 * len(np.unique(edges, axis=0))
         start, n_edges = start + n_nodes, n_edges + len(edges)
