@@ -6,7 +6,7 @@ from data.collect.commands import collect
 from data.commands import audit, prepare, synthesize
 from data.fetch.commands import fetch
 from ensembles.commands import blend, predict, rank, run, train
-from ensembles.run_commands import compare, runs
+from ensembles.run_commands import compare, report, runs
 from features.commands import featurize, statistics
 from kernels.commands import app as kernel_app
 from models.commands import tune
@@ -35,6 +35,7 @@ for function in (
     score,
     rank,
     tune,
+    report,
     runs,
     compare,
 ):

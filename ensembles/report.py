@@ -12,12 +12,17 @@ from data.atomic import write_text
 from data.audit import AuditRow
 from data.tree import COLLECTIONS, Collection, collection_named, missing_parts
 from ensembles.choice_record import choice_file, read_choice
+from ensembles.choose_in_run import written_mixing
+from ensembles.learning_curves import learning_curves
 from ensembles.members import Member, members_of
 from ensembles.ranking import scores_path, submission_rows
+from ensembles.valid_evidence import add_evidence, noise_ceiling
 from models.boosting import read_importances
 from models.predict import read_scores
 from settings import ROOT
 from submissions.labels import Labels, read_labels_of
+from submissions.overview import write_overview
+from submissions.picks import read_ranks
 from submissions.report_page import write_report_page
 from submissions.score import score_submission
 from submissions.write import read_submission
@@ -27,19 +32,27 @@ if TYPE_CHECKING:
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
+REPORT_PICTURE = "report.png"
+RANKS = "valid-ranks.parquet"
 SHOWN_IMPORTANCES = 12
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
 
-def build_report(state: "RunState", data_dir: Path, bad: Sequence[AuditRow]) -> dict[str, Any]:
-    """Score the valid split's submission and say what the run did.
+def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) -> dict[str, Any]:
+    """Score the valid split's submission and say what the run did; writes valid-ranks.parquet too.
 
-    Beside the contract's keys: `floor` of each collection (what a count of copied bytes, or of
-    steps, reaches without training), `models` (which members rank each collection, what their trees
-    rest on, any fallback, and under `blend` what was chosen, with its nested value), `left_out`
-    (graphs that were not judged, and why), `left_out_of_training`, `missing_parts` (of the
-    dataset), `bad_files` (skipped on request) and `seconds` per stage.
+    Beside the contract's keys, of each collection: `floor` (what a count of copied bytes, or of
+    steps, reaches without training), `noise_ceiling`, `slowdown_curve` and `seed_values`, see
+    `ensembles.valid_evidence`. Of the run: `models` (which members rank each collection, by what
+    method and weights, what their trees rest on, any fallback, and under `blend` what was chosen,
+    with its nested value), `left_out` (graphs that were not judged, and why),
+    `left_out_of_training`, `missing_parts` (of the dataset), `bad_files` (skipped on request),
+    `learning_curves`, and `seconds` and `peak_mib` per stage.
+
+    Args:
+        rows: what the audit says of every file.
     """
+    bad = [row for row in rows if row.error]
     valid = state.out / "submission-valid.csv"
     files = [file for file in state.files if file.split == "valid"]
     labels = {file.submission_id: read_labels_of(file) for file in files}
@@ -47,6 +60,8 @@ def build_report(state: "RunState", data_dir: Path, bad: Sequence[AuditRow]) -> 
     scored = score_submission(rankings, labels)
     for name, part in scored["collections"].items():
         part["floor"] = _value_of(state, collection_named(name), "floor", labels)
+        part["noise_ceiling"] = noise_ceiling(name, part, rows)
+    add_evidence(state, scored["collections"], labels, state.out / RANKS)
     return {
         **scored,
         "recipe": state.recipe.name,
@@ -58,16 +73,28 @@ def build_report(state: "RunState", data_dir: Path, bad: Sequence[AuditRow]) -> 
         "missing_parts": missing_parts([*state.files, *(row.file for row in bad)]),
         "bad_files": [str(row.error) for row in bad],
         "data": str(data_dir),
-        "seconds": {name: round(value, 2) for name, value in state.seconds.items()},
+        "learning_curves": learning_curves(state.out),
+        **state.costs.rounded(),
         "environment": environment(state.recipe.threads),
         "revision": revision(),
     }
 
 
 def write_report(out: Path, report: dict[str, Any]) -> Path:
-    """Write report.json and report.html; return the page's path."""
+    """Write report.json, report.html and report.png; return the page's path."""
     write_text(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    write_report_page(report, out / REPORT_PAGE)
+    return draw_report(out, report)
+
+
+def draw_report(out: Path, report: dict[str, Any]) -> Path:
+    """Write a report's page and its picture; return the page's path.
+
+    Raises:
+        PipelineError: valid-ranks.parquet is damaged, or a file cannot be written.
+    """
+    ranks = read_ranks(out / RANKS)
+    write_report_page(report, out / REPORT_PAGE, ranks)
+    write_overview(report, ranks, out / REPORT_PICTURE)
     return out / REPORT_PAGE
 
 
@@ -85,6 +112,7 @@ def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
             "member_values": {
                 member.name: _value_of(state, collection, member.name, labels) for member in members
             },
+            **_mixing(state, collection, members),
             "importances": _importances(members),
             "fallback_from": None if own else fallback,
             "reason": source.reason,
@@ -93,6 +121,15 @@ def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
         if choice is not None:
             models[collection.name]["blend"] = choice
     return models
+
+
+def _mixing(state: "RunState", collection: Collection, members: Sequence[Member]) -> dict[str, Any]:
+    """Say how the members become one: the method, and each one's share of the weight."""
+    names = [member.name for member in members]
+    mixing = written_mixing(state.out, state.recipe.blend, collection, names)
+    total = sum(mixing.weights[name] for name in names)
+    shares = {name: round(mixing.weights[name] / total, 4) for name in names}
+    return {"method": mixing.method, "weights": shares}
 
 
 def _importances(members: Sequence[Member]) -> dict[str, list[dict[str, Any]]]:

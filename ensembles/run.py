@@ -4,7 +4,6 @@ Each stage writes whole files into the run's folder and skips what is there alre
 was killed goes on where it stopped and ends as if it had not been.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from data.errors import PipelineError
 from data.fingerprint import fingerprint
 from data.packing.open_tree import prepare_tree
 from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, Collection, GraphFile, find_graphs
+from ensembles.costs import Costs, read_costs, write_costs
 from ensembles.members import members_of
 from ensembles.predict_stage import predict_and_blend
 from ensembles.ranking import submission_rows
@@ -63,7 +63,7 @@ class RunState:
     unusable: list[Unusable] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    costs: Costs = field(default_factory=Costs)
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
         """Return a collection's files of one split."""
@@ -71,10 +71,10 @@ class RunState:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Take the time of a stage."""
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        """Measure a stage, and keep what it took."""
+        with self.costs.stage(name):
+            yield
+        write_costs(self.out, self.costs)
 
 
 def run(
@@ -110,7 +110,9 @@ def run(
     for model in (*recipe.layout.models, *recipe.tile.models):
         check_device(recipe, model)
     files = find_graphs(data_dir)
-    rows = _audit(files, data_dir, store, progress, say)
+    checking = Costs()
+    with checking.stage("prepare and audit"):
+        rows = _audit(files, data_dir, store, progress, say)
     bad = [row for row in rows if row.error]
     if bad and not skip_bad:
         raise PipelineError(_name_bad(bad))
@@ -123,7 +125,10 @@ def run(
     config = {"data": fingerprint(sources), "recipe": recipe.model_dump(mode="json")}
     begin(out, config, resume=resume)
     with alone_in(out):
-        return _run_in(RunState(recipe, out, good, progress, deadline), data_dir, rows, say)
+        costs = read_costs(out)
+        costs.add(checking)
+        state = RunState(recipe, out, good, progress, deadline, costs=costs)
+        return _run_in(state, data_dir, rows, say)
 
 
 def _audit(
@@ -164,7 +169,7 @@ def _run_in(
             say(
                 f"{SUBMISSION['test']} has no row for {row.file.submission_id}: its file is damaged"
             )
-    report = build_report(state, data_dir, bad)
+    report = build_report(state, data_dir, rows)
     page = write_report(state.out, report)
     mark_done(state.out)
     return RunResult(submissions["test"], report, page)

@@ -1,4 +1,4 @@
-"""The commands that look at runs that were made: runs, compare."""
+"""The commands that look at runs that were made: report, runs, compare."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,31 @@ import typer
 from console import Debug, Json, Seed, command, print_json, print_table, say
 
 SHORT_REVISION = 12
+
+
+@command
+def report(
+    run: Annotated[Path, typer.Option(help="Folder of a run, or of one model; finished or not.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Draw a run's report anew: report.html and report.png in its folder.
+
+    Example: python -m pipeline report --run runs/first
+    """
+    from ensembles.report import REPORT_PICTURE
+    from ensembles.report_again import redraw_report
+
+    page, drawn = redraw_report(run)
+    picture, missing = page.with_name(REPORT_PICTURE), drawn["missing_stages"]
+    if json:
+        print_json({"page": str(page), "picture": str(picture), "missing_stages": missing})
+        return
+    typer.echo(f"report      {page}")
+    typer.echo(f"picture     {picture}")
+    for line in missing:
+        say(line)
 
 
 @command

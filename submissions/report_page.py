@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.atomic import write_text
+from submissions.report_pictures import learning_pictures, rank_pictures, slowdown_pictures
 
 TEMPLATES = Path(__file__).parent / "templates"
 # More bars than this tell a reader nothing; the worst graphs are the ones to look at.
@@ -16,7 +18,9 @@ METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
 UNKNOWN = "–"
 
 
-def write_report_page(report: Mapping[str, Any], path: Path) -> None:
+def write_report_page(
+    report: Mapping[str, Any], path: Path, ranks: pl.DataFrame | None = None
+) -> None:
     """Write the page of a report, whole or not at all; the same report gives the same bytes.
 
     Args:
@@ -25,8 +29,11 @@ def write_report_page(report: Mapping[str, Any], path: Path) -> None:
             (by collection `members`, `importances`, `fallback_from`,
             `reason`, `blend`), `seeds`, `environment` (by
             name), `revision`, and `missing_parts` ("collection/split" as
-            `data.tree.missing_parts` names them), `bad_files` (a line for each), `recipe`, `data`.
+            `data.tree.missing_parts` names them), `bad_files` (a line for each), `recipe`, `data`,
+            `learning_curves`, `seconds` and `peak_mib` (by stage), `missing_stages` (a line for
+            each, of a run that has not ended).
         path: the HTML file.
+        ranks: as of `submissions.picks.read_ranks`.
 
     Raises:
         PipelineError: the file cannot be written.
@@ -42,7 +49,12 @@ def write_report_page(report: Mapping[str, Any], path: Path) -> None:
     page = environment.get_template("report.html.j2").render(
         score=_number(report.get("score")),
         n_scored=sum(part["value"] is not None for part in collections.values()),
-        collections=[_collection_view(name, part) for name, part in collections.items()],
+        collections=[_collection_view(name, part, ranks) for name, part in collections.items()],
+        slowdowns=slowdown_pictures(collections),
+        learning=learning_pictures(report.get("learning_curves", [])),
+        has_ranks=ranks is not None,
+        costs=_cost_view(report.get("seconds", {}), report.get("peak_mib", {})),
+        missing_stages=report.get("missing_stages", []),
         models=[_model_view(name, model) for name, model in report.get("models", {}).items()],
         left_out=report.get("left_out", []),
         reasons=Counter(entry["reason"] for entry in report.get("left_out", [])).most_common(),
@@ -57,7 +69,25 @@ def write_report_page(report: Mapping[str, Any], path: Path) -> None:
     write_text(path, page)
 
 
-def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+def _cost_view(
+    seconds: Mapping[str, float], peak_mib: Mapping[str, float | None]
+) -> list[dict[str, Any]]:
+    """Return what each stage took, with bars in percent of the longest."""
+    longest = max(seconds.values(), default=0.0) or 1.0
+    return [
+        {
+            "stage": stage,
+            "seconds": f"{value:.1f}",
+            "peak": UNKNOWN if peak_mib.get(stage) is None else f"{peak_mib[stage]:.0f}",
+            "width": round(100 * value / longest, 2),
+        }
+        for stage, value in seconds.items()
+    ]
+
+
+def _collection_view(
+    name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
+) -> dict[str, Any]:
     """Return what the template shows of one collection: text, and bar places in percent."""
     metric = part["metric"]
     graphs = sorted(
@@ -74,6 +104,10 @@ def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
         "interval": "" if interval is None else f"{_number(interval[0])} to {_number(interval[1])}",
         "n_graphs": part["n_graphs"],
         "floor": None if part.get("floor") is None else _number(part["floor"]),
+        "ceiling": None if part.get("noise_ceiling") is None else _number(part["noise_ceiling"]),
+        "seed_sd": None if part.get("seed_sd") is None else _number(part["seed_sd"]),
+        "seeds": [(seed, _number(value)) for seed, value in part.get("seed_values", {}).items()],
+        "scatters": rank_pictures(name, part, ranks),
         "errors": [
             (f"top-{k} error", f"{part[key]:.1%}")
             for k in (1, 5, 10)
@@ -120,6 +154,11 @@ def _model_view(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
             if values.get(member) is not None
             else str(member)
             for member in model.get("members", [])
+        ],
+        "method": model.get("method"),
+        "weights": [
+            {"member": member, "share": f"{share:.1%}", "width": round(100 * share, 2)}
+            for member, share in model.get("weights", {}).items()
         ],
         "importances": [
             (ranker, [_importance(entry) for entry in entries])

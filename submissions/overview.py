@@ -1,0 +1,72 @@
+"""The report on one sheet, as PNG: for a chat, a slide or a pull request."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from data.atomic import atomic_path
+from submissions.drawings import draw_learning, draw_ranks, draw_scores, draw_slowdown
+from submissions.pictures import STYLE, new_figure
+from submissions.report_pictures import middle_graph
+
+WIDTH_INCHES, ROW_INCHES, DPI = 11.0, 3.0, 110
+MISSING = "#5b6672"
+# Left, bottom, width and height of the pictures in a row, as shares of it.
+SCORES = (0.17, 0.27, 0.8, 0.6)
+PLACES = [(left, 0.2, 0.26, 0.6) for left in (0.06, 0.39, 0.72)]
+
+
+def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: Path) -> None:
+    """Write scores, slowdown curves, scatters and learning curves as one picture.
+
+    A row for all scores, then a row for each judged collection: slowdown, the graph in the middle
+    by score, learning curves. What is missing is said in its place.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    collections = report.get("collections", {})
+    judged = [name for name, part in collections.items() if part["value"] is not None]
+    with rc_context(STYLE):
+        figure = new_figure((WIDTH_INCHES, ROW_INCHES * (1 + max(1, len(judged)))))
+        rows = figure.subfigures(1 + max(1, len(judged)), 1, squeeze=False)[:, 0]
+        if judged:
+            draw_scores(rows[0].add_axes(SCORES), collections)
+        else:
+            _say(rows[0].add_axes(SCORES), "No collection has been judged by measured runtimes.")
+        for row, name in zip(rows[1:], judged or [None], strict=False):
+            _collection_row(row, name, report, ranks)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def _collection_row(
+    row: Any, name: str | None, report: Mapping[str, Any], ranks: pl.DataFrame | None
+) -> None:
+    slowdown, scatter, learning = (row.add_axes(place) for place in PLACES)
+    curves = report.get("learning_curves", [])
+    if name is not None:
+        row.suptitle(name, fontsize=11, fontweight="bold", x=0.01, ha="left")
+        part = report["collections"][name]
+        curves = [curve for curve in curves if curve["group"] == name]
+        curve = part.get("slowdown_curve")
+        draw_slowdown(slowdown, curve) if curve else _say(slowdown, "no slowdown curve")
+        middle = middle_graph(name, part, ranks)
+        if middle is None:
+            _say(scatter, "no predicted ranks")
+        else:
+            draw_ranks(scatter, middle[1])
+            scatter.set_title(middle[0], loc="left")
+    else:
+        _say(slowdown, "no slowdown curve")
+        _say(scatter, "no predicted ranks")
+    draw_learning(learning, curves) if curves else _say(learning, "no learning curve")
+
+
+def _say(axes: Any, text: str) -> None:
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, ha="center", va="center", color=MISSING)
