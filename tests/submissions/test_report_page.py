@@ -1,80 +1,33 @@
 """The page holds what the report says, in balanced HTML that asks for nothing over the network."""
 
+import base64
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
-import numpy as np
+import polars as pl
 import pytest
 
-from submissions.labels import Labels
 from submissions.report_page import MAX_BARS, write_report_page
+from submissions.report_pictures import MAX_SCATTERS
 from submissions.score import score_submission
-from submissions.write import ranking_from_scores
-
-VOID = {"meta", "line", "rect", "br"}
+from tests.submissions.pages import LAYOUT, Page, illustrated_report, scored_report
 
 
-class Page(HTMLParser):
-    """Collects text, tags and addresses; `open_tags` must be empty at the end."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open_tags: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(html)
-        self.close()
-        self.text = " ".join(self.text.split())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open_tags.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open_tags.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open_tags[-1:] != ["style"]:
-            self.text += f" {data}"
-
-    def rects(self, kind: str) -> list[dict[str, str | None]]:
-        return [
-            attributes
-            for tag, attributes in self.tags
-            if tag == "rect" and kind in (attributes["class"] or "").split()
-        ]
-
-
-def render(report: dict[str, Any], tmp_path: Path) -> Page:
+def render(report: dict[str, Any], tmp_path: Path, ranks: pl.DataFrame | None = None) -> Page:
     path = tmp_path / "out" / "report.html"
-    write_report_page(report, path)
+    write_report_page(report, path, ranks)
     html = path.read_text(encoding="utf-8")
-    write_report_page(report, path)
+    write_report_page(report, path, ranks)
     assert path.read_text(encoding="utf-8") == html
     page = Page(html)
     assert page.open_tags == []
     assert not re.search(r"https?://|url\(|@import|<script", html)
-    assert not any({"src", "href"} & attributes.keys() for _, attributes in page.tags)
+    assert not any("href" in attributes for _, attributes in page.tags)
+    sources = [attributes["src"] or "" for _, attributes in page.tags if "src" in attributes]
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
     return page
-
-
-def scored_report(n_graphs: int = 3) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    labels, rankings = {}, {}
-    for graph in range(n_graphs):
-        name = f"layout:xla:default:graph-{graph:02}"
-        labels[name] = Labels(rng.permutation(50) + 1)
-        rankings[name] = ranking_from_scores(labels[name].runtime + rng.normal(0, 10, 50))
-    labels["layout:xla:default:flat"] = Labels(np.full(4, 7))
-    labels["tile:xla:slow"] = Labels(np.array([9, 9, 9, 9, 9, 1]), np.ones(6, np.int64))
-    rankings |= {"tile:xla:slow": np.arange(5), "layout:xla:default:flat": np.arange(4)}
-    return score_submission(rankings, labels)
 
 
 def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
@@ -112,7 +65,7 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
     assert "1 graph: constant runtimes give no order" in text
     assert "layout:xla:default:flat: constant runtimes" in text
     assert "holds no files of: layout:nlp:default/train" in text
-    assert "Seeds: 3, 4." in text
+    assert "Seeds: 3, 4; ± is" in text
     assert "revision abc1234 python 3.11.9 device cpu" in text
     assert "top-5 error 800.0%" in text
 
@@ -189,3 +142,54 @@ def test_a_chosen_blend_is_told_with_its_nested_value(
     report = scored_report() | {"models": {"tile:xla": {"members": ["a", "b"], "blend": choice}}}
     write_report_page(report, tmp_path / "report.html")
     assert told in (tmp_path / "report.html").read_text()
+
+
+def told(page: Page) -> str:
+    return " | ".join(attributes["alt"] or "" for attributes in page.pictures())
+
+
+def test_pictures_show_what_the_report_holds(tmp_path: Path) -> None:
+    report, ranks = illustrated_report()
+    page = render(report, tmp_path, ranks)
+    part = report["collections"][LAYOUT]
+    at_five = 100 * (part["slowdown_curve"]["model"][4] - 1)
+    assert f"best of 5: {at_five:.1f} % slower" in told(page)
+    assert "net: loss over steps; at the end: net-seed0 2.500, net-seed1 2.500" in told(page)
+    worst = min(part["per_graph"].items(), key=lambda entry: entry[1]["kendall_tau"])
+    assert f"{worst[0]}: {worst[1]['kendall_tau']:.3f}: predicted rank" in told(page)
+    assert len(page.pictures()) == 1 + 1 + 3
+    for attributes in page.pictures():
+        svg = base64.b64decode((attributes["src"] or "").partition(",")[2])
+        assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert f"{LAYOUT} Kendall tau {part['value']:.4f}" in page.text
+    assert "0.8750 0.1250" in page.text  # ceiling, and the spread of seeds
+    assert "Method: rank-mean." in page.text
+    assert "net-seed0 75.0% net-seed1 25.0%" in page.text
+    assert [bar["width"] for bar in page.rects("weight")] == ["75.0", "25.0"]
+    assert "train 40.0 512 predict 10.0 –" in page.text
+    assert [bar["width"] for bar in page.rects("cost")] == ["100.0", "25.0"]
+
+
+def test_of_many_graphs_the_worst_the_best_and_some_between_are_drawn(tmp_path: Path) -> None:
+    report, ranks = illustrated_report(MAX_SCATTERS + 7)
+    page = render(report, tmp_path, ranks)
+    drawn = [a["alt"] or "" for a in page.pictures() if "predicted rank" in (a["alt"] or "")]
+    graphs = report["collections"][LAYOUT]["per_graph"]
+    ranked = sorted(graphs, key=lambda name: graphs[name]["kendall_tau"])
+    assert len(drawn) == MAX_SCATTERS
+    assert drawn[0].startswith(ranked[0])
+    assert drawn[-1].startswith(ranked[-1])
+    assert f"{MAX_SCATTERS} of {MAX_SCATTERS + 7} graphs" in page.text
+
+
+def test_what_pictures_lack_is_said(tmp_path: Path) -> None:
+    page = render(scored_report() | {"missing_stages": ["Nothing was trained."]}, tmp_path)
+    assert page.pictures() == []
+    assert "Nothing was trained." in page.text
+    assert "No slowdown curves: the report is older than they are." in page.text
+    assert "No learning curves" in page.text
+    assert "valid-ranks.parquet is missing" in page.text
+    assert "does not say what the stages took" in page.text
+    unjudged = render(score_submission({}, {}), tmp_path)
+    assert "No slowdown curves: no graph was judged." in unjudged.text
+    assert "valid-ranks.parquet" not in unjudged.text
