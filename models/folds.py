@@ -30,6 +30,8 @@ _SIBLING_PARTS = (
 # Synthetic and measured programs: depth, width, backward pass, batch. Official names never end so,
 # but for what stands before a sibling part: mnasnet_b1_batch_128 is another network than _a1.
 _OWN_END = re.compile(r"(?<=.)(?:_d\d+)?(?:_w\d+)?(?:_train)?_b\d+$")
+# Measured kernels: their sizes, two letters or more with a number each. Official names end in none.
+_KERNEL_SIZES = re.compile(r"(?<=.)(?:_[a-z]\d+){2,}$")
 _SIBLING_END = re.compile(rf"(?<=.)(?:{'|'.join(_SIBLING_PARTS)})+$")
 
 
@@ -45,10 +47,11 @@ def family_of(file: GraphFile) -> str:
         alexnet_train_batch_32_-1bae27a41d70f4dc, a kernel -> alexnet
         resnet_like_d4_w64_b32 -> resnet_like
         encoder_d1_train_b2 -> encoder
+        softmax_h8_q128_s128, a kernel -> softmax
     """
     name = file.name
     if file.collection.kind == "tile":
-        name = _KERNEL_FINGERPRINT.sub("", name)
+        name = _KERNEL_SIZES.sub("", _KERNEL_FINGERPRINT.sub("", name))
     return _SIBLING_END.sub("", _OWN_END.sub("", name))
 
 

@@ -106,8 +106,9 @@ def test_score_agrees_with_the_report(finished: Path, tiny_tree: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
     assert scored["score"] == report["score"]
     for part in report["collections"].values():
-        floor = part.pop("floor")  # of the report alone: it has read the graphs
-        assert (floor is None) == (part["value"] is None)
+        # Of the report alone, which has the models' scores:
+        evidence = [part.pop(key) for key in ("floor", "slowdown_curve", "seed_values", "seed_sd")]
+        assert (evidence[0] is None) == (evidence[1] is None) == (part["value"] is None)
     assert scored["collections"] == report["collections"]
 
 
