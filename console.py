@@ -160,12 +160,20 @@ def print_scores(report: Mapping[str, Any]) -> None:
     rows = []
     for name, part in report["collections"].items():
         low, high = part["ci95"] or (None, None)
-        row = (name, part["metric"], part["value"], low, high, part["n_graphs"], part.get("floor"))
-        rows.append(row)
-    rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows), None))
-    header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs", "floor")
-    n_columns = len(header) if any(row[-1] is not None for row in rows) else len(header) - 1
-    print_table(header[:n_columns], [row[:n_columns] for row in rows])
+        facts = (part["n_graphs"], part.get("floor"), part.get("noise_ceiling"))
+        rows.append((name, part["metric"], part["value"], low, high, *facts))
+    rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows), None, None))
+    header = (
+        "collection",
+        "metric",
+        "value",
+        "ci95 low",
+        "ci95 high",
+        "graphs",
+        "floor",
+        "ceiling",
+    )
+    print_table(header, rows, if_known=("floor", "ceiling"))
 
 
 def say(line: str) -> None:
@@ -178,8 +186,20 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print aligned columns; numbers to the right, None as a dash."""
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[object]], *, if_known: Sequence[str] = ()
+) -> None:
+    """Print aligned columns; numbers to the right, None as a dash.
+
+    Args:
+        if_known: columns that are left out where every row has None.
+    """
+    shown = [
+        i
+        for i, name in enumerate(header)
+        if name not in if_known or any(row[i] is not None for row in rows)
+    ]
+    header, rows = [header[i] for i in shown], [[row[i] for i in shown] for row in rows]
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     numeric = [

@@ -11,7 +11,7 @@ from features.commands import featurize, statistics
 from kernels.commands import app as kernel_app
 from models.commands import tune
 from submissions.commands import app as submission_app
-from submissions.commands import score
+from submissions.score_command import score
 
 app = typer.Typer(
     help="Rank XLA compiler configs from fastest to slowest: TpuGraphs, end to end.",

@@ -16,7 +16,7 @@ from ensembles.choose_in_run import written_mixing
 from ensembles.learning_curves import learning_curves
 from ensembles.members import Member, members_of
 from ensembles.ranking import scores_path, submission_rows
-from ensembles.valid_evidence import add_evidence, noise_ceiling
+from ensembles.valid_evidence import add_evidence, noise_ceilings
 from models.boosting import read_importances
 from models.predict import read_scores
 from settings import ROOT
@@ -57,10 +57,9 @@ def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) ->
     files = [file for file in state.files if file.split == "valid"]
     labels = {file.submission_id: read_labels_of(file) for file in files}
     rankings = read_submission(valid) if files else {}
-    scored = score_submission(rankings, labels)
+    scored = score_submission(rankings, labels, ceilings=noise_ceilings(rows))
     for name, part in scored["collections"].items():
         part["floor"] = _value_of(state, collection_named(name), "floor", labels)
-        part["noise_ceiling"] = noise_ceiling(name, part, rows)
     add_evidence(state, scored["collections"], labels, state.out / RANKS)
     return {
         **scored,

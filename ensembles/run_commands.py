@@ -84,22 +84,10 @@ def compare(
     """
     from ensembles.run_list import read_report
     from submissions.compare import compare_reports
+    from submissions.compare_table import print_comparison
 
     compared = compare_reports(read_report(first), read_report(second))
     if json:
         print_json({"first": str(first), "second": str(second), **compared})
         return
-    header = (
-        *("collection", "metric", "graphs", "families", "first", "second"),
-        *("second - first", "ci95 low", "ci95 high", "P(second better)"),
-    )
-    lines = []
-    for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
-        counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
-        values = (entry["first"], entry["second"], entry["difference"])
-        interval = entry["ci95"] or (None, None)
-        lines.append((name, *counts, *values, *interval, entry["probability"]))
-    print_table(header, lines)
-    for name, entry in compared["collections"].items():
-        if entry["only_in_one"]:
-            say(f"{name}: {entry['only_in_one']} graphs that only one of the runs has judged")
+    print_comparison(compared)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median, stdev
+from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,27 +26,13 @@ if TYPE_CHECKING:
 Part = dict[str, Any]
 
 
-def noise_ceiling(name: str, part: Part, rows: Sequence[AuditRow]) -> float | None:
-    """Return the Kendall tau between two measurements, the median over a collection's graphs.
+def noise_ceilings(rows: Sequence[AuditRow]) -> dict[str, float]:
+    """Return the Kendall tau between two measurements of a graph's configs, by submission ID.
 
     Args:
-        name: the collection.
-        part: its entry in the report; graphs that were not judged do not count.
-        rows: what the audit says of every file.
-
-    Returns:
-        None for tile collections, and where no judged graph repeats enough configs.
+        rows: what the audit says of every file; a graph that repeats too few configs has none.
     """
-    known = [
-        row.noise.tau
-        for row in rows
-        if row.noise is not None
-        and row.noise.tau == row.noise.tau
-        and row.file.split == "valid"
-        and row.file.collection.name == name
-        and row.file.name in part["per_graph"]
-    ]
-    return median(known) if known and part["metric"] == "kendall_tau" else None
+    return {row.file.submission_id: row.noise.tau for row in rows if row.noise is not None}
 
 
 def add_evidence(

@@ -1,4 +1,4 @@
-"""The `submission` commands, and `score`."""
+"""The `submission` commands; `score` has a file of its own."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,6 @@ from console import (
     command,
     data_dir,
     print_json,
-    print_scores,
     print_table,
     say,
 )
@@ -114,37 +113,3 @@ def list_sent(
         print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:
         print_table(header, rows)
-
-
-@command
-def score(
-    submission: Annotated[Path, typer.Option(help="The rankings to judge.")],
-    data: DataDir = None,
-    split: Annotated[str, typer.Option(help="Which split the rankings answer.")] = "valid",
-    private: Annotated[
-        bool, typer.Option("--private", help="Judge by the withheld test runtimes.")
-    ] = False,
-    json: Json = False,
-    seed: Seed = None,
-    debug: Debug = False,
-) -> None:
-    """Judge a submission by measured runtimes, per graph and per collection.
-
-    Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
-    """
-    from submissions.score import score_submission
-    from submissions.truth import labels_of
-    from submissions.write import read_submission
-
-    labels = labels_of(data_dir(data), split=split, private=private)
-    report = score_submission(read_submission(submission), labels)
-    if json:
-        print_json(report)
-        return
-    for name, part in report["collections"].items():
-        for graph, figures in part["per_graph"].items():
-            value = figures["tile_score" if name.startswith("tile") else "kendall_tau"]
-            typer.echo(f"{name}:{graph}  {part['metric']} {value:.4f}")
-    for item in report["left_out"]:
-        typer.echo(f"left out: {item['graph']}: {item['reason']}")
-    print_scores(report)

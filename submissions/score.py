@@ -37,7 +37,10 @@ Report = dict[str, Any]
 
 
 def score_submission(
-    rankings: Mapping[str, NDArray[np.int64]], labels: Mapping[str, Labels]
+    rankings: Mapping[str, NDArray[np.int64]],
+    labels: Mapping[str, Labels],
+    *,
+    ceilings: Mapping[str, float] | None = None,
 ) -> Report:
     """Score rankings per graph and per collection.
 
@@ -48,13 +51,17 @@ def score_submission(
         rankings: (m,) int64 config indices by submission ID, predicted fastest first; all c of a
             layout graph, at least min(5, c) of a tile kernel.
         labels: runtimes by submission ID; those that are all 0 count as withheld.
+        ceilings: Kendall tau between two measurements of the same configs, by submission ID (see
+            `data.noise`); nan, or no entry, where unknown. None: the report says nothing of it.
 
     Returns:
         score: mean of the collections' values, None if no collection has one.
         collections: for each of the five, by name, `metric`, `value` (mean over graphs), `ci95`
             (bootstrap over graphs; None for fewer than two), `n_graphs` (those in the mean) and
             `per_graph`; for tile also `top1_error`, `top5_error` and `top10_error`, None where a
-            row holds too few picks to tell.
+            row holds too few picks to tell. Given `ceilings`, for layout also `noise_ceiling`: of
+            each graph, and of the collection (the median over its judged graphs that have one);
+            None where unknown.
         left_out: the graphs that were not judged, as `graph` (the ID) and `reason`.
 
     Raises:
@@ -65,7 +72,7 @@ def score_submission(
     left_out: list[dict[str, str]] = []
     for collection in COLLECTIONS:
         graphs, reasons = _judge_collection(collection, rankings, labels)
-        collections[collection.name] = _collection_report(collection, graphs)
+        collections[collection.name] = _collection_report(collection, graphs, ceilings)
         left_out += [{"graph": name, "reason": reason} for name, reason in reasons.items()]
     values = [part["value"] for part in collections.values() if part["value"] is not None]
     return {
@@ -145,19 +152,23 @@ def _judge_collection(
     graphs: dict[str, Report] = {}
     reasons: dict[str, str] = {}
     for submission_id in sorted(name for name in labels if name.startswith(prefix)):
-        reason = _reason_to_leave_out(collection, labels[submission_id], answered)
+        reason = reason_to_leave_out(collection, labels[submission_id], answered=answered)
         if reason is not None:
             reasons[submission_id] = reason
             continue
-        ranking = _fitting_ranking(collection, submission_id, rankings, labels)
+        ranking = fitting_ranking(collection, submission_id, rankings, labels)
         graphs[submission_id.removeprefix(prefix)] = score_graph(
             collection, ranking, labels[submission_id]
         )
     return graphs, reasons
 
 
-def _reason_to_leave_out(collection: Collection, labels: Labels, answered: bool) -> str | None:
-    """Say why a graph cannot be judged; None if it can."""
+def reason_to_leave_out(collection: Collection, labels: Labels, *, answered: bool) -> str | None:
+    """Say why a graph cannot be judged; None if it can.
+
+    Args:
+        answered: whether the submission has any row of the collection.
+    """
     if not labels.is_labelled:
         return "runtimes are withheld"
     if not answered:
@@ -169,13 +180,17 @@ def _reason_to_leave_out(collection: Collection, labels: Labels, answered: bool)
     return None
 
 
-def _fitting_ranking(
+def fitting_ranking(
     collection: Collection,
     submission_id: str,
     rankings: Mapping[str, NDArray[np.int64]],
     labels: Mapping[str, Labels],
 ) -> NDArray[np.int64]:
-    """Return a graph's ranking, or raise PipelineError where it is missing or does not fit."""
+    """Return a graph's (m,) ranking.
+
+    Raises:
+        PipelineError: it is missing, or does not fit the graph.
+    """
     n_configs = len(labels[submission_id].runtime_ns)
     at_least = n_picks(collection, n_configs)
     ranking = rankings.get(submission_id)
@@ -190,7 +205,9 @@ def _fitting_ranking(
     return ranking
 
 
-def _collection_report(collection: Collection, graphs: Mapping[str, Report]) -> Report:
+def _collection_report(
+    collection: Collection, graphs: Mapping[str, Report], ceilings: Mapping[str, float] | None
+) -> Report:
     """Average the graphs of one collection; for tile their top-K errors as well."""
     metric = METRICS[collection.kind]
     values = [graph[metric] for graph in graphs.values()]
@@ -205,7 +222,25 @@ def _collection_report(collection: Collection, graphs: Mapping[str, Report]) -> 
             errors = [graph[name] for graph in graphs.values()]
             known = errors and None not in errors
             report[name] = float(np.mean(errors)) if known else None
-    return {**report, "per_graph": dict(graphs)}
+    report["per_graph"] = dict(graphs)
+    if ceilings is None or collection.kind != "layout":
+        return report
+    return _with_ceilings(collection, report, ceilings)
+
+
+def _with_ceilings(collection: Collection, part: Report, ceilings: Mapping[str, float]) -> Report:
+    """Add `noise_ceiling` to a layout collection's report and to each of its graphs."""
+    per_graph = {
+        graph: {
+            **figures,
+            "noise_ceiling": _or_none(ceilings.get(f"{collection.name}:{graph}", math.nan)),
+        }
+        for graph, figures in part["per_graph"].items()
+    }
+    values = [figures["noise_ceiling"] for figures in per_graph.values()]
+    known = [value for value in values if value is not None]
+    ceiling = float(np.median(known)) if known else None
+    return {**part, "noise_ceiling": ceiling, "per_graph": per_graph}
 
 
 def _slowdown(ranking: NDArray[np.int64], runtime: NDArray[Any], k: int) -> float | None:

@@ -99,10 +99,8 @@ def test_report_is_as_the_contract_says(finished: Path) -> None:
 
 
 def test_score_agrees_with_the_report(finished: Path, tiny_tree: Path) -> None:
-    text = call(
-        "score", "--submission", finished / "submission-valid.csv", "--data", tiny_tree, "--json"
-    )
-    scored = json.loads(text)
+    arguments = ("score", "--submission", finished / "submission-valid.csv", "--data", tiny_tree)
+    scored = json.loads(call(*arguments, "--json"))
     report = json.loads((finished / "report.json").read_text())
     assert scored["score"] == report["score"]
     for part in report["collections"].values():

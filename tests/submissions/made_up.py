@@ -1,0 +1,53 @@
+"""A small tree of layout graphs whose configs repeat, and submissions for it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
+from submissions.write import SubmissionRow, write_submission
+
+Indices = NDArray[np.int64]
+N_NODES, N_CONFIGURABLE = 6, 3
+
+
+def write_graph(
+    folder: Path, collection: str, split: str, name: str, *, seed: int, labelled: bool = True
+) -> tuple[Indices, Indices]:
+    """Write a layout graph of 60 configs below `folder`, drawn from 25 distinct ones.
+
+    Returns:
+        runtime_ns: (60,) int64, with noise, as they would be known; stored as 0 if not `labelled`.
+        group: (60,) int64 which distinct config a row is.
+    """
+    rng = np.random.default_rng(seed)
+    group = np.concatenate([np.arange(25), rng.integers(0, 25, 35)])
+    distinct = rng.integers(-1, 6, (25, N_CONFIGURABLE, N_LAYOUT_VALUES)).astype(np.float32)
+    truth = rng.normal(0, 1, 25)
+    runtime_ns = np.round(1e6 * np.exp(truth[group] + rng.normal(0, 0.3, 60))).astype(np.int64)
+    path = folder / "npz" / collection.replace(":", "/") / split / f"{name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        node_feat=np.zeros((N_NODES, N_NODE_FEATURES), np.float32),
+        node_opcode=np.arange(1, N_NODES + 1, dtype=np.uint8),
+        edge_index=np.stack([np.arange(1, N_NODES), np.arange(N_NODES - 1)], axis=1),
+        node_config_feat=distinct[group],
+        node_config_ids=np.arange(N_CONFIGURABLE),
+        config_runtime=runtime_ns if labelled else np.zeros(60, np.int64),
+        node_splits=np.array([[0, N_NODES]]),
+    )
+    return runtime_ns, group
+
+
+def noisy_submission(path: Path, runtimes: Mapping[str, Indices], *, seed: int) -> Path:
+    """Write a submission that ranks each graph by its runtimes and some noise."""
+    rng = np.random.default_rng(seed)
+    rows = [
+        SubmissionRow(name, np.argsort(np.log(runtime_ns) + rng.normal(0, 0.5, len(runtime_ns))))
+        for name, runtime_ns in runtimes.items()
+    ]
+    write_submission(path, rows)
+    return path
