@@ -9,6 +9,7 @@ from ensembles.commands import blend, predict, rank, run, train
 from ensembles.run_commands import compare, report, runs
 from features.commands import featurize, statistics
 from kernels.commands import app as kernel_app
+from kernels.dataset_command import app as dataset_app
 from models.commands import tune
 from submissions.commands import app as submission_app
 from submissions.score_command import score
@@ -42,6 +43,7 @@ for function in (
     app.command()(function)
 app.add_typer(submission_app, name="submission")
 app.add_typer(kernel_app, name="kernel")
+app.add_typer(dataset_app, name="dataset")
 
 
 if __name__ == "__main__":

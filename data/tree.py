@@ -126,13 +126,13 @@ def npz_root(data_dir: Path) -> Path:
     )
 
 
-def missing_parts(files: Sequence[GraphFile]) -> list[str]:
+def missing_parts(files: Sequence[GraphFile], *, splits: Sequence[str] = SPLITS) -> list[str]:
     """Name each "collection/split" of the official tree that `files` has no graph of."""
     present = {(file.collection.name, file.split) for file in files}
     return [
         f"{collection.name}/{split}"
         for collection in COLLECTIONS
-        for split in SPLITS
+        for split in splits
         if (collection.name, split) not in present
     ]
 

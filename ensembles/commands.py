@@ -38,6 +38,10 @@ def run(
     resume: Resume = False,
     skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
     store: StoreDir = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="Folder that holds run folders of trained models: none is trained then."),
+    ] = None,
     max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
@@ -60,6 +64,7 @@ def run(
             resume=resume,
             skip_bad=skip_bad,
             store=store,
+            models=models,
             deadline=deadline,
             progress=progress,
             say=say,
@@ -85,6 +90,10 @@ def train(
     ] = None,
     overrides: Overrides = None,
     resume: Resume = False,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(help="Folder that holds what an earlier training left: goes on from it."),
+    ] = None,
     max_minutes: MaxMinutes = None,
     seed: Seed = None,
     debug: Debug = False,
@@ -96,10 +105,15 @@ def train(
     deadline = deadline_after(max_minutes)
     from data.tree import collection_named
     from ensembles.stages import train_collection
+    from ensembles.trained_models import continue_earlier
     from models.recipe import load_recipe
+    from models.shared_training import SHARED_FOLDER
 
     wanted = collection_named(collection)
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    if earlier:
+        for folder in continue_earlier(earlier, wanted, out, shared or out / SHARED_FOLDER):
+            say(f"goes on with an earlier training: {folder}")
     with progress_bar() as progress:
         folders = train_collection(
             data_dir(data),
@@ -108,7 +122,7 @@ def train(
             out,
             model=model,
             shared_folder=shared,
-            resume=resume,
+            resume=resume or earlier is not None,
             deadline=deadline,
             progress=progress,
             say=say,

@@ -53,6 +53,7 @@ def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) ->
         rows: what the audit says of every file.
     """
     bad = [row for row in rows if row.error]
+    read = [*state.files, *(row.file for row in bad)]
     valid = state.out / "submission-valid.csv"
     files = [file for file in state.files if file.split == "valid"]
     labels = {file.submission_id: read_labels_of(file) for file in files}
@@ -69,7 +70,7 @@ def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) ->
         "left_out_of_training": [
             {"graph": item.file.submission_id, "reason": item.reason} for item in state.unusable
         ],
-        "missing_parts": missing_parts([*state.files, *(row.file for row in bad)]),
+        "missing_parts": missing_parts(read, splits=state.splits),
         "bad_files": [str(row.error) for row in bad],
         "data": str(data_dir),
         "learning_curves": learning_curves(state.out),

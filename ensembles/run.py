@@ -16,13 +16,14 @@ from data.audit import AuditRow, audit
 from data.errors import PipelineError
 from data.fingerprint import fingerprint
 from data.packing.open_tree import prepare_tree
-from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, Collection, GraphFile, find_graphs
+from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
 from ensembles.costs import Costs, read_costs, write_costs
 from ensembles.members import members_of
 from ensembles.predict_stage import predict_and_blend
 from ensembles.ranking import submission_rows
 from ensembles.report import build_report, write_report
 from ensembles.sources import Source, choose_source
+from ensembles.trained_models import take_models
 from models.jobs import Progress, TrainJob
 from models.recipe import Recipe
 from models.run_folder import alone_in, begin, mark_done
@@ -59,6 +60,7 @@ class RunState:
     files: list[GraphFile]
     progress: Progress | None
     deadline: float | None = None
+    splits: tuple[str, ...] = SPLITS
     usable: dict[str, list[GraphFile]] = field(default_factory=dict)
     unusable: list[Unusable] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -85,6 +87,7 @@ def run(
     resume: bool,
     skip_bad: bool = False,
     store: Path | None = None,
+    models: Path | None = None,
     deadline: float | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda line: None,
@@ -97,6 +100,8 @@ def run(
         recipe: what to do.
         resume: go on with a folder that was begun with the same recipe and data.
         store: where packed graphs are kept; None for the default place.
+        models: holds run folders of trained models, at any depth: they are copied into the run,
+            nothing is trained, and the train split is not read. None = train.
         deadline: of time.monotonic(), when training and predicting stop; None = never.
         skip_bad: leave damaged files out, named in the report, instead of stopping.
         progress: told how far a stage is.
@@ -104,12 +109,14 @@ def run(
 
     Raises:
         UsageError: `out` holds another run, or there is no GPU as the recipe asks for.
-        PipelineError: damaged files, no usable data, a full disk.
+        PipelineError: damaged files, no usable data, a full disk, or `models` lacks one of the
+            recipe's.
         OutOfTime: the deadline is over; resumed, it goes on where it stopped.
     """
     for model in (*recipe.layout.models, *recipe.tile.models):
         check_device(recipe, model)
-    files = find_graphs(data_dir)
+    splits = SPLITS if models is None else tuple(SUBMISSION)
+    files = find_graphs(data_dir, splits=splits)
     checking = Costs()
     with checking.stage("prepare and audit"):
         rows = _audit(files, data_dir, store, progress, say)
@@ -127,8 +134,13 @@ def run(
     with alone_in(out):
         costs = read_costs(out)
         costs.add(checking)
-        state = RunState(recipe, out, good, progress, deadline, costs=costs)
-        return _run_in(state, data_dir, rows, say)
+        state = RunState(recipe, out, good, progress, deadline, splits, costs=costs)
+        if models is None:
+            _choose_sources(state, say)
+            _train(state)
+        else:
+            _take_models(state, models)
+        return _rank_and_report(state, data_dir, rows, say)
 
 
 def _audit(
@@ -155,13 +167,11 @@ def _audit(
     return audit(files, prepared=prepared, progress=progress)
 
 
-def _run_in(
+def _rank_and_report(
     state: RunState, data_dir: Path, rows: Sequence[AuditRow], say: Callable[[str], None]
 ) -> RunResult:
-    """Do all that comes after the audit, in a run folder that is ours alone."""
+    """Do all that comes after the training."""
     bad = [row for row in rows if row.error]
-    _choose_sources(state, say)
-    _train(state)
     blended = predict_and_blend(state, SUBMISSION, say)
     submissions = {split: _submit(state, blended[split], split, rows) for split in SUBMISSION}
     for row in bad:
@@ -201,6 +211,14 @@ def _choose_sources(state: RunState, say: Callable[[str], None]) -> None:
         if source.reason:
             taken = source.collection.name if source.collection else "a heuristic"
             say(f"{collection.name}: {source.reason}; ranked by {taken}")
+
+
+def _take_models(state: RunState, models: Path) -> None:
+    """Let every collection be ranked by its own models, trained elsewhere."""
+    present = {file.collection for file in state.files}
+    named = [collection for collection in COLLECTIONS if collection in present]
+    take_models(models, state.recipe, named, state.out)
+    state.sources |= {collection.name: Source(collection) for collection in named}
 
 
 def _train(state: RunState) -> None:

@@ -14,7 +14,7 @@ MODULES = ("pipeline.py", "settings.py", "console.py")
 # Data sets, caches and results lie beside the code but are no part of it.
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
-_LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo"})
+_LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo", ".md", ".png"})  # no code, or made of it
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 
@@ -49,15 +49,17 @@ def refuse_secrets(files: Mapping[str, bytes]) -> None:
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return `files` as a zip archive: sorted names, one fixed date, the same rights for all."""
+    """Return `files` as a zip archive: sorted names, one fixed date, the same rights for all.
+
+    Its members are not compressed: the script compresses the archive as one, which is smaller.
+    """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in sorted(files.items()):
             member = zipfile.ZipInfo(name, _FIXED_DATE)
             member.create_system = 3  # Unix, wherever it is built
             member.external_attr = 0o644 << 16
-            member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, content, compresslevel=9)
+            archive.writestr(member, content)
     return packed.getvalue()
 
 

@@ -1,13 +1,9 @@
 """Turn the project and one recipe into a folder that Kaggle accepts as a script kernel.
 
 The kernel has no internet. Kaggle's image lacks torch-geometric: attach a dataset whose name ends
-in `-wheels` and holds its wheel (`pip download --no-deps torch-geometric`), through
-`dataset_sources`.
+in `-wheels` and holds its wheel (see `kernels.wheels`), through `dataset_sources`.
 """
 
-import base64
-import hashlib
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -21,14 +17,12 @@ import settings
 from data.atomic import write_text
 from data.errors import PipelineError, UsageError
 from kernels.archive import collect_files, pack, refuse_secrets
+from kernels.kinds import RUN, Kind
 from kernels.metadata import METADATA_FILE, T4, KernelMetadata, check_title, slug_of
-
-# Modules that Kaggle's image may lack, and the distribution that brings each.
-REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
+from kernels.script import render_script
+from kernels.wheels import REQUIRED_MODULES
 
 SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
-_INPUT_ROOT = Path("/kaggle/input")
-_TEMPLATE = Path(__file__).parent / "templates" / "run_pipeline.py"
 
 _logger = logging.getLogger(__name__)
 
@@ -50,6 +44,7 @@ def build(
     recipe_table: Mapping[str, Any],
     out: Path,
     *,
+    kind: Kind = RUN,
     root: Path = settings.ROOT,
     owner: str = "",
     gpu: bool = True,
@@ -58,7 +53,7 @@ def build(
     model_sources: Sequence[str] = (),
     required_modules: Mapping[str, str] = REQUIRED_MODULES,
 ) -> KernelFolder:
-    """Write a kernel that runs `recipe_table` on Kaggle to `out`: a script and its metadata.
+    """Write a kernel that works by `recipe_table` on Kaggle to `out`: a script and its metadata.
 
     The same tree and arguments give the same bytes.
 
@@ -66,6 +61,7 @@ def build(
         recipe_name: names the kernel and its recipe, such as "cpu".
         recipe_table: the recipe, overrides applied; None values are not TOML and are refused.
         out: the folder; files of an earlier build are replaced.
+        kind: run the whole recipe, train one collection, or rank with trained models.
         root: the project to embed.
         owner: the Kaggle user; left out, the push fills in whoever is logged in.
         gpu: run on a T4, else without an accelerator.
@@ -73,16 +69,23 @@ def build(
         required_modules: module to distribution, installed from attached wheels where missing.
 
     Raises:
-        UsageError: a recipe name that cannot name a kernel.
+        UsageError: a recipe name that cannot name a kernel, or nothing attached that could hold
+            the models to rank with.
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
-    title = f"Fast or slow {_checked_name(recipe_name).replace('_', ' ').replace('.', ' ')}"
+    spoken = _checked_name(recipe_name).replace("_", " ").replace(".", " ")
+    title = f"Fast or slow {spoken} {kind.words}".rstrip()
     check_title(title)
+    wheels = [source for source in dataset_sources if source.endswith("-wheels")]
+    if kind.template == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
+        raise UsageError(
+            "--kind infer: nothing attached holds trained models; pass --kernel or --dataset"
+        )
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**collect_files(root), recipe_file: _recipe_text(recipe_name, recipe_table)}
     refuse_secrets(files)
-    script = render_script(pack(files), recipe_file, required_modules)
+    script = render_script(kind, pack(files), recipe_file, required_modules)
     script_bytes = len(script.encode())
     _refuse_oversize(recipe_name, script_bytes, files)
 
@@ -99,7 +102,7 @@ def build(
     )
     write_text(out / metadata.code_file, script)
     write_text(out / METADATA_FILE, metadata.to_json())
-    if not any(source.endswith("-wheels") for source in dataset_sources):
+    if required_modules and not wheels:
         _logger.warning(
             "no attached dataset is named …-wheels; Kaggle's image lacks %s: attach one with it",
             ", ".join(required_modules.values()),
@@ -112,22 +115,6 @@ def build(
         script_bytes=script_bytes,
         embedded_files=len(files),
     )
-
-
-def render_script(packed: bytes, recipe_file: str, required_modules: Mapping[str, str]) -> str:
-    """Return the kernel's script around the zip archive `packed`."""
-    mounts = [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS]
-    values = {
-        "@RECIPE@": recipe_file,
-        '["@MOUNTS@"]': json.dumps(mounts),
-        '["@REQUIRED@"]': json.dumps([f"{key}={value}" for key, value in required_modules.items()]),
-        "@ARCHIVE_SHA256@": hashlib.sha256(packed).hexdigest(),
-        "@ARCHIVE@": base64.encodebytes(packed).decode(),
-    }
-    script = _TEMPLATE.read_text(encoding="utf-8")
-    for placeholder, value in values.items():
-        script = script.replace(placeholder, value)
-    return script
 
 
 def _checked_name(recipe_name: str) -> str:

@@ -60,6 +60,12 @@ def passing_fault(error: BaseException) -> tuple[str, str] | None:
     return (fault, "") if fault and not certificate_refused(error) else None
 
 
+def http_status(error: BaseException) -> int | None:
+    """Return the status of the refusal behind `error`; None if it is no refusal."""
+    answer = _http_answer(error)
+    return answer[0] if answer else None
+
+
 def one_line(text: str) -> str:
     """Return `text` on one line, cut to a quotable length."""
     flat = " ".join(text.split())

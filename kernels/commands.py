@@ -1,11 +1,11 @@
-"""The `kernel` commands: build, push, status."""
+"""The `kernel` commands: build, push, status, output; wheels and weights for its datasets."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from console import Debug, Json, Seed, command, print_json
+from console import Debug, Json, Overrides, Seed, command, print_json, progress_bar, say
 
 app = typer.Typer(help="Build Kaggle kernels from recipes, push and follow them.")
 
@@ -15,33 +15,58 @@ app = typer.Typer(help="Build Kaggle kernels from recipes, push and follow them.
 def build(
     out: Annotated[Path, typer.Option(help="Folder for the kernel.")],
     recipe: Annotated[str, typer.Option(help="Name in configs/, or a .toml file.")] = "cpu",
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key.")
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="run: the whole recipe; train: one collection, in as many versions as it takes; "
+            "infer: rank with attached models."
+        ),
+    ] = "run",
+    collection: Annotated[
+        str | None, typer.Option(help="What a train kernel trains, such as layout:xla:default.")
     ] = None,
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(help="When a train kernel stops itself. Default: 690, of Kaggle's 720."),
+    ] = None,
+    overrides: Overrides = None,
     gpu: Annotated[
         bool, typer.Option(help="Ask for Kaggle's T4; the recipes here train on the CPU.")
     ] = False,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
     ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(help="Kernel whose output to attach, owner/slug; may be repeated."),
+    ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Write a self-contained kernel that runs a recipe on Kaggle.
+    """Write a self-contained kernel that works by a recipe on Kaggle.
 
     Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
     """
     from kernels.build import build as build_kernel
+    from kernels.kinds import kind_named
     from models.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
     table = chosen.model_dump(mode="json", exclude_none=True)
-    kernel = build_kernel(chosen.name, table, out, gpu=gpu, dataset_sources=dataset or [])
+    built = build_kernel(
+        chosen.name,
+        table,
+        out,
+        kind=kind_named(kind, collection, max_minutes),
+        gpu=gpu,
+        dataset_sources=dataset or [],
+        kernel_sources=kernel or [],
+    )
     if json:
-        print_json({"folder": str(kernel.folder), "script_bytes": kernel.script_bytes})
+        print_json({"folder": str(built.folder), "script_bytes": built.script_bytes})
     else:
-        typer.echo(f"kernel      {kernel.folder} ({kernel.script_bytes} bytes of script)")
+        typer.echo(f"kernel      {built.folder} ({built.script_bytes} bytes of script)")
 
 
 @app.command()
@@ -58,7 +83,7 @@ def push(
     """
     from kernels.push import push as send
 
-    version = send(folder)
+    version = send(folder, say=say)
     if json:
         print_json({"kernel": version.kernel_id, "version": version.version, "url": version.url})
     else:
@@ -90,3 +115,83 @@ def status(
         )
     else:
         typer.echo(f"{answer.kernel_id}  {answer.state}  {answer.failure_message}".rstrip())
+
+
+@app.command()
+@command
+def output(
+    kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
+    out: Annotated[Path, typer.Option(help="New folder for what the kernel wrote.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Fetch what a finished kernel wrote, and its log; goes on after a cut.
+
+    Example: python -m pipeline kernel output fast-or-slow-cpu --out runs/kernel-output
+    """
+    from kernels.output import fetch_output
+
+    with progress_bar() as progress:
+        got = fetch_output(kernel, out, say=say, progress=progress)
+    if got.unfinished:
+        say(f"not all is trained: push it again with --kernel {got.kernel_id} attached")
+    if json:
+        facts = {"kernel": got.kernel_id, "version": got.version, "files": got.files}
+        print_json({**facts, "folder": str(got.folder), "unfinished": got.unfinished})
+    else:
+        typer.echo(
+            f"output      {got.folder} ({got.files} files of {got.kernel_id} version {got.version})"
+        )
+
+
+@app.command()
+@command
+def wheels(
+    out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Download the wheels that Kaggle's image lacks, at the pinned versions, as a dataset folder.
+
+    Example: python -m pipeline kernel wheels --out runs/wheels
+    """
+    from kernels.wheels import write_wheels
+
+    names = [path.name for path in write_wheels(out)]
+    if json:
+        print_json({"folder": str(out), "wheels": names})
+    else:
+        typer.echo(f"wheels      {out} ({', '.join(names)})")
+
+
+@app.command()
+@command
+def weights(
+    run: Annotated[Path, typer.Option(help="A run, a model's folder, or a kernel's output.")],
+    out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
+    title: Annotated[str, typer.Option(help="The dataset's, 6 to 50 characters.")] = (
+        "Fast or slow weights"
+    ),
+    licence: Annotated[str, typer.Option(help="Kaggle's name of it, such as CC-BY-4.0.")] = (
+        "CC-BY-4.0"
+    ),
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also what a train kernel shall go on with.")
+    ] = False,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Put what ranking needs of trained models into a dataset folder.
+
+    Example: python -m pipeline kernel weights --run runs/mine --out runs/weights
+    """
+    from kernels.weights import write_weights
+
+    names = write_weights(run, out, title=title, licence=licence, unfinished=unfinished)
+    if json:
+        print_json({"folder": str(out), "models": names})
+    else:
+        typer.echo(f"weights     {out} ({len(names)} models)")

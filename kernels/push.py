@@ -3,14 +3,18 @@
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data.errors import PipelineError
+from data.fetch.retry import Patience
 from kernels.client_errors import one_line
-from kernels.credentials import kaggle_session
+from kernels.credentials import KaggleSession, kaggle_session
+from kernels.kaggle_calls import kernel_version
 from kernels.metadata import METADATA_FILE, read_metadata
+from kernels.send_once import PUSH_PATIENCE, send_once
 
 _IN_DOUBT = (
     "the kernel may have started: look at `python -m pipeline kernel status` before pushing it "
@@ -36,8 +40,20 @@ class KernelStatus:
     failure_message: str
 
 
-def push(folder: Path) -> KernelVersion:
+def push(
+    folder: Path,
+    *,
+    patience: Patience = PUSH_PATIENCE,
+    say: Callable[[str], None] = lambda line: None,
+) -> KernelVersion:
     """Send the kernel in `folder`, which `kernels.build` wrote, as a new version; it starts to run.
+
+    It is never sent twice: where the answer is lost, Kaggle is asked for the kernel's version.
+
+    Args:
+        folder: holds the script and its metadata.
+        patience: how often it is tried again where that does no harm, and with which waits.
+        say: told about each failure that is tried again.
 
     Raises:
         PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
@@ -50,7 +66,22 @@ def push(folder: Path) -> KernelVersion:
             kernel_id = f"{session.username}/{kernel_id}"
         with tempfile.TemporaryDirectory(prefix="kernel-push-") as copy:
             _copy_with_owner(folder, metadata, kernel_id, Path(copy))
-            answer = session.api.kernels_push(copy)
+            last = kernel_version(session, kernel_id)
+
+            def arrived() -> KernelVersion | None:
+                version = kernel_version(session, kernel_id)
+                url = f"https://www.kaggle.com/code/{kernel_id}"
+                return KernelVersion(kernel_id, version, url) if version > last else None
+
+            answer = send_once(
+                lambda: session.api.kernels_push(copy),
+                arrived,
+                what=f"push kernel {kernel_id}",
+                patience=patience,
+                say=say,
+            )
+        if isinstance(answer, KernelVersion):
+            return answer
         _refuse_partial(kernel_id, answer)
         return KernelVersion(kernel_id, int(answer.version_number), answer.url)
 
@@ -63,8 +94,13 @@ def status(kernel_id: str) -> KernelStatus:
     """
     with kaggle_session(f"status of kernel {kernel_id}") as session:
         full_id = kernel_id if "/" in kernel_id else f"{session.username}/{kernel_id}"
-        answer = session.api.kernels_status(full_id)
-        return KernelStatus(full_id, answer.status.name.lower(), answer.failure_message)
+        return status_in(session, full_id)
+
+
+def status_in(session: KaggleSession, full_id: str) -> KernelStatus:
+    """Return how the latest run of the kernel "owner/slug" fares, in an open session."""
+    answer = session.api.kernels_status(full_id)
+    return KernelStatus(full_id, answer.status.name.lower(), answer.failure_message)
 
 
 def _copy_with_owner(

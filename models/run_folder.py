@@ -24,8 +24,11 @@ def is_done(folder: Path) -> bool:
 
 
 def mark_done(folder: Path) -> None:
-    """Say that everything in `folder` has been written."""
-    write_text(folder / DONE, "")
+    """Say that everything in `folder` has been written.
+
+    The mark is not empty: stores of data sets may leave empty files out.
+    """
+    write_text(folder / DONE, "done\n")
 
 
 @contextmanager

@@ -263,7 +263,7 @@ def test_an_archive_member_outside_its_folder_is_refused(tmp_path: Path, member:
 def test_a_damaged_archive_is_refused(project: Path, tmp_path: Path) -> None:
     built = build("cpu", RECIPE, tmp_path / "out", root=project, required_modules={})
     text = built.script.read_text()
-    middle = text.index("UEsDB", text.index("ARCHIVE = ")) + 200
+    middle = text.rindex('ARCHIVE = """') + 200
     other = "B" if text[middle] != "B" else "C"
     built.script.write_text(text[:middle] + other + text[middle + 1 :])
     ended = run_kernel(built.script, tmp_path / "kaggle", tmp_path / "elsewhere")

@@ -1,0 +1,205 @@
+"""Run folders of models that were trained elsewhere: found at any depth, checked, copied.
+
+Datasets and outputs of other kernels are mounted read-only, under folders that their owners named,
+so a model is known by its config.toml alone.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.errors import PipelineError
+from data.tree import Collection
+from ensembles.members import Member, members_of
+from models.older_recipe import with_new_keys
+from models.recipe import Recipe
+from models.run_folder import CONFIG, first_difference, is_done, read_config
+from models.shared_training import SHARED_FOLDER
+
+_NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none of them a model
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model's run folder.
+
+    Attributes:
+        place: the collection's slug, or "layout-shared" of a model that several collections share.
+        member: "<model>-seed<number>".
+    """
+
+    folder: Path
+    place: str
+    member: str
+    config: dict[str, Any]
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether its training has ended."""
+        return is_done(self.folder)
+
+
+def find_models(root: Path) -> list[FoundModel]:
+    """List the models' run folders below `root`, by path; hidden folders are left out.
+
+    Raises:
+        PipelineError: `root` is no folder, or a configuration is damaged.
+    """
+    if not root.is_dir():
+        raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
+    return [found for folder in _run_folders(root) for found in _found(folder)]
+
+
+def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: Path) -> list[Path]:
+    """Copy what an earlier training of a collection left, so that it can be gone on with.
+
+    What lies in `out` or `shared` already is newer and stays.
+
+    Args:
+        earlier: searched for run folders at any depth.
+        collection: whose models to copy, and those that it shares with others.
+        out: holds the collection's run folders.
+        shared: holds the run folders of shared models.
+
+    Returns:
+        The folders that were copied to.
+
+    Raises:
+        PipelineError: two unfinished trainings of one model, a damaged one, or no space.
+    """
+    targets = {collection.slug: out, SHARED_FOLDER: shared}
+    wanted = [found for found in find_models(earlier) if found.place in targets]
+    copied = []
+    for (place, member), model in _one_of_each(wanted).items():
+        target = targets[place] / member
+        if not target.exists():
+            _copy(model.folder, target)
+            copied.append(target)
+    return copied
+
+
+def take_models(
+    source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
+) -> dict[str, list[Path]]:
+    """Copy the trained models of `collections`, every member of each, into a run.
+
+    Args:
+        source: searched for run folders at any depth.
+        out: the run's folder.
+
+    Returns:
+        By collection, the folders that were copied to or were there already.
+
+    Raises:
+        PipelineError: a member is missing or unfinished, was trained by other settings, or is there
+            twice; nothing is copied then.
+    """
+    named = list(collections)
+    members = {c.name: members_of(recipe, c, out) for c in named}
+    wanted = {(c.slug, member.name) for c in named for member in members[c.name]}
+    models = _one_of_each(m for m in find_models(source) if (m.place, m.member) in wanted)
+    missing = [
+        f"{place}/{name}"
+        for place, name in sorted(wanted)
+        if (place, name) not in models or not models[place, name].is_done
+    ]
+    if missing:
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        raise PipelineError(
+            f"{source}: no trained model {', '.join(missing[:_MOST_NAMED])}{more}; expected every "
+            f"model and seed of recipe {recipe.name}: attach or add what is missing"
+        )
+    for model in models.values():
+        _check_settings(model, recipe)
+    return {
+        c.name: [_placed(models[c.slug, member.name], member) for member in members[c.name]]
+        for c in named
+    }
+
+
+def _placed(model: FoundModel, member: Member) -> Path:
+    """Copy a model into its place in the run, unless it is there."""
+    if not member.folder.exists():
+        _copy(model.folder, member.folder)
+    return member.folder
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    for folder, below, files in os.walk(root):
+        below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
+        if CONFIG in files:
+            yield Path(folder)
+
+
+def _found(folder: Path) -> Iterator[FoundModel]:
+    """Yield the model of a run folder; a whole run's own folder holds none itself."""
+    config = read_config(folder)
+    if "model" in config and "seed" in config:
+        place = SHARED_FOLDER if "collections" in config else config.get("collection", "")
+        member = f"{config['model']}-seed{config['seed']}"
+        yield FoundModel(folder, place.replace(":", "-"), member, config)
+
+
+def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
+    """Return each model once; a finished training goes before an unfinished one.
+
+    Raises:
+        PipelineError: there are two, and nothing tells which one is meant.
+    """
+    chosen: dict[tuple[str, str], FoundModel] = {}
+    for model in models:
+        key = model.place, model.member
+        other = chosen.get(key)
+        if other is None or (model.is_done and not other.is_done):
+            chosen[key] = model
+        elif model.is_done == other.is_done:
+            raise PipelineError(
+                f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
+                "detach or move the other"
+            )
+    return chosen
+
+
+def _check_settings(model: FoundModel, recipe: Recipe) -> None:
+    """Refuse a model that other settings than the recipe's made.
+
+    Raises:
+        PipelineError: names the first one that differs.
+    """
+    name = model.config["model"]
+    today = {"recipe": recipe.model_dump(mode="json")}
+    older = with_new_keys(model.config, today)["recipe"]
+    parts = [part for part in (name, "features") if part in today["recipe"]]
+    for part in parts:
+        difference = first_difference(older.get(part), today["recipe"][part], part)
+        if difference:
+            raise PipelineError(
+                f"{model.folder}: was trained with {difference}; expected a model of recipe "
+                f"{recipe.name}"
+            )
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a run folder, whole or not at all; what is hidden stays behind.
+
+    The copies can be written to, though the source may be mounted read-only.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as made:
+            inner = Path(made) / target.name
+            inner.mkdir()
+            names = sorted(p.name for p in source.iterdir() if p.is_file())
+            for name in names:
+                if not name.startswith("."):
+                    shutil.copyfile(source / name, inner / name)
+            inner.rename(target)
+    except OSError as error:
+        raise PipelineError(
+            f"{target}: cannot be copied from {source}: {error.strerror}"
+        ) from error

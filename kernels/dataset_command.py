@@ -1,0 +1,42 @@
+"""The `dataset` command: push."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from console import Debug, Json, Seed, command, print_json, say
+
+app = typer.Typer(help="Send what kernels need to Kaggle as datasets.")
+
+
+@app.callback()
+def dataset() -> None:
+    """Send what kernels need to Kaggle as datasets."""
+
+
+@app.command()
+@command
+def push(
+    folder: Annotated[Path, typer.Argument(help="What `kernel wheels` or `kernel weights` wrote.")],
+    message: Annotated[str, typer.Option("-m", "--message", help="What is new in this version.")],
+    wait_minutes: Annotated[
+        float, typer.Option(min=0, help="How long to wait until Kaggle has processed the files.")
+    ] = 30,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Create a private dataset, or make its next version, and wait until kernels can attach it.
+
+    Example: python -m pipeline dataset push runs/wheels -m "torch-geometric 2.8.1"
+    """
+    from kernels.dataset_push import push_dataset
+
+    made = push_dataset(folder, message, wait_minutes=wait_minutes, say=say)
+    if json:
+        facts = {"dataset": made.dataset_id, "version": made.version, "created": made.is_new}
+        print_json({**facts, "files": made.files, "url": made.url})
+    else:
+        verb = "created" if made.is_new else "updated"
+        typer.echo(f"{verb}     {made.dataset_id} version {made.version}  {made.url}")

@@ -1,0 +1,228 @@
+"""Send a folder to Kaggle as a dataset, new or the next version, and wait until it can be used."""
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.errors import PipelineError, UsageError
+from data.fetch.retry import Patience
+from kernels.client_errors import one_line
+from kernels.credentials import KaggleSession, kaggle_session
+from kernels.dataset_folder import DATASET_METADATA_FILE, read_dataset
+from kernels.kaggle_calls import (
+    DatasetState,
+    Say,
+    careful_uploads,
+    dataset_files,
+    dataset_state,
+    patiently,
+)
+from kernels.send_once import PUSH_PATIENCE, send_once
+
+POLL_S = 10.0
+WAIT_MINUTES = 30.0
+_MOST_NAMED = 3
+_IN_DOUBT = (
+    "the version may have been made: look at the dataset's page before pushing the folder again"
+)
+
+
+@dataclass(frozen=True)
+class DatasetVersion:
+    """A version of a dataset that Kaggle has made and that kernels can attach."""
+
+    dataset_id: str  # "owner/slug"
+    version: int
+    is_new: bool  # the dataset did not exist before
+    files: int
+    url: str
+
+
+@dataclass(frozen=True)
+class _Push:
+    """What the steps of one push share."""
+
+    session: KaggleSession
+    dataset_id: str
+    table: dict[str, Any]
+    names: Sequence[str]
+    patience: Patience
+    say: Say
+
+    def state(self) -> DatasetState | None:
+        """Ask for the dataset's state, again where the network fails."""
+        return patiently(
+            lambda: dataset_state(self.session, self.dataset_id),
+            what=f"state of dataset {self.dataset_id}",
+            patience=self.patience,
+            say=self.say,
+        )
+
+
+def push_dataset(
+    folder: Path,
+    message: str,
+    *,
+    wait_minutes: float = WAIT_MINUTES,
+    patience: Patience = PUSH_PATIENCE,
+    say: Callable[[str], None] = lambda line: None,
+) -> DatasetVersion:
+    """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
+
+    Folders within it are packed by the client and unpacked by Kaggle; whether all files arrived is
+    checked in Kaggle's own list.
+
+    Args:
+        folder: holds dataset-metadata.json.
+        message: what is new, shown beside the version.
+        wait_minutes: how long to wait until Kaggle has processed the files.
+        patience: how often a request is tried again, and with which waits.
+        say: told about each failure that is tried again.
+
+    Raises:
+        UsageError: an empty message.
+        PipelineError: an incomplete folder, missing or refused credentials, a title that is taken,
+            files that did not arrive, or a dataset that does not become ready in time.
+    """
+    if not message.strip():
+        raise UsageError("-m: expected a text that says what is new")
+    table, names = read_dataset(folder)
+    with kaggle_session(f"push dataset {folder}", in_doubt=_IN_DOUBT) as session:
+        dataset_id = str(table["id"])
+        if "/" not in dataset_id:
+            dataset_id = f"{session.username}/{dataset_id}"
+        push = _Push(session, dataset_id, table, names, patience, say)
+        before = push.state()
+        if before:
+            before = _wait_until_ready(push, before.version, wait_minutes)
+        _send(push, folder, message, before)
+        version = before.version + 1 if before else 1
+        ready = _wait_until_ready(push, version, wait_minutes)
+        _require_all_there(push)
+    url = f"https://www.kaggle.com/datasets/{dataset_id}"
+    return DatasetVersion(dataset_id, ready.version, before is None, len(names), url)
+
+
+def _send(push: _Push, folder: Path, message: str, before: DatasetState | None) -> None:
+    """Upload the files and ask once for the new version.
+
+    Raises:
+        PipelineError: Kaggle refuses it, or not all files arrived.
+    """
+    api, last = push.session.api, before.version if before else 0
+    entries = sorted({name.partition("/")[0] for name in push.names})
+
+    def arrived() -> dict[str, Any] | None:
+        state = push.state()
+        return {"version": state.version} if state and state.version > last else None
+
+    def send(request: Callable[[], Any]) -> Any:
+        return send_once(
+            request, arrived, what="push dataset", patience=push.patience, say=push.say
+        )
+
+    with tempfile.TemporaryDirectory(prefix="dataset-push-") as copy:
+        _link_with_owner(folder, entries, {**push.table, "id": push.dataset_id}, Path(copy))
+        uploads = careful_uploads(
+            push.session, len(entries), send, patience=push.patience, say=push.say
+        )
+        with uploads:
+            if before:
+                answer = api.dataset_create_version(copy, message, quiet=True, dir_mode="zip")
+            else:
+                is_public = not push.table["isPrivate"]
+                answer = api.dataset_create_new(
+                    copy, public=is_public, quiet=True, convert_to_csv=False, dir_mode="zip"
+                )
+    _refuse_error(push.dataset_id, answer)
+
+
+def _link_with_owner(
+    folder: Path, entries: Sequence[str], table: dict[str, Any], target: Path
+) -> None:
+    """Link the folder's entries to where its id can be completed: the folder stays as it is."""
+    for entry in entries:
+        (target / entry).symlink_to((folder / entry).resolve())
+    (target / DATASET_METADATA_FILE).write_text(json.dumps(table), encoding="utf-8")
+
+
+def _refuse_error(dataset_id: str, answer: Any) -> None:
+    """Turn a refusal that came as a value into an error."""
+    if isinstance(answer, dict):  # the answer was lost, and Kaggle has the version
+        return
+    if answer.error or (answer.status or "ok").lower() != "ok":
+        said = one_line(answer.error or answer.status)
+        raise PipelineError(
+            f"dataset {dataset_id}: Kaggle refused it: {said}; correct {DATASET_METADATA_FILE} and "
+            "push again"
+        )
+
+
+def _wait_until_ready(push: _Push, version: int, wait_minutes: float) -> DatasetState:
+    """Ask until Kaggle has processed a version.
+
+    Raises:
+        PipelineError: it failed, or is not ready in time.
+    """
+    asks = max(1, round(60 * wait_minutes / POLL_S))
+    state = None
+    for number in range(asks):
+        if number:
+            push.patience.sleep(POLL_S)
+        state = push.state()
+        if state is None or state.version < version:
+            continue
+        if state.status == "ready":
+            return state
+        if state.status in ("failed", "deleted"):
+            raise PipelineError(
+                f"dataset {push.dataset_id}: version {state.version} is {state.status}; look at "
+                f"https://www.kaggle.com/datasets/{push.dataset_id}"
+            )
+    seen = f"version {state.version} is {state.status}" if state else "Kaggle does not know it yet"
+    raise PipelineError(
+        f"dataset {push.dataset_id}: version {version} is not ready after {wait_minutes:g} minutes "
+        f"({seen}); it was sent, so look at its page before pushing again"
+    )
+
+
+def _require_all_there(push: _Push) -> None:
+    """Compare Kaggle's list of the dataset's files with what was sent.
+
+    Raises:
+        PipelineError: names what is missing.
+    """
+    listed = patiently(
+        lambda: dataset_files(push.session, push.dataset_id),
+        what=f"files of dataset {push.dataset_id}",
+        patience=push.patience,
+        say=push.say,
+    )
+    missing = missing_files(push.names, listed)
+    if missing:
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        raise PipelineError(
+            f"dataset {push.dataset_id}: Kaggle does not list {', '.join(missing[:_MOST_NAMED])}"
+            f"{more}; look at its page, then push again"
+        )
+    packed = {name for name in listed if name.endswith(".zip")} - set(push.names)
+    if packed:
+        push.say(f"Kaggle lists {', '.join(sorted(packed))} packed: what is within was not checked")
+
+
+def missing_files(sent: Sequence[str], listed: Sequence[str]) -> list[str]:
+    """Name what was sent and is not listed; a folder may be listed as its zip archive.
+
+    >>> missing_files(["a.whl", "models/x/DONE"], ["models/x/DONE"])
+    ['a.whl']
+    """
+    known = set(listed)
+    return [
+        name
+        for name in sent
+        if name not in known
+        and ("/" not in name or not known & {top := name.partition("/")[0], f"{top}.zip"})
+    ]
