@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from data.fetch.retry import Patience
 from kernels.archive import PACKAGES
-from tests.fake_kaggle import FakeKaggle, clear_credentials, running_fake_kaggle
+from tests.fake_kaggle import clear_credentials, logged_in_at
+from tests.fake_kaggle_datasets import FakeKaggleDatasets
 
 # Stands in for the real command line: takes the same arguments, writes the same file.
 PIPELINE = """
@@ -38,9 +40,22 @@ def stand_in_pipeline(module: str, name: str) -> str:
 
 
 @pytest.fixture
-def fake_kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeKaggle]:
-    with running_fake_kaggle(monkeypatch, tmp_path / "home") as server:
+def fake_kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeKaggleDatasets]:
+    server = FakeKaggleDatasets()
+    with logged_in_at(server, monkeypatch, tmp_path / "home"):
         yield server
+
+
+@pytest.fixture
+def waits() -> list[float]:
+    """The waits, in seconds, that the patience of the test has been asked for."""
+    return []
+
+
+@pytest.fixture
+def patience(waits: list[float]) -> Patience:
+    """Patience that notes its waits instead of sleeping."""
+    return Patience(attempts=4, first_wait_s=2.0, sleep=waits.append)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Built kernels: their bytes, their metadata, and what happens when Kaggle runs one."""
 
+import ast
 import json
 import logging
 import os
@@ -16,9 +17,9 @@ import pytest
 import settings
 from data.errors import PipelineError, UsageError
 from kernels.archive import PACKAGES, pack
-from kernels.build import SOURCE_LIMIT_BYTES, build, render_script
-from models.recipe import load_recipe
-from submissions.check import check_submission, expected_rows
+from kernels.build import SOURCE_LIMIT_BYTES, build
+from kernels.kinds import INFER, KINDS, RUN, Kind, kind_named, train_kind
+from kernels.script import render_script
 from tests.fake_kaggle import KEY
 from tests.kernels.conftest import stand_in_pipeline
 
@@ -26,7 +27,9 @@ RECIPE = {"seed": 0, "features": {"prune": "config"}}
 MOUNT, OLD_MOUNT = "competitions/predict-ai-model-runtime", "predict-ai-model-runtime"
 
 
-def run_kernel(script: Path, kaggle: Path, elsewhere: Path) -> subprocess.CompletedProcess[str]:
+def run_kernel(
+    script: Path, kaggle: Path, elsewhere: Path, *, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
     """Run a kernel as Kaggle does: a fresh process, another folder, no project on the path."""
     (kaggle / "working").mkdir(parents=True, exist_ok=True)
     elsewhere.mkdir(exist_ok=True)
@@ -37,7 +40,7 @@ def run_kernel(script: Path, kaggle: Path, elsewhere: Path) -> subprocess.Comple
         "PIPELINE_KAGGLE_WORKING": str(kaggle / "working"),
     }
     return subprocess.run(
-        [sys.executable, str(script)],
+        [python, str(script)],
         cwd=elsewhere,
         env=environment,
         capture_output=True,
@@ -187,7 +190,7 @@ def test_this_projects_own_packages_fit_and_import_in_a_kernel(tmp_path: Path) -
         shutil.copytree(settings.ROOT / package, root / package, ignore=ignored)
     for module in ("settings.py", "console.py"):
         shutil.copyfile(settings.ROOT / module, root / module)
-    (root / "pipeline.py").write_text(stand_in_pipeline("kernels.build", "_TEMPLATE"))
+    (root / "pipeline.py").write_text(stand_in_pipeline("kernels.script", "_TEMPLATES"))
     built = build("cpu", RECIPE, tmp_path / "out", root=root)
     add_data(tmp_path / "kaggle", MOUNT)
 
@@ -195,7 +198,7 @@ def test_this_projects_own_packages_fit_and_import_in_a_kernel(tmp_path: Path) -
 
     assert ended.returncode == 0, ended.stderr
     seen = json.loads((tmp_path / "kaggle" / "working" / "run" / "seen.json").read_text())
-    assert seen["marker"] == f"{seen['code']}/kernels/templates/run_pipeline.py"
+    assert seen["marker"] == f"{seen['code']}/kernels/templates"
 
 
 def test_the_new_mount_wins_over_the_old(project: Path, tmp_path: Path) -> None:
@@ -252,7 +255,7 @@ def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
 def test_an_archive_member_outside_its_folder_is_refused(tmp_path: Path, member: str) -> None:
     name = member.format(absolute=tmp_path / "escaped.py")
     script = tmp_path / "kernel.py"
-    script.write_text(render_script(pack({name: b"planted"}), "configs/cpu.toml", {}))
+    script.write_text(render_script(RUN, pack({name: b"planted"}), "configs/cpu.toml", {}))
     add_data(tmp_path / "kaggle", MOUNT)
     ended = run_kernel(script, tmp_path / "kaggle", tmp_path / "elsewhere")
     assert ended.returncode == 1
@@ -271,14 +274,90 @@ def test_a_damaged_archive_is_refused(project: Path, tmp_path: Path) -> None:
     assert "archive is damaged" in ended.stderr
 
 
-def test_the_real_pipeline_runs_in_a_kernel(tiny_tree: Path, tmp_path: Path) -> None:
-    recipe = load_recipe("smoke")
-    built = build("smoke", recipe.model_dump(mode="json"), tmp_path / "out")
-    mount = tmp_path / "kaggle" / "input" / MOUNT / "npz_all"
-    shutil.copytree(tiny_tree / "npz", mount / "npz")
+TRAIN = train_kind("layout:xla:random", 600)
 
-    ended = run_kernel(built.script, tmp_path / "kaggle", tmp_path / "elsewhere")
 
+@pytest.mark.parametrize("kind", [RUN, TRAIN, INFER], ids=KINDS)
+def test_every_kind_is_one_file_for_older_and_newer_pythons(
+    project: Path, tmp_path: Path, kind: Kind
+) -> None:
+    sources = ["someone/earlier-run"]
+    one, two = (
+        build("cpu", RECIPE, tmp_path / name, kind=kind, root=project, kernel_sources=sources)
+        for name in ("one", "two")
+    )
+    text = one.script.read_text()
+    assert text == two.script.read_text()
+    assert one.metadata.read_bytes() == two.metadata.read_bytes()
+    for minor in (11, 12):
+        tree = ast.parse(text, feature_version=(3, minor))
+        compile(tree, str(one.script), "exec")
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else _names(node))
+    }
+    assert imported <= sys.stdlib_module_names
+
+
+def _names(node: ast.Import) -> list[str]:
+    return [alias.name for alias in node.names]
+
+
+def test_a_train_kernel_is_named_after_its_collection(project: Path, tmp_path: Path) -> None:
+    built = build("cpu", RECIPE, tmp_path / "out", kind=TRAIN, root=project)
+    assert built.kernel_id == "fast-or-slow-cpu-train-layout-xla-random"
+    text = built.script.read_text()
+    assert 'COLLECTION = "layout:xla:random"' in text
+    assert 'MAX_MINUTES = float("600")' in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("other", None, None), "--kind other: expected one of run, train, infer"),
+        (("train", None, None), "pass --collection as well"),
+        (("train", "tile:gpu", None), "no such collection"),
+        (("train", "tile:xla", 706), "--max-minutes 706: expected more than 0 and at most 705"),
+        (("train", "tile:xla", -1), "expected more than 0"),
+        (("run", "tile:xla", None), "--collection: expected only with --kind train"),
+        (("infer", None, 5), "--max-minutes: expected only with --kind train"),
+    ],
+)
+def test_options_of_another_kind_are_wrong_usage(
+    asked: tuple[str, str | None, float | None], expected: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        kind_named(*asked)
+
+
+def test_an_infer_kernel_without_models_is_wrong_usage(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing attached holds trained models"):
+        build(
+            "cpu",
+            RECIPE,
+            tmp_path / "out",
+            kind=INFER,
+            root=project,
+            dataset_sources=["someone/tpu-wheels"],
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_kernel_runs_on_python_3_12(project: Path, tmp_path: Path) -> None:
+    found = [*Path.home().glob(".pyenv/versions/3.12.*/bin/python"), shutil.which("python3.12")]
+    works = [
+        python
+        for python in found
+        if python and not subprocess.run([python, "-c", ""], check=False).returncode
+    ]
+    if not works:
+        pytest.skip("no Python 3.12 here")
+    built = build("cpu", RECIPE, tmp_path / "out", root=project, required_modules={})
+    add_data(tmp_path / "kaggle", MOUNT)
+    ended = run_kernel(
+        built.script, tmp_path / "kaggle", tmp_path / "elsewhere", python=str(works[0])
+    )
     assert ended.returncode == 0, ended.stderr
-    submission = tmp_path / "kaggle" / "working" / "submission.csv"
-    assert check_submission(submission, expected_rows(mount, "test")) == []
+    assert "kernel: Python 3.12" in ended.stdout

@@ -15,7 +15,8 @@ from kernels.build import build
 from kernels.credentials import kaggle_session, known_secrets
 from kernels.push import push, status
 from submissions.upload import list_submissions, upload
-from tests.fake_kaggle import KEY, TOKEN, USERNAME, Answer, FakeKaggle, make_client_verbose
+from tests.fake_kaggle import KEY, TOKEN, USERNAME, Answer, make_client_verbose
+from tests.fake_kaggle_datasets import FakeKaggleDatasets
 
 
 def write_key_file(home: Path, text: str) -> None:
@@ -38,7 +39,7 @@ def login_failure() -> str:
 
 
 def test_a_key_file_logs_in(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("KAGGLE_USERNAME")
     monkeypatch.delenv("KAGGLE_KEY")
@@ -54,7 +55,7 @@ def test_a_key_file_logs_in(
     assert known_secrets() == {"filed-key-1234"}
 
 
-def test_a_token_logs_in(fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_logs_in(fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch) -> None:
     use_token(monkeypatch)
     with kaggle_session("test") as session:
         assert session.username == USERNAME
@@ -87,7 +88,7 @@ def test_a_broken_key_file_is_named(no_credentials: Path, text: str) -> None:
     ],
 )
 def test_a_refused_token_is_told_from_a_missing_one(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, answer: Answer, expected: str
+    fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch, answer: Answer, expected: str
 ) -> None:
     # The client's first import logs in as well; here it is imported already.
     use_token(monkeypatch)
@@ -95,14 +96,14 @@ def test_a_refused_token_is_told_from_a_missing_one(
     assert expected in login_failure()
 
 
-def test_an_exit_of_the_client_does_not_end_the_program(fake_kaggle: FakeKaggle) -> None:
+def test_an_exit_of_the_client_does_not_end_the_program(fake_kaggle: FakeKaggleDatasets) -> None:
     with pytest.raises(PipelineError, match=r"test: the Kaggle client gave up \(exit 1\)"):  # noqa: SIM117
         with kaggle_session("test"):
             sys.exit(1)
 
 
 def test_what_the_client_prints_is_caught_and_other_output_is_not(
-    fake_kaggle: FakeKaggle, capsys: pytest.CaptureFixture[str]
+    fake_kaggle: FakeKaggleDatasets, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newer = Answer(body={"submissions": []}, headers={"X-Kaggle-ApiVersion": "99.0"})
     fake_kaggle.will_answer("ListSubmissions", newer)
@@ -115,7 +116,7 @@ def test_what_the_client_prints_is_caught_and_other_output_is_not(
 
 @pytest.fixture(params=["key", "token"])
 def secret(
-    request: pytest.FixtureRequest, fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch
 ) -> str:
     """Log in by key or by token, with a client told to print its requests; return the secret."""
     make_client_verbose(monkeypatch)
@@ -126,7 +127,7 @@ def secret(
 
 
 def test_no_credential_is_written_or_printed_by_any_command(
-    fake_kaggle: FakeKaggle,
+    fake_kaggle: FakeKaggleDatasets,
     secret: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -174,7 +175,7 @@ def _decoded(header: str) -> str:
 
 
 def test_a_token_that_makes_a_bad_header_is_not_shown(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch
+    fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_token(monkeypatch, f"{TOKEN}\n")  # as a shell leaves it; the client quotes the header
     line = login_failure()
@@ -183,7 +184,7 @@ def test_a_token_that_makes_a_bad_header_is_not_shown(
 
 
 def test_a_client_told_to_be_verbose_prints_no_headers(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch
+    fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_client_verbose(monkeypatch)
     with kaggle_session("test") as session:

@@ -6,22 +6,26 @@ from pathlib import Path
 import pytest
 
 from data.errors import PipelineError
+from data.fetch.retry import Patience
 from kernels.build import KernelFolder, build
 from kernels.metadata import METADATA_FILE
 from kernels.push import KernelStatus, KernelVersion, push, status
-from tests.fake_kaggle import USERNAME, Answer, FakeKaggle
+from kernels.send_once import PUSH_PATIENCE
+from tests.command_line import call
+from tests.fake_kaggle import USERNAME, Answer
+from tests.fake_kaggle_datasets import DROPPED, FakeKaggleDatasets
 
 SLUG = "fast-or-slow-cpu"
 
 
 @pytest.fixture
-def built(project: Path, fake_kaggle: FakeKaggle, tmp_path: Path) -> KernelFolder:
+def built(project: Path, fake_kaggle: FakeKaggleDatasets, tmp_path: Path) -> KernelFolder:
     return build("cpu", {"seed": 0}, tmp_path / "out", root=project)
 
 
-def failure(folder: Path) -> str:
+def failure(folder: Path, patience: Patience = PUSH_PATIENCE) -> str:
     with pytest.raises(PipelineError) as caught:
-        push(folder)
+        push(folder, patience=patience)
     line = str(caught.value)
     assert "\n" not in line
     return line
@@ -33,14 +37,17 @@ def change_metadata(built: KernelFolder, **fields: object) -> None:
 
 
 def test_source_and_metadata_arrive_with_the_owner_filled_in(
-    fake_kaggle: FakeKaggle, built: KernelFolder, capsys: pytest.CaptureFixture[str]
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = built.metadata.read_bytes()
+    fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 2
 
     version = push(built.folder)
 
-    assert version == KernelVersion(f"{USERNAME}/{SLUG}", 3, "https://www.kaggle.com/code/a/b")
-    (call,) = fake_kaggle.received
+    assert version == KernelVersion(
+        f"{USERNAME}/{SLUG}", 3, f"https://www.kaggle.com/code/{USERNAME}/{SLUG}"
+    )
+    (call,) = fake_kaggle.calls("SaveKernel")
     assert call.path == "/api/v1/kernels.KernelsApiService/SaveKernel"
     sent = call.json
     assert sent.pop("text") == built.script.read_text()
@@ -61,10 +68,12 @@ def test_source_and_metadata_arrive_with_the_owner_filled_in(
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_owner_that_is_written_stays(fake_kaggle: FakeKaggle, built: KernelFolder) -> None:
+def test_an_owner_that_is_written_stays(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder
+) -> None:
     change_metadata(built, id=f"a-team/{SLUG}")
     assert push(built.folder).kernel_id == f"a-team/{SLUG}"
-    assert fake_kaggle.received[0].json["slug"] == f"a-team/{SLUG}"
+    assert fake_kaggle.calls("SaveKernel")[0].json["slug"] == f"a-team/{SLUG}"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_an_owner_that_is_written_stays(fake_kaggle: FakeKaggle, built: KernelFo
     ],
 )
 def test_a_refusal_that_comes_as_a_value_is_an_error(
-    fake_kaggle: FakeKaggle, built: KernelFolder, body: dict[str, object], expected: str
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, body: dict[str, object], expected: str
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", Answer(body=body))
     line = failure(built.folder)
@@ -92,23 +101,85 @@ def test_a_refusal_that_comes_as_a_value_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected", "in_doubt"),
+    ("answer", "expected"),
     [
-        (Answer(401, {"code": 401, "message": "no"}), "make a new token", False),
-        (Answer(403, {"code": 403, "message": "no"}), "the token allows it", False),
-        (Answer(429, {}, {"Retry-After": "5"}), "wait 5 seconds", False),
-        (Answer(500, {}), "try again in a few minutes", True),
-        (Answer(drop=True), "dropped", True),
+        (Answer(401, {"code": 401, "message": "no"}), "make a new token"),
+        (Answer(403, {"code": 403, "message": "no"}), "the token allows it"),
+        (Answer(404, {"code": 404, "message": "no"}), "Kaggle knows no such thing"),
+        (Answer(429, {}, {"Retry-After": "3600"}), "wait 3600 seconds"),
     ],
 )
-def test_a_failed_request_is_an_error(
-    fake_kaggle: FakeKaggle, built: KernelFolder, answer: Answer, expected: str, in_doubt: bool
+def test_a_refusal_is_not_sent_again(
+    fake_kaggle: FakeKaggleDatasets,
+    built: KernelFolder,
+    patience: Patience,
+    answer: Answer,
+    expected: str,
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", answer)
-    line = failure(built.folder)
+    line = failure(built.folder, patience)
     assert expected in line
     assert str(built.folder) in line
-    assert ("kernel status" in line) == in_doubt
+    assert "kernel status" not in line  # no doubt: it was refused
+    assert len(fake_kaggle.calls("SaveKernel")) == 1
+
+
+def test_a_busy_server_is_asked_again_when_it_says(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience, waits: list[float]
+) -> None:
+    fake_kaggle.will_answer("SaveKernel", Answer(429, {}, {"Retry-After": "7"}))
+    said: list[str] = []
+    assert push(built.folder, patience=patience, say=said.append).version == 1
+    assert waits == [7.0]
+    assert said == [f"push kernel {USERNAME}/{SLUG}: HTTP 429; next try in 7 s"]
+
+
+def test_two_server_faults_then_success_make_one_version(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience
+) -> None:
+    fake_kaggle.will_answer("SaveKernel", Answer(500, {}), Answer(502, "<html>"))
+    assert push(built.folder, patience=patience).version == 1
+    assert fake_kaggle.kernels == {f"{USERNAME}/{SLUG}": 1}
+
+
+@pytest.mark.parametrize("lost", [DROPPED, Answer(500, {}), Answer(504, "<html>")])
+def test_a_lost_answer_is_resolved_by_asking_for_the_version(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience, lost: Answer
+) -> None:
+    fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 4
+    fake_kaggle.will_lose("SaveKernel", lost)
+    said: list[str] = []
+    assert push(built.folder, patience=patience, say=said.append).version == 5
+    assert len(fake_kaggle.calls("SaveKernel")) == 1
+    assert "Kaggle has received it" in said[0]
+
+
+def test_a_dropped_connection_is_told_as_doubt_and_not_sent_again(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience
+) -> None:
+    fake_kaggle.will_answer("SaveKernel", DROPPED)
+    line = failure(built.folder, patience)
+    assert "dropped" in line
+    assert "kernel status" in line
+    assert len(fake_kaggle.calls("SaveKernel")) == 1
+    assert len(fake_kaggle.calls("GetKernel")) == 4  # before, and three times after
+
+
+def test_a_server_that_keeps_failing_is_told_as_doubt(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience
+) -> None:
+    fake_kaggle.will_answer("SaveKernel", *[Answer(500, {})] * 4)
+    line = failure(built.folder, patience)
+    assert "HTTP 500" in line
+    assert "kernel status" in line
+
+
+def test_without_the_latest_version_nothing_is_sent(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder
+) -> None:
+    fake_kaggle.will_answer("GetKernel", Answer(500, {}))
+    assert "HTTP 500" in failure(built.folder)
+    assert not fake_kaggle.calls("SaveKernel")
 
 
 @pytest.mark.parametrize(
@@ -122,16 +193,16 @@ def test_a_failed_request_is_an_error(
     ],
 )
 def test_wrong_metadata_is_refused_before_anything_is_sent(
-    fake_kaggle: FakeKaggle, built: KernelFolder, fields: dict[str, object], expected: str
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, fields: dict[str, object], expected: str
 ) -> None:
     change_metadata(built, **fields)
     assert expected in failure(built.folder)
-    assert not fake_kaggle.received
+    assert not fake_kaggle.calls("SaveKernel")
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])
 def test_a_folder_without_readable_metadata_is_refused(
-    fake_kaggle: FakeKaggle, tmp_path: Path, text: str | None
+    fake_kaggle: FakeKaggleDatasets, tmp_path: Path, text: str | None
 ) -> None:
     if text is not None:
         (tmp_path / METADATA_FILE).write_text(text)
@@ -139,7 +210,7 @@ def test_a_folder_without_readable_metadata_is_refused(
     assert not fake_kaggle.received
 
 
-def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:
+def test_the_status_of_a_run(fake_kaggle: FakeKaggleDatasets) -> None:
     failed = Answer(body={"status": "ERROR", "failureMessage": "out of memory"})
     fake_kaggle.will_answer("GetKernelSessionStatus", Answer(body={"status": "RUNNING"}), failed)
 
@@ -158,8 +229,14 @@ def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:
     ],
 )
 def test_a_status_that_cannot_be_had_is_an_error(
-    fake_kaggle: FakeKaggle, answer: Answer, expected: str
+    fake_kaggle: FakeKaggleDatasets, answer: Answer, expected: str
 ) -> None:
     fake_kaggle.will_answer("GetKernelSessionStatus", answer)
     with pytest.raises(PipelineError, match=f"status of kernel {SLUG}: .*{expected}"):
         status(SLUG)
+
+
+def test_a_failed_kernel_is_told_and_asking_succeeds(fake_kaggle: FakeKaggleDatasets) -> None:
+    failed = Answer(body={"status": "ERROR", "failureMessage": "out of memory"})
+    fake_kaggle.will_answer("GetKernelSessionStatus", failed)
+    assert call("kernel", "status", SLUG) == f"{USERNAME}/{SLUG}  error  out of memory\n"
