@@ -1,0 +1,328 @@
+"""The real client sends dataset folders to a server of ours that unpacks and remembers them."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data.errors import PipelineError, UsageError
+from data.fetch.retry import Patience
+from kernels.dataset_folder import DATASET_METADATA_FILE, DatasetMetadata, seal
+from kernels.dataset_push import POLL_S, DatasetVersion, missing_files, push_dataset
+from tests.command_line import call
+from tests.fake_kaggle import KEY, USERNAME, Answer
+from tests.fake_kaggle_datasets import DROPPED, Dataset, FakeKaggleDatasets
+
+TITLE, SLUG = "Some small models", "some-small-models"
+ID = f"{USERNAME}/{SLUG}"
+URL = f"https://www.kaggle.com/datasets/{ID}"
+FILES = {
+    "top.txt": b"at the top",
+    "models/tile-xla/a-seed0/DONE": b"done\n",
+    "models/tile-xla/a-seed0/model.safetensors": bytes(range(256)) * 40,
+    "models/layout-xla-random/b-seed1/config.toml": b"seed = 1\n",
+    "other/deep/er.txt": b"x",
+}
+Push = Callable[[], DatasetVersion]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    out = tmp_path / "dataset"
+    for name, content in FILES.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    subtitle = "Made up for the tests alone"
+    seal(out, DatasetMetadata.of(TITLE, owner="", subtitle=subtitle, licence="CC-BY-4.0"))
+    return out
+
+
+@pytest.fixture
+def push(folder: Path, patience: Patience) -> Push:
+    return lambda: push_dataset(folder, "what is new", patience=patience, wait_minutes=1)
+
+
+def failure(push: Push) -> str:
+    with pytest.raises(PipelineError) as caught:
+        push()
+    line = str(caught.value)
+    assert "\n" not in line
+    assert KEY not in line
+    assert "planted-signature" not in line
+    return line
+
+
+def change_metadata(folder: Path, **fields: object) -> None:
+    path = folder / DATASET_METADATA_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def creations(fake_kaggle: FakeKaggleDatasets) -> int:
+    methods = ("CreateDataset", "CreateDatasetVersion")
+    return sum(len(fake_kaggle.calls(method)) for method in methods)
+
+
+def test_a_new_dataset_is_private_and_holds_every_file(
+    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (folder / DATASET_METADATA_FILE).read_bytes()
+    assert push() == DatasetVersion(ID, 1, True, len(FILES) + 1, URL)
+    made = fake_kaggle.datasets[ID]
+    assert {name: made.files[name] for name in FILES} == FILES
+    assert set(made.files) == {*FILES, "SHA256SUMS"}
+    asked = {key: made.asked[key] for key in ("title", "slug", "ownerSlug", "licenseName")}
+    assert asked == {
+        "title": TITLE,
+        "slug": SLUG,
+        "ownerSlug": USERNAME,
+        "licenseName": "CC-BY-4.0",
+    }
+    assert made.asked["isPrivate"] is True
+    assert (folder / DATASET_METADATA_FILE).read_bytes() == before
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_existing_dataset_gets_a_version(fake_kaggle: FakeKaggleDatasets, push: Push) -> None:
+    fake_kaggle.datasets[ID] = Dataset(version=6)
+    assert push() == DatasetVersion(ID, 7, False, len(FILES) + 1, URL)
+    body = fake_kaggle.calls("CreateDatasetVersion")[0].json["body"]
+    assert isinstance(body, dict)
+    assert body["versionNotes"] == "what is new"
+    assert not fake_kaggle.calls("CreateDataset")
+    assert set(fake_kaggle.datasets[ID].files) == {*FILES, "SHA256SUMS"}
+
+
+def test_it_waits_until_the_dataset_is_ready(
+    fake_kaggle: FakeKaggleDatasets, push: Push, waits: list[float]
+) -> None:
+    fake_kaggle.statuses = ["NOT_YET_PERSISTED", "BLOBS_RECEIVED"]
+    assert push().version == 1
+    assert waits == [POLL_S, POLL_S]
+
+
+def test_a_dataset_that_never_gets_ready_is_told(
+    fake_kaggle: FakeKaggleDatasets, push: Push, waits: list[float]
+) -> None:
+    fake_kaggle.statuses = ["BLOBS_RECEIVED"] * 50
+    line = failure(push)
+    assert "version 1 is not ready after 1 minutes (version 1 is blobs_received)" in line
+    assert "it was sent" in line
+    assert sum(waits) == 5 * POLL_S
+
+
+@pytest.mark.parametrize("status", ["FAILED", "DELETED"])
+def test_a_dataset_that_fails_is_told(
+    fake_kaggle: FakeKaggleDatasets, push: Push, status: str
+) -> None:
+    fake_kaggle.statuses = [status]
+    assert f"version 1 is {status.lower()}" in failure(push)
+
+
+def test_a_title_that_is_taken_is_told_in_kaggles_words(
+    fake_kaggle: FakeKaggleDatasets, push: Push
+) -> None:
+    taken = {"status": "error", "error": "The requested title is already in use"}
+    fake_kaggle.will_answer("CreateDataset", Answer(body=taken))
+    assert f"dataset {ID}: Kaggle refused it: The requested title is already" in failure(push)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer(401, {"code": 401, "message": "no"}), "make a new token"),
+        (Answer(403, {"code": 403, "message": "no"}), "the token allows it"),
+        (Answer(404, {"code": 404, "message": "no"}), "Kaggle knows no such thing"),
+        (Answer(429, {}, {"Retry-After": "3600"}), "wait 3600 seconds"),
+    ],
+)
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_refusal_is_not_sent_again(
+    fake_kaggle: FakeKaggleDatasets, push: Push, answer: Answer, expected: str, is_new: bool
+) -> None:
+    if not is_new:
+        fake_kaggle.datasets[ID] = Dataset()
+    fake_kaggle.will_answer("CreateDataset" if is_new else "CreateDatasetVersion", answer)
+    line = failure(push)
+    assert expected in line
+    assert "may have been made" not in line
+    assert creations(fake_kaggle) == 1
+
+
+def test_a_refused_login_sends_nothing(fake_kaggle: FakeKaggleDatasets, push: Push) -> None:
+    fake_kaggle.will_answer("GetDatasetStatus", Answer(401, {"code": 401, "message": "no"}))
+    assert "HTTP 401" in failure(push)
+    assert not fake_kaggle.calls("StartBlobUpload")
+
+
+def test_two_server_faults_and_a_busy_server_then_success(
+    fake_kaggle: FakeKaggleDatasets, push: Push, waits: list[float]
+) -> None:
+    faults = [Answer(500, {}), Answer(503, {}), Answer(429, {}, {"Retry-After": "9"})]
+    fake_kaggle.will_answer("CreateDataset", *faults)
+    assert push().version == 1
+    assert 9.0 in waits
+
+
+@pytest.mark.parametrize("lost", [DROPPED, Answer(500, {})])
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_lost_answer_makes_no_second_version(
+    fake_kaggle: FakeKaggleDatasets, push: Push, lost: Answer, version: int
+) -> None:
+    if version:
+        fake_kaggle.datasets[ID] = Dataset(version)
+    fake_kaggle.will_lose("CreateDatasetVersion" if version else "CreateDataset", lost)
+    assert push().version == version + 1
+    assert creations(fake_kaggle) == 1
+
+
+def test_a_dropped_connection_is_told_as_doubt(fake_kaggle: FakeKaggleDatasets, push: Push) -> None:
+    fake_kaggle.will_answer("CreateDataset", DROPPED)
+    line = failure(push)
+    assert "dropped" in line
+    assert "may have been made" in line
+    assert creations(fake_kaggle) == 1
+
+
+def test_a_file_that_storage_refuses_makes_no_dataset(
+    fake_kaggle: FakeKaggleDatasets, push: Push
+) -> None:
+    fake_kaggle.will_answer("PUT", Answer(403, {}))
+    assert "3 of 4 files arrived in Kaggle's storage; no dataset was made" in failure(push)
+    assert creations(fake_kaggle) == 0
+
+
+def test_an_upload_is_begun_again_where_that_does_no_harm(
+    fake_kaggle: FakeKaggleDatasets, push: Push, waits: list[float]
+) -> None:
+    fake_kaggle.will_answer("StartBlobUpload", Answer(429, {}, {"Retry-After": "4"}), DROPPED)
+    assert push().version == 1
+    assert waits[:1] == [4.0]
+
+
+def test_a_file_that_kaggle_does_not_list_is_named(
+    fake_kaggle: FakeKaggleDatasets, push: Push
+) -> None:
+    listed = [{"name": name} for name in (*FILES, "SHA256SUMS") if name != "top.txt"]
+    fake_kaggle.will_answer("ListDatasetFiles", Answer(body={"datasetFiles": listed}))
+    assert "Kaggle does not list top.txt" in failure(push)
+
+
+def test_a_folder_listed_as_an_archive_counts_as_there() -> None:
+    assert missing_files(["a", "m/x", "m/y/z", "n/x"], ["a", "m.zip", "n"]) == []
+    assert missing_files(["a", "m/x"], ["m/y"]) == ["a", "m/x"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"title": "Tiny"}, "the title has 4 characters; expected 6 to 50"),
+        ({"title": "A" * 51}, "the title has 51 characters"),
+        ({"title": None}, "key 'title' is missing"),
+        ({"id": "someone/else-s-name"}, f"expected '{SLUG}'"),
+        ({"id": f"a b/{SLUG}"}, "expected owner/slug"),
+        ({"subtitle": "short"}, "the subtitle has 5 characters"),
+        ({"licenses": []}, "key 'licenses': expected one of CC0-1.0"),
+        ({"licenses": [{"name": "WTFPL"}]}, "key 'licenses'"),
+        ({"isPrivate": "yes"}, "key 'isPrivate'"),
+    ],
+)
+def test_wrong_metadata_is_refused_before_anything_is_sent(
+    fake_kaggle: FakeKaggleDatasets,
+    push: Push,
+    folder: Path,
+    fields: dict[str, object],
+    expected: str,
+) -> None:
+    change_metadata(folder, **fields)
+    assert expected in failure(push)
+    assert not fake_kaggle.received
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]"])
+def test_a_folder_without_readable_metadata_is_refused(
+    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path, text: str | None
+) -> None:
+    (folder / DATASET_METADATA_FILE).unlink()
+    if text is not None:
+        (folder / DATASET_METADATA_FILE).write_text(text)
+    assert DATASET_METADATA_FILE in failure(push)
+    assert not fake_kaggle.received
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("top.txt", "is not as SHA256SUMS says"),
+        ("new.txt", "is not as SHA256SUMS says"),
+        ("models/empty", "is empty"),
+        (".hidden", "would not be sent"),
+        ("models/.git/x", "would not be sent"),
+        ("model-metadata.json", "would not be sent"),
+    ],
+)
+def test_files_that_would_not_arrive_are_refused(
+    fake_kaggle: FakeKaggleDatasets,
+    push: Push,
+    folder: Path,
+    name: str,
+    expected: str,
+) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"" if name.endswith("empty") else b"changed")
+    assert expected in failure(push)
+    assert not fake_kaggle.received
+
+
+def test_a_link_and_an_empty_folder_are_refused(
+    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "link").symlink_to(tmp_path)
+    assert "a link" in failure(push)
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.name != DATASET_METADATA_FILE:
+            path.unlink() if path.is_symlink() or path.is_file() else path.rmdir()
+    assert "holds no file to send" in failure(push)
+
+
+def test_a_credential_in_a_file_is_not_sent(
+    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path
+) -> None:
+    (folder / "top.txt").write_bytes(b"\0" * ((1 << 20) - 5) + KEY.encode())
+    (folder / "SHA256SUMS").unlink()
+    assert "top.txt: holds a Kaggle credential" in failure(push)
+    assert not fake_kaggle.received
+
+
+def test_nothing_is_left_in_the_temporary_folder(
+    fake_kaggle: FakeKaggleDatasets, push: Push, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = tmp_path / "common"
+    common.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(common))
+    push()
+    fake_kaggle.will_answer("PUT", Answer(403, {}))
+    failure(push)
+    assert not list(common.iterdir())
+    assert tempfile.tempdir == str(common)
+
+
+def test_the_command_says_what_was_made(fake_kaggle: FakeKaggleDatasets, folder: Path) -> None:
+    assert call("dataset", "push", folder, "-m", "one") == f"created     {ID} version 1  {URL}\n"
+    made = json.loads(call("dataset", "push", folder, "-m", "two", "--json"))
+    assert made == {"dataset": ID, "version": 2, "created": False, "files": 6, "url": URL}
+    assert "error: -m: expected a text" in call("dataset", "push", folder, "-m", " ", expect=2)
+
+
+def test_a_public_dataset_must_be_asked_for(
+    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path
+) -> None:
+    change_metadata(folder, isPrivate=False)
+    push()
+    assert not fake_kaggle.datasets[ID].asked.get("isPrivate")
+
+
+def test_a_licence_that_kaggle_does_not_know_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="key 'licenses'"):
+        DatasetMetadata.of(TITLE, owner="", subtitle="", licence="mine")
