@@ -17,6 +17,7 @@ from kernels.kaggle_calls import OutputFile
 
 NOTE = ".kernel-output.json"
 _TIMEOUT_S = (15, 60)  # to connect; between two pieces of the answer
+_CHUNK_BYTES = 1 << 16  # what a dropped connection may cost
 _WRONG_SIZE = "does not match expected size"  # in the client's words
 _LONGEST_NAME = 1000  # characters
 
@@ -124,7 +125,7 @@ def _download(api: Any, file: OutputFile, target: Path) -> None:
         with requests.get(file.url, stream=True, timeout=_TIMEOUT_S) as response:
             _check_answer(response, file.name)
             options = {"quiet": True, "resume": True, "max_retries": 0, "timeout": _TIMEOUT_S}
-            api.download_file(response, str(target), None, **options)
+            api.download_file(response, str(target), None, chunk_size=_CHUNK_BYTES, **options)
     except (Again, PipelineError):
         raise
     except Exception as error:

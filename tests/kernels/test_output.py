@@ -1,0 +1,244 @@
+"""A kernel's output comes whole or not at all, stays in its folder, and goes on after a cut."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from data.errors import PipelineError, UsageError
+from data.fetch.retry import Patience
+from kernels.output import KernelOutput, fetch_output
+from kernels.output_folder import NOTE, check_names
+from tests.command_line import call
+from tests.fake_kaggle import KEY, USERNAME, Answer
+from tests.fake_kaggle_datasets import DROPPED, FakeKaggleDatasets
+from tests.fetch.file_server import FileServer, Trouble, running_file_server
+
+SLUG = "fast-or-slow-cpu"
+ID = f"{USERNAME}/{SLUG}"
+SIGNATURE = "planted-signature-1234"
+FILES = {
+    "submission.csv": b"ID,TopConfigs\n" * 9000,
+    "run/report.json": b"{}",
+    "run/models/tile-xla/a-seed0/DONE": b"",
+    "run/models/tile-xla/a-seed0/model.safetensors": bytes(range(256)) * 2000,
+}
+LARGE = "/run/models/tile-xla/a-seed0/model.safetensors"
+
+
+@pytest.fixture
+def storage() -> Iterator[FileServer]:
+    with running_file_server() as server:
+        yield server
+
+
+@pytest.fixture
+def kaggle(fake_kaggle: FakeKaggleDatasets, storage: FileServer) -> FakeKaggleDatasets:
+    """A server with one finished kernel."""
+    fake_kaggle.kernels[ID] = 3
+    fake_kaggle.log = "all went well\n"
+    fake_kaggle.will_answer("GetKernelSessionStatus", *[Answer(body={"status": "COMPLETE"})] * 9)
+    for name, content in FILES.items():
+        storage.files[f"/{name}"] = content
+        fake_kaggle.outputs[name] = f"{storage.url}/{name}?signature={SIGNATURE}"
+    return fake_kaggle
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "results" / "output"
+
+
+def failure(out: Path, patience: Patience) -> str:
+    with pytest.raises(PipelineError) as caught:
+        fetch_output(SLUG, out, patience=patience)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert SIGNATURE not in line
+    assert KEY not in line
+    return line
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_all_files_and_the_log_arrive(
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+    got = fetch_output(SLUG, out, progress=lambda *step: seen.append(step))
+    assert got == KernelOutput(ID, 3, out, 5, unfinished=False)
+    found = contents(out)
+    assert json.loads(found.pop(NOTE)) == {"kernel": ID, "version": 3}
+    assert found == {**FILES, f"{SLUG}.log": b"all went well\n"}
+    assert [path.name for path in out.parent.iterdir()] == ["output"]
+    assert seen[-1] == ("download", 4, 4)
+    assert all("Authorization" not in asked.headers for asked in storage.asked)
+    written = b"".join(contents(out.parent).values())
+    assert SIGNATURE.encode() not in written
+
+
+def test_an_output_that_is_there_is_not_fetched_again(
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path
+) -> None:
+    first = fetch_output(SLUG, out)
+    before = len(storage.asked)
+    assert fetch_output(SLUG, out) == first
+    assert len(storage.asked) == before
+    kaggle.kernels[ID] = 4
+    with pytest.raises(UsageError, match=f"not version 4 of {ID}; choose another --out"):
+        fetch_output(SLUG, out)
+
+
+def test_a_folder_in_the_way_is_wrong_usage(kaggle: FakeKaggleDatasets, out: Path) -> None:
+    out.mkdir(parents=True)
+    (out / "mine.txt").write_text("x")
+    with pytest.raises(UsageError, match="is in the way"):
+        fetch_output(SLUG, out)
+    (out / "mine.txt").unlink()
+    assert fetch_output(SLUG, out).files == 5  # an empty one is not
+
+
+def test_a_cut_download_goes_on_where_it_broke_off(
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, patience: Patience
+) -> None:
+    storage.will(LARGE, *[Trouble(cut_after=200_000)] + [Trouble(status=503)] * 9)
+    assert "gave up" in failure(out, patience)
+    assert not out.exists()
+    storage._troubles.clear()
+    kaggle.outputs = {name: url + "&again=1" for name, url in kaggle.outputs.items()}  # signed anew
+    fetch_output(SLUG, out, patience=patience)
+    assert contents(out)[LARGE[1:]] == FILES[LARGE[1:]]
+    assert any(asked.range for asked in storage.gets(LARGE))
+    assert len(storage.gets("/submission.csv")) == 1  # whole before the cut
+
+
+def test_an_unfinished_output_of_another_version_is_dropped(
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, patience: Patience
+) -> None:
+    storage.will(LARGE, *[Trouble(status=503)] * 9)
+    failure(out, patience)
+    storage._troubles.clear()
+    kaggle.kernels[ID] = 4
+    storage.files["/submission.csv"] = b"newer"
+    assert fetch_output(SLUG, out, patience=patience).version == 4
+    assert contents(out)["submission.csv"] == b"newer"
+
+
+def test_passing_faults_are_waited_out(
+    kaggle: FakeKaggleDatasets,
+    storage: FileServer,
+    out: Path,
+    patience: Patience,
+    waits: list[float],
+) -> None:
+    storage.will(LARGE, Trouble(status=429, headers={"Retry-After": "6"}), Trouble(status=500))
+    kaggle.will_answer("ListKernelSessionOutput", Answer(500, {}), DROPPED)
+    assert fetch_output(SLUG, out, patience=patience).files == 5
+    assert 6.0 in waits
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_refused_file_is_not_stored_as_if_it_were_one(
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, patience: Patience, status: int
+) -> None:
+    storage.will(LARGE, Trouble(status=status, body=b"<Error>expired</Error>"))
+    line = failure(out, patience)
+    assert f"HTTP {status}" in line
+    assert "run the command again" in line
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("state", ["QUEUED", "RUNNING", "NEW_SCRIPT"])
+def test_the_output_of_a_kernel_that_runs_is_refused(
+    fake_kaggle: FakeKaggleDatasets, out: Path, patience: Patience, state: str
+) -> None:
+    fake_kaggle.will_answer("GetKernelSessionStatus", Answer(body={"status": state}))
+    assert f"kernel {ID}: is {state.lower()}; its output can be had once" in failure(out, patience)
+    assert not fake_kaggle.calls("ListKernelSessionOutput")
+
+
+def test_of_a_kernel_that_failed_only_the_log_is_kept(
+    fake_kaggle: FakeKaggleDatasets, out: Path, patience: Patience
+) -> None:
+    failed = Answer(body={"status": "ERROR", "failureMessage": "out of memory"})
+    fake_kaggle.will_answer("GetKernelSessionStatus", failed)
+    fake_kaggle.log = "Traceback\n"
+    log = out.with_name("output.log")
+    assert failure(out, patience) == (
+        f"kernel {ID}: ended as error: out of memory; its log is in {log}"
+    )
+    assert log.read_text() == "Traceback\n"
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../up.txt",
+        "/etc/passwd",
+        "a/../../b",
+        "a\\b",
+        "",
+        ".",
+        "a//b",
+        "./a",
+        "a\nb",
+        "C:/x",
+        "n" * 1001,
+        NOTE,
+    ],
+)
+def test_a_name_that_leaves_the_folder_is_refused(
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, patience: Patience, name: str
+) -> None:
+    kaggle.outputs = {"fine.txt": f"{storage.url}/submission.csv", name: f"{storage.url}/x"}
+    assert "nothing kept" in failure(out, patience)
+    assert not storage.asked
+    assert not out.parent.exists()
+
+
+def test_names_in_each_others_way_are_refused() -> None:
+    for names in (["a", "a"], ["a", "a/b"]):
+        with pytest.raises(PipelineError, match="nothing kept"):
+            check_names(names)
+    check_names(["a", "b/a", "b/c d", ".hidden", "ä"])
+
+
+def test_an_address_that_is_not_safe_is_refused(
+    kaggle: FakeKaggleDatasets, out: Path, patience: Patience
+) -> None:
+    kaggle.outputs = {"a": f"http://storage.example/a?signature={SIGNATURE}"}
+    assert "expected an address that starts with https://" in failure(out, patience)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer(401, {"code": 401, "message": "no"}), "HTTP 401"),
+        (Answer(403, {"code": 403, "message": "no"}), "HTTP 403"),
+        (Answer(404, {"code": 404, "message": "no"}), "HTTP 404"),
+    ],
+)
+def test_a_refusal_is_one_line(
+    fake_kaggle: FakeKaggleDatasets, out: Path, patience: Patience, answer: Answer, expected: str
+) -> None:
+    fake_kaggle.will_answer("GetKernelSessionStatus", answer)
+    assert expected in failure(out, patience)
+
+
+def test_the_command_tells_a_training_that_has_not_ended(
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path
+) -> None:
+    storage.files["/kernel.json"] = b'{"finished": false}'
+    kaggle.outputs = {"kernel.json": f"{storage.url}/kernel.json"}
+    printed = call("kernel", "output", SLUG, "--out", out)
+    assert f"not all is trained: push it again with --kernel {ID}" in printed
+    assert f"output      {out} (2 files of {ID} version 3)" in printed
+    assert json.loads(call("kernel", "output", SLUG, "--out", out, "--json"))["unfinished"] is True
