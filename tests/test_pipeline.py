@@ -34,7 +34,8 @@ COMMANDS = [
     "rank",
     "tune",
 ]
-GROUPS = {"submission": ["check", "upload", "list"], "kernel": ["build", "push", "status"]}
+KERNEL = ["build", "push", "status", "output", "wheels", "weights"]
+GROUPS = {"submission": ["check", "upload", "list"], "kernel": KERNEL, "dataset": ["push"]}
 
 
 @pytest.fixture(scope="module")

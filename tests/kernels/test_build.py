@@ -361,3 +361,31 @@ def test_the_kernel_runs_on_python_3_12(project: Path, tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert "kernel: Python 3.12" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "finished", "said"),
+    [
+        ("import time; time.sleep(60)", False, "a step went on beyond its time"),
+        ("import sys; sys.stderr.write('out of time at step 3')", False, "not finished: push"),
+        ("import sys; sys.stdout.write('model       x\\n')", True, "kernel: done: "),
+    ],
+)
+def test_a_train_kernel_ends_in_time_and_says_whether_all_is_trained(
+    project: Path, tmp_path: Path, pipeline: str, finished: bool, said: str
+) -> None:
+    (project / "pipeline.py").write_text(pipeline)
+    values = {"@COLLECTION@": "tile:xla", "@MAX_MINUTES@": "0.02", "@SAVING_MINUTES@": "0.02"}
+    kind = Kind("train", "train", values)
+    built = build("cpu", RECIPE, tmp_path / "out", kind=kind, root=project, required_modules={})
+    add_data(tmp_path / "kaggle", MOUNT)
+    ended = run_kernel(built.script, tmp_path / "kaggle", tmp_path / "elsewhere")
+    assert ended.returncode == 0, ended.stderr
+    assert said in ended.stdout
+    facts = json.loads((tmp_path / "kaggle" / "working" / "kernel.json").read_text())
+    assert facts == {
+        "kind": "train",
+        "collection": "tile:xla",
+        "recipe": "configs/cpu.toml",
+        "finished": finished,
+    }

@@ -1,0 +1,126 @@
+"""Models trained elsewhere: found at any depth, taken whole, refused where one does not fit."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data.errors import PipelineError
+from data.tree import collection_named
+from ensembles.trained_models import continue_earlier, find_models, take_models
+from models.recipe import load_recipe
+from tests.command_line import call
+
+TILE, XLA = collection_named("tile:xla"), collection_named("layout:xla:random")
+RECIPE = load_recipe("smoke", ["threads=1", 'tile.models=["tile_linear"]'])
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained tile model somewhere in it."""
+    out = tmp_path_factory.mktemp("trained")
+    overrides = ["--set", "threads=1", "--set", 'tile.models=["tile_linear"]']
+    arguments = ["--data", tiny_tree, "--recipe", "smoke", "--collection", "tile:xla"]
+    call("train", *arguments, *overrides, "--out", out / "someone" / "deep" / "folder")
+    return out
+
+
+def write_model(folder: Path, *, done: bool, place: str = 'collection = "tile:xla"') -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(f'model = "a"\nseed = 0\n{place}\n')
+    (folder / "checkpoint.safetensors").write_bytes(b"state")
+    (folder / ".lock").write_bytes(b"")
+    if done:
+        (folder / "DONE").write_text("done\n")
+    return folder
+
+
+def test_models_are_known_by_their_configuration(trained: Path, tmp_path: Path) -> None:
+    root = tmp_path / "input"
+    shutil.copytree(trained, root / "a")
+    write_model(root / ".hidden", done=True)
+    write_model(root / "npz", done=True)
+    write_model(root / "s", done=False, place='collections = ["layout:xla:random"]')
+    (root / "run").mkdir()
+    (root / "run" / "config.toml").write_text('[recipe]\nname = "a whole run"\n')
+    found = {(model.place, model.member, model.is_done) for model in find_models(root)}
+    assert found == {("tile-xla", "tile_linear-seed0", True), ("layout-shared", "a-seed0", False)}
+
+
+def test_taken_models_can_be_written_to_and_stay(trained: Path, tmp_path: Path) -> None:
+    for path in trained.rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    taken = take_models(trained, RECIPE, [TILE], tmp_path / "run")
+    (folder,) = taken["tile:xla"]
+    assert folder == tmp_path / "run" / "models" / "tile-xla" / "tile_linear-seed0"
+    assert all(path.stat().st_mode & 0o200 for path in folder.iterdir())
+    (folder / "config.toml").write_text("changed")
+    take_models(trained, RECIPE, [TILE], tmp_path / "run")
+    assert (folder / "config.toml").read_text() == "changed"
+    assert not [path.name for path in folder.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_a_missing_or_unfinished_model_is_named(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="no trained model layout-xla-random/cross_config_sage"):
+        take_models(trained, RECIPE, [TILE, XLA], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    shutil.copytree(trained, tmp_path / "copy")
+    next((tmp_path / "copy").rglob("DONE")).unlink()
+    with pytest.raises(PipelineError, match="no trained model tile-xla/tile_linear-seed0; expect"):
+        take_models(tmp_path / "copy", RECIPE, [TILE], tmp_path / "run")
+
+
+def test_models_of_other_settings_are_refused(trained: Path, tmp_path: Path) -> None:
+    other = load_recipe("smoke", ['tile.models=["tile_linear"]', "features.prune=hops-2"])
+    with pytest.raises(PipelineError, match=r"was trained with features\.prune = "):
+        take_models(trained, other, [TILE], tmp_path / "run")
+
+
+def test_a_finished_model_goes_before_an_unfinished_one(tmp_path: Path) -> None:
+    write_model(tmp_path / "in" / "first", done=False)
+    write_model(tmp_path / "in" / "second", done=True)
+    (copied,) = continue_earlier(tmp_path / "in", TILE, tmp_path / "out", tmp_path / "shared")
+    assert copied == tmp_path / "out" / "a-seed0"
+    names = {path.name for path in copied.iterdir()}
+    assert names == {"DONE", "config.toml", "checkpoint.safetensors"}
+
+
+def test_two_unfinished_trainings_of_one_model_are_refused(tmp_path: Path) -> None:
+    write_model(tmp_path / "in" / "first", done=False)
+    write_model(tmp_path / "in" / "second", done=False)
+    with pytest.raises(PipelineError, match=r"the same model is in .*first; expected one"):
+        continue_earlier(tmp_path / "in", TILE, tmp_path / "out", tmp_path / "shared")
+
+
+def test_shared_models_go_to_their_own_place_and_what_is_there_stays(tmp_path: Path) -> None:
+    shared = 'collections = ["layout:xla:random"]'
+    write_model(tmp_path / "in" / "s", done=True, place=shared)
+    write_model(tmp_path / "in" / "x", done=False, place='collection = "layout:xla:random"')
+    write_model(tmp_path / "in" / "t", done=True)
+    (tmp_path / "out" / "a-seed0").mkdir(parents=True)
+    copied = continue_earlier(tmp_path / "in", XLA, tmp_path / "out", tmp_path / "shared")
+    assert copied == [tmp_path / "shared" / "a-seed0"]
+
+
+def test_a_damaged_configuration_or_no_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="no such folder"):
+        find_models(tmp_path / "absent")
+    (tmp_path / "config.toml").write_text("not toml")
+    with pytest.raises(PipelineError, match=r"config\.toml: cannot be read"):
+        find_models(tmp_path)
+
+
+def test_a_run_with_given_models_equals_the_run_that_trained_them(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(tiny_tree / "npz" / "tile", tree / "npz" / "tile")
+    arguments = ["run", "--recipe", "smoke", "--set", 'tile.models=["tile_linear"]']
+    call(*arguments, "--data", tree, "--out", tmp_path / "whole")
+    shutil.rmtree(tree / "npz" / "tile" / "xla" / "train")  # not needed any more
+    given = ["--models", tmp_path / "whole", "--out", tmp_path / "given"]
+    call(*arguments, "--data", tree, *given)
+    first, second = (tmp_path / run / "submission.csv" for run in ("whole", "given"))
+    assert first.read_bytes() == second.read_bytes()
+    said = call(*arguments, "--data", tree, "--models", tree, "--out", tmp_path / "no", expect=1)
+    assert "no trained model tile-xla/tile_linear-seed0" in said

@@ -1,0 +1,83 @@
+"""Secrets planted in the tree and in the environment are in nothing that is written or sent."""
+
+import base64
+import io
+import lzma
+import re
+import subprocess
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from data.fetch.retry import Patience
+from kernels.build import build
+from kernels.dataset_push import push_dataset
+from kernels.kinds import INFER, RUN, train_kind
+from kernels.push import push
+from kernels.weights import write_weights
+from kernels.wheels import write_wheels
+from tests.fake_kaggle import KEY
+from tests.fake_kaggle_datasets import FakeKaggleDatasets
+
+SECRET = "planted-secret-7f3e91"
+
+
+def test_nothing_written_or_sent_holds_a_secret(
+    project: Path,
+    tmp_path: Path,
+    fake_kaggle: FakeKaggleDatasets,
+    patience: Patience,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD", "KAGGLE_TOKEN"):
+        monkeypatch.setenv(name, SECRET)
+    for name in (".env", "configs/kaggle.json", ".git/config", "data/raw/x", "features/.netrc"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(f"password = {SECRET} {KEY}")
+    run = tmp_path / "run" / "a-seed0"
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text('model = "a"\nseed = 0\ncollection = "tile:xla"\n')
+    (run / "DONE").write_text("done\n")
+    for name in (".env", "notes.html", "scores-test.parquet"):
+        (run / name).write_text(SECRET)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr("kernels.wheels.subprocess.run", _download)
+
+    written = tmp_path / "written"
+    for name, kind in (("run", RUN), ("train", train_kind("tile:xla")), ("infer", INFER)):
+        sources = ["someone/models"]
+        made = build("cpu", {}, written / name, kind=kind, root=project, dataset_sources=sources)
+        push(made.folder, patience=patience)
+    write_wheels(written / "wheels")
+    write_weights(run, written / "weights", title="Some weights", licence="other")
+    for name in ("wheels", "weights"):
+        push_dataset(written / name, "first", patience=patience)
+
+    places = (written, tmp_path / "temporary")
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    assert len(files) == 6 + 4 + 4
+    contents = [path.read_bytes() for path in files]
+    contents += [_unpacked(path.read_text()) for path in written.glob("*/fast-or-slow*.py")]
+    contents += [request.body for request in fake_kaggle.received]
+    for secret in (SECRET, KEY):
+        assert not any(secret.encode() in content for content in contents)
+
+
+def _download(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    """Stand in for pip."""
+    folder = Path(command[command.index("--dest") + 1])
+    for name in ("a-1-py3-none-any.whl", "b-1-py3-none-any.whl"):
+        (folder / name).write_bytes(b"wheel")
+    return subprocess.CompletedProcess(command, 0, "", "")
+
+
+def _unpacked(script: str) -> bytes:
+    """Return all that is embedded in a kernel: its archive is compressed."""
+    found = re.search(r'^ARCHIVE = """\n(.+?)"""', script, re.DOTALL | re.MULTILINE)
+    assert found
+    with zipfile.ZipFile(io.BytesIO(lzma.decompress(base64.b64decode(found[1])))) as archive:
+        assert "pipeline.py" in archive.namelist()
+        return b"".join(archive.read(name) for name in archive.namelist())
