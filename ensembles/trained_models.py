@@ -4,6 +4,7 @@ Datasets and outputs of other kernels are mounted read-only, under folders that 
 so a model is known by its config.toml alone.
 """
 
+import filecmp
 import os
 import shutil
 import tempfile
@@ -53,6 +54,14 @@ def find_models(root: Path) -> list[FoundModel]:
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
     return [found for folder in _run_folders(root) for found in _found(folder)]
+
+
+def same_content(one: FoundModel, other: FoundModel) -> bool:
+    """Tell whether two run folders hold the same files, as copies of one model do."""
+    names, others = _names(one.folder), _names(other.folder)
+    if names != others:
+        return False
+    return not any(filecmp.cmpfiles(one.folder, other.folder, names, shallow=False)[1:])
 
 
 def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: Path) -> list[Path]:
@@ -149,7 +158,7 @@ def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundMod
     """Return each model once; a finished training goes before an unfinished one.
 
     Raises:
-        PipelineError: there are two, and nothing tells which one is meant.
+        PipelineError: there are two that differ, and nothing tells which one is meant.
     """
     chosen: dict[tuple[str, str], FoundModel] = {}
     for model in models:
@@ -157,7 +166,7 @@ def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundMod
         other = chosen.get(key)
         if other is None or (model.is_done and not other.is_done):
             chosen[key] = model
-        elif model.is_done == other.is_done:
+        elif model.is_done == other.is_done and not same_content(model, other):
             raise PipelineError(
                 f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
                 "detach or move the other"
@@ -184,6 +193,11 @@ def _check_settings(model: FoundModel, recipe: Recipe) -> None:
             )
 
 
+def _names(folder: Path) -> list[str]:
+    """List a run folder's files, sorted; what is hidden is no part of the result."""
+    return sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+
+
 def _copy(source: Path, target: Path) -> None:
     """Copy a run folder, whole or not at all; what is hidden stays behind.
 
@@ -194,10 +208,8 @@ def _copy(source: Path, target: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as made:
             inner = Path(made) / target.name
             inner.mkdir()
-            names = sorted(p.name for p in source.iterdir() if p.is_file())
-            for name in names:
-                if not name.startswith("."):
-                    shutil.copyfile(source / name, inner / name)
+            for name in _names(source):
+                shutil.copyfile(source / name, inner / name)
             inner.rename(target)
     except OSError as error:
         raise PipelineError(

@@ -26,6 +26,14 @@ from kernels.send_once import PUSH_PATIENCE, send_once
 POLL_S = 10.0
 WAIT_MINUTES = 30.0
 _MOST_NAMED = 3
+_BEING_MADE = (
+    "not_yet_persisted",
+    "blobs_received",
+    "blobs_decompressed",
+    "blobs_copied_to_sds",
+    "individual_blobs_compressed",
+    "reprocessing",
+)
 _IN_DOUBT = (
     "the version may have been made: look at the dataset's page before pushing the folder again"
 )
@@ -97,7 +105,7 @@ def push_dataset(
             dataset_id = f"{session.username}/{dataset_id}"
         push = _Push(session, dataset_id, table, names, patience, say)
         before = push.state()
-        if before:
+        if before and before.status not in ("ready", "failed"):
             before = _wait_until_ready(push, before.version, wait_minutes)
         _send(push, folder, message, before)
         version = before.version + 1 if before else 1
@@ -118,8 +126,10 @@ def _send(push: _Push, folder: Path, message: str, before: DatasetState | None) 
 
     def arrived() -> SimpleNamespace | None:
         state = push.state()
+        # No version was being made before, and its number may come only when it is ready.
+        is_there = state and (state.version > last or state.status in _BEING_MADE)
         # What stands in for the lost answer is read by the client, too.
-        return SimpleNamespace(error=None, status="ok") if state and state.version > last else None
+        return SimpleNamespace(error=None, status="ok") if is_there else None
 
     def send(request: Callable[[], Any]) -> Any:
         return send_once(

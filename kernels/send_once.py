@@ -49,7 +49,10 @@ def send_once(
             reason, header = fault
             certain = reason == "HTTP 429" or reason.startswith(UNREACHED)
             if not certain:
-                found = _ask(arrived, patience, asks=1 if reason.startswith("HTTP") else ASKS)
+                try:
+                    found = _ask(arrived, patience, asks=1 if reason.startswith("HTTP") else ASKS)
+                except Exception:  # Kaggle does not answer that either: the doubt stays
+                    raise error from None
                 if found is not None:
                     say(f"{what}: {reason}, but Kaggle has received it")
                     return found
@@ -65,11 +68,7 @@ def send_once(
 
 
 def _ask(arrived: Callable[[], T | None], patience: Patience, *, asks: int) -> T | None:
-    """Ask a few times whether a request has been acted on.
-
-    Raises:
-        Exception: Kaggle does not answer that either; the doubt stays.
-    """
+    """Ask a few times whether a request has been acted on; None if not."""
     for number in range(1, asks + 1):
         patience.sleep(patience.wait_s(number, None))
         found = arrived()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from data.atomic import write_bytes
 from data.errors import PipelineError
-from ensembles.trained_models import FoundModel, find_models
+from ensembles.trained_models import FoundModel, find_models, same_content
 from kernels.dataset_folder import DatasetMetadata, require_free, seal
 from models.run_folder import CONFIG, DONE
+from models.shared_training import SHARED_FOLDER
 
 # What models of every kind leave that ranks with them; scores, pictures and reports do not.
 _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
@@ -33,15 +34,16 @@ def write_weights(
         title: the dataset's; its slug follows from it.
         licence: one of `kernels.dataset_folder.LICENCES`.
         owner: the Kaggle user; left out, the push fills in whoever is logged in.
-        unfinished: also those whose training has not ended, with their checkpoints, so that a
-            training kernel goes on with them; else they are refused.
+        unfinished: also those whose training has not ended, with their checkpoints, and those that
+            collections share, so that a training kernel goes on with them.
 
     Returns:
         "COLLECTION/MEMBER" of each model.
 
     Raises:
         UsageError: `out` is in the way, or Kaggle would refuse the title.
-        PipelineError: no model, two of one name, an unfinished one, or a credential in a file.
+        PipelineError: no model, two that differ under one name, an unfinished one, or a credential
+            in a file.
     """
     require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
@@ -83,11 +85,15 @@ def _checked(run: Path, found: list[FoundModel], *, unfinished: bool) -> dict[st
     """Return the models by "COLLECTION/MEMBER", sorted.
 
     Raises:
-        PipelineError: none, two of one name, or an unfinished one.
+        PipelineError: none, two that differ under one name, or an unfinished one.
     """
     models: dict[str, FoundModel] = {}
     for model in found:
         name = f"{model.place}/{model.member}"
+        if model.place == SHARED_FOLDER and not unfinished:
+            continue  # others began from it; nothing ranks with it
+        if name in models and same_content(model, models[name]):
+            continue
         if name in models:
             raise PipelineError(
                 f"{model.folder}: {name} is in {models[name].folder} as well; expected it once"

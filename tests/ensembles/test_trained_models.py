@@ -88,8 +88,11 @@ def test_a_finished_model_goes_before_an_unfinished_one(tmp_path: Path) -> None:
 def test_two_unfinished_trainings_of_one_model_are_refused(tmp_path: Path) -> None:
     write_model(tmp_path / "in" / "first", done=False)
     write_model(tmp_path / "in" / "second", done=False)
+    places = TILE, tmp_path / "out", tmp_path / "shared"
+    assert len(continue_earlier(tmp_path / "in", *places)) == 1  # copies of one
+    (tmp_path / "in" / "second" / "checkpoint.safetensors").write_bytes(b"other")
     with pytest.raises(PipelineError, match=r"the same model is in .*first; expected one"):
-        continue_earlier(tmp_path / "in", TILE, tmp_path / "out", tmp_path / "shared")
+        continue_earlier(tmp_path / "in", *places)
 
 
 def test_shared_models_go_to_their_own_place_and_what_is_there_stays(tmp_path: Path) -> None:

@@ -118,8 +118,17 @@ def test_a_folder_without_models_or_with_one_twice_is_refused(run: Path, tmp_pat
     with pytest.raises(PipelineError, match="no such folder"):
         write(tmp_path / "absent", tmp_path / "out")
     write_run(run / "copy")
+    assert len(write(run, tmp_path / "copied")) == 2  # the same in all its files
+    (run / "copy" / "model.safetensors").write_bytes(b"others!")
     with pytest.raises(PipelineError, match=r"tile-xla/a-seed0 is in .*; expected it once"):
         write(run, tmp_path / "out")
+
+
+def test_a_model_that_others_began_from_goes_along_only_to_go_on(run: Path, tmp_path: Path) -> None:
+    shared = write_run(run / "models" / "layout-shared" / "a-seed0") / "config.toml"
+    shared.write_text('model = "a"\nseed = 0\ncollections = ["layout:xla:random"]\n')
+    assert len(write(run, tmp_path / "one")) == 2
+    assert "layout-shared/a-seed0" in write(run, tmp_path / "two", unfinished=True)
 
 
 def test_a_folder_in_the_way_is_wrong_usage(run: Path, tmp_path: Path) -> None:

@@ -177,6 +177,39 @@ def test_a_lost_answer_makes_no_second_version(
     assert creations(fake_kaggle) == 1
 
 
+def test_a_version_that_is_being_made_has_arrived(
+    fake_kaggle: FakeKaggleDatasets, push: Push, waits: list[float]
+) -> None:
+    fake_kaggle.datasets[ID] = Dataset(3)
+    fake_kaggle.will_lose("CreateDatasetVersion", Answer(500, {}))
+    fake_kaggle.statuses = ["READY", "BLOBS_RECEIVED", "BLOBS_RECEIVED"]
+    old = Answer(body={"currentVersionNumber": 3})  # until it is ready
+    fake_kaggle.will_answer("GetDataset", old, old, old)
+    assert push().version == 4
+    assert creations(fake_kaggle) == 1
+
+
+def test_where_asking_fails_as_well_the_doubt_is_told(
+    fake_kaggle: FakeKaggleDatasets, push: Push
+) -> None:
+    fake_kaggle.datasets[ID] = Dataset(3)
+    fake_kaggle.will_answer("CreateDatasetVersion", Answer(500, {}))
+    ready = Answer(body={"status": "READY"})
+    fake_kaggle.will_answer("GetDatasetStatus", ready, *[Answer(503, {})] * 4)
+    line = failure(push)
+    assert "HTTP 500" in line
+    assert "may have been made" in line
+    assert creations(fake_kaggle) == 1
+
+
+def test_a_failed_version_can_be_followed_by_another(
+    fake_kaggle: FakeKaggleDatasets, push: Push
+) -> None:
+    fake_kaggle.datasets[ID] = Dataset(2)
+    fake_kaggle.statuses = ["FAILED"]
+    assert push().version == 3
+
+
 def test_a_dropped_connection_is_told_as_doubt(fake_kaggle: FakeKaggleDatasets, push: Push) -> None:
     fake_kaggle.will_answer("CreateDataset", DROPPED)
     line = failure(push)
