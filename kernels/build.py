@@ -74,14 +74,8 @@ def build(
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
-    spoken = _checked_name(recipe_name).replace("_", " ").replace(".", " ")
-    title = f"Fast or slow {spoken} {kind.words}".rstrip()
-    check_title(title)
-    wheels = [source for source in dataset_sources if source.endswith("-wheels")]
-    if kind.template == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
-        raise UsageError(
-            "--kind infer: nothing attached holds trained models; pass --kernel or --dataset"
-        )
+    title = _title_of(recipe_name, kind)
+    _check_sources(kind, dataset_sources, kernel_sources, required_modules)
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**collect_files(root), recipe_file: _recipe_text(recipe_name, recipe_table)}
     refuse_secrets(files)
@@ -102,19 +96,34 @@ def build(
     )
     write_text(out / metadata.code_file, script)
     write_text(out / METADATA_FILE, metadata.to_json())
+    written = (out, out / metadata.code_file, out / METADATA_FILE)
+    return KernelFolder(*written, metadata.id, script_bytes, len(files))
+
+
+def _title_of(recipe_name: str, kind: Kind) -> str:
+    spoken = _checked_name(recipe_name).replace("_", " ").replace(".", " ")
+    title = f"Fast or slow {spoken} {kind.words}".rstrip()
+    check_title(title)
+    return title
+
+
+def _check_sources(
+    kind: Kind,
+    dataset_sources: Sequence[str],
+    kernel_sources: Sequence[str],
+    required_modules: Mapping[str, str],
+) -> None:
+    """Refuse an infer kernel without models; warn where nothing brings what the image lacks."""
+    wheels = [source for source in dataset_sources if source.endswith("-wheels")]
+    if kind.template == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
+        raise UsageError(
+            "--kind infer: nothing attached holds trained models; pass --kernel or --dataset"
+        )
     if required_modules and not wheels:
         _logger.warning(
             "no attached dataset is named …-wheels; Kaggle's image lacks %s: attach one with it",
             ", ".join(required_modules.values()),
         )
-    return KernelFolder(
-        folder=out,
-        script=out / metadata.code_file,
-        metadata=out / METADATA_FILE,
-        kernel_id=metadata.id,
-        script_bytes=script_bytes,
-        embedded_files=len(files),
-    )
 
 
 def _checked_name(recipe_name: str) -> str:

@@ -7,8 +7,10 @@ import pytest
 
 from data.fetch.retry import Patience
 from kernels.archive import PACKAGES
+from kernels.dataset_push import push_dataset
 from tests.fake_kaggle import clear_credentials, logged_in_at
 from tests.fake_kaggle_datasets import FakeKaggleDatasets
+from tests.kernels.dataset_folders import Push, write_dataset
 
 # Stands in for the real command line: takes the same arguments, writes the same file.
 PIPELINE = """
@@ -78,3 +80,15 @@ def project(tmp_path: Path) -> Path:
     (root / "console.py").write_text("")
     (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
     return root
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A dataset folder."""
+    return write_dataset(tmp_path / "dataset")
+
+
+@pytest.fixture
+def push(folder: Path, patience: Patience) -> Push:
+    """Push the dataset folder."""
+    return lambda: push_dataset(folder, "what is new", patience=patience, wait_minutes=1)

@@ -2,61 +2,19 @@
 
 import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from data.errors import PipelineError, UsageError
-from data.fetch.retry import Patience
-from kernels.dataset_folder import DATASET_METADATA_FILE, DatasetMetadata, seal
-from kernels.dataset_push import POLL_S, DatasetVersion, missing_files, push_dataset
+from data.errors import UsageError
+from kernels.dataset_folder import DATASET_METADATA_FILE, DatasetMetadata
+from kernels.dataset_push import POLL_S, DatasetVersion, missing_files
 from tests.command_line import call
 from tests.fake_kaggle import KEY, USERNAME, Answer
 from tests.fake_kaggle_datasets import DROPPED, Dataset, FakeKaggleDatasets
+from tests.kernels.dataset_folders import FILES, ID, SLUG, TITLE, Push, change_metadata, failure
 
-TITLE, SLUG = "Some small models", "some-small-models"
-ID = f"{USERNAME}/{SLUG}"
 URL = f"https://www.kaggle.com/datasets/{ID}"
-FILES = {
-    "top.txt": b"at the top",
-    "models/tile-xla/a-seed0/DONE": b"done\n",
-    "models/tile-xla/a-seed0/model.safetensors": bytes(range(256)) * 40,
-    "models/layout-xla-random/b-seed1/config.toml": b"seed = 1\n",
-    "other/deep/er.txt": b"x",
-}
-Push = Callable[[], DatasetVersion]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    out = tmp_path / "dataset"
-    for name, content in FILES.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_bytes(content)
-    subtitle = "Made up for the tests alone"
-    seal(out, DatasetMetadata.of(TITLE, owner="", subtitle=subtitle, licence="CC-BY-4.0"))
-    return out
-
-
-@pytest.fixture
-def push(folder: Path, patience: Patience) -> Push:
-    return lambda: push_dataset(folder, "what is new", patience=patience, wait_minutes=1)
-
-
-def failure(push: Push) -> str:
-    with pytest.raises(PipelineError) as caught:
-        push()
-    line = str(caught.value)
-    assert "\n" not in line
-    assert KEY not in line
-    assert "planted-signature" not in line
-    return line
-
-
-def change_metadata(folder: Path, **fields: object) -> None:
-    path = folder / DATASET_METADATA_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 def creations(fake_kaggle: FakeKaggleDatasets) -> int:
@@ -245,78 +203,6 @@ def test_a_file_that_kaggle_does_not_list_is_named(
 def test_a_folder_listed_as_an_archive_counts_as_there() -> None:
     assert missing_files(["a", "m/x", "m/y/z", "n/x"], ["a", "m.zip", "n"]) == []
     assert missing_files(["a", "m/x"], ["m/y"]) == ["a", "m/x"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"title": "Tiny"}, "the title has 4 characters; expected 6 to 50"),
-        ({"title": "A" * 51}, "the title has 51 characters"),
-        ({"title": None}, "key 'title' is missing"),
-        ({"id": "someone/else-s-name"}, f"expected '{SLUG}'"),
-        ({"id": f"a b/{SLUG}"}, "expected owner/slug"),
-        ({"subtitle": "short"}, "the subtitle has 5 characters"),
-        ({"licenses": []}, "key 'licenses': expected one of CC0-1.0"),
-        ({"licenses": [{"name": "WTFPL"}]}, "key 'licenses'"),
-        ({"isPrivate": "yes"}, "key 'isPrivate'"),
-    ],
-)
-def test_wrong_metadata_is_refused_before_anything_is_sent(
-    fake_kaggle: FakeKaggleDatasets,
-    push: Push,
-    folder: Path,
-    fields: dict[str, object],
-    expected: str,
-) -> None:
-    change_metadata(folder, **fields)
-    assert expected in failure(push)
-    assert not fake_kaggle.received
-
-
-@pytest.mark.parametrize("text", [None, "{", "[]"])
-def test_a_folder_without_readable_metadata_is_refused(
-    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path, text: str | None
-) -> None:
-    (folder / DATASET_METADATA_FILE).unlink()
-    if text is not None:
-        (folder / DATASET_METADATA_FILE).write_text(text)
-    assert DATASET_METADATA_FILE in failure(push)
-    assert not fake_kaggle.received
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("top.txt", "is not as SHA256SUMS says"),
-        ("new.txt", "is not as SHA256SUMS says"),
-        ("models/empty", "is empty"),
-        (".hidden", "would not be sent"),
-        ("models/.git/x", "would not be sent"),
-        ("model-metadata.json", "would not be sent"),
-    ],
-)
-def test_files_that_would_not_arrive_are_refused(
-    fake_kaggle: FakeKaggleDatasets,
-    push: Push,
-    folder: Path,
-    name: str,
-    expected: str,
-) -> None:
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(b"" if name.endswith("empty") else b"changed")
-    assert expected in failure(push)
-    assert not fake_kaggle.received
-
-
-def test_a_link_and_an_empty_folder_are_refused(
-    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path, tmp_path: Path
-) -> None:
-    (folder / "link").symlink_to(tmp_path)
-    assert "a link" in failure(push)
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.name != DATASET_METADATA_FILE:
-            path.unlink() if path.is_symlink() or path.is_file() else path.rmdir()
-    assert "holds no file to send" in failure(push)
 
 
 def test_a_credential_in_a_file_is_not_sent(

@@ -1,0 +1,48 @@
+"""A small dataset folder to push, and how a push fails."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data.errors import PipelineError
+from kernels.dataset_folder import DATASET_METADATA_FILE, DatasetMetadata, seal
+from kernels.dataset_push import DatasetVersion
+from tests.fake_kaggle import KEY, USERNAME
+
+TITLE, SLUG = "Some small models", "some-small-models"
+ID = f"{USERNAME}/{SLUG}"
+FILES = {
+    "top.txt": b"at the top",
+    "models/tile-xla/a-seed0/DONE": b"done\n",
+    "models/tile-xla/a-seed0/model.safetensors": bytes(range(256)) * 40,
+    "models/layout-xla-random/b-seed1/config.toml": b"seed = 1\n",
+    "other/deep/er.txt": b"x",
+}
+Push = Callable[[], DatasetVersion]
+
+
+def write_dataset(out: Path) -> Path:
+    """Write the files and seal them."""
+    for name, content in FILES.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    subtitle = "Made up for the tests alone"
+    seal(out, DatasetMetadata.of(TITLE, owner="", subtitle=subtitle, licence="CC-BY-4.0"))
+    return out
+
+
+def failure(push: Push) -> str:
+    with pytest.raises(PipelineError) as caught:
+        push()
+    line = str(caught.value)
+    assert "\n" not in line
+    assert KEY not in line
+    assert "planted-signature" not in line
+    return line
+
+
+def change_metadata(folder: Path, **fields: object) -> None:
+    path = folder / DATASET_METADATA_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
