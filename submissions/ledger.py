@@ -97,7 +97,7 @@ def read_ledger(path: Path) -> list[Entry]:
         PipelineError: the file cannot be read, or a line is no entry.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:

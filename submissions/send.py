@@ -1,7 +1,7 @@
 """Send a submission once: what is known to have arrived is never sent a second time."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from data.errors import PipelineError
@@ -25,6 +25,7 @@ from submissions.upload import COMPETITION, SubmissionRow, upload
 
 # Kaggle's list may lag behind: seconds before each look for a submission whose answer was lost.
 LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0)
+PATIENCE = Patience()
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Sending:
     revision: str | None = None
     force: bool = False
     competition: str = COMPETITION
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience = PATIENCE
     say: Callable[[str], None] = lambda line: None
     show_progress: bool = False
 
@@ -105,11 +106,11 @@ def _new_entry(job: Sending, sha256: str, *, nth: int) -> Entry:
     return Entry(
         sha256=sha256,
         size_bytes=job.path.stat().st_size,
-        file=job.path.name,
+        file=_plain(job.path.name),
         competition=job.competition,
         recipe=job.recipe,
         revision=job.revision,
-        message=redact(job.message),
+        message=_plain(redact(job.message)),
         marker=marker_of(sha256, nth),
         ref=None,
         time=now_text(),
@@ -118,6 +119,11 @@ def _new_entry(job: Sending, sha256: str, *, nth: int) -> Entry:
         private_score=None,
         error=None,
     )
+
+
+def _plain(text: str) -> str:
+    """Return the text on one line and in valid Unicode, which arguments need not be."""
+    return " ".join(text.encode(errors="replace").decode().split())
 
 
 def _deliver(job: Sending, entry: Entry) -> Entry:

@@ -56,8 +56,8 @@ def upload(
     """
     from settings import SUBMISSION_LEDGER
     from submissions.made_by import made_by
-    from submissions.send import Sending, send_once
-    from submissions.wait import wait_for_score
+    from submissions.send import PATIENCE, Sending, send_once
+    from submissions.wait import PAUSES, wait_for_score
 
     ledger = ledger or SUBMISSION_LEDGER
     if len(message) > LONGEST_MESSAGE:
@@ -73,6 +73,7 @@ def upload(
         recipe=recipe or origin.recipe,
         revision=origin.revision,
         force=force,
+        patience=PATIENCE,
         say=say,
         show_progress=sys.stderr.isatty(),
     )
@@ -82,7 +83,9 @@ def upload(
         typer.echo(f"uploaded    {file} ({entry.size_bytes} bytes) to {entry.competition}{number}")
     if wait:
         with progress_bar() as progress:
-            entry = wait_for_score(entry, timeout_s=timeout_s, ledger=ledger, progress=progress)
+            entry = wait_for_score(
+                entry, timeout_s=timeout_s, ledger=ledger, pauses=PAUSES, progress=progress
+            )
     _print_score(file, entry, ledger, waited=wait, json=json)
 
 

@@ -22,12 +22,15 @@ class Pauses:
     now: Callable[[], float] = time.monotonic
 
 
+PAUSES = Pauses()
+
+
 def wait_for_score(
     entry: Entry,
     *,
     timeout_s: float,
     ledger: Path,
-    pauses: Pauses = Pauses(),
+    pauses: Pauses = PAUSES,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Entry:
     """Ask for the score, with growing pauses, until Kaggle has judged the submission.
