@@ -12,7 +12,7 @@ from typing import Any
 from data.errors import PipelineError
 from kernels.client_errors import one_line
 from kernels.credentials import kaggle_session, redact
-from submissions.client_fault import NOT_SENT, UNKNOWN, client_faults, watched
+from submissions.client_fault import NOT_SENT, client_faults, watched
 from submissions.client_timeout import ANSWER_WITHIN_S, answers_within
 
 COMPETITION = "predict-ai-model-runtime"
@@ -83,7 +83,6 @@ def upload(
             raise PipelineError(
                 f"{action}: the file did not arrive whole ({why}); nothing was submitted; try again"
             )
-        watch.outcome = UNKNOWN
         ref = int(answer.ref)  # the client does not check the types of an answer
         # Accepted submissions have a number; older servers only say so.
         if not ref and not answer.message.lower().startswith("success"):

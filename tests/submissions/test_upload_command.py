@@ -37,11 +37,6 @@ def run_folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "submissions.jsonl"
-
-
 def upload(run_folder: Path, ledger: Path, *more: object, expect: int = 0) -> str:
     file = run_folder / "submission.csv"
     arguments = ("submission", "upload", file, "-m", "first try", "--ledger", ledger, *more)
@@ -184,6 +179,7 @@ def test_a_damaged_ledger_does_not_keep_the_list_from_being_shown(
     competition: FakeCompetition, ledger: Path
 ) -> None:
     competition.submit("by hand", 5)
+    ledger.parent.mkdir()
     ledger.write_text("{")
     text = call("submission", "list", "--ledger", ledger)
     assert "0.7125" in text

@@ -20,11 +20,6 @@ Wait = Callable[..., Entry]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "submissions.jsonl"
-
-
-@pytest.fixture
 def sent(competition: FakeCompetition, ledger: Path) -> Entry:
     entry = Entry(
         sha256=SHA256,
