@@ -1,7 +1,7 @@
 """What is known of the real competition's submission without its test files.
 
 894 rows: the tile kernels, then the four layout collections, by the names of the official test
-split; how many indices each row holds as `data.official.test_counts` says.
+split; how many indices each row holds as `data.official.config_counts` says.
 """
 
 from collections import Counter
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from data.official.config_counts import LAYOUT_CONFIGS, OTHER_LAYOUT_CONFIGS, SHORT_TILE_KERNELS
 from data.official.names import official_parts
-from data.official.test_counts import LAYOUT_CONFIGS, OTHER_LAYOUT_CONFIGS, SHORT_TILE_KERNELS
 from data.tree import COLLECTIONS
 from models.metrics import TILE_PICKS
 from submissions.check import Problem, check_submission

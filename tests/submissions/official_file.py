@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data.official.test_counts import SHORT_TILE_KERNELS
+from data.official.config_counts import SHORT_TILE_KERNELS
 from submissions.official_rules import official_rows
 
 
