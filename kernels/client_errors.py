@@ -60,6 +60,12 @@ def passing_fault(error: BaseException) -> tuple[str, str] | None:
     return (fault, "") if fault and not certificate_refused(error) else None
 
 
+def refusal(error: BaseException) -> tuple[int, str] | None:
+    """Return the HTTP status and the Retry-After header ("" = none), if Kaggle answered at all."""
+    answer = _http_answer(error)
+    return answer and answer[:2]
+
+
 def one_line(text: str) -> str:
     """Return `text` on one line, cut to a quotable length."""
     flat = " ".join(text.split())
