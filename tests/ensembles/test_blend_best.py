@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Run folders with scores of valid and test; two that err on their own, and one of noise."""
     folder = tmp_path_factory.mktemp("runs")
     rng = np.random.default_rng(0)
-    for split in ("valid", "test"):
+    for split in ("valid", "test", "train"):
         graphs = [read_graph(f) for f in find_graphs(SAMPLE, collections=(TILE,), splits=(split,))]
         for name, noise in (("one-seed0", 0.3), ("two-seed0", 0.3), ("blind-seed0", 9.0)):
             tables = []
@@ -186,10 +186,10 @@ def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
 ) -> None:
     names = ("tile_boosting-seed0", "tile_linear-seed0", "tile_linear-seed1")
     members = dict(zip(names, runs, strict=True))
-    tables = {name: pl.read_parquet(run / "scores-valid.parquet") for name, run in members.items()}
+    tables = {name: pl.read_parquet(run / "scores-train.parquet") for name, run in members.items()}
     blending = BlendConfig(choose=True, weights={"tile_linear": 0.0})  # all trust in the blind one
     said: list[str] = []
-    files = find_graphs(SAMPLE, collections=(TILE,), splits=("valid",))
+    files = find_graphs(SAMPLE, collections=(TILE,), splits=("train",))
     for _ in range(2):  # the second time it is there already
         choose_in_run(
             tmp_path, blending, TILE, files, tables, seed=0, progress=None, say=said.append
