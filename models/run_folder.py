@@ -16,6 +16,7 @@ from models.older_recipe import with_new_keys
 CONFIG = "config.toml"
 DONE = "DONE"
 LOCK = ".lock"
+MAX_NAMED = 8
 
 
 def is_done(folder: Path) -> bool:
@@ -75,15 +76,26 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read a run folder's config.toml.
 
     Raises:
-        PipelineError: `folder` is no run folder, or its configuration is damaged.
+        PipelineError: `folder` is no run folder (names those in it), or its configuration is
+            damaged.
     """
     path = folder / CONFIG
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise PipelineError(f"{folder}: not a run folder; {CONFIG} is missing") from None
+        raise PipelineError(f"{folder}: {_why_no_run(folder)}") from None
     except (OSError, ValueError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
+
+
+def _why_no_run(folder: Path) -> str:
+    if not folder.is_dir():
+        return "no such folder; expected a run folder"
+    inner = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+    if not inner:
+        return f"not a run folder; {CONFIG} is missing"
+    more = f" and {len(inner) - MAX_NAMED} more" if len(inner) > MAX_NAMED else ""
+    return f"not a run folder, but holds such: {', '.join(inner[:MAX_NAMED])}{more}; pass one"
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:
