@@ -49,7 +49,7 @@ class Ensemble:
         """
         return self._blended(
             {
-                name: predict(ranker, files, progress=progress)
+                name: predict(ranker, files, what=f"predict by {name}", progress=progress)
                 for name, ranker in self.rankers.items()
             }
         )
