@@ -99,9 +99,12 @@ def _why_no_run(folder: Path) -> str:
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:
-    """Describe where two configurations first differ, as "key = old, now new"; None if nowhere."""
+    """Describe where two configurations first differ, as "key = old, now new"; None if nowhere.
+
+    Of a table the name goes first: that of another recipe says more than one of its many keys.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
-        for name in sorted({*old, *new}):
+        for name in sorted({*old, *new}, key=lambda name: (name != "name", name)):
             inner = first_difference(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
             if inner:
                 return inner

@@ -108,6 +108,14 @@ def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     empty.mkdir()
     text = call("blend", "--runs", runs[0], empty, *out, *named, expect=1)
     assert f"{empty / 'scores-valid.parquet'}: no such file; run `predict" in text
+    plain = ("--out", tmp_path / "plain.parquet", "--method", "rank-mean")
+    text = call("blend", "--runs", runs[0], empty, *plain, expect=1)
+    assert text == (
+        f"error: {empty / 'scores-test.parquet'}: no such file; "
+        f"run `predict --run {empty} --split test` first\n"
+    )
+    text = call("blend", "--runs", runs[0], tmp_path / "none", *plain, expect=1)
+    assert text.startswith(f"error: {tmp_path / 'none'}: no such folder or file; expected")
     few = []
     for run in runs[:2]:
         table = pl.read_parquet(run / "scores-valid.parquet")
