@@ -16,7 +16,14 @@ from data.audit import AuditRow, audit
 from data.errors import PipelineError
 from data.fingerprint import fingerprint
 from data.packing.open_tree import prepare_tree
-from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, Collection, GraphFile, find_graphs
+from data.tree import (
+    COLLECTIONS,
+    LAYOUT_COLLECTIONS,
+    Collection,
+    GraphFile,
+    find_graphs,
+    missing_parts,
+)
 from ensembles.costs import Costs, read_costs, write_costs
 from ensembles.members import members_of
 from ensembles.predict_stage import predict_and_blend
@@ -160,6 +167,9 @@ def _run_in(
 ) -> RunResult:
     """Do all that comes after the audit, in a run folder that is ours alone."""
     bad = [row for row in rows if row.error]
+    missing = missing_parts([row.file for row in rows])
+    if missing:
+        say(f"missing in {data_dir}, skipped: {', '.join(missing)}")
     _choose_sources(state, say)
     _train(state)
     blended = predict_and_blend(state, SUBMISSION, say)

@@ -57,6 +57,12 @@ def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path:
     text = call(*arguments)
     assert f"chosen: {choice['chosen']}" in text
     assert f"{choice['nested_value']:.4f}" in text
+    value, member = choice["best_blend_value"], choice["best_member_value"]
+    assert choice["difference"] == pytest.approx(value - member)
+    figures = (("best blend", value), ("best member", member))
+    for name, figure in (*figures, ("best blend less best member", value - member)):
+        row = next(line for line in text.splitlines() if line.startswith(f"{name}  "))
+        assert f"{figure:.4f}" in row
 
 
 def test_score_files_alone_are_chosen_by_and_blended(runs: list[Path], tmp_path: Path) -> None:
@@ -102,6 +108,14 @@ def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     empty.mkdir()
     text = call("blend", "--runs", runs[0], empty, *out, *named, expect=1)
     assert f"{empty / 'scores-valid.parquet'}: no such file; run `predict" in text
+    plain = ("--out", tmp_path / "plain.parquet", "--method", "rank-mean")
+    text = call("blend", "--runs", runs[0], empty, *plain, expect=1)
+    assert text == (
+        f"error: {empty / 'scores-test.parquet'}: no such file; "
+        f"run `predict --run {empty} --split test` first\n"
+    )
+    text = call("blend", "--runs", runs[0], tmp_path / "none", *plain, expect=1)
+    assert text.startswith(f"error: {tmp_path / 'none'}: no such folder or file; expected")
     few = []
     for run in runs[:2]:
         table = pl.read_parquet(run / "scores-valid.parquet")
