@@ -51,6 +51,7 @@ MaxMinutes = Annotated[
 
 EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 PROGRESS_AFTER_S = 2.0
+STAGE_PREFIX = "stage: "
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -181,6 +182,12 @@ def say(line: str) -> None:
     typer.echo(line, err=True)
 
 
+def say_stage(what: str, done: int, total: int) -> None:
+    """Print which stage begins, and nothing of how far it is."""
+    if done == 0:
+        say(f"{STAGE_PREFIX}{what}")
+
+
 def print_json(value: object) -> None:
     """Print strict JSON."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
@@ -223,12 +230,13 @@ def _cell(value: object) -> str:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callback (what, done, total) that draws a bar on a terminal, and nothing elsewhere.
+    """Yield a callback (what, done, total) that draws a bar on a terminal, and lines elsewhere.
 
-    A stage is drawn once it has taken two seconds.
+    A stage is drawn once it has taken two seconds. Without a terminal the call that begins a stage,
+    with nothing done, prints one line to standard error.
     """
     if not sys.stderr.isatty():
-        yield lambda what, done, total: None
+        yield say_stage
         return
     from rich.console import Console
     from rich.progress import Progress

@@ -7,6 +7,7 @@ before the check.
 
 import hashlib
 import os
+import re
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -21,12 +22,16 @@ ROOT = Path(__file__).resolve().parent
 CONFIGS = ROOT / "configs"
 RAW_DATA = ROOT / "data" / "raw"
 SAMPLE = ROOT / "data" / "sample"
+RUNS = ROOT / "runs"
+SUBMISSION_LEDGER = RUNS / "submissions.jsonl"  # what was sent to Kaggle, one line each
 
 # Where Kaggle mounts the competition's files: today's place, then that of older images.
 KAGGLE_MOUNTS = (
     Path("/kaggle/input/competitions/predict-ai-model-runtime"),
     Path("/kaggle/input/predict-ai-model-runtime"),
 )
+
+BARE_WORD = re.compile(r"[\w.:+-]+")
 
 
 class FrozenConfig(BaseModel):
@@ -45,13 +50,28 @@ class FrozenConfig(BaseModel):
             return cls.model_validate(table)
         except ValidationError as error:
             first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
+            key = _dotted(first["loc"])
             if first["type"] == "extra_forbidden":
                 raise UsageError(
                     f"{source}: unknown key '{key}'; {_known_keys(cls, key)}"
                 ) from None
-            problem = first["msg"][:1].lower() + first["msg"][1:]
+            problem = _problem(first["type"], first["msg"], first["input"])
             raise UsageError(f"{source}: key '{key}' is {first['input']!r}: {problem}") from None
+
+
+def _dotted(place: Sequence[str | int]) -> str:
+    """Return a place in a table as it is written: `layout.models[0]`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return "".join(parts).removeprefix(".")
+
+
+def _problem(kind: str, message: str, given: object) -> str:
+    """Return pydantic's message in the words of a recipe."""
+    if kind in ("tuple_type", "list_type"):
+        is_word = isinstance(given, str) and BARE_WORD.fullmatch(given)
+        return f"expected a list, such as {f'[{given}]' if is_word else '[0, 1]'}"
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
 
 
 def _known_keys(model: type[BaseModel], key: str) -> str:
@@ -145,8 +165,8 @@ def recipe_path(name_or_file: str) -> Path:
 def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of `table` with each `dotted.key=value` set; values are read as TOML.
 
-    A value that is not TOML (a bare word) is taken as a string, so `--set features.prune=config`
-    needs no quotes.
+    A value that is not TOML (a bare word) is taken as a string, alone or in a list, so
+    `--set features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
 
     Raises:
         UsageError: an override without '=' or whose parent key is not a table.
@@ -174,5 +194,16 @@ def _parse_value(text: str) -> Any:
     try:
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return text
+        return _parse_words(text)
     return table["value"] if len(table) == 1 else text  # more lines would be lost in silence
+
+
+def _parse_words(text: str) -> Any:
+    """Read a list that holds bare words; whatever else is no TOML is a word by itself."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return text
+    items = [item.strip() for item in text[1:-1].removesuffix(",").split(",")]
+    values = [_parse_value(item) for item in items]
+    read = zip(items, values, strict=True)
+    is_clear = all(value != item or BARE_WORD.fullmatch(item) for item, value in read)
+    return values if is_clear else text

@@ -83,6 +83,9 @@ def audit(
     known = {} if prepared is None else {id(entry.source): entry for entry in prepared}
     twins = {id(second): first for first, second in duplicate_stems(files)}
     rows = []
+    what = f"audit {len(files)} files"
+    if progress:
+        progress(what, 0, len(files))
     for number, file in enumerate(files, start=1):
         first = twins.get(id(file))
         if first is not None:
@@ -98,7 +101,7 @@ def audit(
             else:
                 rows.append(_audit_file(entry.stored, max_disagreement, seed))
         if progress:
-            progress("audit", number, len(files))
+            progress(what, number, len(files))
     return rows
 
 

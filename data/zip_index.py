@@ -28,6 +28,7 @@ EXTRA_FIELDS = {ZIP64_FIELD, 0x000A, 0x5455, 0x7875, 0xCAFE}
 # Deflate cannot shrink anything by more than this factor (zlib's technical notes).
 MAX_DEFLATE_RATIO = 1032
 MAX_SHOWN = 60
+NO_ZIP = "File is not a zip file"  # zipfile's words
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,9 @@ def read_index(path: Path) -> dict[str, Member]:
         with path.open("rb") as raw:
             return _read_index(path, raw)
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, struct.error) as error:
+        reason = "" if str(error) == NO_ZIP else f" ({error})"  # the line says that by itself
         raise PipelineError(
-            f"{path}: not a whole npz file ({error}); expected a zip archive of arrays"
+            f"{path}: not a whole npz file{reason}; expected a zip archive of arrays"
         ) from error
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error

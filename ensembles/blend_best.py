@@ -12,9 +12,9 @@ from data.tree import Collection, GraphFile, collection_named, find_graphs
 from ensembles.choice_record import Row, choice_rows, record_of
 from ensembles.choosing import choose_and_blend, labelled, mixing_of
 from ensembles.ranking import submission_rows
-from ensembles.stages import blend_files, scores_file
+from ensembles.stages import blend_files, given_scores
 from models.jobs import Progress
-from models.predict import read_scores, write_scores
+from models.predict import write_scores
 from submissions.write import write_submission
 
 BEST = "best"
@@ -88,13 +88,7 @@ def blend_by(
 
 
 def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
-    tables = {}
-    for run in runs:
-        path = scores_file(run, split) if run.is_dir() else run
-        if run.is_dir() and not path.exists():
-            raise PipelineError(f"{path}: no such file; run `predict --split {split}` first")
-        tables[str(run)] = read_scores(path)
-    return tables
+    return {str(run): given_scores(run, split) for run in runs}
 
 
 def _labelled_files(

@@ -9,7 +9,7 @@ from typing import Any
 from data.atomic import write_text
 from data.errors import PipelineError
 from data.tree import Collection
-from ensembles.choose import BEST_MEMBER, RECIPE, BlendChoice
+from ensembles.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
 from ensembles.choosing import Mixing, mixing_of
 from ensembles.ranking import scores_path
 
@@ -32,15 +32,19 @@ def record_of(choice: BlendChoice, mixing: Mixing) -> dict[str, Any]:
 
 
 def choice_rows(choice: BlendChoice) -> list[Row]:
-    """List what was chosen among: name, value, and 95 % interval where there is one."""
+    """List what was chosen among: name, value, and 95 % interval where there is one.
+
+    What decides are best blend and best member, each found anew without the graphs it is judged on.
+    """
     rows: list[Row] = [
         (name, value, None, None)
         for name, value in {**choice.member_values, **choice.candidates}.items()
     ]
+    rows.append((BEST_BLEND, choice.best_blend_value, None, None))
     rows.append((BEST_MEMBER, choice.best_member_value, None, None))
     if choice.recipe_value is not None:
         rows.append((RECIPE, choice.recipe_value, None, None))
-    rows.append(("blend less best member", choice.difference, *choice.difference_ci95))
+    rows.append((f"{BEST_BLEND} less {BEST_MEMBER}", choice.difference, *choice.difference_ci95))
     return [*rows, (f"chosen: {choice.chosen}", choice.nested_value, *choice.nested_ci95)]
 
 

@@ -28,6 +28,7 @@ from submissions.family_bootstrap import family_interval
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
+BEST_BLEND = "best blend"
 BEST_MEMBER = "best member"
 RECIPE = "recipe"
 
@@ -44,8 +45,10 @@ class BlendChoice:
         candidates: each blend's value on folds its weights were not fitted to. The highest of them
             is too good, by being the highest.
         member_values: of each member alone.
-        best_member_value: nested, of the member that was best without the graph at hand.
-        difference: the chosen-by-nesting blend less the best member, paired over graphs, nested.
+        best_blend_value: nested, of the blend that was best without the graph at hand; it may be
+            another one on each fold.
+        best_member_value: likewise of the best member.
+        difference: best_blend_value less best_member_value, paired over graphs.
         recipe_value: plain; None without a recipe's blend.
         recipe_difference: the winner of the two less the recipe's blend, paired, nested.
     """
@@ -56,6 +59,7 @@ class BlendChoice:
     nested_ci95: Interval
     candidates: dict[str, float]
     member_values: dict[str, float]
+    best_blend_value: float
     best_member_value: float
     difference: float
     difference_ci95: Interval
@@ -107,6 +111,7 @@ def choose_blend(
         nested_ci95=family_interval(values, graphs.families, seed=seed),
         candidates={name: float(nested.judged(name).mean()) for name in [*fixed, *FITS]},
         member_values=_by_member(graphs, nested.member_values.mean(axis=0)),
+        best_blend_value=float(blend.mean()),
         best_member_value=float(member.mean()),
         difference=float((blend - member).mean()),
         difference_ci95=interval,

@@ -224,20 +224,25 @@ def rank(
     collection: Annotated[
         str | None, typer.Option(help="The graph's collection, if its folders do not tell.")
     ] = None,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="List a config that the file repeats only once.")
+    ] = False,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Print the best configs of one graph, fastest first.
+    """Print the best configs of one graph, fastest first; repeated ones say which they equal.
 
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """
     from ensembles.rank import rank_file
 
     ranked = rank_file(file, run, collection=collection)
-    best = ranked.best(top)
+    best = ranked.best(top, distinct=distinct)
     if json:
         print_json({"collection": ranked.collection, "members": ranked.members, "configs": best})
         return
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
-    print_table(("rank", "config", "score"), [(b["rank"], b["config"], b["score"]) for b in best])
+    header = ("rank", "config", "score", "same as")
+    rows = [(b["rank"], b["config"], b["score"], b["same_as"]) for b in best]
+    print_table(header, rows, if_known=("same as",))

@@ -13,13 +13,14 @@ from data.errors import PipelineError
 from data.graph import Graph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import blend
+from ensembles.choice_record import choice_file
 from ensembles.choose_in_run import recipe_mixing, written_mixing
 from ensembles.choosing import Mixing
-from ensembles.members import members_of
+from ensembles.members import Member, members_of
 from ensembles.sources import choose_source
 from models.jobs import Progress, Ranker
 from models.predict import predict, scores_table
-from models.recipe import BlendConfig, recipe_from_table
+from models.recipe import BlendConfig, Recipe, recipe_from_table
 from models.run_folder import CONFIG, is_done, read_config
 from models.train import load_model
 
@@ -48,7 +49,7 @@ class Ensemble:
         """
         return self._blended(
             {
-                name: predict(ranker, files, progress=progress)
+                name: predict(ranker, files, what=f"predict by {name}", progress=progress)
                 for name, ranker in self.rankers.items()
             }
         )
@@ -79,7 +80,8 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
             those of a sibling collection serve, as documented in ensembles.sources.
 
     Raises:
-        PipelineError: not a run folder, no models for the collection, or damaged ones.
+        PipelineError: not a run folder, an unfinished run that would rank otherwise than finished,
+            no models for the collection, or damaged ones.
     """
     config = read_config(folder)
     if "model" in config:
@@ -91,18 +93,42 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     if collection is None:
         raise PipelineError(f"{folder}: holds models of many collections; pass --collection")
     recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
-    trained = {
-        c.name: [member for member in members_of(recipe, c, folder) if is_done(member.folder)]
-        for c in COLLECTIONS
-    }
-    have = {name for name, members in trained.items() if members}
+    if not is_done(folder):
+        _check_settled(folder, recipe, collection)
+    have = {c.name for c in COLLECTIONS if _are_trained(members_of(recipe, c, folder))}
     source = choose_source(collection, have, {}).collection
     if source is None:
         raise PipelineError(f"{folder}: no trained model can rank {collection.name}")
     # In the recipe's order, as in the run itself: where models pick in turn, it decides who begins.
-    rankers = {member.name: member.load() for member in trained[source.name]}
+    rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
     mixing = written_mixing(folder, recipe.blend, collection, list(rankers))
     return Ensemble(source, rankers, mixing)
+
+
+def _are_trained(members: Sequence[Member]) -> bool:
+    """Tell whether a collection has been trained on, at least by some; a hole shows in loading."""
+    return any(is_done(member.folder) for member in members)
+
+
+def _check_settled(folder: Path, recipe: Recipe, collection: Collection) -> None:
+    """Refuse an unfinished run whose ranking of `collection` is not yet what it will be.
+
+    A collection without members may be trained yet, or borrow a sibling's: only the end tells.
+
+    Raises:
+        PipelineError: names the members that are not trained, or the choice that is not made.
+    """
+    members = members_of(recipe, collection, folder)
+    missing = [member.name for member in members if not is_done(member.folder)]
+    if missing:
+        reason = f"{', '.join(missing)} of {collection.name} not trained to the end"
+    elif recipe.blend.choose and not choice_file(folder, collection).exists():
+        reason = f"the blend of {collection.name} is not chosen yet"
+    else:
+        return
+    raise PipelineError(
+        f"{folder}: an unfinished run: {reason}; finish it with `run … --out {folder} --resume`"
+    )
 
 
 def _trained_on(folder: Path, config: dict[str, Any], wanted: Collection | None) -> Collection:

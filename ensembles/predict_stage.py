@@ -91,7 +91,8 @@ def _member_scores(
     def by_member(member: Member) -> pl.DataFrame:
         if state.deadline is not None and time.monotonic() > state.deadline:
             raise OutOfTime(f"{state.out}: out of time before {member.name} has scored {split}")
-        return predict(member.load(), files, progress=state.progress)
+        what = f"predict {collection.name}/{split} by {member.name}"
+        return predict(member.load(), files, what=what, progress=state.progress)
 
     return {
         member.name: cached_scores(

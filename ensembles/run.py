@@ -16,7 +16,15 @@ from data.audit import AuditRow, audit
 from data.errors import PipelineError
 from data.fingerprint import fingerprint
 from data.packing.open_tree import prepare_tree
-from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
+from data.tree import (
+    COLLECTIONS,
+    LAYOUT_COLLECTIONS,
+    SPLITS,
+    Collection,
+    GraphFile,
+    find_graphs,
+    missing_parts,
+)
 from ensembles.costs import Costs, read_costs, write_costs
 from ensembles.members import members_of
 from ensembles.predict_stage import predict_and_blend
@@ -172,6 +180,9 @@ def _rank_and_report(
 ) -> RunResult:
     """Do all that comes after the training."""
     bad = [row for row in rows if row.error]
+    missing = missing_parts([row.file for row in rows], splits=state.splits)
+    if missing:
+        say(f"missing in {data_dir}, skipped: {', '.join(missing)}")
     blended = predict_and_blend(state, SUBMISSION, say)
     submissions = {split: _submit(state, blended[split], split, rows) for split in SUBMISSION}
     for row in bad:

@@ -61,14 +61,20 @@ def read_report(run: Path) -> dict[str, Any]:
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise PipelineError(
-            f"{path}: no report; expected the folder of a finished `run`, or its {REPORT}"
-        ) from None
+        raise PipelineError(f"{path}: {_why_no_report(run)}") from None
     except (OSError, ValueError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
     if not isinstance(report, dict) or not isinstance(report.get("collections"), dict):
         raise PipelineError(f"{path}: has no key `collections`; expected a run's {REPORT}")
     return report
+
+
+def _why_no_report(run: Path) -> str:
+    if (run / CONFIG).is_file() and "model" in read_config(run):
+        return "no report: this is one model's folder; expected the folder of a whole `run`"
+    if (run / CONFIG).is_file() and not is_done(run):
+        return f"no report: the run is unfinished; finish it with `run … --out {run} --resume`"
+    return f"no report; expected the folder of a finished `run`, or its {REPORT}"
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

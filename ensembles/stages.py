@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import polars as pl
+
 from data.errors import PipelineError, UsageError
 from data.packing.open_tree import stored_graphs
 from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named
@@ -118,6 +120,23 @@ def scores_file(run: Path, split: str) -> Path:
     return run / f"scores-{split}.parquet"
 
 
+def given_scores(run: Path, split: str) -> pl.DataFrame:
+    """Read the scores of a split that `predict` left in a run folder, or a score file itself.
+
+    Raises:
+        PipelineError: there is none, or it is damaged.
+    """
+    if not run.exists():
+        raise PipelineError(
+            f"{run}: no such folder or file; expected a run folder after `predict`, or its scores"
+        )
+    path = scores_file(run, split) if run.is_dir() else run
+    if not path.exists():
+        command = f"predict --run {run} --split {split}"
+        raise PipelineError(f"{path}: no such file; run `{command}` first")
+    return read_scores(path)
+
+
 def blend_files(
     runs: Sequence[Path],
     out: Path,
@@ -143,8 +162,7 @@ def blend_files(
     if submission and not collection:
         raise UsageError("--submission: pass --collection as well; rows are named by it")
     named = collection_named(collection) if collection else None
-    paths = [scores_file(run, split) if run.is_dir() else run for run in runs]
-    members = {str(path): read_scores(path) for path in paths}
+    members = {str(run): given_scores(run, split) for run in runs}
     mixed = blend(members, method=method, weights=member_weights(list(members), {}))
     write_scores(out, mixed)
     if submission and named:

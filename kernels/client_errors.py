@@ -60,10 +60,10 @@ def passing_fault(error: BaseException) -> tuple[str, str] | None:
     return (fault, "") if fault and not certificate_refused(error) else None
 
 
-def http_status(error: BaseException) -> int | None:
-    """Return the status of the refusal behind `error`; None if it is no refusal."""
+def refusal(error: BaseException) -> tuple[int, str] | None:
+    """Return the HTTP status and the Retry-After header ("" = none), if Kaggle answered at all."""
     answer = _http_answer(error)
-    return answer[0] if answer else None
+    return answer and answer[:2]
 
 
 def one_line(text: str) -> str:

@@ -6,7 +6,7 @@ failed, and writes signed addresses into the common temporary folder; here it do
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from data.errors import PipelineError
 from data.fetch.retry import Again, Patience, persist
 from data.network import retry_after_s
-from kernels.client_errors import http_status, passing_fault
+from kernels.client_errors import passing_fault, refusal
 from kernels.credentials import KaggleSession
 
 _CREATES = ("create_dataset", "create_dataset_version")  # must not be repeated blindly
@@ -69,7 +69,7 @@ def dataset_state(session: KaggleSession, dataset_id: str) -> DatasetState | Non
         answer = json.loads(session.api.dataset_status(dataset_id, format="json"))
     except Exception as error:
         own = dataset_id.partition("/")[0].lower() == session.username.lower()
-        if http_status(error) in (_UNKNOWN if own else _UNKNOWN[1:]):
+        if _refused_by(error, _UNKNOWN if own else _UNKNOWN[1:]):
             return None
         raise
     return DatasetState(answer["status"], int(answer["current_version_number"] or 0))
@@ -97,7 +97,7 @@ def kernel_version(session: KaggleSession, kernel_id: str) -> int:
         with session.api.build_kaggle_client() as client:
             answer = client.kernels.kernels_api_client.get_kernel(request)
     except Exception as error:
-        if http_status(error) in _UNKNOWN:
+        if _refused_by(error, _UNKNOWN):
             return 0
         raise
     return int(answer.metadata.current_version_number or 0) if answer.metadata else 0
@@ -163,3 +163,9 @@ def careful_uploads(
         finally:
             tempfile.tempdir = before
             del api.upload_files, api.with_retry
+
+
+def _refused_by(error: BaseException, statuses: Sequence[int]) -> bool:
+    """Tell whether Kaggle has refused with one of these statuses."""
+    answer = refusal(error)
+    return answer is not None and answer[0] in statuses

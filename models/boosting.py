@@ -30,8 +30,8 @@ from models.boosting_rows import (
     dataset_parameters,
     sample_rows,
 )
-from models.model_configs import BoostingConfig
 from models.pairwise_logistic import pairwise_logistic
+from models.statistics_configs import BoostingConfig
 
 if TYPE_CHECKING:
     import lightgbm

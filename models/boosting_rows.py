@@ -21,7 +21,7 @@ from data.graph import Graph, TileGraph
 from data.read import read_graph
 from data.tree import GraphFile
 from features.config_statistics import RowStatistics, StatisticsSet, statistics_of
-from models.model_configs import BoostingConfig, RowsConfig
+from models.statistics_configs import BoostingConfig, RowsConfig
 
 if TYPE_CHECKING:
     import lightgbm

@@ -30,7 +30,7 @@ from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
 from features.layout_statistics import TENSORS
 from models.boosting import SCORED_ROWS, read_booster, train_on_rows
 from models.boosting_rows import sample_rows
-from models.model_configs import ConfigColumnsConfig
+from models.statistics_configs import ConfigColumnsConfig
 
 if TYPE_CHECKING:
     import lightgbm

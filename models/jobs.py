@@ -15,7 +15,8 @@ from models.recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Called with what is going on, how many steps are done, and how many there are.
+# Called with what is going on, how many steps are done, and how many there are. Where nothing is
+# done, a stage begins.
 Progress = Callable[[str, int, int], None]
 
 

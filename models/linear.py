@@ -19,7 +19,7 @@ from data.graph import Graph
 from data.tree import GraphFile
 from features.config_statistics import statistics_names, statistics_of
 from models.boosting_rows import OpenGraph, sample_rows
-from models.model_configs import LinearConfig
+from models.statistics_configs import LinearConfig
 
 MODEL_FILE = "linear.json"
 

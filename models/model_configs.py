@@ -1,6 +1,7 @@
-"""The configuration of each model, typed and frozen; light to import.
+"""The configuration of each network, typed and frozen; light to import.
 
-A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained.
+A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained. Rankers
+on statistics are in models/statistics_configs.py.
 
 A key that is added here must have what was done without it as its default: run folders that were
 begun before count as having it so, see models/older_recipe.py.
@@ -25,6 +26,13 @@ class TrainingConfig(FrozenConfig):
     """How a GNN is trained: AdamW, linear warm-up, cosine decay, clipped gradients.
 
     Attributes:
+        steps: updates of the weights.
+        learning_rate: at its highest, when the warm-up ends.
+        warmup_steps: the first steps, over which the learning rate rises to that.
+        weight_decay: AdamW's.
+        clip_norm: a step's gradients are scaled down to this norm where theirs is larger.
+        checkpoint_every: steps between checkpoints, which a killed training goes on from.
+        log_every: steps between lines of metrics.jsonl.
         precision: "bfloat16" computes matrix products in half precision, weights stay in float32.
         processes: on how many processes a step's graphs are computed; each takes `threads` cores.
         average_from: the model ends with the mean of its weights after this share of the steps;
@@ -32,7 +40,7 @@ class TrainingConfig(FrozenConfig):
         early_stop: stop after so many evaluations in a row that were no better than the best, and
             end with the best weights; 0 = take every step. What is judged on is held out of the
             train split, see models/held_out.py.
-        evaluate_every: steps between evaluations.
+        evaluate_every: steps between evaluations, where `early_stop` asks for such.
         shared_steps: a layout GNN is first trained for so many steps on the train graphs of all
             layout collections, once per seed; each collection's training begins from its weights.
             0 = from random ones. Both trainings go by the other keys.
@@ -65,10 +73,18 @@ def _each_collection_by_itself(training: TrainingConfig) -> TrainingConfig:
 class LayoutGnnConfig(FrozenConfig):
     """What all layout GNNs share: the loss, what a step takes, and how training goes.
 
-    `weigh_pairs` counts a pair of configs by how sure the order of their runtimes is, where a graph
-    has repeated configs that tell; see models/losses.py. `sampler` decides which configs a step
-    takes, see models/samplers.py. `statistics` gives a network hand-crafted statistics of each
-    config beside the graph, see features/config_statistics.py; not every network reads them.
+    Attributes:
+        loss: what training brings down, see models/losses.py.
+        statistics: also read hand-crafted statistics of each config beside the graph, see
+            features/config_statistics.py; not every network does.
+        weigh_pairs: count a pair of configs by how sure the order of their runtimes is, where a
+            graph has repeated configs that tell; see models/losses.py.
+        sampler: which configs of a graph a step takes, see models/samplers.py.
+        graphs_per_step: how many graphs a step takes.
+        configs_per_step: how many configs of each of them.
+        inference_tensor_mib: configs are ranked in chunks as large as keep the widest tensor within
+            so many MiB. It decides speed and memory; scores do not depend on it.
+        training: how the weights are found.
     """
 
     loss: LossName = "pairwise_hinge"
@@ -113,8 +129,15 @@ class LayoutGnnConfig(FrozenConfig):
 class CrossConfigSageConfig(LayoutGnnConfig):
     """The layout GNN; see models/cross_config_sage.py.
 
-    `pool_by_bytes` also sums nodes weighted by their share of the bytes that all put out: what a
-    layout costs grows with the tensor, and a plain mean counts all nodes alike.
+    Attributes:
+        hidden: channels of a node and config.
+        blocks: rounds of message passing.
+        opcode_width: channels of an opcode's embedding.
+        layout_width: channels of the embedding of each of a layout's 18 entries.
+        channel_reduction: channel attention squeezes `hidden` channels into so many times fewer.
+        cross_config: configs see each other, by attention across them.
+        pool_by_bytes: also sum nodes weighted by their share of the bytes that all put out: what a
+            layout costs grows with the tensor, and a plain mean counts all nodes alike.
     """
 
     READS_STATISTICS = True
@@ -129,13 +152,25 @@ class CrossConfigSageConfig(LayoutGnnConfig):
 
 
 class GlobalAttentionSageConfig(CrossConfigSageConfig):
-    """The layout GNN with linear attention over nodes; see models/global_attention_sage.py."""
+    """The layout GNN with linear attention over nodes; see models/global_attention_sage.py.
+
+    Attributes:
+        heads: attentions that stand side by side, of hidden / heads channels each, rounded down.
+    """
 
     heads: Positive = 4
 
 
 class SegmentSageConfig(CrossConfigSageConfig):
-    """The layout GNN for whole graphs, trained by segments; see models/segment_sage.py."""
+    """The layout GNN for whole graphs, trained by segments; see models/segment_sage.py.
+
+    Attributes:
+        segment_nodes: nodes in a segment, at most.
+        keep_stale: the share of the other segments' remembered embeddings that a step keeps; what
+            it drops is made up for by the live segment's weight, see models/segment_history.py.
+        table_configs: of each graph so many configs are learned from, and remembered.
+        head_steps: steps that then train the head alone, on fresh embeddings of all segments.
+    """
 
     READS_STATISTICS = False
 
@@ -163,7 +198,17 @@ class SegmentSageConfig(CrossConfigSageConfig):
 
 
 class ReferenceSageConfig(LayoutGnnConfig):
-    """The competition's winning layout model, for comparison; see models/reference_sage.py."""
+    """The competition's winning layout model, for comparison; see models/reference_sage.py.
+
+    Attributes:
+        hidden: channels of a node and config.
+        blocks: residual blocks, after two linear ones.
+        dropout: the share of values that a training step drops.
+        cross_config: configs of a batch see each other.
+        inference_configs: configs are ranked in batches of at most so many; scores depend on it,
+            and here `inference_tensor_mib` is not read.
+        permutations: shuffles into batches whose scores are averaged.
+    """
 
     hidden: Annotated[int, Field(gt=0, multiple_of=2)] = 256
     blocks: Positive = 2
@@ -174,7 +219,13 @@ class ReferenceSageConfig(LayoutGnnConfig):
 
 
 class BaselineGcnConfig(LayoutGnnConfig):
-    """The dataset paper's layout baseline, for comparison; see models/baseline_gcn.py."""
+    """The dataset paper's layout baseline, for comparison; see models/baseline_gcn.py.
+
+    Attributes:
+        hidden: channels of a node and config.
+        layers: graph convolutions.
+        loss, graphs_per_step, configs_per_step: as in LayoutGnnConfig.
+    """
 
     hidden: Positive = 32
     layers: Positive = 2
@@ -186,8 +237,13 @@ class BaselineGcnConfig(LayoutGnnConfig):
 class TileGnnConfig(FrozenConfig):
     """What all tile GNNs share: the loss, what a step takes, and how training goes.
 
-    `statistics` is what it reads of each config, see RowsConfig; `relative_configs` also gives it
-    how each config differs from the mean of its kernel's.
+    Attributes:
+        loss: what training brings down, see models/tile_losses.py.
+        statistics: what it reads of each config, see RowsConfig.
+        relative_configs: also read how each config differs from the mean of its kernel's.
+        kernels_per_step: how many kernels a step takes.
+        configs_per_kernel: how many configs of each of them.
+        training: how the weights are found.
     """
 
     loss: TileLossName = "list_mle"
@@ -201,7 +257,14 @@ class TileGnnConfig(FrozenConfig):
 
 
 class LateFusionSageConfig(TileGnnConfig):
-    """The tile GNN; see models/late_fusion_sage.py."""
+    """The tile GNN; see models/late_fusion_sage.py.
+
+    Attributes:
+        hidden: channels of a node, and of a config.
+        blocks: rounds of message passing, and as many blocks over configs after pooling.
+        opcode_width: channels of an opcode's embedding.
+        cross_config: configs of a kernel see each other.
+    """
 
     hidden: Positive = 64
     blocks: Positive = 2
@@ -210,58 +273,16 @@ class LateFusionSageConfig(TileGnnConfig):
 
 
 class EarlyFusionSageConfig(TileGnnConfig):
-    """The dataset paper's tile baseline, for comparison; see models/early_fusion_sage.py."""
+    """The dataset paper's tile baseline, for comparison; see models/early_fusion_sage.py.
+
+    Attributes:
+        hidden: channels of a node and config.
+        layers: rounds of message passing.
+        opcode_width: channels of an opcode's embedding.
+        inference_tensor_mib: as in LayoutGnnConfig.
+    """
 
     hidden: Positive = 64
     layers: Positive = 3
     opcode_width: Positive = 64
     inference_tensor_mib: Positive = 12
-
-
-class RowsConfig(FrozenConfig):
-    """Which configs of each graph a ranker on statistics learns from, and which statistics.
-
-    `statistics`: "plain" are those that networks read as well, "all" add details of each config and
-    statistics of the program; features/STATISTICS.md has the formulas.
-    """
-
-    statistics: StatisticsName = "plain"
-    configs_per_graph: Annotated[int, Field(ge=2)] = 500
-    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
-
-
-class LinearConfig(RowsConfig):
-    """The linear rankers; see models/linear.py."""
-
-    statistics: StatisticsName = "all"
-    penalty: PositiveFloat = 100.0
-
-
-class BoostingConfig(RowsConfig):
-    """The gradient-boosting rankers; see models/boosting.py.
-
-    Attributes:
-        objective: "lambdarank", or "pairwise_logistic": every pair alike.
-        configs_per_group: configs are compared within groups of at most so many of a graph's; time
-            grows with it.
-        early_stop: take as many rounds as are best on folds of the train graphs, at most `rounds`,
-            each fold given up after so many rounds without progress; 0 = take all rounds.
-        folds: of those, families kept apart.
-    """
-
-    objective: Literal["lambdarank", "pairwise_logistic"] = "lambdarank"
-    rounds: Positive = 200
-    learning_rate: PositiveFloat = 0.08
-    leaves: Annotated[int, Field(ge=2)] = 31
-    min_rows_per_leaf: Positive = 20
-    column_share: Annotated[float, Field(gt=0, le=1)] = 0.7
-    configs_per_group: Annotated[int, Field(ge=2, le=10_000)] = 10_000
-    early_stop: Annotated[int, Field(ge=0)] = 0
-    folds: Annotated[int, Field(ge=2)] = 3
-
-
-class ConfigColumnsConfig(BoostingConfig):
-    """Boosting on one program's own configs; see models/config_columns.py."""
-
-    configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
-    min_rows_per_leaf: Positive = 5

@@ -25,9 +25,16 @@ SCORE_SCHEMA = {
 
 
 def predict(
-    ranker: Ranker, files: Sequence[GraphFile], *, progress: Progress | None = None
+    ranker: Ranker,
+    files: Sequence[GraphFile],
+    *,
+    what: str = "predict",
+    progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Score every config of every graph, one graph in memory at a time.
+
+    Args:
+        what: the stage as `progress` is told it.
 
     Returns:
         Columns as in SCORE_SCHEMA: graph name, row of the config in its file, content hash, score
@@ -37,11 +44,13 @@ def predict(
         PipelineError: a file is damaged, or a model gives scores that are not finite.
     """
     frames = []
+    if progress:
+        progress(what, 0, len(files))
     for number, file in enumerate(files, start=1):
         graph = read_graph(file)
         frames.append(scores_table(graph, ranker.score(graph)))
         if progress:
-            progress("predict", number, len(files))
+            progress(what, number, len(files))
     return pl.concat(frames) if frames else pl.DataFrame(schema=SCORE_SCHEMA)
 
 

@@ -11,18 +11,16 @@ from data.errors import UsageError
 from features.pruning import pruning_rule
 from models.model_configs import (
     BaselineGcnConfig,
-    BoostingConfig,
-    ConfigColumnsConfig,
     CrossConfigSageConfig,
     EarlyFusionSageConfig,
     GlobalAttentionSageConfig,
     LateFusionSageConfig,
-    LinearConfig,
     Positive,
     ReferenceSageConfig,
     SegmentSageConfig,
     Weight,
 )
+from models.statistics_configs import BoostingConfig, ConfigColumnsConfig, LinearConfig
 from settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 
 LayoutModelName = Literal[

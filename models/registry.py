@@ -16,9 +16,10 @@ from models.jobs import Ranker, TrainJob
 from models.layout_nets import LAYOUT_NETS, LayoutNet
 from models.layout_task import load_layout, train_layout
 from models.linear import load_linear, train_linear
-from models.model_configs import BoostingConfig, LinearConfig, TrainingConfig
+from models.model_configs import TrainingConfig
 from models.recipe import Recipe
 from models.segment_task import load_segments, train_segments
+from models.statistics_configs import BoostingConfig, LinearConfig
 from models.tile_nets import TILE_NETS, TileNet
 from models.tile_task import load_tile, train_tile
 

@@ -16,6 +16,7 @@ from models.older_recipe import with_new_keys
 CONFIG = "config.toml"
 DONE = "DONE"
 LOCK = ".lock"
+MAX_NAMED = 8
 
 
 def is_done(folder: Path) -> bool:
@@ -78,21 +79,35 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read a run folder's config.toml.
 
     Raises:
-        PipelineError: `folder` is no run folder, or its configuration is damaged.
+        PipelineError: `folder` is no run folder (names those in it), or its configuration is
+            damaged.
     """
     path = folder / CONFIG
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise PipelineError(f"{folder}: not a run folder; {CONFIG} is missing") from None
+        raise PipelineError(f"{folder}: {_why_no_run(folder)}") from None
     except (OSError, ValueError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
 
 
+def _why_no_run(folder: Path) -> str:
+    if not folder.is_dir():
+        return "no such folder; expected a run folder"
+    inner = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+    if not inner:
+        return f"not a run folder; {CONFIG} is missing"
+    more = f" and {len(inner) - MAX_NAMED} more" if len(inner) > MAX_NAMED else ""
+    return f"not a run folder, but holds such: {', '.join(inner[:MAX_NAMED])}{more}; pass one"
+
+
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:
-    """Describe where two configurations first differ, as "key = old, now new"; None if nowhere."""
+    """Describe where two configurations first differ, as "key = old, now new"; None if nowhere.
+
+    Of a table the name goes first: that of another recipe says more than one of its many keys.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
-        for name in sorted({*old, *new}):
+        for name in sorted({*old, *new}, key=lambda name: (name != "name", name)):
             inner = first_difference(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
             if inner:
                 return inner

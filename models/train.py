@@ -47,7 +47,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     begin(job.run_dir, config, resume=resume)
     if job.shared and not is_done(job.run_dir):
         _train_shared(job, job.shared)
-    _train_begun(job)
+    _train_begun(job, collection.name)
 
 
 def check_device(recipe: Recipe, model: str) -> None:
@@ -86,13 +86,15 @@ def _train_shared(job: TrainJob, shared: SharedModel) -> None:
     begin(own.run_dir, _config(own, collections=names), resume=True)
     if not is_done(own.run_dir):
         with alone_in(own.run_dir):  # trainings of two collections may come here at once
-            _train_begun(own)
+            _train_begun(own, "layouts of all collections")
 
 
-def _train_begun(job: TrainJob) -> None:
-    """Train into a folder that was begun, unless it is done."""
+def _train_begun(job: TrainJob, place: str) -> None:
+    """Train into a folder that was begun, unless it is done; `place` says on what, in words."""
     entry = model_entry(job.model)
     if not is_done(job.run_dir):
+        if job.progress:
+            job.progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
         training = entry.training_of(job.recipe)
         if training and training.processes > 1:
             own = replace(job, progress=None)  # a bar cannot be handed to another process

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from data.archive import Archive
 from data.errors import PipelineError
 from data.tree import find_graphs
+from models.metrics import TILE_PICKS
 from submissions.write import ScannedRow, n_picks, scan_submission, split_id
 
 
@@ -39,7 +40,7 @@ class Problem(NamedTuple):
         return ": ".join(part for part in parts if part is not None)
 
 
-def check_submission(path: Path, expected: Mapping[str, int]) -> list[Problem]:
+def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Problem]:
     """List all that is wrong with a submission file; an empty list means it can be uploaded.
 
     Found: an unreadable file or line, missing, surplus and repeated rows, and rankings with a
@@ -48,7 +49,8 @@ def check_submission(path: Path, expected: Mapping[str, int]) -> list[Problem]:
 
     Args:
         path: the submission.
-        expected: c, the number of configs, by submission ID; see `expected_rows`.
+        expected: c, the number of configs, by submission ID; see `expected_rows`. None for a tile
+            kernel whose number is not known: any picks that some kernel may have are accepted.
 
     Returns:
         The problems by line, the missing rows last.
@@ -100,6 +102,25 @@ def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -
     return faults
 
 
+def picks_faults(ranking: NDArray[np.int64]) -> list[str]:
+    """Say what keeps `ranking` (m,) from being the picks of a kernel of unknown c.
+
+    Five picks may be any configs; fewer stand for a kernel that has no more, so they are all of
+    0..m-1.
+    """
+    n_indices = len(ranking)
+    if n_indices < TILE_PICKS:
+        return ranking_faults(ranking, n_indices, n_indices)
+    faults = []
+    if n_indices > TILE_PICKS:
+        faults.append(f"has {n_indices} indices; expected {TILE_PICKS}")
+    if ranking.min() < 0:
+        faults.append(f"index {ranking.min()}; expected 0 or more")
+    if len(np.unique(ranking)) < n_indices:
+        faults.append("an index is repeated; expected each config once")
+    return faults
+
+
 def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
     """Return the number of configs of each graph of a split, by submission ID.
 
@@ -128,7 +149,7 @@ def count_configs(path: Path) -> int:
 
 
 def _row_faults(
-    row: ScannedRow, expected: Mapping[str, int], first_row: Mapping[str, int]
+    row: ScannedRow, expected: Mapping[str, int | None], first_row: Mapping[str, int]
 ) -> list[str]:
     """Say what is wrong with one line, given where each ID was first seen."""
     faults = []
@@ -139,11 +160,13 @@ def _row_faults(
     if row.id not in expected:
         return [*faults, "no graph of this split has this ID; expected no such row"]
     n_configs = expected[row.id]
+    if n_configs is None:
+        return faults + picks_faults(row.ranking)
     return faults + ranking_faults(row.ranking, n_configs, _wanted(row.id, n_configs))
 
 
-def _wanted(submission_id: str, n_configs: int) -> int:
-    """Return how many indices a row must hold.
+def _wanted(submission_id: str, n_configs: int | None) -> int:
+    """Return how many indices a row must hold; where c is not known, as if there were enough.
 
     Raises:
         ValueError: the caller expects an ID that names no collection.
@@ -151,7 +174,7 @@ def _wanted(submission_id: str, n_configs: int) -> int:
     found = split_id(submission_id)
     if found is None:
         raise ValueError(f"expected row '{submission_id}' names no collection")
-    return n_picks(found[0], n_configs)
+    return n_picks(found[0], TILE_PICKS if n_configs is None else n_configs)
 
 
 def _more(count: int) -> str:

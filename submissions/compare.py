@@ -2,7 +2,8 @@
 
 Both runs are judged on the same graphs, so what a graph makes hard for either falls out of the
 difference. Graphs of one family (batch sizes of one architecture) vary together and are drawn
-together: the interval is a bootstrap over families.
+together: interval and probability are of one bootstrap over families, stretched by Student's t
+where these are few.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,12 @@ from numpy.typing import NDArray
 from data.errors import PipelineError
 from data.tree import Collection, GraphFile, collection_named
 from models.folds import family_of
-from submissions.family_bootstrap import family_means, stretched_interval
+from submissions.family_bootstrap import (
+    family_means,
+    interval_of,
+    share_above_zero,
+    stretched_means,
+)
 
 Report = Mapping[str, Any]
 
@@ -30,7 +36,8 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
         collections: for each with graphs in common, by name: `metric`, `n_graphs`, `n_families`,
             `only_in_one` (graphs that one of them alone has judged), `first` and `second` (means
             over the graphs in common), `difference` (second less first), `ci95` (None for fewer
-            than two families) and `probability` that second is the better one.
+            than two families) and `probability` that second is the better one (None likewise),
+            below .025 or above .975 just where `ci95` leaves 0 out.
         mean: the same four of the mean over these collections, or None if there are none.
 
     Raises:
@@ -74,8 +81,8 @@ def _summary(
 ) -> dict[str, Any]:
     interval = probability = None
     if means is not None:
-        interval = list(stretched_interval(means, second - first, n_families))
-        probability = float((means > 0).mean() + (means == 0).mean() / 2)
+        draws = stretched_means(means, second - first, n_families)
+        interval, probability = list(interval_of(draws)), share_above_zero(draws)
     return {
         "first": first,
         "second": second,

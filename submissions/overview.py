@@ -13,9 +13,10 @@ from submissions.report_pictures import middle_graph
 
 WIDTH_INCHES, ROW_INCHES, DPI = 11.0, 3.0, 110
 MISSING = "#5b6672"
+MAX_TITLE = 42  # characters
 # Left, bottom, width and height of the pictures in a row, as shares of it.
 SCORES = (0.17, 0.27, 0.8, 0.6)
-PLACES = [(left, 0.2, 0.26, 0.6) for left in (0.06, 0.39, 0.72)]
+PLACES = [(left, 0.2, 0.25, 0.6) for left in (0.06, 0.38, 0.69)]
 
 
 def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: Path) -> None:
@@ -60,11 +61,17 @@ def _collection_row(
             _say(scatter, "no predicted ranks")
         else:
             draw_ranks(scatter, middle[1])
-            scatter.set_title(middle[0], loc="left")
+            scatter.set_title(_shortened(middle[0]), loc="left")
     else:
         _say(slowdown, "no slowdown curve")
         _say(scatter, "no predicted ranks")
     draw_learning(learning, curves) if curves else _say(learning, "no learning curve")
+
+
+def _shortened(title: str) -> str:
+    """Leave out the middle of a title that would run into the next picture."""
+    half = MAX_TITLE // 2
+    return title if len(title) <= MAX_TITLE else f"{title[:half]}…{title[-half:]}"
 
 
 def _say(axes: Any, text: str) -> None:

@@ -1,7 +1,9 @@
 """The command `score`: judge submissions by measured runtimes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection as Container
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +77,7 @@ def score(
     """
     if against is not None and len(submission) > 1:
         raise UsageError("--against: expected one --submission to compare with it")
+    from submissions.answered_split import check_split
     from submissions.spread_table import print_spread
     from submissions.subsets import read_subsets
     from submissions.truth import labels_of
@@ -83,8 +86,9 @@ def score(
     labels = labels_of(folder, split=split, private=private)
     subsets = {} if subset is None else read_subsets(subset)
     files = submission if against is None else [*submission, against]
+    check = partial(check_split, judged=labels, data_dir=folder, split=split, private=private)
     place = (folder, "test" if private else split) if ceiling else None
-    reports = _judged_files(files, labels, subsets, place)
+    reports = _judged_files(files, labels, subsets, place, check)
     if len(submission) > 1:
         print_spread(submission, reports, json=json)
     else:
@@ -97,14 +101,17 @@ def _judged_files(
     labels: Mapping[str, "Labels"],
     subsets: Indices,
     place: tuple[Path, str] | None,
+    check: Callable[[Container[str]], None],
 ) -> list[Report]:
     """Score submissions by the same labels.
 
     Args:
         place: the data folder and the split whose graphs tell the noise ceilings; None for none.
+        check: given the submission IDs that a file answers; raises where they are another split's.
 
     Raises:
-        PipelineError: a file cannot be read, or a ranking does not fit its graph.
+        PipelineError: a file cannot be read, answers another split, or a ranking does not fit its
+            graph.
     """
     from submissions.score import score_submission
     from submissions.subsets import restrict, subset_remarks
@@ -113,7 +120,9 @@ def _judged_files(
     kept = []
     for file in files:
         with _naming(file):
-            kept.append(restrict(read_submission(file), labels, subsets))
+            rankings = read_submission(file)
+            check(rankings)
+            kept.append(restrict(rankings, labels, subsets))
     for line in subset_remarks(labels, subsets):
         say(line)
     ceilings = None

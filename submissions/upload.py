@@ -1,4 +1,7 @@
-"""Send a submission to Kaggle and list what was sent, through Kaggle's own client."""
+"""One try to send a submission to Kaggle, and the list of what was sent, by Kaggle's own client.
+
+`submissions.send` makes of it a submission that is sent once and no more.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,12 +11,15 @@ from typing import Any
 
 from data.errors import PipelineError
 from kernels.client_errors import one_line
-from kernels.credentials import kaggle_session
+from kernels.credentials import kaggle_session, redact
+from submissions.client_fault import NOT_SENT, client_faults, watched
+from submissions.client_timeout import ANSWER_WITHIN_S, answers_within
 
 COMPETITION = "predict-ai-model-runtime"
 
 _IN_DOUBT = (
-    "it may have arrived: look at `python -m pipeline submission list` before sending it again"
+    "it may have arrived: `python -m pipeline submission list` tells, and the same command again "
+    "looks there before it sends anything"
 )
 
 
@@ -48,7 +54,8 @@ def upload(
 ) -> UploadResult:
     """Send the file, which the caller has checked before, as a submission of `competition`.
 
-    Kaggle's client resumes a dropped transfer of the file by itself, for up to six minutes.
+    Kaggle's client resumes a dropped transfer of the file by itself, for up to six minutes, and
+    asks for the submission itself once (see `_only_once`).
 
     Args:
         path: the submission.
@@ -57,15 +64,20 @@ def upload(
         show_progress: draw a progress bar on standard error.
 
     Raises:
-        PipelineError: no such file, missing or refused credentials, rules not accepted, an
-            unknown competition, no submission left, a failed transfer.
+        PipelineError: no such file.
+        ClientError: missing or refused credentials, rules not accepted, an unknown competition, no
+            submission left, a failed transfer; it knows whether the submission may have arrived.
     """
     size_bytes = _size_of(path)
     action = f"upload {path} to {competition}"
-    with kaggle_session(action, in_doubt=_IN_DOUBT) as session:
-        api = session.api
-        answer = api.competition_submit(str(path), message, competition, quiet=not show_progress)
+    with client_faults() as watch, kaggle_session(action, in_doubt=_IN_DOUBT) as session:
+        api = _only_once(session.api)
+        with watched(watch, creates=True), answers_within(ANSWER_WITHIN_S):
+            answer = api.competition_submit(
+                str(path), message, competition, quiet=not show_progress
+            )
         if answer.message == api.COMPETITION_SUBMIT_UPLOAD_FAILED_MESSAGE:
+            watch.outcome = NOT_SENT
             # The client prints why only if the connection failed, not if storage refused.
             why = "the connection was lost" if session.printed.getvalue() else "storage refused it"
             raise PipelineError(
@@ -82,15 +94,35 @@ def upload(
     return UploadResult(competition, path, size_bytes, answer.message, ref)
 
 
-def list_submissions(*, competition: str = COMPETITION, limit: int = 20) -> list[SubmissionRow]:
+def list_submissions(
+    *, competition: str = COMPETITION, limit: int = 20, page: int = 1
+) -> list[SubmissionRow]:
     """Return up to `limit` submissions of the account, the newest first.
 
+    Args:
+        competition: the competition's slug.
+        limit: how many, per page.
+        page: which page, from 1.
+
     Raises:
-        PipelineError: missing or refused credentials, an unknown competition, no connection.
+        ClientError: missing or refused credentials, an unknown competition, no connection.
     """
-    with kaggle_session(f"list submissions of {competition}") as session:
-        listed = session.api.competition_submissions(competition, page_size=limit)
+    with client_faults() as watch, kaggle_session(f"list submissions of {competition}") as session:
+        with watched(watch, creates=False), answers_within(ANSWER_WITHIN_S):
+            listed = session.api.competition_submissions(
+                competition, page_size=limit, page_number=page
+            )
         return [_row(submission) for submission in listed or [] if submission is not None]
+
+
+def _only_once(api: Any) -> Any:
+    """Take from this client the means to repeat a request by itself.
+
+    As of 2.2.4 it repeats none of those that make a submission, but many others, by the method
+    replaced here; a request that is repeated after a lost answer would submit twice.
+    """
+    api.with_retry = lambda function, *args, **options: function
+    return api
 
 
 def _size_of(path: Path) -> int:
@@ -108,11 +140,11 @@ def _row(submission: Any) -> SubmissionRow:
         ref=submission.ref,
         submitted_at=submission.date,
         file_name=submission.file_name,
-        description=submission.description,
+        description=redact(submission.description),
         status=submission.status.name.lower(),
         public_score=_score(submission.public_score),
         private_score=_score(submission.private_score),
-        error=submission.error_description,
+        error=redact(one_line(submission.error_description)),
         size_bytes=submission.total_bytes,
     )
 
@@ -121,6 +153,6 @@ def _score(text: str) -> float | None:
     """Read a score; Kaggle sends it as text, empty while there is none."""
     try:
         score = float(text)
-    except ValueError:
+    except (TypeError, ValueError):
         return None
     return score if math.isfinite(score) else None

@@ -2,11 +2,20 @@
 
 from typer.testing import CliRunner
 
+from console import STAGE_PREFIX
 from pipeline import app
 
 
 def call(*arguments: object, expect: int = 0) -> str:
-    """Run a command in this process; return what it printed, with --json standard output alone."""
+    """Run a command in this process; return what it printed, with --json standard output alone.
+
+    The lines that say which stage begins, as there is no terminal, are left out.
+    """
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == expect, result.output
-    return result.stdout if "--json" in arguments else result.output
+    return result.stdout if "--json" in arguments else without_stages(result.output)
+
+
+def without_stages(text: str) -> str:
+    """Leave out the lines that say which stage begins."""
+    return "".join(line for line in text.splitlines(True) if not line.startswith(STAGE_PREFIX))

@@ -227,6 +227,9 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
     assert models["layout:xla:default"]["fallback_from"] is None
     for line in ("layout:xla:random: no train split; ranked by layout:xla:default", "tile:xla: no"):
         assert line in text
+    parts = ("tile:xla", "layout:xla:random", "layout:nlp:default")
+    missing = ", ".join(f"{part}/train" for part in parts)
+    assert f"missing in {tree}, skipped: {missing}\n" in text
     call("submission", "check", out / "submission.csv", "--data", tree)
 
 

@@ -74,10 +74,13 @@ def prepare(
         if n_bytes < SMALL_TREE_BYTES:
             workers = 1
         errors: dict[GraphFile, str | None] = {}
+        what = f"pack {len(todo)} files"
+        if progress and todo:
+            progress(what, 0, len(todo))
         for file, error in _packed(todo, store, workers):
             errors[file] = error
             if progress:
-                progress("prepare", len(errors), len(todo))
+                progress(what, len(errors), len(todo))
     done = []
     for file in files:
         error = errors.get(file)

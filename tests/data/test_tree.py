@@ -83,6 +83,12 @@ def test_an_empty_tree_a_bare_folder_and_none_are_errors(tmp_path: Path) -> None
     make(tmp_path, "npz/tile/xla/train/a.npz")
     with pytest.raises(PipelineError, match="no graph found in test;"):
         find_graphs(tmp_path, splits=("test",))
+    with pytest.raises(PipelineError) as caught:
+        find_graphs(tmp_path, collections=COLLECTIONS[1:2], splits=("train",))
+    assert str(caught.value) == (
+        f"{tmp_path / 'npz'}: no graph of layout:xla:default found in train; expected files such "
+        "as layout/xla/default/train/<graph>.npz"
+    )
 
 
 def test_missing_parts_are_named(tmp_path: Path) -> None:

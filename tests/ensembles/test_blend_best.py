@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Run folders with scores of valid and test; two that err on their own, and one of noise."""
     folder = tmp_path_factory.mktemp("runs")
     rng = np.random.default_rng(0)
-    for split in ("valid", "test"):
+    for split in ("valid", "test", "train"):
         graphs = [read_graph(f) for f in find_graphs(SAMPLE, collections=(TILE,), splits=(split,))]
         for name, noise in (("one-seed0", 0.3), ("two-seed0", 0.3), ("blind-seed0", 9.0)):
             tables = []
@@ -57,6 +57,12 @@ def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path:
     text = call(*arguments)
     assert f"chosen: {choice['chosen']}" in text
     assert f"{choice['nested_value']:.4f}" in text
+    value, member = choice["best_blend_value"], choice["best_member_value"]
+    assert choice["difference"] == pytest.approx(value - member)
+    figures = (("best blend", value), ("best member", member))
+    for name, figure in (*figures, ("best blend less best member", value - member)):
+        row = next(line for line in text.splitlines() if line.startswith(f"{name}  "))
+        assert f"{figure:.4f}" in row
 
 
 def test_score_files_alone_are_chosen_by_and_blended(runs: list[Path], tmp_path: Path) -> None:
@@ -102,6 +108,14 @@ def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     empty.mkdir()
     text = call("blend", "--runs", runs[0], empty, *out, *named, expect=1)
     assert f"{empty / 'scores-valid.parquet'}: no such file; run `predict" in text
+    plain = ("--out", tmp_path / "plain.parquet", "--method", "rank-mean")
+    text = call("blend", "--runs", runs[0], empty, *plain, expect=1)
+    assert text == (
+        f"error: {empty / 'scores-test.parquet'}: no such file; "
+        f"run `predict --run {empty} --split test` first\n"
+    )
+    text = call("blend", "--runs", runs[0], tmp_path / "none", *plain, expect=1)
+    assert text.startswith(f"error: {tmp_path / 'none'}: no such folder or file; expected")
     few = []
     for run in runs[:2]:
         table = pl.read_parquet(run / "scores-valid.parquet")
@@ -186,10 +200,10 @@ def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
 ) -> None:
     names = ("tile_boosting-seed0", "tile_linear-seed0", "tile_linear-seed1")
     members = dict(zip(names, runs, strict=True))
-    tables = {name: pl.read_parquet(run / "scores-valid.parquet") for name, run in members.items()}
+    tables = {name: pl.read_parquet(run / "scores-train.parquet") for name, run in members.items()}
     blending = BlendConfig(choose=True, weights={"tile_linear": 0.0})  # all trust in the blind one
     said: list[str] = []
-    files = find_graphs(SAMPLE, collections=(TILE,), splits=("valid",))
+    files = find_graphs(SAMPLE, collections=(TILE,), splits=("train",))
     for _ in range(2):  # the second time it is there already
         choose_in_run(
             tmp_path, blending, TILE, files, tables, seed=0, progress=None, say=said.append

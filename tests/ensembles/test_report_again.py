@@ -96,7 +96,7 @@ def test_one_model_by_itself_is_drawn(run: Path) -> None:
 
 
 def test_faults_are_one_line(run: Path, tmp_path: Path) -> None:
-    assert "not a run folder" in call("report", "--run", tmp_path / "none", expect=1)
+    assert "no such folder" in call("report", "--run", tmp_path / "none", expect=1)
     (run / "report.json").write_text('{"collections": {"tile:xla": {"metric": "tile_score"}}}')
     output = call("report", "--run", run, expect=1)
     assert output == f"error: {run / 'report.json'}: cannot be drawn: KeyError('value'); " + (

@@ -63,3 +63,12 @@ def test_a_damaged_report_is_named(content: str, tmp_path: Path) -> None:
         read_report(tmp_path)
     with pytest.raises(PipelineError, match=r"report\.json: no report; expected"):
         read_report(tmp_path / "none" / "report.json")
+
+
+def test_a_run_without_a_report_is_told_what_to_do(tmp_path: Path) -> None:
+    write_run(tmp_path / "cut", '[recipe]\nname = "cpu"\n')
+    write_run(tmp_path / "model", 'model = "gcn"\nseed = 7\n', done=True)
+    said = call("compare", tmp_path / "cut", tmp_path / "model", expect=1)
+    assert f"the run is unfinished; finish it with `run … --out {tmp_path}/cut --resume`" in said
+    said = call("compare", tmp_path / "model", tmp_path / "cut", expect=1)
+    assert "this is one model's folder; expected the folder of a whole `run`" in said

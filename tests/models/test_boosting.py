@@ -26,7 +26,7 @@ from models.boosting import (
 from models.boosting_rounds import choose_rounds, ranked, row_folds
 from models.boosting_rows import GraphRows, OpenGraph, relevance, sample_rows
 from models.metrics import kendall_tau
-from models.model_configs import BoostingConfig
+from models.statistics_configs import BoostingConfig
 
 OBJECTIVES = ("lambdarank", "pairwise_logistic")
 
@@ -99,7 +99,7 @@ def test_memory_is_bytes_per_row_and_statistic() -> None:
 from data.tree import GraphFile, collection_named
 from models import boosting_rows
 from models.boosting_rows import GraphRows, binned
-from models.model_configs import BoostingConfig
+from models.statistics_configs import BoostingConfig
 import numpy as np, lightgbm
 n_graphs, n_rows, f = 10, 20_000, 100
 boosting_rows.BIN_SAMPLE_ROWS = 4_000

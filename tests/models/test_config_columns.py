@@ -21,8 +21,8 @@ from models.config_columns import (
     train_config_columns,
 )
 from models.metrics import kendall_tau
-from models.model_configs import ConfigColumnsConfig
 from models.recipe import load_recipe
+from models.statistics_configs import ConfigColumnsConfig
 from tests.command_line import call
 from tests.features.graphs import random_layout_graph, relabelled
 from tests.models.rearrange import relabel_nodes

@@ -13,7 +13,7 @@ from data.tree import find_graphs
 from features.config_statistics import ALL_STATISTICS, statistics_of
 from models.linear import MODEL_FILE, load_linear, train_linear
 from models.metrics import kendall_tau
-from models.model_configs import LinearConfig
+from models.statistics_configs import LinearConfig
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])

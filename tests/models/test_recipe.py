@@ -43,6 +43,19 @@ def test_a_wrong_value_is_refused_with_its_key(override: str, named: str) -> Non
     assert "\n" not in str(caught.value)
 
 
+def test_bare_words_make_a_list_of_models() -> None:
+    recipe = load_recipe("within_graph", ["layout.models=[cross_config_sage, layout_linear]"])
+    assert recipe.layout.models == ("cross_config_sage", "layout_linear")
+    with pytest.raises(UsageError, match=r"key 'layout\.models\[0\]' is 'nosuch': input should be"):
+        load_recipe("smoke", ["layout.models=[nosuch]"])
+
+
+def test_a_refusal_of_our_own_is_told_in_our_words_alone() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe("smoke", ["seeds=[0,0]"])
+    assert str(caught.value) == "recipe smoke: key 'seeds' is [0, 0]: expected each entry once"
+
+
 def test_seed_moves_all_seeds() -> None:
     recipe = load_recipe("smoke", ["seeds=[0,1,2]"], seed=7)
     assert recipe.seeds == (7, 8, 9)

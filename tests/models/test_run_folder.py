@@ -81,6 +81,11 @@ def test_first_difference_names_the_key() -> None:
     assert first_difference({"a": {}}, {"a": {"c": 2}}) == "a.c = None, now 2"
 
 
+def test_another_recipe_is_told_by_its_name() -> None:
+    old, new = ({"recipe": load_recipe(n).model_dump(mode="json")} for n in ("smoke", "reference"))
+    assert first_difference(old, new) == "recipe.name = 'smoke', now 'reference'"
+
+
 def test_a_model_whose_training_has_not_ended_cannot_rank(tiny_tree: Path, tmp_path: Path) -> None:
     job = job_in(tmp_path / "model", tiny_tree)
     train_model(job, XLA_RANDOM, resume=False)

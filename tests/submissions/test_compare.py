@@ -9,7 +9,7 @@ import pytest
 
 from data.errors import PipelineError
 from submissions.compare import compare_reports
-from submissions.family_bootstrap import family_interval, family_means
+from submissions.family_bootstrap import family_interval, family_means, share_above_zero
 from tests.command_line import call
 
 XLA = "layout:xla:default"
@@ -29,8 +29,8 @@ def test_only_graphs_that_both_have_judged_count() -> None:
     assert compared["second"] == pytest.approx(0.4)
     assert compared["difference"] == pytest.approx(0.15)
     low, high = compared["ci95"]  # of two families: as wide as Student's quantile makes it
-    assert low < 0.1 and high > 0.2
-    assert compared["probability"] == 1.0
+    assert low < 0 and high > 0.2
+    assert compared["probability"] == pytest.approx(0.75, abs=0.03)  # of four draws one has c alone
 
 
 def test_families_are_drawn_whole() -> None:
@@ -53,6 +53,33 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
         low, high = family_interval(rng.normal(0.3, 1, 40), [f"{i}" for i in range(40)])
         covered += low <= 0.3 <= high
     assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_the_probability_is_extreme_just_where_the_interval_leaves_0_out() -> None:
+    rng = np.random.default_rng(0)
+    seen = set()
+    for trial in range(400):
+        n_graphs = int(rng.integers(2, 13))
+        gains = rng.normal(rng.normal(0, 1), 1, n_graphs)
+        if trial % 2:
+            gains = np.round(gains)  # ties, and graphs without a difference
+        names = [f"g{graph}" for graph in range(n_graphs)]
+        before = report(dict.fromkeys(names, 0.0))
+        after = report({name: float(gain) for name, gain in zip(names, gains, strict=True)})
+        compared = compare_reports(before, after)
+        for entry in (compared["collections"][XLA], compared["mean"]):
+            low, high = entry["ci95"]
+            assert (entry["probability"] > 0.975) == (low > 0)
+            assert (entry["probability"] < 0.025) == (high < 0)
+        seen.add((low > 0, high < 0))
+    assert len(seen) == 3
+
+
+def test_the_probability_agrees_with_a_plain_share_of_the_draws() -> None:
+    draws = np.random.default_rng(1).normal(0.5, 1, 2000)
+    assert share_above_zero(draws) == pytest.approx((draws > 0).mean(), abs=1e-3)
+    assert share_above_zero(-draws) == pytest.approx(1 - share_above_zero(draws))
+    assert share_above_zero(np.abs(draws)) == 1
 
 
 def test_one_family_has_a_difference_and_no_interval() -> None:

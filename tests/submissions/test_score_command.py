@@ -18,7 +18,7 @@ from submissions.compare import compare_reports
 from submissions.labels import Labels, read_labels
 from submissions.score import score_submission
 from submissions.write import read_submission
-from tests.command_line import call
+from tests.command_line import call, without_stages
 from tests.submissions.made_up import noisy_submission, write_graph
 
 X, N = "layout:xla:default", "layout:nlp:random"
@@ -49,7 +49,7 @@ def stderr_of(tree: Path, *arguments: object) -> str:
     line = ["score", "--data", str(tree), *map(str, arguments)]
     done = CliRunner().invoke(app, line)
     assert done.exit_code == 0, done.output
-    return done.stderr
+    return without_stages(done.stderr)
 
 
 def one(tree: Path, name: str = "seed0") -> tuple[object, ...]:

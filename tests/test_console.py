@@ -1,0 +1,48 @@
+"""What is said while a command works: stages as lines without a terminal, a bar on one."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from console import progress_bar
+from pipeline import app
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def stages_of(*arguments: object) -> list[str]:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    lines = result.stderr.splitlines()
+    return [line.removeprefix("stage: ") for line in lines if line.startswith("stage: ")]
+
+
+def test_without_a_terminal_each_stage_says_that_it_begins(tiny_tree: Path, tmp_path: Path) -> None:
+    model = ("--recipe", "smoke", "--model", "tile_linear", "--set", "tile.models=[tile_linear]")
+    place = ("--collection", "tile:xla", "--out", tmp_path, "--data", tiny_tree)
+    said = stages_of("train", *place, *model)
+    folder = tmp_path / "tile_linear-seed0"
+    assert said[-1] == f"train tile_linear on tile:xla, into {folder}"
+    assert all(line.startswith("pack ") for line in said[:-1])  # unless the store had them
+    assert stages_of("train", *place, *model, "--resume") == []  # nothing is left to do
+    said = stages_of("predict", "--run", folder, "--data", tiny_tree)
+    assert said[-1] == "predict by tile_linear-seed0"
+
+
+def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {}
+    for kind in (Terminal, io.StringIO):
+        stream = kind()
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress_bar() as progress:
+            for done in range(3):
+                progress("train", done, 2)
+        shown[kind] = stream.getvalue()
+    assert shown[io.StringIO] == "stage: train\n"
+    assert "stage" not in shown[Terminal]
