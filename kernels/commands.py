@@ -31,8 +31,8 @@ def build(
     ] = None,
     overrides: Overrides = None,
     gpu: Annotated[
-        bool, typer.Option(help="Ask for Kaggle's T4; the recipes here train on the CPU.")
-    ] = False,
+        bool, typer.Option(help="Ask for Kaggle's pair of T4; --no-gpu: a processor alone.")
+    ] = True,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
     ] = None,

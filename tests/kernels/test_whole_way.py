@@ -46,7 +46,7 @@ def test_every_command_of_the_way(
 
     call("kernel", "wheels", "--out", runs / "wheels")
     call("dataset", "push", runs / "wheels", "-m", "pinned versions")
-    train = ["--kind", "train", "--collection", "tile:xla", "--gpu", "--out", runs / "kernel-tile"]
+    train = ["--kind", "train", "--collection", "tile:xla", "--out", runs / "kernel-tile"]
     call(*built, *train)
     assert f"pushed      {USERNAME}/{TRAIN} version 1" in call(
         "kernel", "push", runs / "kernel-tile"
