@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,6 +51,7 @@ def cross_validate(
     *,
     shared: Sequence[GraphFile] = (),
     progress: Progress | None = None,
+    after_fold: Callable[[Mapping[str, float]], None] = lambda values: None,
 ) -> CrossValidation:
     """Train `model` once per fold on the other folds' graphs, and judge it on the fold's.
 
@@ -63,6 +64,8 @@ def cross_validate(
         shared: train graphs of all layout collections, for a recipe whose models begin from a
             shared one. That of a fold learns from no graph of the fold's families, whatever its
             collection.
+        after_fold: told each fold's value per graph, in the order of the folds and their graphs;
+            what it raises ends the cross-validation, and is raised.
 
     Raises:
         UsageError: `run_dir` belongs to another recipe or other folds.
@@ -91,6 +94,7 @@ def cross_validate(
         values = _judge(load_model(folder), held_out, judge)
         means.append(float(np.mean(list(values.values()))))
         per_graph |= values
+        after_fold(values)
     result = CrossValidation(metric, float(np.mean(means)), tuple(means), per_graph)
     write_text(run_dir / REPORT, json.dumps(asdict(result), indent=1, allow_nan=False))
     mark_done(run_dir)

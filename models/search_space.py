@@ -42,7 +42,9 @@ ModelName = Literal[LayoutModelName, TileModelName]
 Number = StrictInt | StrictFloat
 Value = StrictBool | StrictInt | StrictFloat | StrictStr
 Parameters = dict[str, Value]
+PrunerName = Literal["none", "hyperband", "wilcoxon"]
 STUDY = "study"
+LATER_KEYS = ("pruner",)  # of [study], in the order they came
 
 
 class StudyConfig(FrozenConfig):
@@ -53,12 +55,21 @@ class StudyConfig(FrozenConfig):
         model: its name in the registry.
         folds: of whole architectures; each is held out once.
         seed: of the folds and of the search; the training's is the recipe's first.
+        pruner: gives a trial up after a fold, see models/pruning.py. "hyperband" compares the mean
+            of its folds so far with other trials'; "wilcoxon" its graphs so far with the best
+            trial's, one by one.
+        finalists: so many of the best trials, and the baseline, are trained again with other seeds,
+            see models/finalists.py; 0 = the best trial wins.
+        seeds: with how many.
     """
 
     collection: str
     model: ModelName
     folds: Annotated[int, Field(ge=2)] = 2
     seed: Annotated[int, Field(ge=0)] = 0
+    pruner: PrunerName = "none"
+    finalists: Annotated[int, Field(ge=0)] = 0
+    seeds: Annotated[int, Field(ge=1)] = 3
 
     @field_validator("collection")
     @classmethod
@@ -169,6 +180,19 @@ class SearchSpace(FrozenConfig):
 
     study: StudyConfig
     parameters: Annotated[dict[str, Choices | Range], Field(min_length=1)]
+
+    def decisive(self) -> dict[str, Any]:
+        """Return what decides which trials there are and what they score, as TOML values.
+
+        A key of [study] that came later is left out at its default: what was done without it.
+        Finalists come after the search, and may be asked for of one that has ended.
+        """
+        without = {STUDY: {"finalists", "seeds"}}
+        table = self.model_dump(mode="json", exclude_none=True, exclude=without)
+        for key in LATER_KEYS:
+            if table[STUDY][key] == StudyConfig.model_fields[key].default:
+                del table[STUDY][key]
+        return table
 
 
 def load_space(name_or_file: str) -> SearchSpace:
