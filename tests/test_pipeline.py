@@ -34,7 +34,11 @@ COMMANDS = [
     "rank",
     "tune",
 ]
-GROUPS = {"submission": ["check", "upload", "list"], "kernel": ["build", "push", "status"]}
+GROUPS = {
+    "submission": ["check", "upload", "list"],
+    "kernel": ["build", "push", "status"],
+    "tune": ["report"],
+}
 
 
 @pytest.fixture(scope="module")
