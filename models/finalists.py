@@ -86,7 +86,9 @@ def _choose(trial: "Trial", search: "Study", question: Question) -> Recipe:
     return recipe.model_copy(update={"seeds": (seed,)})
 
 
-def _judge(trial: "Trial", recipe: object, question: Question, progress: Progress | None) -> float:
+def _judge(
+    trial: "Trial", recipe: object, question: Question, progress: Progress | None
+) -> tuple[float, ...]:
     assert isinstance(recipe, Recipe)
     result = cross_validate(
         recipe,
@@ -97,7 +99,7 @@ def _judge(trial: "Trial", recipe: object, question: Question, progress: Progres
         progress=progress,
     )
     trial.set_user_attr(PER_GRAPH, result.per_graph)
-    return result.value
+    return (result.value,)
 
 
 def judge_finalists(study: "Study", search: "Study", question: Question) -> Verdict | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.claims import REASON
-from models.search_space import StudyConfig
+from models.study_config import StudyConfig
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -65,10 +65,12 @@ def give_up_or_go_on(
 
         folds.append(values)
         for step, value in pruning.values(folds).items():
-            if step not in told:
+            if step not in told and study.objectives == "score":  # Optuna takes no others
                 trial.report(value, step)
                 told.add(step)
-        if not never and len(folds) < study.folds and trial.should_prune():
+        if never or study.pruner == "none" or len(folds) == study.folds:
+            return
+        if trial.should_prune():
             so_far = f"{len(folds)} of {study.folds} folds, mean so far {mean_of(folds):.4f}"
             reason = f"pruned after {so_far}"
             trial.set_user_attr(REASON, reason)

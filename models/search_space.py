@@ -18,7 +18,7 @@ Ranges whose ends are whole numbers give whole numbers. Light to import.
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     Field,
@@ -30,63 +30,18 @@ from pydantic import (
     field_validator,
 )
 
-from data.errors import PipelineError, UsageError
-from data.tree import collection_named
-from models.recipe import LayoutModelName, Recipe, TileModelName
+from data.errors import UsageError
+from models.recipe import Recipe
+from models.study_config import LATER_KEYS, StudyConfig
 from settings import CONFIGS, FrozenConfig, read_toml
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-ModelName = Literal[LayoutModelName, TileModelName]
 Number = StrictInt | StrictFloat
 Value = StrictBool | StrictInt | StrictFloat | StrictStr
 Parameters = dict[str, Value]
-PrunerName = Literal["none", "hyperband", "wilcoxon"]
 STUDY = "study"
-LATER_KEYS = ("pruner",)  # of [study], in the order they came
-
-
-class StudyConfig(FrozenConfig):
-    """What a trial is judged by: one model, cross-validated on one collection's train split.
-
-    Attributes:
-        collection: such as "layout:xla:default".
-        model: its name in the registry.
-        folds: of whole architectures; each is held out once.
-        seed: of the folds and of the search; the training's is the recipe's first.
-        pruner: gives a trial up after a fold, see models/pruning.py. "hyperband" compares the mean
-            of its folds so far with other trials'; "wilcoxon" its graphs so far with the best
-            trial's, one by one.
-        finalists: so many of the best trials, and the baseline, are trained again with other seeds,
-            see models/finalists.py; 0 = the best trial wins.
-        seeds: with how many.
-    """
-
-    collection: str
-    model: ModelName
-    folds: Annotated[int, Field(ge=2)] = 2
-    seed: Annotated[int, Field(ge=0)] = 0
-    pruner: PrunerName = "none"
-    finalists: Annotated[int, Field(ge=0)] = 0
-    seeds: Annotated[int, Field(ge=1)] = 3
-
-    @field_validator("collection")
-    @classmethod
-    def _known_collection(cls, name: str) -> str:
-        try:
-            return collection_named(name).name
-        except PipelineError as error:
-            raise ValueError(str(error)) from None
-
-    @field_validator("model")
-    @classmethod
-    def _ranks_the_collection(cls, model: str, info: ValidationInfo) -> str:
-        kind = str(info.data.get("collection", "")).split(":", 1)[0]
-        known = get_args(LayoutModelName if kind == "layout" else TileModelName)
-        if kind and model not in known:
-            raise ValueError(f"{kind} configs are ranked by {' and '.join(known)}")
-        return model
 
 
 class Choices(FrozenConfig):

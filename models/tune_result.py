@@ -27,6 +27,7 @@ class TrialRecord:
         reason: why it failed or was pruned.
         seconds: from its beginning to its end; None unless it has ended.
         worker: the name of the one that took it.
+        cost: seconds, of a search with a second objective; None in others.
     """
 
     number: int
@@ -37,6 +38,7 @@ class TrialRecord:
     reason: str | None
     seconds: float | None = None
     worker: str | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,17 @@ class TuneResult:
 
 def record_of(trial: "FrozenTrial") -> TrialRecord:
     """Read one trial of a study."""
+    values = trial.values if trial.state.name == "COMPLETE" else None
     return TrialRecord(
         number=trial.number,
         state=trial.state.name.lower(),
-        value=trial.value if trial.state.name == "COMPLETE" else None,
+        value=values[0] if values else None,
         params=dict(trial.params),
         is_baseline=BASELINE in trial.user_attrs,
         reason=reason_of(trial),
         seconds=trial.duration.total_seconds() if trial.duration else None,
         worker=trial.user_attrs.get(WORKER),
+        cost=values[1] if values and len(values) > 1 else None,
     )
 
 

@@ -9,6 +9,7 @@ from models.claims import count_trials, is_at_rest
 from models.cross_validate import cross_validate
 from models.finalists import finals_study, finals_work
 from models.jobs import Progress
+from models.objectives import directions, values_of
 from models.pruning import give_up_or_go_on, pruner_of
 from models.recipe import Recipe
 from models.search_space import suggest
@@ -38,7 +39,8 @@ class Budget:
 
 def search_study(question: Question, shared: SharedStorage) -> "Study":
     """Open or begin the question's study."""
-    return shared.study(question.study_name(), pruner=pruner_of(question.space.study))
+    study = question.space.study
+    return shared.study(question.study_name(), directions(study.objectives), pruner_of(study))
 
 
 def work_on(
@@ -133,11 +135,13 @@ def _choose(trial: "Trial", question: Question) -> Recipe:
     return question.recipe
 
 
-def _judge(trial: "Trial", recipe: object, question: Question, progress: Progress | None) -> float:
+def _judge(
+    trial: "Trial", recipe: object, question: Question, progress: Progress | None
+) -> tuple[float, ...]:
     """Cross-validate a recipe in the trial's own folder."""
     assert isinstance(recipe, Recipe)
     study = question.space.study
-    return cross_validate(
+    result = cross_validate(
         recipe,
         study.model,
         question.folds,
@@ -145,4 +149,5 @@ def _judge(trial: "Trial", recipe: object, question: Question, progress: Progres
         shared=question.shared,
         progress=progress,
         after_fold=give_up_or_go_on(trial, study, never=_is_baseline(trial)),
-    ).value
+    )
+    return values_of(study.objectives, result)

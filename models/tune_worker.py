@@ -36,7 +36,7 @@ class Work:
         study: in the storage.
         enter: queues what must be tried, once; called under claims.
         choose: lets a trial choose what it tries; called under claims.
-        judge: trains and returns the trial's value.
+        judge: trains and returns the trial's values, the score first.
         is_given: tells whether a trial tries the recipe as it was given.
         budget: how many trials there shall be.
         called: what a trial is called.
@@ -45,7 +45,7 @@ class Work:
     study: "Study"
     enter: Callable[[], None]
     choose: Callable[["Trial"], object]
-    judge: Callable[["Trial", object], float]
+    judge: Callable[["Trial", object], tuple[float, ...]]
     is_given: Callable[["Trial"], bool]
     budget: Callable[[], int]
     called: str = "trial"
@@ -125,10 +125,10 @@ def _run_next(
         seed = int(np.random.SeedSequence(drawn).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
-        def objective(trial: "Trial") -> float:
+        def objective(trial: "Trial") -> tuple[float, ...]:
             outcome.trial = trial.number
             mark_claimed(trial, shared)
-            return _value(trial, work, claimed, outcome, say)
+            return _values(trial, work, claimed, outcome, say)
 
         try:
             study.optimize(objective, n_trials=1, catch=(_TrialFailedError,))
@@ -140,14 +140,16 @@ def _run_next(
     return RAN
 
 
-def _value(trial: "Trial", work: Work, claimed: ExitStack, outcome: _Outcome, say: Say) -> float:
+def _values(
+    trial: "Trial", work: Work, claimed: ExitStack, outcome: _Outcome, say: Say
+) -> tuple[float, ...]:
     """Choose, let others take their trials, and judge; note the reason of a failure."""
     import optuna
 
     try:
         chosen = work.choose(trial)
         claimed.close()
-        value = work.judge(trial, chosen)
+        values = work.judge(trial, chosen)
     except optuna.TrialPruned as pruned:
         say(f"{work.called} {trial.number} {pruned}")
         outcome.is_known = True
@@ -164,9 +166,10 @@ def _value(trial: "Trial", work: Work, claimed: ExitStack, outcome: _Outcome, sa
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
             trial.set_user_attr(REASON, reason)
         raise _TrialFailedError(reason) from error
-    say(f"{work.called} {trial.number}: {value:.4f}")
+    cost = "".join(f", {value:.3g} s" for value in values[1:])
+    say(f"{work.called} {trial.number}: {values[0]:.4f}{cost}")
     outcome.is_known = True
-    return value
+    return values
 
 
 def _is_the_trials_fault(error: Exception, *, is_given: bool) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.objectives import pareto_front
 from models.search_space import Choices, Range, SearchSpace, Value
 from models.tune_result import TrialRecord
 from submissions.drawings import CEILING, FAINT, FLOOR, INK, MARKS, OURS
@@ -61,6 +62,18 @@ def draw_importances(axes: "Axes", shares: Mapping[str, float]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=6 if len(names) > 8 else 8)
     axes.invert_yaxis()
     axes.set_xlabel("share of the variance, %")
+
+
+def draw_front(axes: "Axes", trials: Sequence[TrialRecord], unit: str) -> None:
+    """Draw values over their costs, and the line of those that nothing beats in both."""
+    front = pareto_front(trials)
+    for own, mark, colour in ((trials, "o", FAINT), (front, "o-", OURS)):
+        costs, values = [trial.cost or 0.0 for trial in own], [trial.value or 0.0 for trial in own]
+        axes.plot(costs, values, mark, color=colour, markersize=MARKS)
+    for trial in front:
+        axes.annotate(str(trial.number), (trial.cost or 0.0, trial.value or 0.0), fontsize=7)
+    axes.set_xlabel(unit)
+    axes.set_ylabel("held-out value")
 
 
 def place(parameter: Choices | Range, value: Value) -> float:

@@ -8,9 +8,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.atomic import atomic_path, write_text
+from models.objectives import pareto_front
 from models.tune_result import TrialRecord
 from submissions.pictures import STYLE, Picture, new_figure, picture
 from submissions.tune_drawings import (
+    draw_front,
     draw_history,
     draw_importances,
     draw_parallel,
@@ -25,6 +27,10 @@ SHEET_INCHES, DPI = (11.0, 6.4), 110
 # Left, bottom, width, height on the sheet: history, importances, parallel coordinates.
 PLACES = ((0.07, 0.58, 0.4, 0.36), (0.66, 0.58, 0.31, 0.36), (0.07, 0.2, 0.9, 0.27))
 BEST_ROWS = 10
+COSTS = {
+    "score-and-training-time": "seconds of training, all folds",
+    "score-and-inference-time": "seconds of inference per 1,000 configs",
+}
 NO_VALUES = "No trial has a value yet."
 TOO_FEW = "Too few trials, or all alike: nothing can be said on importances."
 
@@ -67,6 +73,10 @@ def _facts(search: Search) -> dict[str, Any]:
         "baseline": _row(baseline[0]) if baseline else None,
         "verdict": search.verdict["reason"] if search.verdict else None,
         "rows": [_row(trial) for trial in ranked[:BEST_ROWS]],
+        "front": [
+            trial.number for trial in pareto_front([t for t in ranked if t.cost is not None])
+        ],
+        "cost": COSTS.get(search.space.study.objectives, ""),
         "keys": [short(key) for key in search.space.parameters],
         "reasons": Counter(map(str, failed)).most_common(),
     }
@@ -96,6 +106,12 @@ def _pictures(search: Search, shares: dict[str, float]) -> list[Picture]:
     complete, space = search.complete, search.space
     if not complete:
         return pictures
+    timed = search.timed
+    if timed:
+        numbers = ", ".join(str(trial.number) for trial in pareto_front(timed))
+        told = f"no trial is both better and faster than trials {numbers}"
+        front = partial(draw_front, trials=timed, unit=COSTS[space.study.objectives])
+        pictures.append(picture("Pareto front", told, front))
     told = "each trial is a line through its parameters, bright where its value is high"
     lines = partial(draw_parallel, space=space, trials=complete)
     pictures.append(picture("Parallel coordinates", told, lines))

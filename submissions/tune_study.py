@@ -38,6 +38,11 @@ class Search:
         return [trial for trial in self.trials if trial.value is not None]
 
     @property
+    def timed(self) -> list[TrialRecord]:
+        """Return the trials that have a value and a cost, by number."""
+        return [trial for trial in self.complete if trial.cost is not None]
+
+    @property
     def chosen(self) -> TrialRecord | None:
         """Return the trial of best.toml: the verdict's, else that of the highest value."""
         return self.trials[self.verdict["trial"]] if self.verdict else best_of(self.trials)

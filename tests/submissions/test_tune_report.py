@@ -28,9 +28,10 @@ RATE, LEAVES, STATISTICS = (
 )
 
 
-def space() -> SearchSpace:
+def space(objectives: str = "score") -> SearchSpace:
+    study = {"collection": "layout:xla:random", "model": "layout_boosting"}
     table: dict[str, Any] = {
-        "study": {"collection": "layout:xla:random", "model": "layout_boosting"},
+        "study": {**study, "objectives": objectives},
         RATE: {"low": 0.01, "high": 1.0, "log": True},
         LEAVES: {"low": 2, "high": 32},
         STATISTICS: {"choices": ["plain", "all"]},
@@ -51,9 +52,14 @@ def trials(n: int) -> list[TrialRecord]:
     return found
 
 
-def folder_of(out: Path, own: list[TrialRecord], verdict: Mapping[str, Any] | None = None) -> Path:
+def folder_of(
+    out: Path,
+    own: list[TrialRecord],
+    verdict: Mapping[str, Any] | None = None,
+    objectives: str = "score",
+) -> Path:
     config = {"train_data": "x", "recipe": Recipe().model_dump(mode="json")}
-    begin(out, {**config, "space": space().decisive()}, resume=False)
+    begin(out, {**config, "space": space(objectives).decisive()}, resume=False)
     (out / "trials.json").write_text(json.dumps([asdict(trial) for trial in own]))
     if verdict:
         (out / "finalists.json").write_text(json.dumps(verdict))
@@ -94,6 +100,16 @@ def test_what_alone_matters_is_the_most_important() -> None:
     assert sum(shares.values()) == pytest.approx(1)
     assert importances(space(), trials(3)) == {}
     assert importances(space(), [replace(trial, value=0.5) for trial in trials(9)]) == {}
+
+
+def test_costs_are_drawn_with_their_front(tmp_path: Path) -> None:
+    own = [replace(trial, cost=1.0 + trial.number) for trial in trials(6)]
+    out = folder_of(tmp_path / "out", own, objectives="score-and-training-time")
+    text = write_tune_report(out)[0].read_text()
+    assert "<figcaption>Pareto front" in text
+    values = [trial.value or 0.0 for trial in own]
+    front = [n for n in range(6) if values[n] > max(values[:n], default=-1.0)]
+    assert f"than\n{', '.join(map(str, front))}: the Pareto front" in text
 
 
 def test_one_trial_makes_a_report(tmp_path: Path) -> None:
