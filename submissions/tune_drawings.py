@@ -58,8 +58,11 @@ def draw_history(axes: "Axes", search: Search) -> None:
 def draw_importances(axes: "Axes", shares: Mapping[str, float]) -> None:
     """Draw which parameter the values depend on, the most important one on top."""
     names = [short(key) for key in shares]
-    axes.barh(range(len(names)), [100 * share for share in shares.values()], color=OURS)
-    axes.set_yticks(range(len(names)), names, fontsize=6 if len(names) > 8 else 8)
+    axes.barh(range(len(names)), [100 * s for s in shares.values()], color=OURS, alpha=0.4)
+    # Names stand on the bars: beside them, the longer ones would be cut off.
+    axes.set_yticks(range(len(names)), names, fontsize=6 if len(names) > 8 else 8, ha="left")
+    axes.tick_params(axis="y", length=0, pad=-4)
+    axes.set_axisbelow(True)
     axes.invert_yaxis()
     axes.set_xlabel("share of the variance, %")
 
@@ -71,7 +74,8 @@ def draw_front(axes: "Axes", trials: Sequence[TrialRecord], unit: str) -> None:
         costs, values = [trial.cost or 0.0 for trial in own], [trial.value or 0.0 for trial in own]
         axes.plot(costs, values, mark, color=colour, markersize=MARKS)
     for trial in front:
-        axes.annotate(str(trial.number), (trial.cost or 0.0, trial.value or 0.0), fontsize=7)
+        end, above = (trial.cost or 0.0, trial.value or 0.0), (4, 4)
+        axes.annotate(str(trial.number), end, above, textcoords="offset points", fontsize=7)
     axes.set_xlabel(unit)
     axes.set_ylabel("held-out value")
 
@@ -100,8 +104,10 @@ def draw_parallel(axes: "Axes", space: SearchSpace, trials: Sequence[TrialRecord
         ]
         share = 0.5 if high == low else (value - low) / (high - low)
         axes.plot(*zip(*own, strict=True), "-", color=colormaps[COLOURS](share), alpha=0.8)
-    names = [short(key) for key in space.parameters]
-    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=6)
+    axes.set_xticks(range(len(space.parameters)), [])
+    paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1.0}
+    for i, key in enumerate(space.parameters):
+        axes.text(i, 0.02, short(key), rotation=90, ha="right", va="bottom", fontsize=6, bbox=paper)
     axes.set_yticks([0, 1], ["low", "high"])
 
 

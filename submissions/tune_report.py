@@ -25,7 +25,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 PAGE, SHEET = "tune.html", "tune.png"
 SHEET_INCHES, DPI = (11.0, 6.4), 110
 # Left, bottom, width, height on the sheet: history, importances, parallel coordinates.
-PLACES = ((0.07, 0.58, 0.4, 0.36), (0.66, 0.58, 0.31, 0.36), (0.07, 0.2, 0.9, 0.27))
+PLACES = ((0.07, 0.58, 0.4, 0.36), (0.55, 0.58, 0.42, 0.36), (0.07, 0.06, 0.9, 0.4))
 BEST_ROWS = 10
 COSTS = {
     "score-and-training-time": "seconds of training, all folds",

@@ -78,6 +78,7 @@ def pids(journal: Path) -> list[int]:
     return [int(file.name.split("-")[-2]) for file in beside(journal, "workers").iterdir()]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_trial_loses_no_trial(tiny_tree: Path, tmp_path: Path) -> None:
     worker = start(tiny_tree, tmp_path)
     begun = tmp_path / "out" / "trials" / "1" / "fold-0" / "config.toml"

@@ -109,7 +109,7 @@ def test_costs_are_drawn_with_their_front(tmp_path: Path) -> None:
     assert "<figcaption>Pareto front" in text
     values = [trial.value or 0.0 for trial in own]
     front = [n for n in range(6) if values[n] > max(values[:n], default=-1.0)]
-    assert f"than\n{', '.join(map(str, front))}: the Pareto front" in text
+    assert f"than trials\n{', '.join(map(str, front))}: the Pareto front" in text
 
 
 def test_one_trial_makes_a_report(tmp_path: Path) -> None:
