@@ -10,7 +10,7 @@ from ensembles.run_commands import compare, report, runs
 from features.commands import featurize, statistics
 from kernels.commands import app as kernel_app
 from kernels.dataset_command import app as dataset_app
-from models.commands import tune
+from models.commands import app as tune_app
 from submissions.commands import app as submission_app
 from submissions.score_command import score
 
@@ -35,13 +35,13 @@ for function in (
     blend,
     score,
     rank,
-    tune,
     report,
     runs,
     compare,
 ):
     app.command()(function)
 app.add_typer(submission_app, name="submission")
+app.add_typer(tune_app, name="tune")
 app.add_typer(kernel_app, name="kernel")
 app.add_typer(dataset_app, name="dataset")
 

@@ -1,4 +1,4 @@
-"""The `tune` command."""
+"""The `tune` command, and `tune report`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,11 +19,18 @@ from console import (
     progress_bar,
     say,
 )
+from data.errors import UsageError
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
+@app.callback()
 @command
 def tune(
-    out: Annotated[Path, typer.Option(help="Folder for trials and the winner's recipe.")],
+    context: typer.Context,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for trials and the winner's recipe; required.")
+    ] = None,
     data: DataDir = None,
     recipe: RecipeName = "cpu",
     space: Annotated[str, typer.Option(help="Name in configs/tune/, or a .toml file.")] = "cpu",
@@ -31,7 +38,12 @@ def tune(
         str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log")
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
-    timeout_s: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes, each with the recipe's threads.")
+    ] = 1,
+    timeout_s: Annotated[
+        float | None, typer.Option(help="Begin no trial after so many seconds.")
+    ] = None,
     overrides: Overrides = None,
     json: Json = False,
     seed: Seed = None,
@@ -39,8 +51,14 @@ def tune(
 ) -> None:
     """Search hyper-parameters on held-out train graphs; the same command again resumes.
 
-    Example: python -m pipeline tune --recipe cpu --trials 20 --out runs/tune
+    The same command beside it, or on another machine with one database URL, shares the budget.
+
+    Example: python -m pipeline tune --recipe cpu --trials 20 --workers 2 --out runs/tune
     """
+    if context.invoked_subcommand:
+        return
+    if out is None:
+        raise UsageError("tune: --out is missing; expected the folder for trials and the recipe")
     from models.recipe import load_recipe
     from models.search_space import load_space
     from models.tuning import tune as search
@@ -54,6 +72,7 @@ def tune(
             storage=storage or out / "journal.log",
             trials=trials,
             out=out,
+            workers=workers,
             timeout_s=timeout_s,
             say=say,
             progress=progress,
@@ -63,3 +82,24 @@ def tune(
         return
     print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best_value)])
     typer.echo(f"recipe      {result.best_recipe}")
+
+
+@app.command("report")
+@command
+def report(
+    out: Annotated[Path, typer.Option(help="The --out of a search, running or ended.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Write OUT/tune.html and OUT/tune.png: history, importances, what each parameter does.
+
+    Example: python -m pipeline tune report --out runs/tune
+    """
+    from submissions.tune_report import write_tune_report
+
+    page, sheet = write_tune_report(out)
+    if json:
+        print_json({"page": str(page), "sheet": str(sheet)})
+        return
+    typer.echo(f"page        {page}\nsheet       {sheet}")

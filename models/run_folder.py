@@ -63,6 +63,8 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
         PipelineError: the folder cannot be written.
     """
     path = folder / CONFIG
+    # Listed before the look at config.toml: another process may begin the very same run now.
+    held = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     if path.exists():
         if not resume:
             raise UsageError(f"{folder}: holds a run already; pass --resume to go on with it")
@@ -70,7 +72,8 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
         if difference:
             raise UsageError(f"{folder}: was begun with {difference}; choose another --out")
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    foreign = [name for name in held if not name.startswith(f".{CONFIG}.")]
+    if foreign or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
     write_text(path, tomli_w.dumps(config))
 

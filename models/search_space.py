@@ -18,7 +18,7 @@ Ranges whose ends are whole numbers give whole numbers. Light to import.
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     Field,
@@ -30,52 +30,18 @@ from pydantic import (
     field_validator,
 )
 
-from data.errors import PipelineError, UsageError
-from data.tree import collection_named
-from models.recipe import LayoutModelName, Recipe, TileModelName
+from data.errors import UsageError
+from models.recipe import Recipe
+from models.study_config import LATER_KEYS, StudyConfig
 from settings import CONFIGS, FrozenConfig, read_toml
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-ModelName = Literal[LayoutModelName, TileModelName]
 Number = StrictInt | StrictFloat
 Value = StrictBool | StrictInt | StrictFloat | StrictStr
 Parameters = dict[str, Value]
 STUDY = "study"
-
-
-class StudyConfig(FrozenConfig):
-    """What a trial is judged by: one model, cross-validated on one collection's train split.
-
-    Attributes:
-        collection: such as "layout:xla:default".
-        model: its name in the registry.
-        folds: of whole architectures; each is held out once.
-        seed: of the folds and of the search; the training's is the recipe's first.
-    """
-
-    collection: str
-    model: ModelName
-    folds: Annotated[int, Field(ge=2)] = 2
-    seed: Annotated[int, Field(ge=0)] = 0
-
-    @field_validator("collection")
-    @classmethod
-    def _known_collection(cls, name: str) -> str:
-        try:
-            return collection_named(name).name
-        except PipelineError as error:
-            raise ValueError(str(error)) from None
-
-    @field_validator("model")
-    @classmethod
-    def _ranks_the_collection(cls, model: str, info: ValidationInfo) -> str:
-        kind = str(info.data.get("collection", "")).split(":", 1)[0]
-        known = get_args(LayoutModelName if kind == "layout" else TileModelName)
-        if kind and model not in known:
-            raise ValueError(f"{kind} configs are ranked by {' and '.join(known)}")
-        return model
 
 
 class Choices(FrozenConfig):
@@ -169,6 +135,19 @@ class SearchSpace(FrozenConfig):
 
     study: StudyConfig
     parameters: Annotated[dict[str, Choices | Range], Field(min_length=1)]
+
+    def decisive(self) -> dict[str, Any]:
+        """Return what decides which trials there are and what they score, as TOML values.
+
+        A key of [study] that came later is left out at its default: what was done without it.
+        Finalists come after the search, and may be asked for of one that has ended.
+        """
+        without = {STUDY: {"finalists", "seeds"}}
+        table = self.model_dump(mode="json", exclude_none=True, exclude=without)
+        for key in LATER_KEYS:
+            if table[STUDY][key] == StudyConfig.model_fields[key].default:
+                del table[STUDY][key]
+        return table
 
 
 def load_space(name_or_file: str) -> SearchSpace:

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.claims import WORKER, reason_of
 from models.search_space import Parameters
-from models.study_storage import reason_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -20,11 +20,14 @@ class TrialRecord:
 
     Attributes:
         number: its folder's name below OUT/trials/.
-        state: complete, fail, running or waiting.
+        state: complete, pruned, fail, running or waiting.
         value: its cross-validated metric, higher is better; None unless complete.
         params: by dotted recipe key, what was chosen; of the baseline, what the space holds.
         is_baseline: it is the recipe as it was given.
-        reason: why it failed.
+        reason: why it failed or was pruned.
+        seconds: from its beginning to its end; None unless it has ended.
+        worker: the name of the one that took it.
+        cost: seconds, of a search with a second objective; None in others.
     """
 
     number: int
@@ -33,6 +36,48 @@ class TrialRecord:
     params: Parameters
     is_baseline: bool
     reason: str | None
+    seconds: float | None = None
+    worker: str | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True)
+class FinalRecord:
+    """A candidate that was trained again with other seeds.
+
+    Attributes:
+        trial: its number in the search.
+        is_baseline: it is the recipe as it was given.
+        values: by seed.
+        per_graph: by graph name, the mean over seeds.
+    """
+
+    trial: int
+    is_baseline: bool
+    values: tuple[float, ...]
+    per_graph: dict[str, float]
+
+    @property
+    def value(self) -> float:
+        """Return the mean over seeds."""
+        return sum(self.values) / len(self.values)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which candidate the finalists' trainings chose, and why.
+
+    Attributes:
+        trial: its number in the search.
+        finals: all candidates that could be judged.
+        ci95: of the best finalist's lead over the baseline; None where there was none.
+        reason: in words.
+    """
+
+    trial: int
+    finals: tuple[FinalRecord, ...]
+    ci95: tuple[float, float] | None
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -42,9 +87,11 @@ class TuneResult:
     Attributes:
         study: its name in the storage.
         best_recipe: the winner's TOML file, a whole recipe.
-        best: the trial with the highest value; of equals the baseline, then the earliest.
+        best: the trial with the highest value, of equals the baseline, then the earliest; or the
+            one that the verdict names.
         baseline_value: what the recipe as given scored; None if that failed.
         trials: all of them, by number.
+        verdict: of the finalists; None where there are none, or their trainings have not ended.
     """
 
     study: str
@@ -52,6 +99,7 @@ class TuneResult:
     best: TrialRecord
     baseline_value: float | None
     trials: tuple[TrialRecord, ...]
+    verdict: Verdict | None = None
 
     @property
     def best_value(self) -> float:
@@ -73,19 +121,24 @@ class TuneResult:
             "best_value": self.best_value,
             "baseline_value": self.baseline_value,
             "is_baseline": self.is_baseline,
+            "verdict": asdict(self.verdict) if self.verdict else None,
             "trials": [asdict(trial) for trial in self.trials],
         }
 
 
 def record_of(trial: "FrozenTrial") -> TrialRecord:
     """Read one trial of a study."""
+    values = trial.values if trial.state.name == "COMPLETE" else None
     return TrialRecord(
         number=trial.number,
         state=trial.state.name.lower(),
-        value=trial.value if trial.state.name == "COMPLETE" else None,
+        value=values[0] if values else None,
         params=dict(trial.params),
         is_baseline=BASELINE in trial.user_attrs,
         reason=reason_of(trial),
+        seconds=trial.duration.total_seconds() if trial.duration else None,
+        worker=trial.user_attrs.get(WORKER),
+        cost=values[1] if values and len(values) > 1 else None,
     )
 
 

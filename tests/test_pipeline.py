@@ -35,7 +35,12 @@ COMMANDS = [
     "tune",
 ]
 KERNEL = ["build", "push", "status", "output", "wheels", "weights"]
-GROUPS = {"submission": ["check", "upload", "list"], "kernel": KERNEL, "dataset": ["push"]}
+GROUPS = {
+    "submission": ["check", "upload", "list"],
+    "kernel": KERNEL,
+    "dataset": ["push"],
+    "tune": ["report"],
+}
 
 
 @pytest.fixture(scope="module")

@@ -23,17 +23,17 @@ def space_over(
     *,
     collection: str = "layout:xla:random",
     model: str = "cross_config_sage",
+    **study_keys: Any,
 ) -> SearchSpace:
-    study = {"collection": collection, "model": model}
+    study = {"collection": collection, "model": model, **study_keys}
     return space_from_table({"study": study, **parameters}, source="search space test")
 
 
-SPACE = space_over(
-    {
-        "cross_config_sage.configs_per_step": {"choices": [8, 16]},
-        LEARNING_RATE: {"low": 1e-4, "high": 1e-1, "log": True},
-    }
-)
+PARAMETERS = {
+    "cross_config_sage.configs_per_step": {"choices": [8, 16]},
+    LEARNING_RATE: {"low": 1e-4, "high": 1e-1, "log": True},
+}
+SPACE = space_over(PARAMETERS)
 DIVERGES = space_over({LEARNING_RATE: {"choices": [1e30]}})
 
 

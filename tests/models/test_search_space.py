@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from data.errors import UsageError
-from models.recipe import Recipe
+from models.recipe import Recipe, load_recipe
 from models.search_space import (
     Choices,
     Range,
@@ -30,10 +30,28 @@ def space_of(text: str, *, study: str = STUDY) -> Any:
     return space_from_table(tomllib.loads(study + text), source="search space mine")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [path.read_text() for path in sorted((CONFIGS / "tune").glob("*.toml"))],
-)
+SHIPPED = [path.read_text() for path in sorted((CONFIGS / "tune").glob("*.toml"))]
+
+
+@pytest.mark.parametrize("text", SHIPPED)
+def test_each_value_of_a_shipped_space_makes_a_recipe_by_itself(text: str) -> None:
+    defaults = Recipe().model_dump(mode="json")
+    for key, parameter in space_of(text, study="").parameters.items():
+        assert value_at(defaults, key) is not None
+        for value in parameter.ends():
+            recipe = Recipe.from_table(with_values(defaults, {key: value}), source="one value")
+            assert value_at(recipe.model_dump(mode="json"), key) == value
+
+
+def test_the_cpu_recipe_is_a_trial_of_every_shipped_space() -> None:
+    table = load_recipe("cpu").model_dump(mode="json")
+    for text in SHIPPED:
+        space = space_of(text, study="")
+        outside = [k for k, p in space.parameters.items() if not p.holds(value_at(table, k))]
+        assert not outside
+
+
+@pytest.mark.parametrize("text", SHIPPED)
 def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
     space = space_of(text, study="")
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -100,7 +118,8 @@ def test_what_makes_no_recipe_is_refused_by_name(text: str, message: str) -> Non
         ('[study]\ncollection = "layout:xla"\nmodel = "cross_config_sage"', "no such collection"),
         ('[study]\ncollection = "tile:xla"\nmodel = "cross_config_sage"', "late_fusion_sage"),
         (f"{STUDY}folds = 1", "'study.folds' is 1"),
-        (f"{STUDY}pruner = 'none'", "unknown key 'study.pruner'"),
+        (f"{STUDY}pruner = 'asha'", "'study.pruner' is 'asha'"),
+        (f"{STUDY}trials = 3", "unknown key 'study.trials'"),
     ],
 )
 def test_a_wrong_study_is_refused_by_name(study: str, message: str) -> None:

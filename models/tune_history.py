@@ -1,0 +1,64 @@
+"""What a study leaves in its folder: all trials, and the winner's recipe."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from data.atomic import write_text
+from data.errors import PipelineError
+from models.tune_question import Question
+from models.tune_result import TrialRecord, TuneResult, Verdict, best_of, record_of
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+BEST, HISTORY, FINALS = "best.toml", "trials.json", "finalists.json"
+
+
+def write_history(study: "Study", question: Question) -> tuple[TrialRecord, ...]:
+    """Write trials.json, and best.toml if a trial has succeeded; return all trials.
+
+    Under claims only: of two workers, the one that wrote last would else not know the newest trial.
+    """
+    records = tuple(record_of(trial) for trial in study.get_trials(deepcopy=False))
+    rows = [asdict(record) for record in records]
+    write_text(question.out / HISTORY, json.dumps(rows, indent=1, allow_nan=False))
+    best = best_of(records)
+    if best:
+        _write_best(best, question)
+    return records
+
+
+def _write_best(best: TrialRecord, question: Question) -> None:
+    recipe = question.recipe if best.is_baseline else question.recipe_with(best.params)
+    write_text(question.out / BEST, recipe.to_toml())
+
+
+def result_of(study: "Study", question: Question, verdict: Verdict | None = None) -> TuneResult:
+    """Write and return what has been found so far; the verdict's choice, if there is one.
+
+    Under claims only.
+
+    Raises:
+        PipelineError: no trial has succeeded.
+    """
+    records = write_history(study, question)
+    best = best_of(records)
+    if best is None:
+        reasons = [record.reason for record in records if record.reason]
+        last = f"; the last one: {reasons[-1]}" if reasons else ""
+        raise PipelineError(f"{question.out}: none of {len(records)} trials succeeded{last}")
+    if verdict:
+        best = records[verdict.trial]
+        _write_best(best, question)
+        text = json.dumps(asdict(verdict), indent=1, allow_nan=False)
+        write_text(question.out / FINALS, text)
+    baseline = [r.value for r in records if r.is_baseline and r.value is not None]
+    return TuneResult(
+        study=study.study_name,
+        best_recipe=question.out / BEST,
+        best=best,
+        baseline_value=baseline[0] if baseline else None,
+        trials=records,
+        verdict=verdict,
+    )
