@@ -134,7 +134,7 @@ class Snapshots:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Take one where a checkpoint was just written; the last step's is the model itself."""
-        if done % self.every or done == total:
+        if not done or done % self.every or done == total:
             return
         now = self.clock.read()
         tensors, facts = load_tensors(self.run_dir / CHECKPOINT)

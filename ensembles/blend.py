@@ -119,6 +119,7 @@ def joined(
     result = rows.select("graph", "config", "config_hash")
     distinct = not result.select(KEYS).is_duplicated().any()
     for name, table in members.items():
+        _refuse_unfinite(name, table)
         scaled = table.with_columns(
             scale(pl.col("score").cast(pl.Float64)).over("graph").alias(name)
         )
@@ -137,6 +138,17 @@ def joined(
 def same_configs(table: pl.DataFrame, rows: pl.DataFrame) -> bool:
     """Tell whether two tables hold the same configs in the same order."""
     return table.select(KEYS).equals(rows.select(KEYS))
+
+
+def _refuse_unfinite(name: str, table: pl.DataFrame) -> None:
+    """Raise a PipelineError if a member gives a score that is no number."""
+    wrong = table.filter(~pl.col("score").is_finite().fill_null(False))
+    if wrong.height:
+        row = wrong.row(0, named=True)
+        raise PipelineError(
+            f"blend: member {name}: config {row['config']} of graph {row['graph']} has the score "
+            f"{row['score']}; expected a finite number"
+        )
 
 
 def _refuse_unscored(who: str, unscored: pl.DataFrame) -> None:

@@ -61,6 +61,8 @@ def blend_by(
         UsageError: no such method, or options that it needs are missing.
         PipelineError: files that cannot be read, of different data, or too few labelled graphs.
     """
+    if len(set(runs)) < len(runs):
+        raise UsageError("--runs: the same run is given twice; expected each once")
     if method != BEST:
         if labels is not None:
             raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
@@ -70,7 +72,7 @@ def blend_by(
         return Blended({"method": method, "scores": str(out)}, [])
     if labels is None or collection is None:
         raise UsageError("--method best: pass --labels DIR and --collection; it judges by runtimes")
-    if len(set(runs)) < 2 or len(set(runs)) < len(runs):
+    if len(runs) < 2:
         raise UsageError("--method best: expected at least two runs, each once")
     named = collection_named(collection)
     members = _scores(runs, JUDGED_SPLIT)

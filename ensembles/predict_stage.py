@@ -43,7 +43,8 @@ def predict_and_blend(
                     scores = _blended_scores(state, collection, members, files)
                 done.append((collection, scores))
                 if split == "valid":
-                    _score_floor(state, collection, files)
+                    with state.stage("rank without training"):
+                        _score_floor(state, collection, files)
     return blended
 
 

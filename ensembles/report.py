@@ -47,7 +47,7 @@ def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) ->
     method and weights, what their trees rest on, any fallback, and under `blend` what was chosen,
     with its nested value), `left_out` (graphs that were not judged, and why),
     `left_out_of_training`, `missing_parts` (of the dataset), `bad_files` (skipped on request),
-    `learning_curves`, and `seconds` and `peak_mib` per stage.
+    and `learning_curves`. The run adds `seconds` and `peak_mib` per stage.
 
     Args:
         rows: what the audit says of every file.
@@ -74,7 +74,6 @@ def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) ->
         "bad_files": [str(row.error) for row in bad],
         "data": str(data_dir),
         "learning_curves": learning_curves(state.out),
-        **state.costs.rounded(),
         "environment": environment(state.recipe.threads),
         "revision": revision(),
     }
@@ -113,7 +112,7 @@ def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
                 member.name: _value_of(state, collection, member.name, labels) for member in members
             },
             **_mixing(state, collection, members),
-            "importances": _importances(members),
+            "importances": importances_of([(m.model, m.folder) for m in members]),
             "fallback_from": None if own else fallback,
             "reason": source.reason,
         }
@@ -132,13 +131,17 @@ def _mixing(state: "RunState", collection: Collection, members: Sequence[Member]
     return {"method": mixing.method, "weights": shares}
 
 
-def _importances(members: Sequence[Member]) -> dict[str, list[dict[str, Any]]]:
-    """Return, by model, the statistics that its trees rest on most; the mean over seeds."""
+def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[str, Any]]]:
+    """Return, by model, the statistics that its trees rest on most; the mean over seeds.
+
+    Args:
+        models: name and run folder of each, one per seed.
+    """
     found = {}
-    for model in dict.fromkeys(member.model for member in members):
-        table = read_importances([m.folder for m in members if m.model == model])
+    for name in dict.fromkeys(model for model, _ in models):
+        table = read_importances([folder for model, folder in models if model == name])
         if table is not None:
-            found[model] = table.head(SHOWN_IMPORTANCES).to_dicts()
+            found[name] = table.head(SHOWN_IMPORTANCES).to_dicts()
     return found
 
 

@@ -4,12 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import PipelineError
-from ensembles.learning_curves import learning_curves, model_folders
-from ensembles.report import REPORT, draw_report
+from ensembles.blend import model_of
+from ensembles.costs import read_costs
+from ensembles.learning_curves import ModelFolder, learning_curves, model_folders
+from ensembles.report import REPORT, draw_report, importances_of
 from ensembles.run_list import read_report
 from models.run_folder import is_done, read_config
 
 SINGLE = "One model by itself: scores come with a whole run, or from `score`."
+
+LOST = f"{REPORT} is missing, and with it all scores; the run's own command with --resume makes it."
 
 
 def redraw_report(run: Path) -> tuple[Path, dict[str, Any]]:
@@ -27,7 +31,7 @@ def redraw_report(run: Path) -> tuple[Path, dict[str, Any]]:
         PipelineError: no run folder, or a damaged file in it.
     """
     config = read_config(run)
-    report = dict(read_report(run)) if (run / REPORT).exists() else _from_config(config)
+    report = dict(read_report(run)) if (run / REPORT).exists() else _from_folder(run, config)
     report["learning_curves"] = learning_curves(run)
     report["missing_stages"] = _missing_stages(run, single="model" in config)
     try:
@@ -38,17 +42,35 @@ def redraw_report(run: Path) -> tuple[Path, dict[str, Any]]:
         ) from error
 
 
-def _from_config(config: dict[str, Any]) -> dict[str, Any]:
+def _from_folder(run: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Say what a folder without report.json tells: recipe, seeds, trained models and costs."""
     recipe = config.get("recipe", {})
     seeds = [config["seed"]] if "seed" in config else recipe.get("seeds", [])
-    return {"score": None, "collections": {}, "recipe": recipe.get("name"), "seeds": seeds}
+    trained: dict[str, list[ModelFolder]] = {}
+    for model in model_folders(run):
+        if model.is_done:
+            trained.setdefault(model.group, []).append(model)
+    return {
+        "score": None,
+        "collections": {},
+        "recipe": recipe.get("name"),
+        "seeds": seeds,
+        "models": {
+            group or "this folder": {
+                "members": [model.member for model in models],
+                "importances": importances_of([(model_of(m.member), m.folder) for m in models]),
+            }
+            for group, models in trained.items()
+        },
+        **read_costs(run).rounded(),
+    }
 
 
 def _missing_stages(run: Path, *, single: bool) -> list[str]:
     if single:
         return [SINGLE if is_done(run) else f"{SINGLE} Its training has not ended."]
     if is_done(run):
-        return []
+        return [] if (run / REPORT).exists() else [LOST]
     models = model_folders(run)
     begun = [f"{model.group} {model.member}" for model in models if not model.is_done]
     missing = ["This run has not ended; the same command with --resume goes on with it."]

@@ -190,7 +190,9 @@ def _rank_and_report(
             say(
                 f"{SUBMISSION['test']} has no row for {row.file.submission_id}: its file is damaged"
             )
-    report = build_report(state, data_dir, rows)
+    with state.stage("score"):
+        report = build_report(state, data_dir, rows)
+    report |= state.costs.rounded()
     page = write_report(state.out, report)
     mark_done(state.out)
     return RunResult(submissions["test"], report, page)

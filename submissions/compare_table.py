@@ -26,3 +26,6 @@ def print_comparison(compared: Mapping[str, Any]) -> None:
     for name, entry in compared["collections"].items():
         if entry["only_in_one"]:
             say(f"{name}: {entry['only_in_one']} graphs that only one of the two has judged")
+    alone = [name for name, entry in compared["collections"].items() if entry["ci95"] is None]
+    if alone:
+        say(f"no interval, nor one of the mean: graphs of one family alone in {', '.join(alone)}")

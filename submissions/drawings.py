@@ -38,7 +38,7 @@ def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> N
         axes.plot([], [], mark, color=colour, label=label, markersize=8, markeredgewidth=2)
     axes.set_yticks(range(len(judged)), list(judged))
     axes.set_ylim(len(judged) - 0.4, -0.6)
-    axes.set_xlim(right=1.02)
+    axes.set_xlim(min(0.0, axes.get_xlim()[0]), 1.02)  # alike on every sheet
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
     axes.set_title("Score by collection (1 is perfect)", loc="left")
 

@@ -32,39 +32,48 @@ def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: 
 
     collections = report.get("collections", {})
     judged = [name for name, part in collections.items() if part["value"] is not None]
+    learned = dict.fromkeys(curve["group"] for curve in report.get("learning_curves", []))
+    names = judged or list(learned)
     with rc_context(STYLE):
-        figure = new_figure((WIDTH_INCHES, ROW_INCHES * (1 + max(1, len(judged)))))
-        rows = figure.subfigures(1 + max(1, len(judged)), 1, squeeze=False)[:, 0]
+        figure = new_figure((WIDTH_INCHES, ROW_INCHES * (1 + len(names))))
+        rows = figure.subfigures(1 + len(names), 1, squeeze=False)[:, 0]
+        rows[0].suptitle(_heading(report), fontsize=11, fontweight="bold", x=0.01, ha="left")
         if judged:
             draw_scores(rows[0].add_axes(SCORES), collections)
         else:
             _say(rows[0].add_axes(SCORES), "No collection has been judged by measured runtimes.")
-        for row, name in zip(rows[1:], judged or [None], strict=False):
+        for row, name in zip(rows[1:], names, strict=True):
             _collection_row(row, name, report, ranks)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
+def _heading(report: Mapping[str, Any]) -> str:
+    """Return what tells one sheet from another: recipe, score and revision, where known."""
+    score = report.get("score")
+    parts = (
+        f"recipe {report['recipe']}" if report.get("recipe") else None,
+        None if score is None else f"score {score:.4f}",
+        f"revision {report['revision']}" if report.get("revision") else None,
+    )
+    return ", ".join(part for part in parts if part)
+
+
 def _collection_row(
-    row: Any, name: str | None, report: Mapping[str, Any], ranks: pl.DataFrame | None
+    row: Any, name: str, report: Mapping[str, Any], ranks: pl.DataFrame | None
 ) -> None:
+    row.suptitle(name, fontsize=11, fontweight="bold", x=0.01, ha="left")
     slowdown, scatter, learning = (row.add_axes(place) for place in PLACES)
-    curves = report.get("learning_curves", [])
-    if name is not None:
-        row.suptitle(name, fontsize=11, fontweight="bold", x=0.01, ha="left")
-        part = report["collections"][name]
-        curves = [curve for curve in curves if curve["group"] == name]
-        curve = part.get("slowdown_curve")
-        draw_slowdown(slowdown, curve) if curve else _say(slowdown, "no slowdown curve")
-        middle = middle_graph(name, part, ranks)
-        if middle is None:
-            _say(scatter, "no predicted ranks")
-        else:
-            draw_ranks(scatter, middle[1])
-            scatter.set_title(_shortened(middle[0]), loc="left")
-    else:
-        _say(slowdown, "no slowdown curve")
+    part = report.get("collections", {}).get(name, {"metric": "", "per_graph": {}})
+    curve = part.get("slowdown_curve")
+    draw_slowdown(slowdown, curve) if curve else _say(slowdown, "no slowdown curve")
+    middle = middle_graph(name, part, ranks)
+    if middle is None:
         _say(scatter, "no predicted ranks")
+    else:
+        draw_ranks(scatter, middle[1])
+        scatter.set_title(_shortened(middle[0]), loc="left")
+    curves = [curve for curve in report.get("learning_curves", []) if curve["group"] == name]
     draw_learning(learning, curves) if curves else _say(learning, "no learning curve")
 
 

@@ -54,6 +54,7 @@ def write_report_page(
         learning=learning_pictures(report.get("learning_curves", [])),
         has_ranks=ranks is not None,
         costs=_cost_view(report.get("seconds", {}), report.get("peak_mib", {})),
+        total_seconds=f"{sum(report.get('seconds', {}).values()):.1f}",
         missing_stages=report.get("missing_stages", []),
         models=[_model_view(name, model) for name, model in report.get("models", {}).items()],
         left_out=report.get("left_out", []),
@@ -177,12 +178,26 @@ def _blend_view(choice: Mapping[str, Any] | None) -> str | None:
     if choice.get("nested_value") is None:
         return f"Blend: the recipe's, since there are {choice['reason']}."
     if choice["chosen"] == "recipe":
-        return "Blend: the recipe's, since nothing beat it by more than noise on the valid split."
+        return (
+            "Blend: the recipe's, since nothing beat it by more than noise on the valid split"
+            f"{_gain(choice)}."
+        )
     low, high = choice["nested_ci95"]
     return (
         f"Blend: {choice['chosen']}, chosen on the valid split, so the value above is too good. "
         f"On graphs that had no part in the choice (nested): {_number(choice['nested_value'])}, "
         f"{_number(low)} to {_number(high)}."
+    )
+
+
+def _gain(choice: Mapping[str, Any]) -> str:
+    """Say how much better the best of the others was, on graphs that had no part in finding it."""
+    if choice.get("recipe_difference") is None:
+        return ""
+    low, high = choice["recipe_difference_ci95"]
+    return (
+        f" (gain of the best other, nested: {_number(choice['recipe_difference'])}, "
+        f"{_number(low)} to {_number(high)})"
     )
 
 

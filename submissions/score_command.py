@@ -77,6 +77,8 @@ def score(
     """
     if against is not None and len(submission) > 1:
         raise UsageError("--against: expected one --submission to compare with it")
+    if len({path.resolve() for path in submission}) < len(submission):
+        raise UsageError("--submission: the same file is given twice; expected each once")
     from submissions.answered_split import check_split
     from submissions.spread_table import print_spread
     from submissions.subsets import read_subsets
@@ -89,6 +91,8 @@ def score(
     check = partial(check_split, judged=labels, data_dir=folder, split=split, private=private)
     place = (folder, "test" if private else split) if ceiling else None
     reports = _judged_files(files, labels, subsets, place, check)
+    if not any(known.is_labelled for known in labels.values()):
+        say(f"{folder}: the runtimes of split {split} are withheld; --private reads the sample's")
     if len(submission) > 1:
         print_spread(submission, reports, json=json)
     else:

@@ -101,7 +101,9 @@ def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     named = ("--labels", SAMPLE, "--collection", "tile:xla")
     assert "pass --labels" in call("blend", *both, *out, expect=2)
     assert "at least two runs" in call("blend", "--runs", runs[0], *out, *named, expect=2)
-    assert "at least two runs" in call("blend", "--runs", runs[0], runs[0], *out, *named, expect=2)
+    for method in ("best", "rank-mean"):
+        twice = ("--runs", runs[0], runs[0], *out[:2], "--method", method)
+        assert "--runs: the same run is given twice" in call("blend", *twice, expect=2)
     text = call("blend", *both, *out[:2], "--method", "rank-mean", "--labels", SAMPLE, expect=2)
     assert "--labels: --method rank-mean reads none" in text
     empty = tmp_path / "empty-seed0"

@@ -54,7 +54,7 @@ def test_the_report_holds_what_the_pictures_rest_on(finished: Path) -> None:
         assert set(model["weights"]) == set(model["members"])
         assert sum(model["weights"].values()) == pytest.approx(1, abs=1e-3)
     assert set(report["seconds"]) == set(report["peak_mib"])
-    assert "prepare and audit" in report["seconds"]
+    assert {"prepare and audit", "score", "rank without training"} <= set(report["seconds"])
 
 
 def test_a_seed_alone_has_what_a_run_of_that_seed_has(
@@ -87,6 +87,18 @@ def test_a_run_that_was_cut_off_is_drawn_with_what_is_missing(run: Path) -> None
     assert "layout:xla:random: cross_config_sage" in page
     shutil.rmtree(run / "models")
     assert "No model has been trained yet." in call("report", "--run", run)
+
+
+def test_without_its_scores_a_report_tells_what_the_folder_holds(run: Path) -> None:
+    (run / "report.json").unlink()
+    assert "report.json is missing, and with it all scores" in call("report", "--run", run)
+    page = (run / "report.html").read_text()
+    assert "No collection has measured runtimes" not in page
+    assert "Every graph that has measured runtimes was judged" not in page
+    assert "Nothing has been scored here." in page
+    assert "What layout_boosting rests on" in page
+    assert "<strong>layout:xla:random</strong>: cross_config_sage-seed0" in page
+    assert "prepare and audit" in page
 
 
 def test_one_model_by_itself_is_drawn(run: Path) -> None:

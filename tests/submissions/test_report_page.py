@@ -127,8 +127,12 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
             "(nested): 0.6250, 0.5000 to 0.7500.",
         ),
         (
-            {"chosen": "recipe", "nested_value": 0.625, "nested_ci95": [0.5, 0.75]},
-            "nothing beat it by more than noise",
+            {
+                **{"chosen": "recipe", "nested_value": 0.625, "nested_ci95": [0.5, 0.75]},
+                **{"recipe_difference": 0.125, "recipe_difference_ci95": [-0.25, 0.5]},
+            },
+            "more than noise on the valid split (gain of the best other, nested: 0.1250, "
+            "−0.2500 to 0.5000).",
         ),
         (
             {"chosen": "recipe", "nested_value": None, "reason": "2 labelled graphs"},
@@ -163,6 +167,8 @@ def test_pictures_show_what_the_report_holds(tmp_path: Path) -> None:
         assert ElementTree.fromstring(svg).tag.endswith("svg")
     assert f"{LAYOUT} Kendall tau {part['value']:.4f}" in page.text
     assert "0.8750 0.1250" in page.text  # ceiling, and the spread of seeds
+    assert "Each seed alone: seed 0 0.5000, seed 1 0.2500 (± 0.1250)" in page.text
+    assert "all of these 50.0" in page.text
     assert "Method: rank-mean." in page.text
     assert "net-seed0 75.0% net-seed1 25.0%" in page.text
     assert [bar["width"] for bar in page.rects("weight")] == ["75.0", "25.0"]

@@ -137,6 +137,17 @@ def test_several_submissions_have_a_spread(tree: Path) -> None:
     ]
 
 
+def test_one_file_twice_is_no_second_seed(tree: Path) -> None:
+    text = call("score", "--data", tree, *one(tree), *one(tree), expect=2)
+    assert text == "error: --submission: the same file is given twice; expected each once\n"
+
+
+def test_withheld_runtimes_are_told_with_the_option_that_reads_them(tree: Path) -> None:
+    told = "the runtimes of split test are withheld; --private reads the sample's"
+    assert told in stderr_of(tree, *one(tree, "test"), "--split", "test")
+    assert told not in stderr_of(tree, *one(tree, "test"), "--private")
+
+
 def test_a_collection_that_one_submission_lacks_is_named(tree: Path) -> None:
     options = [*one(tree, "seed0"), *one(tree, "part"), "--no-ceiling"]
     remark = stderr_of(tree, *options)
