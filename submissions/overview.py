@@ -15,7 +15,7 @@ WIDTH_INCHES, ROW_INCHES, DPI = 11.0, 3.0, 110
 MISSING = "#5b6672"
 MAX_TITLE = 42  # characters
 # Left, bottom, width and height of the pictures in a row, as shares of it.
-SCORES = (0.17, 0.27, 0.8, 0.6)
+SCORES = (0.17, 0.27, 0.8, 0.52)
 PLACES = [(left, 0.2, 0.25, 0.6) for left in (0.06, 0.38, 0.69)]
 
 
