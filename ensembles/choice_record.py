@@ -32,7 +32,9 @@ def record_of(choice: BlendChoice, mixing: Mixing) -> dict[str, Any]:
 
 
 def choice_rows(choice: BlendChoice) -> list[Row]:
-    """List what was chosen among: name, value, and 95 % interval where there is one.
+    """List what was chosen among: name, value, and interval where there is one.
+
+    The interval of the difference is the one that decides, of 99 %; that of the choice is of 95 %.
 
     What decides are best blend and best member, each found anew without the graphs it is judged on.
     """
@@ -44,7 +46,7 @@ def choice_rows(choice: BlendChoice) -> list[Row]:
     rows.append((BEST_MEMBER, choice.best_member_value, None, None))
     if choice.recipe_value is not None:
         rows.append((RECIPE, choice.recipe_value, None, None))
-    rows.append((f"{BEST_BLEND} less {BEST_MEMBER}", choice.difference, *choice.difference_ci95))
+    rows.append((f"{BEST_BLEND} less {BEST_MEMBER}", choice.difference, *choice.difference_ci99))
     return [*rows, (f"chosen: {choice.chosen}", choice.nested_value, *choice.nested_ci95)]
 
 

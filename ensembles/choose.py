@@ -6,11 +6,12 @@ fitted to the rest (the inner cross-validation); the best blend by that is fitte
 and so is the best single member picked. The outer folds' values thus pay for fitting weights, for
 choosing among blends and for choosing among members alike.
 
-Only the last decision rests on the outer values themselves: the blend is taken if the 95 % interval
-of its paired difference to the best member lies above 0, else the best member. Where the recipe has
-a blend of its own, that stays unless the winner beats it in the same way: it was settled without
-these labels and has nothing fitted, so it is whatever replaces it that needs evidence. This one bit
-makes the value of a narrow winner a little too good, by less than its interval.
+Only the last decision rests on the outer values themselves: the blend is taken if the 99 % interval
+of its paired difference to the best member lies above 0, else the best member; by 95 % noise is
+taken for a gain too often. Where the recipe has a blend of its own, that stays unless the winner
+beats it in the same way: it was settled without these labels and has nothing fitted, so it is
+whatever replaces it that needs evidence. This one bit makes the value of a narrow winner a little
+too good, by less than its interval.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ Interval = tuple[float, float]
 BEST_BLEND = "best blend"
 BEST_MEMBER = "best member"
 RECIPE = "recipe"
+SURE = 0.99  # confidence of the intervals that decide
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,10 @@ class BlendChoice:
     best_blend_value: float
     best_member_value: float
     difference: float
-    difference_ci95: Interval
+    difference_ci99: Interval
     recipe_value: float | None
     recipe_difference: float | None
-    recipe_difference_ci95: Interval | None
+    recipe_difference_ci99: Interval | None
     n_graphs: int
     n_families: int
 
@@ -94,14 +96,14 @@ def choose_blend(
     """
     nested = Nested(graphs, fixed, folds, metric=metric, judge=judge, progress=progress)
     blend, member = nested.outer_values()
-    interval = family_interval(blend - member, graphs.families, seed=seed)
+    interval = family_interval(blend - member, graphs.families, seed=seed, confidence=SURE)
     winner = nested.best_blend(nested.every) if interval[0] > 0 else BEST_MEMBER
     values = blend if interval[0] > 0 else member
     own = None if recipe is None else exact_values(graphs, recipe, metric)
     own_interval = None
     gain = None if own is None else values - own
     if own is not None and gain is not None:
-        own_interval = family_interval(gain, graphs.families, seed=seed)
+        own_interval = family_interval(gain, graphs.families, seed=seed, confidence=SURE)
         if own_interval[0] <= 0:
             winner, values = RECIPE, own
     return BlendChoice(
@@ -114,10 +116,10 @@ def choose_blend(
         best_blend_value=float(blend.mean()),
         best_member_value=float(member.mean()),
         difference=float((blend - member).mean()),
-        difference_ci95=interval,
+        difference_ci99=interval,
         recipe_value=None if own is None else float(own.mean()),
         recipe_difference=None if gain is None else float(gain.mean()),
-        recipe_difference_ci95=own_interval,
+        recipe_difference_ci99=own_interval,
         n_graphs=len(graphs),
         n_families=len(set(graphs.families)),
     )

@@ -210,7 +210,7 @@ def blend(
         print_json(done.record)
         return
     if done.rows:
-        print_table(("blend", "nested value", "ci95 low", "ci95 high"), done.rows)
+        print_table(("blend", "nested value", "low", "high"), done.rows)
     typer.echo(f"scores      {out}")
     if submission:
         typer.echo(f"submission  {submission}")

@@ -25,7 +25,9 @@ def family_means(values: Floats, families: Sequence[str], *, seed: int = BOOTSTR
     return means
 
 
-def stretched_means(means: Floats, mean: float, n_families: int) -> Floats:
+def stretched_means(
+    means: Floats, mean: float, n_families: int, *, confidence: float = CONFIDENCE
+) -> Floats:
     """Move the bootstrap draws of a mean away from it, as far as few families make it unsure.
 
     The percentile bootstrap is too narrow for a few families f: by sqrt((f - 1) / f), and since
@@ -38,21 +40,22 @@ def stretched_means(means: Floats, mean: float, n_families: int) -> Floats:
         means: (d,) by `family_means`.
         mean: of all graphs.
         n_families: at least two.
+        confidence: of the interval that will be read; the further out, the more few families count.
 
     Returns:
         (d,) what `interval_of` and `share_above_zero` read.
     """
     from scipy.stats import norm, t
 
-    tail = (1 - CONFIDENCE) / 2
+    tail = (1 - confidence) / 2
     stretch = np.sqrt(n_families / (n_families - 1)) * t.isf(tail, n_families - 1) / norm.isf(tail)
     stretched: Floats = mean + (means - mean) * stretch
     return stretched
 
 
-def interval_of(draws: Floats) -> tuple[float, float]:
-    """Return the 95 % interval of (d,) draws."""
-    tail = (1 - CONFIDENCE) / 2
+def interval_of(draws: Floats, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the interval of (d,) draws, of 95 % unless told otherwise."""
+    tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
 
@@ -71,13 +74,21 @@ def share_above_zero(draws: Floats) -> float:
 
 
 def family_interval(
-    values: Floats, families: Sequence[str], *, seed: int = BOOTSTRAP_SEED
+    values: Floats,
+    families: Sequence[str],
+    *,
+    seed: int = BOOTSTRAP_SEED,
+    confidence: float = CONFIDENCE,
 ) -> tuple[float, float]:
-    """Return a 95 % bootstrap interval of the mean over graphs: families drawn whole, stretched.
+    """Return a bootstrap interval of the mean over graphs: families drawn whole, stretched.
 
     Args:
         values: (g,) one number per graph.
         families: (g,) at least two different ones.
+        seed: of the draws.
+        confidence: 95 % unless told otherwise.
     """
     means = family_means(values, families, seed=seed)
-    return interval_of(stretched_means(means, float(values.mean()), len(set(families))))
+    n_families = len(set(families))
+    draws = stretched_means(means, float(values.mean()), n_families, confidence=confidence)
+    return interval_of(draws, confidence=confidence)

@@ -194,10 +194,10 @@ def _gain(choice: Mapping[str, Any]) -> str:
     """Say how much better the best of the others was, on graphs that had no part in finding it."""
     if choice.get("recipe_difference") is None:
         return ""
-    low, high = choice["recipe_difference_ci95"]
+    low, high = choice["recipe_difference_ci99"]
     return (
         f" (gain of the best other, nested: {_number(choice['recipe_difference'])}, "
-        f"{_number(low)} to {_number(high)})"
+        f"99 % interval {_number(low)} to {_number(high)})"
     )
 
 

@@ -31,7 +31,7 @@ def test_a_complementary_member_is_found_and_chosen() -> None:
     assert choice.weights["model0"] > 0.25
     assert choice.weights["model1"] > 0.25
     assert choice.weights["model2"] < 0.2
-    assert choice.difference_ci95[0] > 0
+    assert choice.difference_ci99[0] > 0
     assert choice.nested_value > max(choice.member_values.values())
     assert sum(choice.weights.values()) == pytest.approx(1)
 
@@ -80,7 +80,7 @@ def test_noise_is_seldom_taken_for_a_difference() -> None:
         choice_of(noisy([np.inf] * 3, n_graphs=9, n_configs=12, seed=100 + seed)).chosen
         for seed in range(40)
     ]
-    assert sum(name != BEST_MEMBER for name in chosen) <= 5
+    assert sum(name != BEST_MEMBER for name in chosen) <= 2
 
 
 def test_the_recipes_blend_stays_unless_it_is_beaten() -> None:

@@ -129,10 +129,10 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
         (
             {
                 **{"chosen": "recipe", "nested_value": 0.625, "nested_ci95": [0.5, 0.75]},
-                **{"recipe_difference": 0.125, "recipe_difference_ci95": [-0.25, 0.5]},
+                **{"recipe_difference": 0.125, "recipe_difference_ci99": [-0.25, 0.5]},
             },
             "more than noise on the valid split (gain of the best other, nested: 0.1250, "
-            "−0.2500 to 0.5000).",
+            "99 % interval −0.2500 to 0.5000).",
         ),
         (
             {"chosen": "recipe", "nested_value": None, "reason": "2 labelled graphs"},
