@@ -83,29 +83,32 @@ class FakeKaggle(ThreadingHTTPServer):
         return bodies[method]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeKaggle
+class KaggleHandler(BaseHTTPRequestHandler):
+    """What every fake of Kaggle's servers does with a request; `serve` is its own."""
+
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        self._serve(self.path.rpartition("/")[2])
+        self.serve(self.path.rpartition("/")[2])
 
     def do_PUT(self) -> None:
-        self._serve("PUT")
+        self.serve("PUT")
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the tests read standard error."""
 
-    def _serve(self, method: str) -> None:
-        answer = self.server.answer_to(method)
-        length = int(self.headers["Content-Length"])
-        if answer.drop:
-            self.rfile.read(length // 2)
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
-            return
-        body = self.rfile.read(length)
-        self.server.received.append(Received(method, self.path, dict(self.headers), body))
+    def serve(self, method: str) -> None:
+        raise NotImplementedError
+
+    def read_body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def drop(self) -> None:
+        """End the connection without an answer."""
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
+
+    def send(self, answer: Answer) -> None:
         is_text = isinstance(answer.body, str)
         content = (answer.body if is_text else json.dumps(answer.body)).encode()
         self.send_response(answer.status)
@@ -115,6 +118,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
+
+
+class _Handler(KaggleHandler):
+    server: FakeKaggle
+
+    def serve(self, method: str) -> None:
+        answer = self.server.answer_to(method)
+        if answer.drop:
+            self.rfile.read(int(self.headers["Content-Length"]) // 2)
+            self.drop()
+            return
+        body = self.read_body()
+        self.server.received.append(Received(method, self.path, dict(self.headers), body))
+        self.send(answer)
 
 
 def clear_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:

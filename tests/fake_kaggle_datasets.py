@@ -6,13 +6,11 @@ It acts on what it is sent, unpacks zip archives as Kaggle does, and loses answe
 import io
 import json
 import re
-import socket
 import zipfile
 from collections import defaultdict
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 
-from tests.fake_kaggle import Answer, FakeKaggle, Received
+from tests.fake_kaggle import Answer, FakeKaggle, KaggleHandler, Received
 
 NOT_FOUND = Answer(404, {"code": 404, "message": "Not found"})
 DROPPED = Answer(drop=True)
@@ -135,33 +133,14 @@ def _page(key: str, rows: list[dict[str, str]], asked: dict[str, object]) -> Ans
     return Answer(body={key: rows[start : start + PAGE], **more})
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(KaggleHandler):
     server: FakeKaggleDatasets
-    protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
-        self._serve(self.path.rpartition("/")[2])
-
-    def do_PUT(self) -> None:
-        self._serve("PUT")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the tests read standard error."""
-
-    def _serve(self, method: str) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+    def serve(self, method: str) -> None:
+        body = self.read_body()
         self.server.received.append(Received(method, self.path, dict(self.headers), body))
         answer = self.server.respond(method, self.path, body)
         if answer.drop:
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
-            return
-        is_text = isinstance(answer.body, str)
-        content = (answer.body if is_text else json.dumps(answer.body)).encode()
-        self.send_response(answer.status)
-        self.send_header("Content-Type", "text/html" if is_text else "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+            self.drop()
+        else:
+            self.send(answer)

@@ -6,13 +6,12 @@ Kaggle, too, answers a download with a redirect to a signed address on another h
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from tests.fake_kaggle import Answer, FakeKaggle, Received, logged_in_at
+from tests.fake_kaggle import Answer, FakeKaggle, KaggleHandler, Received, logged_in_at
 from tests.fetch.file_server import FileServer
 
 SIGNATURE = "planted-signature-1234"
@@ -54,29 +53,17 @@ class FakeKaggleFiles(FakeKaggle):
         }
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(KaggleHandler):
     server: FakeKaggleFiles
-    protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
-        method = self.path.rpartition("/")[2]
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+    def serve(self, method: str) -> None:
+        body = self.read_body()
         self.server.received.append(Received(method, self.path, dict(self.headers), body))
         answer = self.server.answer(method, json.loads(body))
         if answer.drop:
             self.close_connection = True
-            return
-        content = json.dumps(answer.body).encode()
-        self.send_response(answer.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the tests read standard error."""
+        else:
+            self.send(answer)
 
 
 @contextmanager

@@ -1,17 +1,15 @@
 """The fake Kaggle server as a competition: it keeps submissions, lists and scores them."""
 
 import json
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from tests.fake_kaggle import Answer, FakeKaggle, Received, logged_in_at
+from tests.fake_kaggle import Answer, FakeKaggle, KaggleHandler, Received, logged_in_at
 
 FIRST_REF = 4711
 
@@ -99,20 +97,10 @@ class FakeCompetition(FakeKaggle):
         return rows[(page - 1) * size : page * size]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(KaggleHandler):
     server: FakeCompetition
-    protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
-        self._serve(self.path.rpartition("/")[2])
-
-    def do_PUT(self) -> None:
-        self._serve("PUT")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the tests read standard error."""
-
-    def _serve(self, method: str) -> None:
+    def serve(self, method: str) -> None:
         answer = self.server.queued(method)
         length = int(self.headers["Content-Length"])
         acts = answer is None or isinstance(answer, CarriedOut)
@@ -122,20 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(answer, CarriedOut):
             time.sleep(answer.hold_s)
         if answer is not None and answer.drop:
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
+            self.drop()
         else:
-            self._answer(answer or Answer(body=done))
-
-    def _answer(self, answer: Answer) -> None:
-        content = json.dumps(answer.body).encode()
-        self.send_response(answer.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+            self.send(answer or Answer(body=done))
 
 
 @contextmanager
