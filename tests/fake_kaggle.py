@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -83,7 +84,7 @@ class FakeKaggle(ThreadingHTTPServer):
         return bodies[method]
 
 
-class KaggleHandler(BaseHTTPRequestHandler):
+class KaggleHandler(ABC, BaseHTTPRequestHandler):
     """What every fake of Kaggle's servers does with a request; `serve` is its own."""
 
     protocol_version = "HTTP/1.1"
@@ -97,8 +98,9 @@ class KaggleHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the tests read standard error."""
 
+    @abstractmethod
     def serve(self, method: str) -> None:
-        raise NotImplementedError
+        """Answer the call of `method`, the last part of the path, or "PUT"."""
 
     def read_body(self) -> bytes:
         return self.rfile.read(int(self.headers["Content-Length"]))
