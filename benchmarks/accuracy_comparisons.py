@@ -15,8 +15,13 @@ from settings import CONFIGS
 class Contender:
     """Models of the registry, by a recipe with overrides; for some tasks, or for all.
 
-    Several models are blended as the recipe says. `within_graph` is the recipe for tasks that ask
-    for further configs of one graph, where that is another one.
+    Several models, or seeds, are blended as the recipe says.
+
+    Attributes:
+        within_graph: the recipe for tasks that ask for further configs of one graph, where that is
+            another one; `within_graph_models` the models.
+        n_seeds: so many trainings of each model.
+        part_of: the contender that trains it on the way; it has no training of its own.
     """
 
     models: tuple[str, ...]
@@ -24,6 +29,13 @@ class Contender:
     overrides: tuple[str, ...] = ()
     tasks: tuple[str, ...] | None = None
     within_graph: str | None = None
+    within_graph_models: tuple[str, ...] | None = None
+    n_seeds: int = 1
+    part_of: str | None = None
+
+    def models_for(self, task: str) -> tuple[str, ...]:
+        """Return the models that are trained."""
+        return self.within_graph_models or self.models if task in WITHIN_GRAPH else self.models
 
     def recipe_for(self, task: str) -> str:
         """Return the name of the recipe."""
@@ -31,11 +43,11 @@ class Contender:
 
     def is_for(self, task: str) -> bool:
         """Tell whether the model can learn what a task asks."""
-        return self.tasks is None or task in self.tasks
+        return self.part_of is None and (self.tasks is None or task in self.tasks)
 
     def why_absent(self) -> str | None:
         """Say what is missing of it, or None if it can be trained."""
-        for model in self.models:
+        for model in (*self.models, *(self.within_graph_models or ())):
             if model not in MODELS:
                 return f"no model '{model}'"
         for recipe in (self.recipe, self.within_graph or self.recipe):
@@ -61,6 +73,25 @@ CONTENDERS = {
     "ours": Contender(("cross_config_sage",), "cpu", within_graph="within_graph"),
     "no-attention": Contender(
         ("cross_config_sage",), "cpu", ("cross_config_sage.cross_config=false",)
+    ),
+    "zero-padding": Contender(
+        ("cross_config_sage",), "cpu", ("features.padding=zero",), within_graph="within_graph"
+    ),
+    "plain": Contender(
+        ("cross_config_sage",),
+        "cpu",
+        ("features.padding=zero", "cross_config_sage.cross_config=false"),
+        within_graph="within_graph",
+    ),
+    "two-seeds": Contender(
+        ("cross_config_sage",), "cpu", within_graph="within_graph", n_seeds=2, part_of="blend"
+    ),
+    "blend": Contender(
+        ("cross_config_sage", "layout_boosting"),
+        "cpu",
+        within_graph="within_graph",
+        within_graph_models=("cross_config_sage", "config_columns_boosting"),
+        n_seeds=2,
     ),
     "reference": Contender(("reference_sage",), "reference"),
     "gcn": Contender(("baseline_gcn",), "cpu"),

@@ -6,10 +6,14 @@ back exactly: a minor-to-major list is a permutation of 0..rank-1, so its larges
 rank - 1; where that is 0, the tensor has rank 1 if it has a dimension at all, else rank 0.
 """
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from features.columns import MINOR_TO_MAJOR, RANK_MAX, SHAPE_DIMENSIONS
+
+Padding = Literal["zero", "minus-one"]  # what stands in a layout beyond the tensor's rank
 
 
 def tensor_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -38,6 +42,14 @@ def minor_to_major(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
     order = node_feat[:, MINOR_TO_MAJOR].astype(np.int8)
     absent = np.arange(RANK_MAX) >= tensor_ranks(node_feat)[:, None]
     return np.where(absent, np.int8(-1), order)
+
+
+def padded(order: NDArray[np.int8], padding: Padding) -> NDArray[np.int8]:
+    """Return layouts (n, 6) int8 with -1 beyond their rank as they are, or with 0 as the dataset's.
+
+    With 0, a network cannot tell "no dimension" from dimension 0.
+    """
+    return order if padding == "minus-one" else np.maximum(order, np.int8(0))
 
 
 def dimension_sizes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from features.config_statistics import centred_statistics
 from features.layout_codes import layout_symbols
 from features.layout_statistics import output_bytes
 from features.node_features import NodeScaler
+from features.padding import Padding, padded
 from features.pruned_nodes import prune_layout_graph
 from models.device import OnDevice
 from models.neighbours import Neighbours
@@ -74,6 +75,7 @@ def layout_inputs(
     *,
     rule: str,
     scaler: NodeScaler,
+    padding: Padding = "minus-one",
     with_noise: bool = False,
     with_statistics: bool = False,
 ) -> LayoutInputs:
@@ -83,6 +85,7 @@ def layout_inputs(
         graph: as read.
         rule: pruning rule, see features.pruning.
         scaler: learned on the train split.
+        padding: of each node's own layout beyond its rank.
         with_noise: also find out how far repeated measurements differ.
         with_statistics: also compute the statistics of every distinct config.
     """
@@ -94,7 +97,7 @@ def layout_inputs(
     return LayoutInputs(
         node_feat=torch.from_numpy(scaled),
         opcode=torch.from_numpy(nodes.opcode.astype(np.int64)),
-        layout=torch.from_numpy(layout_symbols(nodes.minor_to_major)),
+        layout=torch.from_numpy(layout_symbols(padded(nodes.minor_to_major, padding))),
         config_ids=config_ids,
         neighbours=Neighbours(
             torch.from_numpy(pruned.edge_index), len(pruned.kept), varying=config_ids

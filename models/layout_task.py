@@ -156,6 +156,7 @@ def train_layout(job: TrainJob) -> None:
             read_layout(file),
             rule=recipe.features.prune,
             scaler=scaler,
+            padding=recipe.features.padding,
             with_noise=config.weigh_pairs,
             with_statistics=config.statistics,
         )
@@ -220,6 +221,7 @@ class LayoutRanker:
             graph,
             rule=self.recipe.features.prune,
             scaler=self.scaler,
+            padding=self.recipe.features.padding,
             with_statistics=LAYOUT_NETS[self.name].config_of(self.recipe).statistics,
         )
         return LAYOUT_NETS[self.name].score_all(self.model, inputs.to(device_of(self.model)))

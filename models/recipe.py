@@ -8,6 +8,7 @@ import tomli_w
 from pydantic import AfterValidator, Field, field_validator
 
 from data.errors import UsageError
+from features.padding import Padding
 from features.pruning import pruning_rule
 from models.model_configs import (
     BaselineGcnConfig,
@@ -54,10 +55,15 @@ class FeaturesConfig(FrozenConfig):
         hops-k: nodes at most k edges from a configurable one; k from 1 to 99.
 
     `scaling` decides how numeric node features are scaled, see features/node_features.py.
+
+    `padding` is what networks read of a node's own layout beyond its tensor's rank: "minus-one"
+    for "no dimension", restored from the files, or the files' own "zero", which is a legal
+    dimension too; see features/padding.py.
     """
 
     prune: str = "hops-1"
     scaling: Literal["log1p", "standardise", "log1p-standardise"] = "log1p-standardise"
+    padding: Padding = "minus-one"
 
     @field_validator("prune")
     @classmethod

@@ -234,6 +234,7 @@ def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> Se
         scaler=scaler,
         segment_nodes=config.segment_nodes,
         depth=config.blocks,
+        padding=recipe.features.padding,
         with_noise=config.weigh_pairs,
     )
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from data.graph import LayoutGraph
 from features.node_features import NodeScaler
+from features.padding import Padding
 from features.pruning import prune
 from models.device import OnDevice
 from models.frontier import Frontier, make_frontier
@@ -89,6 +90,7 @@ def segmented(
     scaler: NodeScaler,
     segment_nodes: int,
     depth: int,
+    padding: Padding = "minus-one",
     with_noise: bool = False,
 ) -> SegmentedGraph:
     """Prune and scale a graph, and cut it.
@@ -99,9 +101,10 @@ def segmented(
         scaler: learned on the train split.
         segment_nodes: at most so many nodes in a segment.
         depth: how many blocks the network has.
+        padding: of each node's own layout beyond its rank.
         with_noise: also find out how far repeated measurements differ.
     """
-    whole = layout_inputs(graph, rule=rule, scaler=scaler, with_noise=with_noise)
+    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, with_noise=with_noise)
     edges = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids).edge_index
     parts = cut(edges, len(whole.opcode), segment_nodes)
     part_of, position = np.empty((2, len(whole.opcode)), dtype=np.int64)

@@ -13,7 +13,7 @@ from features.columns import MINOR_TO_MAJOR
 from features.config_statistics import statistics_names, statistics_of
 from features.layout_codes import layout_symbols
 from features.node_features import NodeScaler
-from features.padding import minor_to_major
+from features.padding import Padding, minor_to_major, padded
 from models.device import OnDevice
 from models.model_configs import TileGnnConfig
 
@@ -86,7 +86,12 @@ def n_config_columns(config: TileGnnConfig) -> int:
 
 
 def tile_inputs(
-    graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler, configs: ConfigScaler
+    graph: TileGraph,
+    config: TileGnnConfig,
+    *,
+    nodes: NodeScaler,
+    configs: ConfigScaler,
+    padding: Padding = "minus-one",
 ) -> TileInputs:
     """Scale a kernel's nodes and configs as the network of `config` reads them."""
     scaled = nodes(graph.node_feat)
@@ -94,7 +99,7 @@ def tile_inputs(
     return TileInputs(
         node_feat=torch.from_numpy(scaled),
         opcode=torch.from_numpy(graph.node_opcode.astype(np.int64)),
-        layout=torch.from_numpy(layout_symbols(minor_to_major(graph.node_feat))),
+        layout=torch.from_numpy(layout_symbols(padded(minor_to_major(graph.node_feat), padding))),
         edge_index=torch.from_numpy(np.ascontiguousarray(graph.edge_index[:, ::-1].T)),
         config_feat=torch.from_numpy(configs(config_columns(graph, config))),
         runtime=torch.from_numpy(graph.normalized_runtime),

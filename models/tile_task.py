@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from data.graph import Graph, TileGraph
 from data.read import read_tile
 from data.tree import GraphFile
 from features.node_features import NodeScaler, fit_node_scaler
+from features.padding import Padding
 from models.device import device_of, ranking_device, training_device
 from models.engine import StepLoss, fit_job, prepare_torch
 from models.held_out import HeldOut, hold_out
@@ -141,9 +143,12 @@ def train_tile(job: TrainJob) -> None:
     columns = (config_columns(read_tile(file), config) for file in learned)
     configs = fit_config_scaler(columns)
 
+    inputs_of = partial(
+        tile_inputs, config=config, nodes=nodes, configs=configs, padding=recipe.features.padding
+    )
+
     def make(file: GraphFile) -> TileInputs:
-        inputs = tile_inputs(read_tile(file), config, nodes=nodes, configs=configs)
-        return inputs.to(device)
+        return inputs_of(read_tile(file)).to(device)
 
     model = net.build(config)
     cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
@@ -171,11 +176,14 @@ class TileRanker:
     nodes: NodeScaler
     configs: ConfigScaler
     config: TileGnnConfig
+    padding: Padding
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a kernel; (c,) float32, lower = faster."""
         assert isinstance(graph, TileGraph)
-        inputs = tile_inputs(graph, self.config, nodes=self.nodes, configs=self.configs)
+        inputs = tile_inputs(
+            graph, self.config, nodes=self.nodes, configs=self.configs, padding=self.padding
+        )
         return self.net.score_all(self.model, inputs.to(device_of(self.model)))
 
 
@@ -202,4 +210,5 @@ def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
         NodeScaler(str(facts["scaling"]), *shift_and_factor["nodes"]),
         ConfigScaler(*shift_and_factor["configs"]),
         config,
+        recipe.features.padding,
     )

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from data.errors import PipelineError
 from features.columns import MINOR_TO_MAJOR, RANK_MAX
 from features.hlo.descriptor import message_class
-from features.hlo.node_features import Padding, node_features
+from features.hlo.node_features import node_features
 from features.hlo.opcodes import OPCODE_NUMBERS, UNKNOWN
+from features.padding import Padding
 
 # In the dataset a boundary follows each computation that is named like one of these, and the last.
 SPLIT_NAMES = ("cluster", "while", "cond")

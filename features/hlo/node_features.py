@@ -1,15 +1,15 @@
 """The 140 stock features of HLO instructions, in the order of features.columns."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.graph import N_NODE_FEATURES
 from features.columns import ELEMENT_TYPES, MINOR_TO_MAJOR, NODE_FEATURE_NAMES, RANK_MAX
+from features.padding import Padding
 
-Padding = Literal["zero", "minus-one"]
 PADDINGS: tuple[Padding, ...] = ("zero", "minus-one")
 
 _COLUMN = {name: column for column, name in enumerate(NODE_FEATURE_NAMES)}

@@ -10,8 +10,8 @@ from data.errors import PipelineError
 from data.synthetic.archive import Member, write_npz
 from features.hlo.files import read_hlo_file
 from features.hlo.graph import HloGraph, check_layouts, featurize_module
-from features.hlo.node_features import Padding
 from features.hlo.tuning_data import tuned_configs
+from features.padding import Padding
 
 # The keys of each kind of file in the dataset's order. A module without configs is no file of the
 # dataset: its arrays can be looked at and compared, but there is nothing to rank.

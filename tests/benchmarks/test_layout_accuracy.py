@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import accuracy_cells, accuracy_command, layout_accuracy
+from benchmarks import accuracy_cells, accuracy_command, accuracy_judge, layout_accuracy
 from benchmarks.accuracy_cells import Cell, run_cell
 from benchmarks.accuracy_command import cells_of
 from benchmarks.accuracy_comparisons import CONTENDERS, Contender
@@ -209,7 +209,7 @@ def _plain_tau(part: Part, run_dir: Path) -> float:
     recipe = load_recipe("cpu", [*SMALL, "threads=1"])
     job = TrainJob("cross_config_sage", recipe, part.train, 0, run_dir)
     train_model(job, XLA_DEFAULT, resume=False)
-    judged = accuracy_cells.judge(load_model(run_dir), read_layout(part.judged[0]))
+    judged = accuracy_judge.judge(load_model(run_dir), read_layout(part.judged[0]))
     return float(judged["kendall_tau"])
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks import tile_accuracy, tile_inference
-from benchmarks.accuracy_cells import Cell, judge
+from benchmarks.accuracy_cells import Cell
 from benchmarks.accuracy_command import cells_of
 from benchmarks.accuracy_comparisons import TILE_CONTENDERS
+from benchmarks.accuracy_judge import judge
 from benchmarks.accuracy_tasks import Sources, sample_families
 from benchmarks.tile_table import report
 from benchmarks.tile_tasks import ALEXNET, TILE_TASKS, alexnet_kernels, labelled
