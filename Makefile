@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-slow lint bench bench-largest accuracy tile-accuracy sample clean
+.PHONY: help setup setup-collect run test test-slow lint bench bench-largest accuracy tile-accuracy ladder sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,11 @@ accuracy: setup  ## train layout models against each other: writes benchmarks/LA
 tile-accuracy: setup  ## train tile models against each other: writes benchmarks/TILE_ACCURACY.md
 	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy
 	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy --report
+
+ladder: setup  ## train what the ladder needs: writes benchmarks/LADDER.md and its picture
+	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy --models gcn,boosting,plain,zero-padding,ours,blend --tasks sample-folds,unet3d-all,unet3d-100,cross-graph
+	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy --tasks sample-folds,alexnet
+	$(BIN)/python -m benchmarks.ladder
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --again --workers 2 --budget-s 4200 --out data/raw/sample

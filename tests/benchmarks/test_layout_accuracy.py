@@ -27,7 +27,11 @@ from data.errors import PipelineError, UsageError
 from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named
+from models.jobs import TrainJob
+from models.metrics import kendall_tau
+from models.recipe import load_recipe
 from models.run_folder import DONE
+from models.train import load_model, train_model
 from settings import SAMPLE
 
 XLA_DEFAULT = collection_named("layout:xla:default")
@@ -170,6 +174,37 @@ def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
         )
 
 
+def test_a_blend_is_judged_with_and_without_its_trees(sources: Sources, tmp_path: Path) -> None:
+    cells = list(cells_of(["cross-graph"], ["blend", "two-seeds"], [3], sources, settings=SMALL))
+    assert [cell.contender for cell in cells] == ["blend"]  # the other comes with it
+    assert run_cell(cells[0], sources, tmp_path)
+    networks = ["cross_config_sage-seed3", "cross_config_sage-seed1003"]
+    trees = ["layout_boosting-seed3", "layout_boosting-seed1003"]
+    (part,) = TASKS["cross-graph"].parts(sources, 3, tmp_path / "data")
+    graph, recipe = read_layout(part.judged[0]), cells[0].recipe()
+    scores = {}
+    for name, (model, seed) in cells[0].members.items():
+        train_model(
+            TrainJob(model, recipe, part.train, seed, tmp_path / name), XLA_DEFAULT, resume=False
+        )
+        found = load_model(tmp_path / name).score(graph).astype(np.float64)
+        scores[name] = (found - found.min()) / (found.max() - found.min())
+    assert list(scores) == [*networks, *trees]
+    weight = recipe.blend.weights["layout_boosting"]
+    both = np.sum([scores[name] for name in networks], axis=0)
+    by_hand = {
+        "two-seeds": both,
+        "blend": both + weight * np.sum([scores[n] for n in trees], axis=0),
+    }
+    for contender, blended in by_hand.items():
+        (path,) = (tmp_path / "cells").glob(f"*--{contender}--3.json")
+        content = json.loads(path.read_text())
+        (judged,) = content["graphs"].values()
+        place = np.argsort(np.argsort(blended.astype(np.float32), kind="stable"))
+        assert judged["kendall_tau"] == pytest.approx(kendall_tau(place, graph.runtime_ns))
+        assert content["recipe"]["seeds"] == [3, 1003]
+
+
 def test_a_killed_cell_leaves_no_result(
     sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,10 +237,6 @@ def test_a_curve_is_that_of_the_undisturbed_training(sources: Sources, tmp_path:
 
 
 def _plain_tau(part: Part, run_dir: Path) -> float:
-    from models.jobs import TrainJob
-    from models.recipe import load_recipe
-    from models.train import load_model, train_model
-
     recipe = load_recipe("cpu", [*SMALL, "threads=1"])
     job = TrainJob("cross_config_sage", recipe, part.train, 0, run_dir)
     train_model(job, XLA_DEFAULT, resume=False)

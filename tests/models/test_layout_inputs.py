@@ -19,6 +19,7 @@ from tests.models.rearrange import permute_configs, relabel_nodes
 
 ALL_RULES = [*RULES, "hops-1"]
 LEARNS_ONE_PROGRAM = "config_columns_boosting"  # and reads none of its graph
+SEGMENT = "segment_sage.segment_nodes=1000"
 LAYOUT_MODELS = [
     name for name, model in MODELS.items() if model.kind == "layout" and name != LEARNS_ONE_PROGRAM
 ]
@@ -27,7 +28,7 @@ LAYOUT_MODELS = [
 def train(name: str, rule: str, tree: Path, out: Path) -> tuple[Ranker, LayoutGraph]:
     """Train on two graphs for a few steps; return the ranker and a graph it has not seen."""
     # Where a graph is cut depends on the order of its nodes, so here it is one segment.
-    overrides = [f"features.prune={rule}", "segment_sage.segment_nodes=1000"]
+    overrides = [f"features.prune={rule}", SEGMENT]
     recipe = load_recipe("smoke", overrides)
     collection = collection_named("layout:xla:random")
     files = find_graphs(tree, collections=(collection,), splits=("train",))[:2]
@@ -79,3 +80,15 @@ def test_rules_give_the_gnn_different_graphs(tiny_tree: Path, tmp_path: Path) ->
     ]
     assert not np.allclose(scores[0], scores[1])
     assert not np.allclose(scores[1], scores[2])
+
+
+def test_networks_read_the_padding_that_the_recipe_names(tiny_tree: Path, tmp_path: Path) -> None:
+    for name in [name for name in LAYOUT_MODELS if name.endswith(("_sage", "_gcn"))]:
+        _, graph = train(name, "hops-1", tiny_tree, tmp_path / name)
+        restored, stock = (
+            MODELS[name].load(
+                tmp_path / name, load_recipe("smoke", ["features.prune=hops-1", SEGMENT, key])
+            )
+            for key in ("features.padding=minus-one", "features.padding=zero")
+        )
+        assert not np.allclose(restored.score(graph), stock.score(graph)), name

@@ -1,0 +1,125 @@
+"""The ladder's rungs against figures by hand, and a page that comes from the cells alone."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+
+from benchmarks.accuracy_comparisons import CONTENDERS, TILE_CONTENDERS
+from benchmarks.ladder import (
+    LAYOUT_LADDERS,
+    LAYOUT_RUNGS,
+    TILE_LADDERS,
+    TILE_RUNGS,
+    main,
+    rungs_of,
+)
+from benchmarks.ladder_picture import draw_rungs
+from data.atomic import write_text
+from submissions.pictures import new_figure
+
+SAMPLE, UNET3D = LAYOUT_LADDERS[0], LAYOUT_LADDERS[1]
+
+
+def cell(task: str, contender: str, seed: int, values: list[float], metric: str) -> dict[str, Any]:
+    graphs = {f"g{i}": {"family": f"f{i}", metric: value} for i, value in enumerate(values)}
+    made = {"revision": "abc", "environment": {"system": "Linux"}}
+    return {"task": task, "contender": contender, "seed": seed, "graphs": graphs, **made}
+
+
+def test_gains_are_paired_and_go_from_rung_to_rung() -> None:
+    values = {"gcn": [0.1, 0.2], "plain": [0.4, 0.3], "blend": [0.5, 0.7]}  # of two seeds
+    cells = [
+        cell(UNET3D.task, name, seed, [value], "kendall_tau")
+        for name, by_seed in values.items()
+        for seed, value in enumerate(by_seed)
+    ]
+    low, middle, top = rungs_of(UNET3D, cells)
+    assert [rung.title for rung in (low, middle, top)] == [LAYOUT_RUNGS[name] for name in values]
+    assert (low.gain, top.to_top) == (None, None)
+    assert middle.gain is not None and middle.gain.mean == pytest.approx((0.3 + 0.1) / 2)
+    half = 12.706204736 * math.sqrt(0.02) / math.sqrt(2)  # Student's, one degree of freedom
+    assert middle.gain.low == pytest.approx(0.2 - half)
+    assert top.gain is not None and top.gain.mean == pytest.approx((0.1 + 0.4) / 2)
+    assert low.to_top is not None and low.to_top.mean == pytest.approx((0.4 + 0.5) / 2)
+
+
+def test_a_rung_with_fewer_seeds_is_compared_by_those_that_both_have() -> None:
+    cells = [cell(SAMPLE.task, "gcn", seed, [0.1 * seed] * 3, "kendall_tau") for seed in range(3)]
+    cells.append(cell(SAMPLE.task, "blend", 2, [0.5] * 3, "kendall_tau"))
+    low, top = rungs_of(SAMPLE, cells)
+    assert (low.n_seeds, top.n_seeds) == (3, 1)
+    assert low.value.mean == pytest.approx(0.1)
+    assert top.gain is not None and top.gain.mean == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("ladders", "known"), [(LAYOUT_LADDERS, CONTENDERS), (TILE_LADDERS, TILE_CONTENDERS)]
+)
+def test_every_rung_is_a_contender(ladders: Any, known: dict[str, Any]) -> None:
+    assert {name for ladder in ladders for name in ladder.rungs} <= set(known)
+
+
+def write_cells(folder: Path, task: str, rungs: dict[str, str], metric: str) -> None:
+    for place, name in enumerate(rungs):
+        for seed in (0, 1):
+            values = [0.1 * place + 0.01 * graph + 0.002 * seed for graph in range(4)]
+            path = folder / "cells" / f"{task}--{name}--{seed}.json"
+            write_text(path, json.dumps(cell(task, name, seed, values, metric)))
+
+
+def test_page_and_picture_come_from_the_cells(tmp_path: Path) -> None:
+    layouts, tiles, page = tmp_path / "layouts", tmp_path / "tiles", tmp_path / "LADDER.md"
+    write_cells(layouts, "sample-folds", LAYOUT_RUNGS, "kendall_tau")
+    write_cells(layouts, "sample-folds", {"reference": ""}, "kendall_tau")  # on no ladder
+    write_cells(tiles, "alexnet", TILE_RUNGS, "tile_score")
+    arguments = ["--layouts", str(layouts), "--tiles", str(tiles), "--out", str(page)]
+    assert main(arguments) == 0
+    lines = page.read_text().splitlines()
+    assert [line for line in lines if line.startswith("## ")] == [
+        f"## {LAYOUT_LADDERS[0].title}",
+        f"## {TILE_LADDERS[1].title}",
+    ]
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| rung")]
+    titles = [*LAYOUT_RUNGS.values(), *TILE_RUNGS.values()]
+    assert [line.split(" | ")[0] for line in rows] == [f"| {title}" for title in titles]
+    assert "| 2 | 0.016 [" in rows[0] and rows[0].count("**") == 2  # no gain, but below the top
+    assert "**+0.100 [+0.100, +0.100]**" in rows[1]
+    shown = imread(tmp_path / "ladder.png")
+    assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
+
+
+def test_an_interval_that_holds_0_is_not_bold(tmp_path: Path) -> None:
+    for name, values in {"gcn": [0.3, 0.5], "blend": [0.4, 0.4]}.items():
+        for seed in (0, 1):
+            made = cell("sample-folds", name, seed, values, "kendall_tau")
+            write_text(tmp_path / "cells" / f"{name}-{seed}.json", json.dumps(made))
+    write_cells(tmp_path / "tiles", "alexnet", TILE_RUNGS, "tile_score")
+    page = tmp_path / "LADDER.md"
+    arguments = ["--layouts", str(tmp_path), "--tiles", str(tmp_path / "tiles"), "--out", str(page)]
+    assert main(arguments) == 0
+    (row,) = [line for line in page.read_text().splitlines() if line.startswith("| + blend with")]
+    assert "+0.000 [-0.100, +0.100]" in row and "**" not in row
+
+
+def test_without_cells_one_line_and_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "LADDER.md"
+    assert main(["--layouts", str(tmp_path / "none"), "--out", str(page)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not page.exists()
+
+
+def test_a_panel_shows_means_and_intervals_top_down() -> None:
+    cells = [cell(SAMPLE.task, "gcn", seed, [0.1, 0.3], "kendall_tau") for seed in (0, 1)]
+    (rung,) = rungs_of(SAMPLE, cells)
+    axes = new_figure((4, 3)).add_axes((0.1, 0.1, 0.8, 0.8))
+    draw_rungs(axes, [("first", rung.value), ("second", rung.value)])
+    points = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
+    assert points == [[pytest.approx(0.2)], [pytest.approx(0.2)]]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
+    assert axes.yaxis_inverted()
