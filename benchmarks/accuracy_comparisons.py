@@ -93,6 +93,7 @@ CONTENDERS = {
         within_graph_models=("cross_config_sage", "config_columns_boosting"),
         n_seeds=2,
     ),
+    "tuned": Contender(("cross_config_sage",), "cpu_tuned", tasks=("private",)),
     "reference": Contender(("reference_sage",), "reference"),
     "gcn": Contender(("baseline_gcn",), "cpu"),
     "boosting": Contender(("layout_boosting",), "cpu"),

@@ -26,7 +26,8 @@ from data.distinct import config_hashes, distinct_configs
 from data.errors import PipelineError, UsageError
 from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
-from data.tree import GraphFile, collection_named
+from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, npz_root
+from data.withheld import read_withheld
 from models.jobs import TrainJob
 from models.metrics import kendall_tau
 from models.recipe import load_recipe
@@ -151,6 +152,23 @@ def test_the_sample_is_split_by_family(sources: Sources, tmp_path: Path) -> None
     assert {file.split for file in used} == {"train"}
 
 
+def test_the_private_split_is_judged_by_what_was_withheld(tmp_path: Path) -> None:
+    parts = TASKS["private"].parts(Sources(SAMPLE, None), 0, tmp_path)
+    assert [part.name for part in parts] == [collection.slug for collection in LAYOUT_COLLECTIONS]
+    withheld = read_withheld(SAMPLE)
+    for part in parts:
+        assert {file.split for file in part.train} == {"train"}
+        for file in part.judged:
+            given = npz_root(SAMPLE) / file.collection.folder / "test" / f"{file.name}.npz"
+            own = read_layout(GraphFile(file.collection, "test", file.name, given))
+            labelled = read_layout(file)
+            assert not own.runtime_ns.any()
+            np.testing.assert_array_equal(labelled.runtime_ns, withheld[file.submission_id])
+            np.testing.assert_array_equal(config_hashes(labelled), config_hashes(own))
+    judged = {file.submission_id for part in parts for file in part.judged}
+    assert judged == {name for name in withheld if name.startswith("layout:")}
+
+
 def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
     sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +269,9 @@ def test_what_cannot_be_had_is_left_out_with_a_reason(
     here = Sources(tiny_tree, None)
     cells = accuracy_command.cells_of(list(TASKS), ["boosting", "gcn"], [0, 1], here)
     assert [(cell.task, cell.contender, cell.seed) for cell in cells] == [
-        (task, "boosting", seed) for seed in (0, 1) for task in ("sample-folds", "sample")
+        (task, "boosting", seed)
+        for seed in (0, 1)
+        for task in ("sample-folds", "sample", "private")
     ]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and sum("TPUGRAPHS_REAL" in line for line in lines) == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_tasks import write_configs
+from benchmarks.accuracy_files import write_configs
 from data.distinct import distinct_configs
 from data.errors import PipelineError
 from data.graph import LayoutGraph
