@@ -30,7 +30,8 @@ def featurize_files(
         PipelineError: the first file at fault; those before it are written, it is not.
     """
     from features.hlo.node_features import PADDINGS
-    from features.hlo.write import featurize_file, program_name
+    from features.hlo.programs import program_name
+    from features.hlo.write import featurize_file
 
     chosen = next((known for known in PADDINGS if known == padding), None)
     if chosen is None:

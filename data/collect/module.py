@@ -6,7 +6,7 @@ positions count instructions in the order of the module's computations.
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,15 +107,28 @@ def instructions(module: Any) -> Iterator[tuple[int, Any]]:
 
 def configurable_nodes(module: Any) -> list[ConfigurableNode]:
     """Return the convolutions, dots and reshapes of which a tensor has two dimensions to order."""
-    by_id = {instruction.id: instruction for _, instruction in instructions(module)}
+    positions = [
+        position
+        for position, instruction in instructions(module)
+        if instruction.opcode in CONFIGURABLE
+    ]
+    return [
+        node
+        for node in nodes_at(module, positions)
+        if any(sum(size > 1 for size in shape) > 1 for shape in node.shapes)
+    ]
+
+
+def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
+    """Return the instructions at some node positions with the shapes of their tensors."""
+    in_order = [instruction for _, instruction in instructions(module)]
+    by_id = {instruction.id: instruction for instruction in in_order}
     nodes = []
-    for position, instruction in instructions(module):
-        if instruction.opcode not in CONFIGURABLE:
-            continue
+    for position in positions:
+        instruction = in_order[position]
         tensors = [instruction, *(by_id[i] for i in instruction.operand_ids)]
         shapes = tuple(tuple(tensor.shape.dimensions) for tensor in tensors)
-        if any(sum(size > 1 for size in shape) > 1 for shape in shapes):
-            nodes.append(ConfigurableNode(position, instruction, shapes))
+        nodes.append(ConfigurableNode(position, instruction, shapes))
     return nodes
 
 

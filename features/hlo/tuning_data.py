@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,14 @@ class TunedConfigs:
         arrays: the config arrays of the dataset's files, by key.
         n_configs: c, the runs kept.
         n_failed: runs left out: compile errors, and runs without a runtime.
+        run_numbers: (c,) int64, which of the file's runs each config is.
     """
 
     kind: str
     arrays: dict[str, NDArray[Any]]
     n_configs: int
     n_failed: int
+    run_numbers: NDArray[np.int64]
 
 
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
@@ -59,7 +62,8 @@ def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
             "expected one kind"
         )
     kind = CONFIG_KINDS[kinds.pop()]
-    good = [run for run in entry.runs if _succeeded(run, NO_RUNTIME_NS[kind])]
+    succeeded = [_succeeded(run, NO_RUNTIME_NS[kind]) for run in entry.runs]
+    good = list(compress(entry.runs, succeeded))
     if not good:
         raise PipelineError(
             f"{source}: none of {len(entry.runs)} runs succeeded; expected at least one"
@@ -69,7 +73,8 @@ def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
         if kind == "layout"
         else _tile_arrays(good, source)
     )
-    return TunedConfigs(kind, arrays, len(good), len(entry.runs) - len(good))
+    n_failed = len(entry.runs) - len(good)
+    return TunedConfigs(kind, arrays, len(good), n_failed, np.flatnonzero(succeeded))
 
 
 def _succeeded(run: Any, no_runtime_ns: int) -> bool:

@@ -13,7 +13,7 @@ from data.tree import GraphFile, collection_named
 from features.featurize import featurize_files
 from features.hlo import featurize_module
 from features.hlo.descriptor import file_descriptor, message_class
-from features.hlo.write import signed_hex
+from features.hlo.programs import signed_hex
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 from tests.real_data import REAL
 
