@@ -5,7 +5,8 @@ import typer
 from data.collect.commands import collect
 from data.commands import audit, prepare, synthesize
 from data.fetch.commands import fetch
-from ensembles.commands import blend, predict, rank, run, train
+from ensembles.commands import blend, predict, run, train
+from ensembles.rank_command import rank
 from ensembles.run_commands import compare, report, runs
 from features.commands import featurize, statistics
 from kernels.commands import app as kernel_app

@@ -1,4 +1,4 @@
-"""The commands that train and rank: run, and its stages train, predict, blend, rank."""
+"""The commands that train and rank a whole dataset: run, and its stages train, predict, blend."""
 
 from pathlib import Path
 from typing import Annotated
@@ -214,35 +214,3 @@ def blend(
     typer.echo(f"scores      {out}")
     if submission:
         typer.echo(f"submission  {submission}")
-
-
-@command
-def rank(
-    file: Annotated[Path, typer.Argument(help="One graph's npz file.")],
-    run: Annotated[Path, typer.Option(help="Folder of `run`, or of one trained model.")],
-    top: Annotated[int, typer.Option(min=1, help="How many configs to print.")] = 10,
-    collection: Annotated[
-        str | None, typer.Option(help="The graph's collection, if its folders do not tell.")
-    ] = None,
-    distinct: Annotated[
-        bool, typer.Option("--distinct", help="List a config that the file repeats only once.")
-    ] = False,
-    json: Json = False,
-    seed: Seed = None,
-    debug: Debug = False,
-) -> None:
-    """Print the best configs of one graph, fastest first; repeated ones say which they equal.
-
-    Example: python -m pipeline rank --run runs/first graph.npz --top 5
-    """
-    from ensembles.rank import rank_file
-
-    ranked = rank_file(file, run, collection=collection)
-    best = ranked.best(top, distinct=distinct)
-    if json:
-        print_json({"collection": ranked.collection, "members": ranked.members, "configs": best})
-        return
-    typer.echo(f"ranked by   {', '.join(ranked.members)}")
-    header = ("rank", "config", "score", "same as")
-    rows = [(b["rank"], b["config"], b["score"], b["same_as"]) for b in best]
-    print_table(header, rows, if_known=("same as",))

@@ -1,5 +1,6 @@
-"""Rank the configs of one graph's file."""
+"""Rank the configs of one graph."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from numpy.typing import NDArray
 
 from data.distinct import distinct_configs
 from data.errors import PipelineError
-from data.read import read_graph
-from data.tree import GraphFile, collection_named, file_from_path
-from ensembles.ensemble import load_ensemble
+from data.graph import LayoutGraph, TileGraph
+from data.tree import collection_named
+from ensembles.ensemble import Ensemble, load_ensemble
+from ensembles.given_configs import with_configs
+from ensembles.named_graph import NamedGraph
+from ensembles.shown_configs import NodeLayouts, Order, layouts_of, tile_of
 from submissions.write import ranking_from_scores
 
 
@@ -24,14 +28,30 @@ class Ranked:
         members: those models.
         scores: (c,) float32 by row, lower = faster.
         group: (c,) int64 by row; equal where configs are.
+        graph: what was ranked; None where only the scores are known.
+        seconds: how long the models took to score all configs; nothing else is in it.
+        top: how many configs `best` lists by default; None = all.
     """
 
     collection: str
     members: list[str]
     scores: NDArray[np.float32]
     group: NDArray[np.int64]
+    graph: NamedGraph | None = None
+    seconds: float | None = None
+    top: int | None = None
 
-    def best(self, top: int, *, distinct: bool = False) -> list[dict[str, Any]]:
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Return the (c,) int64 rows of the configs, predicted fastest first."""
+        return ranking_from_scores(self.scores)
+
+    @property
+    def ms_per_config(self) -> float | None:
+        """Return the milliseconds of inference per config; None if it was not timed."""
+        return None if self.seconds is None else 1000 * self.seconds / len(self.scores)
+
+    def best(self, top: int | None = None, *, distinct: bool = False) -> list[dict[str, Any]]:
         """Return the `top` best configs, fastest first.
 
         Args:
@@ -42,7 +62,7 @@ class Ranked:
             For each `rank`, `config` (its row of the file), `score`, and `same_as`: the row listed
             first of those that hold the very same config; None if that is this one.
         """
-        order = ranking_from_scores(self.scores)
+        order = self.order
         _, first, group = np.unique(self.group[order], return_index=True, return_inverse=True)
         places = np.sort(first) if distinct else np.arange(len(order))
         return [
@@ -54,28 +74,88 @@ class Ranked:
                 if first[group[place]] == place
                 else int(order[first[group[place]]]),
             }
-            for number, place in enumerate(places[:top], start=1)
+            for number, place in enumerate(places[: self.top if top is None else top], start=1)
         ]
 
+    def layouts(self, config: int) -> tuple[NodeLayouts, ...]:
+        """Return the layouts that a config gives to the k configurable nodes, in config order."""
+        assert self.graph is not None, "the graph is known where `rank` made this"
+        return layouts_of(self.graph, config)
 
-def rank_file(path: Path, run: Path, *, collection: str | None) -> Ranked:
-    """Rank the configs of the graph at `path` with the models of a run folder.
+    def tile(self, config: int) -> dict[str, Order]:
+        """Return the tile sizes of a config by field, such as `output_bounds`."""
+        assert self.graph is not None, "the graph is known where `rank` made this"
+        return tile_of(self.graph, config)
+
+
+def rank(
+    ranker: Ensemble,
+    graph: NamedGraph,
+    configs: NDArray[Any] | None = None,
+    top: int | None = None,
+) -> Ranked:
+    """Rank the configs of a graph by trained models, fastest first.
 
     Args:
-        path: an npz file.
-        run: folder of a whole run, or of one model.
-        collection: the graph's, where its folders do not tell.
+        ranker: as `load_ranker` returns it.
+        graph: as `load_graph` returns it.
+        configs: to rank instead of the graph's own: (c, k, 18) layouts, -1 = the compiler's choice,
+            or (c, 24) tiles; `graph.candidates` makes layouts.
+        top: how many configs `Ranked.best` lists by default.
 
     Raises:
-        PipelineError: a damaged graph, no fitting models, or an unknown collection.
+        PipelineError: the models rank the other kind of configs, configs do not fit the graph, or
+            scores are not finite.
     """
-    if not path.is_file():
-        raise PipelineError(f"{path}: no such file; expected one graph's npz")
-    if collection is None:
-        file = file_from_path(path)
-    else:
-        file = GraphFile(collection_named(collection), "test", path.stem, path)
-    ensemble = load_ensemble(run, file.collection)
-    graph = read_graph(file)
-    scores, (_, group) = ensemble.score(graph), distinct_configs(graph)
-    return Ranked(ensemble.collection.name, list(ensemble.rankers), scores, group)
+    if ranker.collection.kind != graph.kind:
+        raise PipelineError(
+            f"{graph.path}: holds {graph.kind} configs; the models rank those of "
+            f"{ranker.collection.name}"
+        )
+    ranked = graph if configs is None else with_configs(graph, configs)
+    start = time.perf_counter()
+    scores = ranker.score(ranked.graph)
+    seconds = time.perf_counter() - start
+    _, group = distinct_configs(ranked.graph)
+    members = list(ranker.rankers)
+    return Ranked(ranker.collection.name, members, scores, group, ranked, seconds, top)
+
+
+def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
+    """Score one config, so that what follows is timed without what libraries do at first use."""
+    whole = graph.graph
+    if isinstance(whole, LayoutGraph):
+        ranker.score(with_configs(graph, whole.configs.rows(np.zeros(1, np.int64))).graph)
+    elif isinstance(whole, TileGraph):
+        ranker.score(with_configs(graph, whole.config_feat[:1]).graph)
+
+
+def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
+    """Load the trained models of a run folder.
+
+    Args:
+        run: folder of a whole run, or of one model.
+        collection: whose models, such as "layout:xla:random"; of one model's folder by default the
+            one that it was trained on. Where the run has none of it, a sibling's serve.
+
+    Raises:
+        PipelineError: not a run folder, unfinished, damaged, or no fitting models.
+        UsageError: no such collection.
+    """
+    return load_ensemble(Path(run), collection_named(collection) if collection else None)
+
+
+def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:
+    """Load the models of a run folder that rank a graph: of its collection, if that is known.
+
+    Raises:
+        PipelineError: as `load_ranker`, or the models rank the other kind of configs.
+    """
+    told = graph.collection.name if graph.collection else None
+    ranker = load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))
+    if ranker.collection.kind != graph.kind:
+        raise PipelineError(
+            f"{run}: ranks {ranker.collection.kind} configs; {graph.path} holds {graph.kind} "
+            "configs; expected a run of that kind"
+        )
+    return ranker

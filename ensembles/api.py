@@ -1,0 +1,33 @@
+"""Rank compiler configs from Python: read a graph, load trained models, rank.
+
+    from ensembles.api import load_graph, load_ranker, rank
+
+    ranker = load_ranker("runs/first", collection="layout:xla:random")
+    graph = load_graph("module.hlo.pb")
+    ranked = rank(ranker, graph, configs=graph.candidates(200), top=5)
+    for entry in ranked.best():
+        print(entry["rank"], entry["config"], entry["score"])
+    for node in ranked.layouts(ranked.order[0]):
+        print(node.name, node.tensors["output"])  # minor to major; None = the compiler's choice
+
+Everything that goes wrong with a file or a run is a `PipelineError` of one line; what the call
+itself has wrong, such as an unknown collection, is a `UsageError`, which is one as well.
+"""
+
+from data.errors import PipelineError, UsageError
+from ensembles.load_graph import load_graph, load_graphs
+from ensembles.named_graph import NamedGraph
+from ensembles.rank import Ranked, load_ranker, rank
+from ensembles.shown_configs import NodeLayouts
+
+__all__ = [
+    "NamedGraph",
+    "NodeLayouts",
+    "PipelineError",
+    "Ranked",
+    "UsageError",
+    "load_graph",
+    "load_graphs",
+    "load_ranker",
+    "rank",
+]
