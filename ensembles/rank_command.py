@@ -51,15 +51,16 @@ def rank(
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """
     from ensembles.load_graph import chosen_kernel, load_graphs
-    from ensembles.rank import rank as rank_configs
-    from ensembles.rank import ranker_for, warm_up
-    from ensembles.ranked_json import as_json
 
     graphs = load_graphs(file, collection=collection)
     several = len(graphs) > 1 and kernel is None
     if kernel is not None:
         graphs = [chosen_kernel(graphs, kernel)]
     graphs = [_with_configs(graph, configs, candidates, seed or 0) for graph in graphs]
+    from ensembles.rank import rank as rank_configs  # takes seconds; a bad file is told before
+    from ensembles.rank import ranker_for, warm_up
+    from ensembles.ranked_json import as_json
+
     ranker = ranker_for(run, graphs[0])
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
@@ -100,10 +101,6 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
     from ensembles.shown_configs import TILE_BOUNDS
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
-    assert ranked.seconds is not None, "rank measures it"
-    n_configs = len(ranked.scores)
-    timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
-    typer.echo(f"inference   {timing}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
     header = (*(key.replace("_", " ") for key in KEYS), *fields)
     rows = []
@@ -111,6 +108,10 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
         sizes = [_sizes(entry.get("tile", {}).get(field)) for field in fields]
         rows.append((*(entry.get(key) for key in KEYS), *sizes))
     print_table(header, rows, if_known=("run", "same as", *fields))
+    assert ranked.seconds is not None, "rank measures it"
+    n_configs = len(ranked.scores)
+    timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
+    typer.echo(f"inference   {timing}")
     if show_layouts and ranked.graph and ranked.graph.kind == "layout":
         for entry in best:
             _print_layouts(ranked, entry["config"])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.collect.job import Job
-from data.collect.journal import Journal, open_journal
+from data.collect.journal import open_journal
 from data.collect.manifest import (
     add_environment,
     check_family,
@@ -263,7 +263,7 @@ def _measure_again(job: Job, out: Path, effort: _Effort) -> tuple[int, float]:
         header = _header(job, description)
         first = open_journal(job.journal(out), header)
         second = open_journal(job.journal(out, again=True), header)
-        known = _runtimes(first)
+        known = first.shortest_ns()
         rng = generator(job.seed, "again", job.search, job.program)
         # Of equal configs one is enough: their order is noise alone.
         distinct = {tuple(first.choices[config]): config for config in sorted(known)}
@@ -278,17 +278,8 @@ def _measure_again(job: Job, out: Path, effort: _Effort) -> tuple[int, float]:
             progress=effort.progress,
         )
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
-    repeated = _runtimes(second)
+    repeated = second.shortest_ns()
     both = sorted(repeated)
     before = np.array([known[int(picked[row])] for row in both])
     after = np.array([repeated[row] for row in both])
     return len(both), kendall_tau(before, after) if both else float("nan")
-
-
-def _runtimes(journal: Journal) -> dict[int, int]:
-    """Return the shortest run in ns of each config that never failed."""
-    shortest: dict[int, int] = {}
-    for (config, _), visit in journal.visits.items():
-        if config not in journal.failed:
-            shortest[config] = min(visit.runtime_ns, shortest.get(config, visit.runtime_ns))
-    return shortest

@@ -51,6 +51,14 @@ class Journal:
         """
         self._add({"config": config, "failed": reason}, config, choice)
 
+    def shortest_ns(self) -> dict[int, int]:
+        """Return the shortest run in ns of each config that never failed."""
+        shortest: dict[int, int] = {}
+        for (config, _), visit in self.visits.items():
+            if config not in self.failed:
+                shortest[config] = min(visit.runtime_ns, shortest.get(config, visit.runtime_ns))
+        return shortest
+
     def why_failed(self, choice: Sequence[int]) -> str | None:
         """Return why an equal choice failed, or None if none did."""
         equal = (config for config in self.failed if self.choices[config] == list(choice))

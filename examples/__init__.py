@@ -1,0 +1,1 @@
+"""Small programs that use the packages, to read and to copy from."""
