@@ -1,0 +1,117 @@
+"""The functions for Python: files of each kind, configs of one's own, and the README's example."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.errors import PipelineError, UsageError
+from data.graph import LayoutGraph
+from data.tree import find_graphs
+from ensembles.api import load_graph, load_ranker, rank
+from ensembles.ensemble import load_ensemble
+from settings import ROOT
+from tests.ensembles.programs import (
+    LAYOUT_MODEL,
+    LAYOUTS,
+    TILE_MODEL,
+    TILES,
+    dense_module,
+    write,
+)
+from tests.features.hlo_modules import tile_tuning
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_an_npz_is_ranked_by_the_scores_of_its_models(rankers: Path, tiny_tree: Path) -> None:
+    for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
+        file = next(f for f in find_graphs(tiny_tree) if f.collection.name == name)
+        graph = load_graph(file.path)
+        assert graph.collection == file.collection
+        assert graph.instruction_names is None
+        ranked = rank(load_ranker(rankers / model), graph, top=3)
+        expected = load_ensemble(rankers / model, None).score(graph.graph)
+        np.testing.assert_array_equal(ranked.scores, expected)
+        np.testing.assert_array_equal(ranked.order, np.argsort(expected, kind="stable"))
+        assert [entry["config"] for entry in ranked.best()] == ranked.order[:3].tolist()
+        assert ranked.seconds is not None
+        assert ranked.seconds > 0
+
+
+def test_a_graph_outside_the_tree_is_told_by_its_keys(
+    rankers: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    for name, kind in ((LAYOUTS, "layout"), (TILES, "tile")):
+        file = next(f for f in find_graphs(tiny_tree) if f.collection.name == name)
+        path = tmp_path / f"{kind}.npz"
+        path.write_bytes(file.path.read_bytes())
+        graph = load_graph(path)
+        assert (graph.kind, graph.collection, graph.name) == (kind, None, kind)
+        assert load_graph(path, collection=name).collection == file.collection
+
+
+def test_configs_of_ones_own(rankers: Path, tmp_path: Path) -> None:
+    ranker = load_ranker(rankers / LAYOUT_MODEL)
+    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
+    assert isinstance(graph.graph, LayoutGraph)
+    alone = rank(ranker, graph)
+    assert [node.is_left_open for node in alone.layouts(0)] == [True] * 3
+    configs = graph.candidates(20, seed=5)
+    ranked = rank(ranker, graph, configs=configs)
+    assert ranked.scores.shape == (20,)
+    assert len(set(ranked.scores.tolist())) > 5
+    assert graph.instruction_names
+    for config in range(20):
+        for node, row in zip(ranked.layouts(config), configs[config], strict=True):
+            assert node.name == graph.instruction_names[node.node]
+            flat = [list(order or ()) for order in node.tensors.values()]
+            parts = row.reshape(3, 6)[: len(flat)]
+            assert flat == [part[part >= 0].tolist() for part in parts]
+    # Another order of the same configs gives the same order of the same scores.
+    turned = rank(ranker, graph, configs=configs[::-1])
+    np.testing.assert_allclose(turned.scores[::-1], ranked.scores, rtol=1e-4, atol=1e-6)
+
+
+def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
+    layouts, tiles = (load_ranker(rankers / model) for model in (LAYOUT_MODEL, TILE_MODEL))
+    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
+    kernels = write(tmp_path / "kernels.pb", tile_tuning())
+    with pytest.raises(PipelineError, match="holds layout configs; the models rank those of tile"):
+        rank(tiles, graph)
+    with pytest.raises(PipelineError, match=r"have shape \(3, 18\); expected \(c, 3, 18\)"):
+        rank(layouts, graph, configs=np.zeros((3, 18)))
+    with pytest.raises(PipelineError, match=r"node 1, value 2 is 0\.5; expected a whole number"):
+        bad = np.full((1, 3, 18), -1.0)
+        bad[0, 1, 2] = 0.5
+        rank(layouts, graph, configs=bad)
+    with pytest.raises(UsageError, match=r"2 kernels and none chosen; expected one of kernels_-1"):
+        load_graph(kernels)
+    kernel = load_graph(kernels, kernel="abc")
+    with pytest.raises(PipelineError, match="config 1 holds no tile"):
+        rank(tiles, kernel, configs=np.array([[1.0] * 24, [np.nan] * 24]))
+    with pytest.raises(UsageError, match="this file holds tiles"):
+        kernel.candidates(3)
+
+
+def test_the_readmes_example_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(from ensembles\.api import .*?)```", README, re.S)
+    write(tmp_path / "module.hlo.pb", dense_module())
+    assert '"runs/first"' in example
+    code = example.replace('"runs/first"', repr(str(rankers / LAYOUT_MODEL)))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
+    assert [line.split()[0].split(".")[0] for line in lines[5:]] == ["dot", "reshape", "dot"]
