@@ -91,7 +91,10 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
         alone = recipe_mixing(BlendConfig(), own.kind, [folder.name])
         return Ensemble(own, {folder.name: load_model(folder)}, alone)
     if collection is None:
-        raise PipelineError(f"{folder}: holds models of many collections; pass --collection")
+        raise PipelineError(
+            f"{folder}: holds models of many collections; pass --collection, such as "
+            "layout:xla:random"
+        )
     recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
     if not is_done(folder):
         _check_settled(folder, recipe, collection)

@@ -144,7 +144,7 @@ def _print_layouts(ranked: "Ranked", config: int) -> None:
         )
         for node in chosen
     ]
-    print_table(("node", "name", "opcode", *TENSORS), rows, if_known=("name", "kernel"))
+    print_table(("node", "name", "opcode", *TENSORS), rows, if_known=("name",))
 
 
 def _write(path: Path, value: object) -> None:

@@ -60,6 +60,11 @@ class Trial:
         return float(np.nanmin(self.runtime_ns))
 
     @property
+    def median_other_ns(self) -> float:
+        """Return the median runtime of those drawn at random, inf for each that is refused."""
+        return float(np.median(self.runtime_ns[self.others]))
+
+    @property
     def tau(self) -> float:
         """Return Kendall's tau between score and runtime of the candidates drawn at random."""
         ran = self.others[np.isfinite(self.runtime_ns[self.others])]

@@ -81,7 +81,8 @@ def _print(trial: "Trial") -> None:
     typer.echo(f"best pick    {pick / 1e6:.4f} ms")
     typer.echo(f"best known   {known / 1e6:.4f} ms; best pick / best known {pick / known:.3f}")
     typer.echo(f"compiler     {default / 1e6:.4f} ms; best pick / compiler {pick / default:.3f}")
-    typer.echo(f"Kendall tau  {trial.tau:.2f} on {n_others} configs drawn at random")
+    typer.echo(f"at random    {trial.median_other_ns / 1e6:.4f} ms, the median of {n_others}")
+    typer.echo(f"Kendall tau  {trial.tau:.2f} on those {n_others}")
 
 
 if __name__ == "__main__":

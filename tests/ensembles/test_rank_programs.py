@@ -1,5 +1,6 @@
 """Tuning protobufs and HLO modules are ranked as the npz files made of them, and by name."""
 
+import doctest
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ensembles import shown_configs
 from ensembles.load_graph import load_graph
 from features.featurize import featurize_files
 from features.hlo.files import read_hlo_file
@@ -169,8 +171,14 @@ def test_an_hlo_module_ranks_candidates_that_are_legal(rankers: Path, tmp_path: 
 def test_out_holds_what_json_prints(rankers: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "dense.pb", dense_module())
     out = tmp_path / "new" / "ranking.json"
-    found = ranked(path, rankers / LAYOUT_MODEL, "--out", out, "--candidates", 5)
+    words = ("--out", out, "--candidates", 5)
+    found = ranked(path, rankers / LAYOUT_MODEL, *words)
     assert json.loads(out.read_text()) == found
+    table = call("rank", path, "--run", rankers / LAYOUT_MODEL, *words, "--show-layouts")
+    assert json.loads(out.read_text())["configs"] == found["configs"]
+    header = "node  name       opcode   output   input    kernel".split()
+    assert [line.split() for line in table.splitlines()].count(header) == 4  # not of config 0
+    assert "3 of 3 nodes are left to the compiler" in table
 
 
 def test_configs_of_a_file_are_ranked_instead(rankers: Path, tmp_path: Path) -> None:
@@ -195,6 +203,10 @@ def test_configs_of_a_file_are_ranked_instead(rankers: Path, tmp_path: Path) -> 
     ]
     line = call("rank", module, "--run", run, "--configs", written.path, expect=1)
     assert f"{written.path}: key 'node_opcode': differs from that of {module}" in line
+
+
+def test_the_examples_of_how_configs_are_shown_hold() -> None:
+    assert doctest.testmod(shown_configs) == (0, 2)
 
 
 def bad_configs(folder: Path, **arrays: np.ndarray) -> Path:

@@ -48,6 +48,7 @@ def test_picks_of_who_knows_are_the_fastest() -> None:
     assert trial.best_pick_ns == trial.best_known_ns == trial.default_ns
     assert STEP_NS <= trial.default_ns < 2 * STEP_NS
     assert trial.tau > 0.5
+    assert np.sort(trial.runtime_ns[trial.others])[2] == trial.median_other_ns
 
 
 def test_picks_of_who_has_it_backwards_are_slow() -> None:
