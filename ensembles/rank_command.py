@@ -135,15 +135,10 @@ def _print_layouts(ranked: "Ranked", config: int) -> None:
     )
     if not chosen:
         return
-    rows = [
-        (
-            node.node,
-            node.name,
-            node.opcode,
-            *(spelled(node.tensors.get(tensor)) for tensor in TENSORS),
-        )
-        for node in chosen
-    ]
+    rows = []
+    for node in chosen:
+        orders = [spelled(node.tensors[t]) if t in node.tensors else "" for t in TENSORS]
+        rows.append((node.node, node.name, node.opcode, *orders))
     print_table(("node", "name", "opcode", *TENSORS), rows, if_known=("name",))
 
 

@@ -176,7 +176,7 @@ def test_out_holds_what_json_prints(rankers: Path, tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == found
     table = call("rank", path, "--run", rankers / LAYOUT_MODEL, *words, "--show-layouts")
     assert json.loads(out.read_text())["configs"] == found["configs"]
-    header = "node  name       opcode   output   input    kernel".split()
+    header = ["node", "name", "opcode", "output", "input", "kernel"]
     assert [line.split() for line in table.splitlines()].count(header) == 4  # not of config 0
     assert "3 of 3 nodes are left to the compiler" in table
 
