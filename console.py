@@ -3,7 +3,9 @@
 import functools
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +51,7 @@ MaxMinutes = Annotated[
     typer.Option(min=0, help="Stop training after this many minutes; --resume goes on with it."),
 ]
 
-EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 PROGRESS_AFTER_S = 2.0
 STAGE_PREFIX = "stage: "
 
@@ -57,7 +59,8 @@ STAGE_PREFIX = "stage: "
 def command(function: Callable[P, None]) -> Callable[P, None]:
     """Turn what a command raises into one line on standard error and an exit code.
 
-    0 done, 1 the input or the world is at fault, 2 wrong usage; `--debug` shows the traceback.
+    0 done, 1 the input or the world is at fault, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM; `--debug`
+    shows the traceback.
     """
 
     return _guarded(function, _run_alone)
@@ -74,11 +77,14 @@ def _guarded(
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            run(functools.partial(function, *args, **kwargs))
+            with _terminated_by_sigterm():
+                run(functools.partial(function, *args, **kwargs))
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
         except PipelineError as error:
             _fail(str(error), _exit_code(error), kwargs)
+        except Terminated:
+            _fail("terminated; what was finished is kept", EXIT_TERMINATED, kwargs)
         except KeyboardInterrupt:
             _fail("interrupted; what was finished is kept", EXIT_INTERRUPTED, kwargs)
         except MemoryError:
@@ -95,6 +101,27 @@ def _guarded(
             _fail(f"internal error: {line}; --debug shows where", EXIT_FAULT, kwargs)
 
     return guarded
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as from a scheduler or `timeout`; stops work as Ctrl-C does."""
+
+
+@contextmanager
+def _terminated_by_sigterm() -> Iterator[None]:
+    """Raise Terminated on SIGTERM while the block runs; only a process's main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run_alone(body: Callable[[], None]) -> None:
@@ -137,7 +164,7 @@ def _fail(line: str, code: int, options: dict[str, Any]) -> None:
     if options.get("debug"):
         traceback.print_exc()
     one_line = "\\n".join(line.splitlines())  # names of files may hold line ends
-    typer.echo(f"error: {one_line}", err=True)
+    say(f"error: {one_line}")
     raise typer.Exit(code)
 
 
@@ -178,8 +205,14 @@ def print_scores(report: Mapping[str, Any]) -> None:
 
 
 def say(line: str) -> None:
-    """Print a remark to standard error, so that standard output holds results alone."""
-    typer.echo(line, err=True)
+    """Print a remark to standard error, so that standard output holds results alone.
+
+    Where nobody reads it any more, as after `2>&1 | head -1`, the work goes on in silence.
+    """
+    try:
+        typer.echo(line, err=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def say_stage(what: str, done: int, total: int) -> None:

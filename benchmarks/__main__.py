@@ -18,7 +18,7 @@ from benchmarks import (
     tile_inference,
 )
 from data.atomic import write_text
-from ensembles.report import revision
+from ensembles.revisions import revision
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

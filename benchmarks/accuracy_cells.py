@@ -23,7 +23,8 @@ from data.fingerprint import fingerprint
 from data.read import read_graph
 from ensembles.choose_in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
-from ensembles.report import environment, revision
+from ensembles.report import environment
+from ensembles.revisions import revision
 from models.folds import family_of
 from models.jobs import Ranker, TrainJob
 from models.older_recipe import with_new_keys

@@ -20,7 +20,7 @@ import tomli_w
 
 from benchmarks.accuracy_table import row
 from data.atomic import write_text
-from ensembles.report import revision
+from ensembles.revisions import revision
 from settings import CONFIGS, SAMPLE, read_toml
 
 PAGE = Path(__file__).with_name("TUNE_WORKERS.md")

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from data.atomic import write_text
+from data.atomic import write_bytes
 from data.errors import PipelineError
+from data.sealed import SEAL_KEY, UNSEALED, check_seal, sealed
 from data.tree import Collection
 from ensembles.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
 from ensembles.choosing import Mixing, mixing_of
@@ -56,8 +57,9 @@ def choice_file(out: Path, collection: Collection) -> Path:
 
 
 def write_choice(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a choice, whole or not at all."""
-    write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    """Write a choice and its checksum, whole or not at all."""
+    text = json.dumps({**record, SEAL_KEY: UNSEALED}, indent=1, allow_nan=False) + "\n"
+    write_bytes(path, sealed(text.encode()))
 
 
 def read_choice(path: Path) -> dict[str, Any] | None:
@@ -68,6 +70,7 @@ def read_choice(path: Path) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
+    check_seal(path, "remove the file, and the choice is made again")
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         dict(record["weights"])
@@ -76,7 +79,7 @@ def read_choice(path: Path) -> dict[str, Any] | None:
         raise PipelineError(
             f"{path}: cannot be read: {error}; expected a choice with method and weights"
         ) from error
-    return dict(record)
+    return {key: value for key, value in record.items() if key != SEAL_KEY}
 
 
 def mixing_in(record: Mapping[str, Any]) -> Mixing:

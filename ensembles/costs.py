@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data.atomic import write_text
+from data.atomic import write_bytes
 from data.errors import PipelineError
 from data.peak_memory import peak_mib, reset_peak
+from data.sealed import SEAL_KEY, UNSEALED, check_seal, sealed
 
 COSTS = "costs.json"
 
@@ -63,11 +64,12 @@ def read_costs(out: Path) -> Costs:
         PipelineError: the file is damaged.
     """
     path = out / COSTS
+    if not path.exists():
+        return Costs()
+    check_seal(path, "remove the file, and costs are counted from now on")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return Costs(dict(found["seconds"]), dict(found["peak_mib"]))
-    except FileNotFoundError:
-        return Costs()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PipelineError(
             f"{path}: cannot be read: {error!r}; expected seconds and peak_mib by stage; remove it"
@@ -76,4 +78,5 @@ def read_costs(out: Path) -> Costs:
 
 def write_costs(out: Path, costs: Costs) -> None:
     """Write what the run's calls have taken so far."""
-    write_text(out / COSTS, json.dumps(costs.rounded(), indent=1) + "\n")
+    text = json.dumps({**costs.rounded(), SEAL_KEY: UNSEALED}, indent=1) + "\n"
+    write_bytes(out / COSTS, sealed(text.encode()))

@@ -21,7 +21,7 @@ from ensembles.sources import choose_source
 from models.jobs import Progress, Ranker
 from models.predict import predict, scores_table
 from models.recipe import BlendConfig, Recipe, recipe_from_table
-from models.run_folder import CONFIG, is_done, read_config
+from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.train import load_model
 
 
@@ -96,7 +96,9 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
             "layout:xla:random"
         )
     recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
-    if not is_done(folder):
+    if is_done(folder):
+        check_done(folder)
+    else:
         _check_settled(folder, recipe, collection)
     have = {c.name for c in COLLECTIONS if _are_trained(members_of(recipe, c, folder))}
     source = choose_source(collection, have, {}).collection

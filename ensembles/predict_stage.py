@@ -79,8 +79,13 @@ def _blended_scores(
     """Score one split of a collection with each member, and blend."""
     tables = _member_scores(state, collection, members, files)
     mixing = written_mixing(state.out, state.recipe.blend, collection, list(tables))
-    mix = partial(blend, tables, method=mixing.method, weights=mixing.weights)
-    return cached_scores(scores_path(state.out, collection, "blend", files[0].split), mix)
+    split = files[0].split
+
+    def mix() -> pl.DataFrame:
+        with state.told(f"blend {collection.name}/{split}"):
+            return blend(tables, method=mixing.method, weights=mixing.weights)
+
+    return cached_scores(scores_path(state.out, collection, "blend", split), mix)
 
 
 def _member_scores(

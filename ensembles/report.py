@@ -2,7 +2,6 @@
 
 import json
 import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,10 +15,10 @@ from ensembles.choose_in_run import written_mixing
 from ensembles.learning_curves import learning_curves
 from ensembles.members import Member, members_of
 from ensembles.ranking import scores_path, submission_rows
+from ensembles.revisions import note_revision, revision
 from ensembles.valid_evidence import add_evidence, noise_ceilings
 from models.boosting import read_importances
 from models.predict import read_scores
-from settings import ROOT
 from submissions.labels import Labels, read_labels_of
 from submissions.overview import write_overview
 from submissions.picks import read_ranks
@@ -47,12 +46,14 @@ def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) ->
     method and weights, what their trees rest on, any fallback, and under `blend` what was chosen,
     with its nested value), `left_out` (graphs that were not judged, and why),
     `left_out_of_training`, `missing_parts` (of the dataset), `bad_files` (skipped on request),
-    and `learning_curves`. The run adds `seconds` and `peak_mib` per stage.
+    `learning_curves`, and `revisions` (all that worked on the run, the first one first).
+    The run adds `seconds` and `peak_mib` per stage.
 
     Args:
         rows: what the audit says of every file.
     """
     bad = [row for row in rows if row.error]
+    now = revision()
     read = [*state.files, *(row.file for row in bad)]
     valid = state.out / "submission-valid.csv"
     files = [file for file in state.files if file.split == "valid"]
@@ -75,7 +76,8 @@ def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) ->
         "data": str(data_dir),
         "learning_curves": learning_curves(state.out),
         "environment": environment(state.recipe.threads),
-        "revision": revision(),
+        "revision": now,
+        "revisions": note_revision(state.out, now),
     }
 
 
@@ -165,18 +167,3 @@ def environment(threads: int) -> dict[str, Any]:
         "threads": threads,
         **{name: version(name) for name in REPORTED_PACKAGES},
     }
-
-
-def revision() -> str | None:
-    """Return the code's git revision, "+changed" if files differ from it; None outside git."""
-    try:
-        head = _git("rev-parse", "--short=12", "HEAD")
-        return f"{head}+changed" if _git("status", "--porcelain", "-uno") else head
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
-    return done.stdout.strip()

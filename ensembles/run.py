@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from data.atomic import TEMPORARY, sweep
 from data.audit import AuditRow, audit
 from data.errors import PipelineError
 from data.fingerprint import fingerprint
@@ -30,11 +31,12 @@ from ensembles.members import members_of
 from ensembles.predict_stage import predict_and_blend
 from ensembles.ranking import submission_rows
 from ensembles.report import build_report, write_report
+from ensembles.revisions import note_revision, revision
 from ensembles.sources import Source, choose_source
 from ensembles.trained_models import take_models
 from models.jobs import Progress, TrainJob
 from models.recipe import Recipe
-from models.run_folder import alone_in, begin, mark_done
+from models.run_folder import CONFIG, alone_in, begin, mark_done
 from models.shared_training import SHARED_FOLDER, shared_model
 from models.train import check_device, train_model
 from models.train_set import Unusable, split_usable
@@ -85,6 +87,15 @@ class RunState:
         with self.costs.stage(name):
             yield
         write_costs(self.out, self.costs)
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Tell the progress that something without steps is done meanwhile."""
+        if self.progress:
+            self.progress(what, 0, 1)
+        yield
+        if self.progress:
+            self.progress(what, 1, 1)
 
 
 def run(
@@ -140,6 +151,7 @@ def run(
     config = {"data": fingerprint(sources), "recipe": recipe.model_dump(mode="json")}
     begin(out, config, resume=resume)
     with alone_in(out):
+        _go_on(out, say)
         costs = read_costs(out)
         costs.add(checking)
         state = RunState(recipe, out, good, progress, deadline, splits, costs=costs)
@@ -149,6 +161,16 @@ def run(
         else:
             _take_models(state, models)
         return _rank_and_report(state, data_dir, rows, say)
+
+
+def _go_on(out: Path, say: Callable[[str], None]) -> None:
+    """Remove what a killed call left half-written, and tell a change of the code."""
+    sweep(out / "scores", f"**/{TEMPORARY}")
+    sweep(out / "models", f"*/{TEMPORARY}")
+    now = revision()
+    earlier = [name for name in note_revision(out, now) if name != now]
+    if earlier:
+        say(f"{out}: begun under revision {earlier[0]}, goes on under {now}; what is done is kept")
 
 
 def _audit(
@@ -184,17 +206,19 @@ def _rank_and_report(
     if missing:
         say(f"missing in {data_dir}, skipped: {', '.join(missing)}")
     blended = predict_and_blend(state, SUBMISSION, say)
-    submissions = {split: _submit(state, blended[split], split, rows) for split in SUBMISSION}
+    with state.told("write and check submissions"):
+        submissions = {split: _submit(state, blended[split], split, rows) for split in SUBMISSION}
     for row in bad:
         if row.file.split == "test":
             say(
                 f"{SUBMISSION['test']} has no row for {row.file.submission_id}: its file is damaged"
             )
-    with state.stage("score"):
+    with state.stage("score"), state.told("score the valid split"):
         report = build_report(state, data_dir, rows)
     report |= state.costs.rounded()
-    page = write_report(state.out, report)
-    mark_done(state.out)
+    with state.told("write the report"):
+        page = write_report(state.out, report)
+    mark_done(state.out, [state.out / CONFIG])
     return RunResult(submissions["test"], report, page)
 
 

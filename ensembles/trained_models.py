@@ -205,7 +205,9 @@ def _copy(source: Path, target: Path) -> None:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as made:
+        with tempfile.TemporaryDirectory(
+            prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
+        ) as made:
             inner = Path(made) / target.name
             inner.mkdir()
             for name in _names(source):

@@ -15,10 +15,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from data.atomic import atomic_path
+from data.atomic import write_text
 from data.distinct import distinct_configs
 from data.errors import PipelineError
 from data.graph import Graph
+from data.parquet import read_table, write_table
 from data.tree import GraphFile
 from features.config_statistics import statistics_names, statistics_of
 from models.boosting_rounds import Advance, choose_rounds
@@ -165,8 +166,7 @@ def booster_parameters(
 
 def write_booster(booster: "lightgbm.Booster", run_dir: Path) -> None:
     """Write the model, and how much each statistic gained and how often it split."""
-    with atomic_path(run_dir / MODEL_FILE) as temporary:
-        booster.save_model(str(temporary))
+    write_text(run_dir / MODEL_FILE, booster.model_to_string())
     importances = pl.DataFrame(
         {
             "statistic": booster.feature_name(),
@@ -174,8 +174,7 @@ def write_booster(booster: "lightgbm.Booster", run_dir: Path) -> None:
             "splits": booster.feature_importance("split").astype(np.int64),
         }
     ).sort("gain", "statistic", descending=[True, False])
-    with atomic_path(run_dir / IMPORTANCES) as temporary:
-        importances.write_parquet(temporary)
+    write_table(run_dir / IMPORTANCES, importances)
 
 
 def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
@@ -183,19 +182,22 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
 
     Returns:
         statistic, gain (share of all gain) and splits (share of all splits), largest gain first.
+
+    Raises:
+        PipelineError: a file is damaged.
     """
     paths = [run_dir / IMPORTANCES for run_dir in run_dirs if (run_dir / IMPORTANCES).exists()]
     if not paths:
         return None
     shares = [
-        pl.scan_parquet(path).with_columns(
+        read_table(path).with_columns(
             pl.col(column) / pl.col(column).sum().clip(lower_bound=1e-12)
             for column in ("gain", "splits")
         )
         for path in paths
     ]
     table = pl.concat(shares).group_by("statistic").agg(pl.col("gain", "splits").sum() / len(paths))
-    return table.sort("gain", "statistic", descending=[True, False]).collect()
+    return table.sort("gain", "statistic", descending=[True, False])
 
 
 def read_booster(run_dir: Path) -> "lightgbm.Booster":

@@ -1,6 +1,7 @@
 """The state of a training, written whole, from which a killed run goes on as if undisturbed."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from torch import Tensor, nn
 
 from data.atomic import write_text
 from data.errors import PipelineError
+from data.sealed import checksum_of
 from models.device import device_of
 from models.kept_weights import BestWeights, WeightMean
 from models.weights import load_tensors, save_tensors
 
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
+UNKNOWN = "unknown"  # no file's checksum
 
 
 @dataclass
@@ -45,7 +48,8 @@ def save_state(
     state: TrainingState, model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path
 ) -> None:
     """Write metrics.jsonl, then the checkpoint."""
-    write_text(run_dir / METRICS, "".join(f"{line}\n" for line in state.lines))
+    metrics = _text(state.lines)
+    write_text(run_dir / METRICS, metrics)
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for moment, tensor in optimiser.state[parameter].items():
@@ -58,6 +62,7 @@ def save_state(
         "mean_count": state.mean.count,
         "best_value": state.best.value,
         "best_waited": state.best.waited,
+        "metrics": checksum_of(metrics.encode()),
     }
     save_tensors(run_dir / CHECKPOINT, tensors, facts)
 
@@ -69,7 +74,7 @@ def load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path
     steps, which AdamW keeps on the host.
 
     Raises:
-        PipelineError: the checkpoint is damaged, or another model's.
+        PipelineError: the checkpoint or metrics.jsonl is damaged, or another model's.
     """
     path, metrics = run_dir / CHECKPOINT, run_dir / METRICS
     if not path.exists():
@@ -92,14 +97,40 @@ def load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path
         for prefix in ("mean.", "best.")
     )
     step = int(known["step"])
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
     return TrainingState(
         step=step,
         recent=known.get("recent", []),
-        lines=[line for line in lines if json.loads(line)["step"] <= step],
+        lines=_lines_until(step, metrics, known.get("metrics")),
         mean=WeightMean(known.get("mean_count", 0), mean),
         best=BestWeights(known.get("best_value"), known.get("best_waited", 0), best),
     )
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines_until(step: int, path: Path, checksum: str | None) -> list[str]:
+    """Return the metrics up to `step`; those after it come from steps that are taken again.
+
+    Args:
+        checksum: of these lines as the checkpoint knows them; None of an older one.
+
+    Raises:
+        PipelineError: they are not what was written.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = [line for line in lines if json.loads(line)["step"] <= step]
+    except (OSError, ValueError, KeyError, TypeError):
+        kept = []
+        checksum = checksum or UNKNOWN
+    if checksum not in (None, checksum_of(_text(kept).encode())):
+        raise PipelineError(
+            f"{path}: damaged: it is not as it was written; remove {path.parent}, and the model is "
+            "trained again"
+        )
+    return kept
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

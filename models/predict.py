@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from data.atomic import atomic_path
 from data.distinct import config_hashes
 from data.errors import PipelineError
 from data.graph import Graph
+from data.parquet import read_table, write_table
 from data.read import read_graph
 from data.tree import GraphFile
 from models.jobs import Progress, Ranker
@@ -80,8 +80,7 @@ def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
 
 def write_scores(path: Path, scores: pl.DataFrame) -> None:
     """Write scores as parquet, whole or not at all."""
-    with atomic_path(path) as temporary:
-        scores.write_parquet(temporary)
+    write_table(path, scores)
 
 
 def read_scores(path: Path) -> pl.DataFrame:
@@ -90,10 +89,7 @@ def read_scores(path: Path) -> pl.DataFrame:
     Raises:
         PipelineError: the file is missing, damaged, or has other columns.
     """
-    try:
-        scores = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise PipelineError(f"{path}: scores cannot be read: {error}") from error
+    scores = read_table(path)
     if dict(scores.schema) != SCORE_SCHEMA:
         wanted = ", ".join(SCORE_SCHEMA)
         raise PipelineError(f"{path}: has columns {', '.join(scores.columns)}; expected {wanted}")

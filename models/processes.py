@@ -9,12 +9,14 @@ there are: models/device.py sees to that.
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from data.children import children_end_with_block, end_with_parent, interrupts_held
 from data.errors import OutOfTime, PipelineError, UsageError
 from models.torchrun import PRECISIONS, launched, train_together
 
@@ -64,7 +66,7 @@ def on_processes(
     """
     from lightning_fabric import Fabric
     from lightning_fabric.strategies import DDPStrategy
-    from torch.multiprocessing.spawn import ProcessRaisedException
+    from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
     if launched():
         train_together(function, argument, precision=precision)
@@ -76,8 +78,16 @@ def on_processes(
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
         strategy=DDPStrategy(start_method="spawn", process_group_backend="gloo"),
     )
+    called = partial(_call, function=function, argument=argument)
     try:
-        stopped = fabric.launch(partial(_call, function=function, argument=argument))
+        # On a thread of its own, so that this one answers an interrupt.
+        with ThreadPoolExecutor(1) as thread, children_end_with_block():
+            stopped = thread.submit(_launch, fabric, called).result()
+    except ProcessExitedException as error:
+        raise PipelineError(
+            "training: one of its processes was ended from outside (out of memory?); the same "
+            "command with --resume goes on"
+        ) from error
     except ProcessRaisedException as error:
         last = str(error).strip().splitlines()[-1]  # "data.errors.PipelineError: …", one line
         name, _, message = last.removeprefix(_RAISED).partition(": ")
@@ -88,9 +98,16 @@ def on_processes(
         raise OutOfTime(stopped)
 
 
+def _launch(fabric: "Fabric", called: Callable[["Fabric"], str | None]) -> str | None:
+    with interrupts_held():
+        stopped: str | None = fabric.launch(called)
+    return stopped
+
+
 def _call(
     fabric: "Fabric", function: Callable[["Fabric", Any], None], argument: object
 ) -> str | None:
+    end_with_parent()
     try:
         function(fabric, argument)
     except OutOfTime as stop:  # all processes stop at the same step

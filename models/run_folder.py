@@ -2,15 +2,16 @@
 
 import fcntl
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from data.atomic import write_text
+from data.atomic import create_text, sweep, write_text
 from data.errors import PipelineError, UsageError
+from data.sealed import MARK, checksum_of
 from models.older_recipe import with_new_keys
 
 CONFIG = "config.toml"
@@ -24,17 +25,46 @@ def is_done(folder: Path) -> bool:
     return (folder / DONE).exists()
 
 
-def mark_done(folder: Path) -> None:
+def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
     """Say that everything in `folder` has been written.
 
     The mark is not empty: stores of data sets may leave empty files out.
+
+    Args:
+        folder: the run's folder.
+        files: those in it that do not change any more; the mark holds their checksums.
     """
-    write_text(folder / DONE, "done\n")
+    lines = [f"{MARK.decode()}{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
+    write_text(folder / DONE, "".join(["done\n", *lines]))
+
+
+def check_done(folder: Path) -> None:
+    """Compare the files of a folder with the checksums in its DONE mark.
+
+    Older marks hold none; files that were left behind, when the folder was copied, are no fault.
+
+    Raises:
+        PipelineError: a file is not as it was written.
+    """
+    try:
+        lines = (folder / DONE).read_text(encoding="utf-8").splitlines()[1:]
+        for line in lines:
+            checksum, _, name = line.partition(" ")
+            path = folder / name
+            if path.exists() and checksum != MARK.decode() + checksum_of(path.read_bytes()):
+                raise PipelineError(
+                    f"{path}: damaged: it is not as it was written; remove {folder}, and train "
+                    "again"
+                )
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{folder / DONE}: cannot be read: {error}") from error
 
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Keep other processes out of a run folder while the block runs; ends with the process.
+
+    What a killed process left half-written in it is removed.
 
     Raises:
         UsageError: another process works in it.
@@ -44,6 +74,7 @@ def alone_in(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"{folder}: another process works in it; wait for it to end") from None
+        sweep(folder)
         yield
 
 
@@ -75,7 +106,8 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     foreign = [name for name in held if not name.startswith(f".{CONFIG}.")]
     if foreign or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
-    write_text(path, tomli_w.dumps(config))
+    if not create_text(path, tomli_w.dumps(config)):  # another process did, just now
+        begin(folder, config, resume=resume)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,16 @@ from models.jobs import Ranker, SharedModel, TrainJob
 from models.processes import on_processes
 from models.recipe import Recipe, recipe_from_table
 from models.registry import model_entry
-from models.run_folder import CONFIG, alone_in, begin, is_done, mark_done, read_config
+from models.run_folder import (
+    CONFIG,
+    DONE,
+    alone_in,
+    begin,
+    check_done,
+    is_done,
+    mark_done,
+    read_config,
+)
 from models.shared_training import recipe_of_shared, shared_steps
 
 if TYPE_CHECKING:
@@ -27,9 +36,9 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     The shared model that the job begins from, if there is one, is trained first unless it is done.
 
     Raises:
-        UsageError: the folder belongs to another run, another process trains the shared model, or
-            the recipe asks for a GPU that is not there.
-        PipelineError: as the model's training.
+        UsageError: the folder belongs to another run, another process works in it or trains the
+            shared model, or the recipe asks for a GPU that is not there.
+        PipelineError: as the model's training, or a finished one is damaged.
         OutOfTime: the job's deadline is over; the folder has no DONE mark and can be resumed.
     """
     entry = model_entry(job.model)
@@ -45,9 +54,14 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     if job.deadline is not None and time.monotonic() > job.deadline and not is_done(job.run_dir):
         raise OutOfTime(f"{job.run_dir}: out of time before a step")
     begin(job.run_dir, config, resume=resume)
-    if job.shared and not is_done(job.run_dir):
-        _train_shared(job, job.shared)
-    _train_begun(job, collection.name)
+    if is_done(job.run_dir):
+        check_done(job.run_dir)
+        (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
+        return
+    with alone_in(job.run_dir):
+        if job.shared:
+            _train_shared(job, job.shared)
+        _train_begun(job, collection.name)
 
 
 def check_device(recipe: Recipe, model: str) -> None:
@@ -102,8 +116,15 @@ def _train_begun(job: TrainJob, place: str) -> None:
             on_processes(_train_on_one, own, processes=n, precision=precision)
         else:
             entry.train(job)
-        mark_done(job.run_dir)
+        mark_done(job.run_dir, _results(job.run_dir))
     (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _results(folder: Path) -> list[Path]:
+    """List what a training leaves for good."""
+    passing = (CHECKPOINT, DONE)
+    found = (path for path in sorted(folder.iterdir()) if path.is_file())
+    return [path for path in found if path.name not in passing and not path.name.startswith(".")]
 
 
 def _train_on_one(fabric: "Fabric", job: TrainJob) -> None:
@@ -124,5 +145,6 @@ def load_model(folder: Path) -> Ranker:
         raise PipelineError(f"{folder / CONFIG}: key '{missing[0]}' is missing; not a model's run")
     if not is_done(folder):
         raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
+    check_done(folder)
     recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
     return model_entry(config["model"]).load(folder, recipe)

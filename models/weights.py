@@ -10,17 +10,20 @@ from torch import Tensor, nn
 
 from data.atomic import atomic_path
 from data.errors import PipelineError
+from data.sealed import SEAL_KEY, UNSEALED, check_seal, seal_file
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Write named tensors, and facts as JSON in the header.
+    """Write named tensors, and facts as JSON in the header, beside a checksum of the file.
 
     Raises:
         PipelineError: the file cannot be written.
     """
+    header = {"facts": json.dumps(dict(facts), sort_keys=True), SEAL_KEY: UNSEALED}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, {"facts": json.dumps(dict(facts), sort_keys=True)})
+        save_file(contiguous, temporary, header)
+        seal_file(temporary)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
@@ -29,6 +32,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     Raises:
         PipelineError: the file is missing, damaged, or not one of ours.
     """
+    check_seal(path, "remove it, and train again")
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["facts"])

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from data.atomic import atomic_path
 from data.errors import PipelineError
+from data.parquet import read_table, write_table
 from submissions.labels import Labels
 
 CURVE_PICKS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100)
@@ -69,8 +69,7 @@ def rank_points(
 
 def write_ranks(path: Path, tables: Sequence[pl.DataFrame]) -> None:
     """Write the points of several graphs as parquet, whole or not at all."""
-    with atomic_path(path) as temporary:
-        pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *tables]).write_parquet(temporary)
+    write_table(path, pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *tables]))
 
 
 def read_ranks(path: Path) -> pl.DataFrame | None:
@@ -81,10 +80,7 @@ def read_ranks(path: Path) -> pl.DataFrame | None:
     """
     if not path.exists():
         return None
-    try:
-        table = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise PipelineError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    table = read_table(path)
     if dict(table.schema) != RANKS_SCHEMA:
         raise PipelineError(
             f"{path}: has columns {', '.join(table.columns)}; expected {', '.join(RANKS_SCHEMA)}"

@@ -1,20 +1,19 @@
 """Bring the store up to date: every graph packed once, several files at a time."""
 
 import json
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from data.atomic import write_text
+from data.children import children_end_with_block, end_with_parent, interrupts_held
 from data.errors import PipelineError
 from data.locked import locked
 from data.packing.store import is_fresh, store_graph, stored_file
@@ -111,13 +110,17 @@ def _packed(
     # The largest first: then no worker is left with a large one at the end.
     waiting = sorted(files, key=_size)
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as pool:
+    with (
+        ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool,
+        children_end_with_block(),
+    ):
         running: dict[Future[str | None], GraphFile] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     file = waiting.pop()
-                    running[pool.submit(_pack_one, file, store)] = file
+                    with interrupts_held():
+                        running[pool.submit(_pack_one, file, store)] = file
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     yield running.pop(future), future.result()
         except BrokenProcessPool:
@@ -126,20 +129,6 @@ def _packed(
                 f"{store}: a process that packed one of {names} was ended from outside (out of "
                 "memory?); the same command goes on"
             ) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Watch the process that started this one: were it killed, this one would wait for ever."""
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _pack_one(file: GraphFile, store: Path) -> str | None:

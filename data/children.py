@@ -1,0 +1,48 @@
+"""Child processes that neither outlive their parent nor answer a terminal's Ctrl-C themselves."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import active_children, parent_process
+
+
+def end_with_parent() -> None:
+    """Watch the process that started this one: were it killed, this one would go on or wait."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold SIGINT back from this thread while the block runs; it comes after the block.
+
+    A process that is started in the block never gets it: a terminal sends Ctrl-C to parent and
+    children alike, and the parent alone shall answer it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def children_end_with_block() -> Iterator[None]:
+    """Kill the processes that were started in the block if the block raises."""
+    before = active_children()
+    try:
+        yield
+    except BaseException:
+        for child in active_children():
+            if child not in before:
+                child.kill()
+        raise

@@ -1,0 +1,51 @@
+"""Under which revisions of the code a run was worked on: a run may be gone on with by another."""
+
+import subprocess
+from pathlib import Path
+
+from data.atomic import write_text
+from data.errors import PipelineError
+from settings import ROOT
+from submissions.made_by import made_by
+
+REVISIONS = "revisions.txt"
+
+
+def revision() -> str | None:
+    """Return the code's git revision, "+changed" if files differ from it; None outside git."""
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        return f"{head}+changed" if _git("status", "--porcelain", "-uno") else head
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
+    return done.stdout.strip()
+
+
+def note_revision(out: Path, current: str | None) -> list[str]:
+    """Add the revision that works on a run now; return all that have, the first one first.
+
+    Args:
+        out: the run's folder; of an older run without a list, its report names one.
+        current: of the code; None if it is not known, which adds nothing.
+
+    Raises:
+        PipelineError: the list cannot be read or written.
+    """
+    path = out / REVISIONS
+    try:
+        known = path.read_text(encoding="utf-8").split()
+    except FileNotFoundError:
+        earlier = made_by(out).revision
+        known = [earlier] if earlier else []
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}; remove it") from error
+    if current is None or current in known:
+        return known
+    known.append(current)
+    write_text(path, "".join(f"{name}\n" for name in known))
+    return known
