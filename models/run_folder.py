@@ -53,8 +53,8 @@ def check_done(folder: Path) -> None:
             path = folder / name
             if path.exists() and checksum != MARK.decode() + checksum_of(path.read_bytes()):
                 raise PipelineError(
-                    f"{path}: damaged: it is not as it was written; remove {folder}, and train "
-                    "again"
+                    f"{path}: damaged: it is not as it was written; bring it back, or remove "
+                    f"{folder} and run again"
                 )
     except (OSError, ValueError) as error:
         raise PipelineError(f"{folder / DONE}: cannot be read: {error}") from error

@@ -19,7 +19,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     Raises:
         PipelineError: the file cannot be written.
     """
-    header = {"facts": json.dumps(dict(facts), sort_keys=True), SEAL_KEY: UNSEALED}
+    # One key of the header alone: the library writes several in an order that changes.
+    header = {"facts": json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, header)
@@ -36,10 +37,11 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["facts"])
+            facts.pop(SEAL_KEY, None)
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
     except OSError as error:
         raise PipelineError(f"{path}: weights cannot be read: {error}") from error
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, AttributeError) as error:
         raise PipelineError(f"{path}: not a weights file of this project ({error})") from error
 
 

@@ -11,7 +11,7 @@ import pytest
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from ensembles.blend import blend
-from ensembles.choice_record import choice_file
+from ensembles.choice_record import choice_file, write_choice
 from ensembles.choose import BEST_MEMBER, RECIPE
 from ensembles.choose_in_run import choose_in_run, recipe_mixing, written_mixing
 from models.predict import scores_table, write_scores
@@ -177,7 +177,7 @@ def test_a_run_blends_both_splits_by_its_choice_and_so_does_rank(chosen_run: Pat
     choice["weights"] = {name: float(i == 0) for i, name in enumerate(choice["weights"])}
     other = chosen_run.with_name("other")
     shutil.copytree(chosen_run, other)
-    (other / "scores/tile-xla/blend/choice.json").write_text(json.dumps(choice))
+    write_choice(other / "scores/tile-xla/blend/choice.json", choice)
     graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
     first = next(iter(choice["weights"]))
     alone = call("rank", graph.path, "--run", chosen_run / "models/tile-xla" / first, "--json")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from data.tree import find_graphs
+from models.run_folder import mark_done
 from tests.command_line import call
 
 MODELS = ('layout.models=["layout_linear", "layout_boosting"]', 'tile.models=["tile_linear"]')
@@ -63,6 +64,7 @@ def test_an_unfinished_run_that_shall_choose_its_blend_has_to_choose_first(
 ) -> None:
     config = finished / "config.toml"
     config.write_text(config.read_text().replace("choose = false", "choose = true"))
+    mark_done(finished)
     file = find_graphs(tree, splits=("test",))[0]
     call("rank", file.path, "--run", finished)
     (finished / "DONE").unlink()

@@ -34,18 +34,31 @@ def test_a_finished_model_is_not_trained_again(tiny_tree: Path, tmp_path: Path) 
     job = job_in(tmp_path / "model", tiny_tree)
     train_model(job, XLA_RANDOM, resume=False)
     assert is_done(job.run_dir)
-    booster = job.run_dir / "booster.txt"
-    booster.write_text(booster.read_text() + "\n")
-    changed = booster.read_text()
+    before = {path.name: path.stat().st_mtime_ns for path in job.run_dir.iterdir()}
     train_model(job, XLA_RANDOM, resume=True)
-    assert booster.read_text() == changed
+    assert {path.name: path.stat().st_mtime_ns for path in job.run_dir.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["booster.txt", "config.toml", "importances.parquet"])
+def test_a_finished_model_that_changed_is_refused_but_not_one_of_an_older_mark(
+    name: str, tiny_tree: Path, tmp_path: Path
+) -> None:
+    job = job_in(tmp_path / "model", tiny_tree)
+    train_model(job, XLA_RANDOM, resume=False)
+    path = job.run_dir / name
+    path.write_bytes(path.read_bytes() + b"\n")
+    for use in (lambda: load_model(job.run_dir), lambda: train_model(job, XLA_RANDOM, resume=True)):
+        with pytest.raises(PipelineError, match=f"{name}: damaged: it is not as it was written"):
+            use()
+    (job.run_dir / "DONE").write_text("done\n")
+    load_model(job.run_dir)
 
 
 def test_a_finished_gnn_leaves_weights_and_no_checkpoint(tiny_tree: Path, tmp_path: Path) -> None:
     job = job_in(tmp_path / "model", tiny_tree, model="cross_config_sage")
     train_model(job, XLA_RANDOM, resume=False)
     names = {path.name for path in job.run_dir.iterdir()}
-    assert names == {"config.toml", "metrics.jsonl", "model.safetensors", "DONE"}
+    assert names == {"config.toml", "metrics.jsonl", "model.safetensors", "DONE", ".lock"}
     assert not (job.run_dir / CHECKPOINT).exists()
 
 

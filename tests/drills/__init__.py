@@ -1,0 +1,7 @@
+"""Fault drills of the whole pipeline: it mirrors no package, since each drill crosses them all.
+
+A drill disturbs real `python -m pipeline` processes, and then the same command with --resume must
+end with the same bytes, or be refused with one clear line. Faults of one part alone are tested
+beside it: a store under kills, several workers and a full disk in tests/packing, a lock and a
+killed writer in tests/data, downloads in tests/fetch, searches in tests/models.
+"""

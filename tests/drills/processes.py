@@ -1,0 +1,213 @@
+"""Real `pipeline` processes, watched stage by stage, so that a drill can strike in one."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from console import STAGE_PREFIX
+from settings import ROOT
+from tests.drills.warm import WarmProcess
+
+RECIPE = Path(__file__).with_name("drill.toml")
+PATIENCE_S = 240.0
+POLL_S = 0.002
+START = "start"  # before the first stage: imports
+_PLACES = re.compile(r" (?:\d+ files|on \S+:.*|(?:layout|tile):\S+.*)$")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a run reads and writes.
+
+    Attributes:
+        data: the folder that holds npz/.
+        out: the run's folder.
+        store: what PIPELINE_STORE says.
+        log: holds what was printed, a pair of files per process.
+    """
+
+    data: Path
+    out: Path
+    store: Path
+    log: Path
+
+    @classmethod
+    def at(cls, folder: Path, data: Path) -> "Scene":
+        """Return a scene with all but its data in a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(data, folder / "run", folder / "store", folder)
+
+    def elsewhere(self, folder: Path) -> "Scene":
+        """Return a scene of the same data with all else in a folder."""
+        return replace(Scene.at(folder, self.data), data=self.data)
+
+    def run(self, *more: object) -> list[str]:
+        """Return the words of `run`, which begins or goes on."""
+        words = ("run", "--data", self.data, "--recipe", RECIPE, "--out", self.out, "--resume")
+        return [str(word) for word in (*words, *more)]
+
+
+class Watched:
+    """A running command; what it prints goes to files, which are read while it runs.
+
+    Attributes:
+        stages: when each stage began, by the line that says so without the folder.
+        lines: what else came to standard error.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        words: list[str],
+        *,
+        warm: bool = False,
+        site: Path | None = None,
+        enter: tuple[str, ...] = (),
+        stdout: int | None = None,
+    ) -> None:
+        """Start a command in a session of its own.
+
+        Args:
+            scene: its store, and where to log.
+            words: the command's.
+            warm: let it be forked from a process that has imported all, see tests/drills/warm.py.
+            site: holds a sitecustomize.py for it.
+            enter: a command that starts the command.
+            stdout: where standard output goes instead of to a file.
+        """
+        number = len(list(scene.log.glob("*.err")))
+        self._errors, output = (scene.log / f"{number}.{end}" for end in ("err", "out"))
+        self._output = output
+        changes = {"PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"}
+        if site:
+            changes["PYTHONPATH"] = str(site)
+        self.began, self.ended_s = time.monotonic(), 0.0
+        self.stages: list[tuple[float, str]] = []
+        self.lines: list[str] = []
+        self._read_bytes = 0
+        self.process: WarmProcess | subprocess.Popen[bytes]
+        if warm:
+            self.process = WarmProcess(words, changes, output, self._errors)
+            return
+        with output.open("wb") as out, self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*enter, sys.executable, "-m", "pipeline", *words],
+                cwd=ROOT,
+                env={**os.environ, **changes},
+                stdout=out if stdout is None else stdout,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def look(self) -> None:
+        """Read the lines that were printed since the last look."""
+        if not self._errors.exists():
+            return
+        with self._errors.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole = file.read().rpartition(b"\n")[0]
+        if not whole:
+            return
+        self._read_bytes += len(whole) + 1
+        for line in whole.decode().split("\n"):
+            if line.startswith(STAGE_PREFIX):
+                passed_s = time.monotonic() - self.began
+                stage = line.removeprefix(STAGE_PREFIX).partition(", into ")[0]
+                self.stages.append((passed_s, stage))
+            else:
+                self.lines.append(line)
+
+    @property
+    def printed(self) -> str:
+        """Return what came to standard output."""
+        return self._output.read_text()
+
+    @property
+    def stage(self) -> str:
+        """Return the stage that began last."""
+        return self.stages[-1][1] if self.stages else START
+
+    def wait_for_stage(self, wanted: set[str]) -> bool:
+        """Wait until one of some stages has begun; False if the command ends without."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            ended = self.process.poll() is not None
+            self.look()
+            if any(stage in wanted for _, stage in self.stages):
+                return True
+            if ended:
+                return False
+            assert time.monotonic() < deadline, f"hangs after stage '{self.stage}'"
+            time.sleep(POLL_S)
+
+    def send(self, number: signal.Signals, *, to_group: bool = False) -> None:
+        """Send a signal to the process, or to it and all that it started, as a terminal does."""
+        pid = self.process.pid
+        (os.killpg if to_group else os.kill)(pid, number)
+
+    def end(self) -> int:
+        """Wait for the end; return the exit code, negative for a signal."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:
+            self.look()
+            assert time.monotonic() < deadline, f"hangs in stage '{self.stage}'"
+            time.sleep(POLL_S)
+        self.ended_s = time.monotonic() - self.began
+        self.look()
+        code = self.process.poll()
+        assert code is not None
+        return code
+
+
+def finish(scene: Scene, *more: object, warm: bool = False) -> Watched:
+    """Run to the end; it must succeed."""
+    watched = Watched(scene, scene.run(*more), warm=warm)
+    assert watched.end() == 0, watched.lines
+    return watched
+
+
+def refused(watched: Watched, code: int = 1) -> str:
+    """Wait for a command that must be refused with one line; return the line."""
+    assert watched.end() == code, watched.lines
+    errors = [line for line in watched.lines if line.startswith("error: ")]
+    assert len(errors) == 1 and not any("Traceback" in line for line in watched.lines)
+    assert "internal error" not in errors[0], errors
+    return errors[0]
+
+
+def kind_of(stage: str) -> str:
+    """Return a stage without the files, collections and folders that it names."""
+    return _PLACES.sub("", stage)
+
+
+def descendants(pid: int) -> list[int]:
+    """List the processes below one, from Linux's /proc."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            below = [int(text) for text in task.read_text().split()]
+        except OSError:
+            continue
+        found += below + [inner for child in below for inner in descendants(child)]
+    return found
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait until processes have ended; those that nobody asks after count as ended."""
+    deadline = time.monotonic() + 60
+    for pid in pids:
+        while _lives(pid):
+            assert time.monotonic() < deadline, f"process {pid} goes on without its parent"
+            time.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,108 @@
+"""A bit that flips in a file which a resume reads: it is noticed, or it changes nothing.
+
+A flip in the store alone is mended by packing anew, see also tests/packing/test_damaged_tensors.py
+and tests/features/test_pruned_store.py; one in the run's own files is refused, by the file's name.
+"""
+
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.drills.outcome import check_same
+from tests.drills.processes import Scene, Watched, refused
+
+FLIPS = 3
+TILE = "models/tile-xla"
+LAYOUT = "models/layout-xla-random"
+KINDS = {
+    "weights": f"{LAYOUT}/cross_config_sage-seed0/model.safetensors",
+    "tile weights": f"{TILE}/late_fusion_sage-seed0/model.safetensors",
+    "booster": f"{LAYOUT}/layout_boosting-seed0/booster.txt",
+    "importances": f"{TILE}/tile_boosting-seed0/importances.parquet",
+    "metrics": f"{TILE}/late_fusion_sage-seed0/metrics.jsonl",
+    "model's config": f"{TILE}/tile_boosting-seed0/config.toml",
+    "member's scores": "scores/tile-xla/tile_boosting-seed0/test.parquet",
+    "blended scores": "scores/tile-xla/blend/test.parquet",
+    "floor": "scores/tile-xla/floor/valid.parquet",
+    "choice": "scores/tile-xla/blend/choice.json",
+    "costs": "costs.json",
+    "config": "config.toml",
+}
+
+
+def flip(path: Path, rng: np.random.Generator) -> None:
+    """Flip one random bit of a file."""
+    content = bytearray(path.read_bytes())
+    place = int(rng.integers(8 * len(content)))
+    content[place // 8] ^= 1 << place % 8
+    path.write_bytes(bytes(content))
+
+
+def goes_on_or_is_refused(scene: Scene, calm: Scene, path: Path) -> bool:
+    """Resume; it ends with the same bytes, but for the flipped file itself, or names the file."""
+    watched = Watched(scene, scene.run(), warm=True)
+    if watched.process.poll() is None and watched.end() == 0:
+        flipped = path.read_bytes()
+        path.write_bytes((calm.out / path.relative_to(scene.out)).read_bytes())
+        check_same(scene.out, calm.out)
+        path.write_bytes(flipped)
+        return True
+    line = refused(watched, watched.end())
+    assert str(path) in line or str(path.parent) in line, line
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_in_a_run_is_noticed(kind: str, calm: Scene, tmp_path: Path) -> None:
+    rng = np.random.default_rng(sorted(KINDS).index(kind))
+    went_on = 0
+    for number in range(FLIPS):
+        scene = replace(calm, out=tmp_path / str(number), log=tmp_path)
+        shutil.copytree(calm.out, scene.out)
+        path = scene.out / KINDS[kind]
+        flip(path, rng)
+        went_on += goes_on_or_is_refused(scene, calm, path)
+    assert went_on < FLIPS, "no flip was noticed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "metrics.jsonl"])
+def test_a_flipped_bit_in_a_training_that_was_killed_is_noticed(
+    name: str, calm: Scene, tmp_path: Path
+) -> None:
+    killed = replace(calm, out=tmp_path / "killed", log=tmp_path)
+    folder = killed.out / TILE / "late_fusion_sage-seed0"
+    watched = Watched(killed, killed.run(), warm=True)
+    while not (folder / "checkpoint.safetensors").exists():
+        assert watched.process.poll() is None
+    watched.send(signal.SIGKILL)
+    assert watched.end() == -signal.SIGKILL
+    rng = np.random.default_rng(0)
+    for number in range(FLIPS):
+        scene = replace(killed, out=tmp_path / str(number))
+        shutil.copytree(killed.out, scene.out)
+        path = scene.out / folder.relative_to(killed.out) / name
+        flip(path, rng)
+        line = refused(Watched(scene, scene.run(), warm=True))
+        assert str(path) in line
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_in_any_file_of_the_store_is_mended(calm: Scene, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for path in rng.choice(sorted(calm.store.rglob("*.safetensors")), 4, replace=False):
+        scene = calm.elsewhere(tmp_path / path.stem)
+        shutil.copytree(calm.store, scene.store)
+        shutil.copytree(calm.out, scene.out)
+        spoilt = scene.store / path.relative_to(calm.store)
+        flip(spoilt, rng)
+        watched = Watched(scene, scene.run(), warm=True)
+        assert watched.end() == 0, watched.lines
+        assert spoilt.read_bytes() == path.read_bytes()
+        check_same(scene.out, calm.out)

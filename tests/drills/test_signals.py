@@ -1,0 +1,143 @@
+"""Ctrl-C and SIGTERM at every stage, and pipes whose reader has gone: one line, no orphans."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from settings import ROOT
+from tests.drills.outcome import check_same, contents
+from tests.drills.processes import (
+    Scene,
+    Watched,
+    descendants,
+    finish,
+    kind_of,
+    refused,
+    wait_until_gone,
+)
+
+ENDS = {
+    signal.SIGINT: (130, "error: interrupted; what was finished is kept"),
+    signal.SIGTERM: (143, "error: terminated; what was finished is kept"),
+}
+SLEEPER = """
+import time
+import console
+@console.command
+def wait() -> None:
+    print("begun", flush=True)
+    time.sleep(60)
+wait()
+"""
+CHATTER = """
+import console
+@console.command
+def talk() -> None:
+    for number in range(3):
+        console.say(f"line {number}")
+    print("done")
+talk()
+"""
+
+
+@pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
+def test_a_command_that_is_stopped_ends_with_one_line(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLEEPER],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        assert process.stderr.read().splitlines()[0] == ENDS[number][1]
+
+
+def test_a_command_whose_remarks_nobody_reads_goes_on() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", CHATTER]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=write, check=True)
+    os.close(write)
+    assert done.stdout == b"done\n"
+
+
+def stages_to_stop_in(scene: Scene) -> list[str]:
+    """Run to the end; list the first stage of each kind."""
+    first: dict[str, str] = {}
+    for _, stage in finish(scene, warm=True).stages:
+        first.setdefault(kind_of(stage), stage)
+    return list(first.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
+def test_a_run_can_be_stopped_in_every_stage(
+    number: signal.Signals, calm: Scene, tmp_path: Path
+) -> None:
+    """It is stopped in one stage after the other; the first two are of a process with imports."""
+    stages = stages_to_stop_in(calm.elsewhere(tmp_path / "first"))
+    scene = calm.elsewhere(tmp_path / "stopped")
+    stopped = []
+    for place, stage in enumerate(stages):
+        # Models lie in folders, which stages name: what is awaited is any later stage as well.
+        later = {kind_of(other) for other in stages[place:]}
+        watched = Watched(scene, scene.run(), warm=place > 1)
+        while kind_of(watched.stage) not in later and watched.process.poll() is None:
+            watched.look()
+        if watched.process.poll() is None:
+            watched.send(number)
+        if watched.end() == 0:
+            continue  # the stage was over before the signal came
+        code, line = ENDS[number]
+        assert watched.end() == code, (stage, watched.lines)
+        assert refused(watched, code) == line
+        assert watched.lines == [line]
+        assert not list(scene.out.rglob(".*.tmp"))
+        stopped.append(stage)
+    assert len(stopped) >= len(stages) - 3, stopped
+    finish(scene, warm=True)
+    check_same(scene.out, calm.out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("to_group", [False, True], ids=["the parent alone", "all, as a terminal"])
+@pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
+def test_stopping_a_training_on_two_processes_leaves_none(
+    number: signal.Signals, *, to_group: bool, calm: Scene, tmp_path: Path
+) -> None:
+    scene = calm.elsewhere(tmp_path)
+    two = ("--set", "late_fusion_sage.training.processes=2")
+    long = ("--set", "late_fusion_sage.training.steps=100000")
+    watched = Watched(scene, scene.run(*two, *long))
+    while not list(scene.out.rglob("checkpoint.safetensors")):
+        assert watched.process.poll() is None, watched.lines
+    children = descendants(watched.process.pid)
+    assert len(children) >= 2
+    watched.send(number, to_group=to_group)
+    code, line = ENDS[number]
+    assert watched.end() == code, watched.lines
+    assert watched.lines == [line]
+    wait_until_gone(children)
+
+
+@pytest.mark.slow
+def test_a_run_whose_readers_have_gone_comes_to_its_end(calm: Scene, tmp_path: Path) -> None:
+    scene = calm.elsewhere(tmp_path)
+    words = " ".join(scene.run())
+    environment = {**os.environ, "PIPELINE_STORE": str(scene.store)}
+    command = f"{sys.executable} -m pipeline {words} 2>&1 | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True
+    )
+    assert done.stdout.decode().splitlines()[1:] == ["0"]
+    check_same(scene.out, calm.out)
+    assert contents(scene.out)

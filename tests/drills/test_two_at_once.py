@@ -1,0 +1,144 @@
+"""Two commands in one folder, or with one store, at once: one works and the other is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from data.errors import UsageError
+from models.run_folder import alone_in, begin, read_config
+from settings import ROOT
+from tests.drills.outcome import check_same, check_same_store
+from tests.drills.processes import RECIPE, Scene, Watched, refused
+
+BEGIN = """
+import sys, time
+from pathlib import Path
+from data.errors import UsageError
+from models.run_folder import alone_in, begin
+folder, name, start = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+while time.time() < start:
+    pass
+try:
+    begin(folder, {"name": name}, resume=True)
+    with alone_in(folder):
+        print("works", flush=True)
+        sys.stdin.read()
+except UsageError as error:
+    print(error, flush=True)
+"""
+
+
+def test_of_two_that_begin_in_one_folder_at_the_same_instant_one_works(tmp_path: Path) -> None:
+    """Each begins another run, so that the one which works must find its own configuration."""
+    for number in range(3):
+        folder = tmp_path / str(number)
+        start = str(time.time() + 1.0)
+        both = [
+            subprocess.Popen(
+                [sys.executable, "-c", BEGIN, str(folder), name, start],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in ("first", "second")
+        ]
+        said = []
+        for process in both:
+            assert process.stdout is not None
+            said.append(process.stdout.readline().strip())
+        for process in both:
+            process.communicate()
+        assert said.count("works") == 1, said
+        name = ("first", "second")[said.index("works")]
+        assert read_config(folder) == {"name": name}
+        assert "was begun with" in said[1 - said.index("works")]
+
+
+def test_of_many_threads_that_begin_one_folder_the_first_one_decides(tmp_path: Path) -> None:
+    for number in range(30):
+        folder = tmp_path / str(number)
+        gate = threading.Barrier(4)
+        begun: list[int] = []
+
+        def enter(own: int) -> None:
+            gate.wait()  # noqa: B023
+            try:
+                begin(folder, {"seed": own}, resume=True)  # noqa: B023
+                begun.append(own)  # noqa: B023
+            except UsageError:
+                pass
+
+        threads = [threading.Thread(target=enter, args=(own,)) for own in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert begun == [read_config(folder)["seed"]]
+        assert sorted(path.name for path in folder.iterdir()) == ["config.toml"]
+
+
+def test_alone_in_a_folder_sweeps_up_what_a_killed_process_left(tmp_path: Path) -> None:
+    begin(tmp_path, {"seed": 0}, resume=False)
+    (tmp_path / ".model.safetensors.abc.tmp").write_text("half")
+    (tmp_path / "scores.parquet").write_text("whole")
+    with alone_in(tmp_path):
+        assert sorted(p.name for p in tmp_path.iterdir()) == [
+            ".lock",
+            "config.toml",
+            "scores.parquet",
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_a_second_command_in_a_folder_is_refused_while_the_first_one_works(
+    command: str, calm: Scene, tmp_path: Path
+) -> None:
+    scene = calm.elsewhere(tmp_path)
+    words = scene.run()
+    if command == "train":
+        words = ["train", "--data", str(scene.data), "--recipe", str(RECIPE), "--resume"]
+        words += ["--collection", "tile:xla", "--out", str(scene.out)]
+    first = Watched(scene, words, warm=True)
+    assert first.wait_for_stage({"train late_fusion_sage on tile:xla"})
+    first.send(signal.SIGSTOP)
+    try:
+        line = refused(Watched(scene, words, warm=True), 2)
+    finally:
+        first.send(signal.SIGCONT)
+    assert "another process works in it; wait for it to end" in line
+    assert first.end() == 0
+    if command == "run":
+        check_same(scene.out, calm.out)
+
+
+@pytest.mark.slow
+def test_two_runs_with_one_store_and_two_of_one_folder_end_well(
+    calm: Scene, tmp_path: Path
+) -> None:
+    """Four start in the same instant, without --resume: two folders, one store."""
+    scenes = [
+        Scene(calm.data, tmp_path / name, tmp_path / "store", tmp_path)
+        for name in ("one", "one", "two", "two")
+    ]
+    all_four = []
+    for scene in scenes:
+        words = [word for word in scene.run() if word != "--resume"]
+        all_four.append(Watched(scene, words, warm=True))
+        while not (tmp_path / f"{len(all_four) - 1}.err").exists():
+            os.sched_yield()
+    codes = [watched.end() for watched in all_four]
+    assert sorted(codes[:2]) == sorted(codes[2:]) == [0, 2]
+    for watched, code in zip(all_four, codes, strict=True):
+        if code:
+            assert "holds a run already" in refused(watched, 2)
+    for scene in scenes:
+        check_same(scene.out, calm.out)
+    check_same_store(tmp_path / "store", calm.store)

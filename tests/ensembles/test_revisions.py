@@ -1,0 +1,28 @@
+"""The revisions of the code that worked on a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ensembles import revisions
+from ensembles.revisions import REVISIONS, note_revision
+
+OLDER, NEWER = "0123456789ab", "ba9876543210"
+
+
+def test_revisions_are_kept_in_order_and_once(tmp_path: Path) -> None:
+    assert note_revision(tmp_path, None) == []
+    assert not (tmp_path / REVISIONS).exists()
+    for name, known in ((OLDER, [OLDER]), (NEWER, [OLDER, NEWER]), (OLDER, [OLDER, NEWER])):
+        assert note_revision(tmp_path, name) == known
+
+
+def test_a_run_without_a_list_was_made_by_what_its_report_says(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps({"revision": OLDER}))
+    assert note_revision(tmp_path, NEWER) == [OLDER, NEWER]
+
+
+def test_outside_git_no_revision_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revisions, "ROOT", tmp_path)
+    assert revisions.revision() is None
