@@ -121,7 +121,7 @@ def _terminated_by_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _run_alone(body: Callable[[], None]) -> None:

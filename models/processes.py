@@ -27,8 +27,9 @@ _RAISED = "data.errors."
 
 
 def _quiet() -> None:
-    """Keep Fabric's remarks on what it was told off the standard error."""
+    """Keep remarks of Fabric on what it was told, and of torch on how it ends, off the screen."""
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
 
 
 def one_process(precision: str, device: torch.device) -> "Fabric":

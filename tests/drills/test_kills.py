@@ -114,7 +114,7 @@ class Drill:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(600 + 60 * KILLS)
 def test_killed_at_any_moment_a_run_ends_with_the_same_bytes(
     calm: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
