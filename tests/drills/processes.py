@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,7 +67,7 @@ class Watched:
         words: list[str],
         *,
         warm: bool = False,
-        site: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         enter: tuple[str, ...] = (),
         stdout: int | None = None,
     ) -> None:
@@ -76,16 +77,16 @@ class Watched:
             scene: its store, and where to log.
             words: the command's.
             warm: let it be forked from a process that has imported all, see tests/drills/warm.py.
-            site: holds a sitecustomize.py for it.
+            environment: what it gets besides.
             enter: a command that starts the command.
             stdout: where standard output goes instead of to a file.
         """
         number = len(list(scene.log.glob("*.err")))
         self._errors, output = (scene.log / f"{number}.{end}" for end in ("err", "out"))
         self._output = output
+        self._errors.touch()
         changes = {"PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"}
-        if site:
-            changes["PYTHONPATH"] = str(site)
+        changes |= environment or {}
         self.began, self.ended_s = time.monotonic(), 0.0
         self.stages: list[tuple[float, str]] = []
         self.lines: list[str] = []

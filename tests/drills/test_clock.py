@@ -68,10 +68,10 @@ def test_another_content_of_the_same_size_and_time_is_noticed(
 
 @pytest.mark.slow
 def test_a_run_under_a_clock_that_jumps_ends_the_same(calm: Scene, tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(JUMPS)
+    (tmp_path / "sitecustomize.py").write_text(JUMPS)
     scene = calm.elsewhere(tmp_path / "jumps")
-    watched = Watched(scene, scene.run("--max-minutes", "60"), site=tmp_path / "site")
+    words = scene.run("--max-minutes", "60")
+    watched = Watched(scene, words, environment={"PYTHONPATH": str(tmp_path)})
     assert watched.end() == 0, watched.lines
     check_same(scene.out, calm.out)
 

@@ -6,6 +6,7 @@ and tests/features/test_pruned_store.py; one in the run's own files is refused, 
 
 import shutil
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.drills.outcome import check_same
-from tests.drills.processes import Scene, Watched, refused
+from tests.drills.processes import POLL_S, Scene, Watched, refused
 
 FLIPS = 3
 TILE = "models/tile-xla"
@@ -45,7 +46,7 @@ def flip(path: Path, rng: np.random.Generator) -> None:
 def goes_on_or_is_refused(scene: Scene, calm: Scene, path: Path) -> bool:
     """Resume; it ends with the same bytes, but for the flipped file itself, or names the file."""
     watched = Watched(scene, scene.run(), warm=True)
-    if watched.process.poll() is None and watched.end() == 0:
+    if watched.end() == 0:
         flipped = path.read_bytes()
         path.write_bytes((calm.out / path.relative_to(scene.out)).read_bytes())
         check_same(scene.out, calm.out)
@@ -81,6 +82,7 @@ def test_a_flipped_bit_in_a_training_that_was_killed_is_noticed(
     watched = Watched(killed, killed.run(), warm=True)
     while not (folder / "checkpoint.safetensors").exists():
         assert watched.process.poll() is None
+        time.sleep(POLL_S)
     watched.send(signal.SIGKILL)
     assert watched.end() == -signal.SIGKILL
     rng = np.random.default_rng(0)

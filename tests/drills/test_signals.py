@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from settings import ROOT
 from tests.drills.outcome import check_same, contents
 from tests.drills.processes import (
+    POLL_S,
     Scene,
     Watched,
     descendants,
@@ -91,6 +93,7 @@ def test_a_run_can_be_stopped_in_every_stage(
         later = {kind_of(other) for other in stages[place:]}
         watched = Watched(scene, scene.run(), warm=place > 1)
         while kind_of(watched.stage) not in later and watched.process.poll() is None:
+            time.sleep(POLL_S)
             watched.look()
         if watched.process.poll() is None:
             watched.send(number)
@@ -99,7 +102,7 @@ def test_a_run_can_be_stopped_in_every_stage(
         code, line = ENDS[number]
         assert watched.end() == code, (stage, watched.lines)
         assert refused(watched, code) == line
-        assert watched.lines == [line]
+        assert watched.lines[-1] == line
         assert not list(scene.out.rglob(".*.tmp"))
         stopped.append(stage)
     assert len(stopped) >= len(stages) - 3, stopped
@@ -120,12 +123,13 @@ def test_stopping_a_training_on_two_processes_leaves_none(
     watched = Watched(scene, scene.run(*two, *long))
     while not list(scene.out.rglob("checkpoint.safetensors")):
         assert watched.process.poll() is None, watched.lines
+        time.sleep(POLL_S)
     children = descendants(watched.process.pid)
     assert len(children) >= 2
     watched.send(number, to_group=to_group)
     code, line = ENDS[number]
     assert watched.end() == code, watched.lines
-    assert watched.lines == [line]
+    assert refused(watched, code) == line == watched.lines[-1]
     wait_until_gone(children)
 
 
