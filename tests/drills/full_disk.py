@@ -39,7 +39,7 @@ class Attempt:
 @contextmanager
 def disk(folder: Path) -> Iterator[Callable[[int], None]]:
     """Mount a disk; yield what gives it so many KiB."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
 
     def mount(*options: str) -> None:
         subprocess.run(["mount", *options, str(folder)], check=True)
