@@ -32,7 +32,7 @@ needs_namespaces = pytest.mark.skipif(not has_namespaces(), reason="needs mounts
 
 
 def begin_read_only(scene: Scene, words: list[str], free: Path) -> Watched:
-    """Start a command that can write to one folder alone, the temporary folder in it."""
+    """Start a command that can write to one folder alone; torch wants a temporary one as well."""
     enter = ("unshare", "-rm", "sh", "-c", READ_ONLY, "enter", str(free))
     return Watched(scene, words, enter=enter, environment={"TMPDIR": str(free)})
 
