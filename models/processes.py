@@ -9,8 +9,9 @@ there are: models/device.py sees to that.
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from multiprocessing.resource_tracker import ensure_running
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 _RAISED = "data.errors."
+POLL_S = 0.5
 
 
 def _quiet() -> None:
@@ -83,7 +85,10 @@ def on_processes(
     try:
         # On a thread of its own, so that this one answers an interrupt.
         with ThreadPoolExecutor(1) as thread, children_end_with_block():
-            stopped = thread.submit(_launch, fabric, called).result()
+            launch = thread.submit(_launch, fabric, called)
+            while not wait([launch], POLL_S).done:  # an interrupt may have woken another thread
+                pass
+            stopped = launch.result()
     except ProcessExitedException as error:
         raise PipelineError(
             "training: one of its processes was ended from outside (out of memory?); the same "
@@ -100,6 +105,7 @@ def on_processes(
 
 
 def _launch(fabric: "Fabric", called: Callable[["Fabric"], str | None]) -> str | None:
+    ensure_running()  # starting it would let interrupts through again
     with interrupts_held():
         stopped: str | None = fabric.launch(called)
     return stopped
