@@ -1,7 +1,7 @@
 """The commands that train and rank a whole dataset: run, and its stages train, predict, blend."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,10 @@ from console import (
     progress_bar,
     say,
 )
+from data.errors import UsageError
+
+if TYPE_CHECKING:
+    from models.recipe import Recipe
 
 CollectionName = Annotated[str, typer.Option("--collection", help="Such as layout:xla:default.")]
 
@@ -42,6 +46,10 @@ def run(
         Path | None,
         typer.Option(help="Folder that holds run folders of trained models: none is trained then."),
     ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Only train the I-th of N shares; calls may be at once."),
+    ] = None,
     max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
@@ -56,6 +64,13 @@ def run(
     from models.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    if shard is not None:
+        if models is not None:
+            raise UsageError(
+                "--shard trains, --models takes what was trained: expected one of them"
+            )
+        _run_shard(shard, data_dir(data), out, chosen, skip_bad, store, deadline)
+        return
     with progress_bar() as progress:
         result = run_recipe(
             data_dir(data),
@@ -75,6 +90,36 @@ def run(
     print_scores(result.report)
     typer.echo(f"submission  {result.submission or 'none: the data has no test split'}")
     typer.echo(f"report      {result.report_page}")
+
+
+def _run_shard(
+    shard: str,
+    data: Path,
+    out: Path,
+    recipe: "Recipe",
+    skip_bad: bool,
+    store: Path | None,
+    deadline: float | None,
+) -> None:
+    from ensembles.run import run_shard
+    from ensembles.shards import parse_shard
+
+    mine = parse_shard(shard)
+    with progress_bar() as progress:
+        folders = run_shard(
+            data,
+            out,
+            recipe,
+            mine,
+            skip_bad=skip_bad,
+            store=store,
+            deadline=deadline,
+            progress=progress,
+            say=say,
+        )
+    for folder in folders:
+        typer.echo(f"model       {folder}")
+    typer.echo(f"shard {shard} is trained; once all are: run … --out {out} --resume")
 
 
 @command_of_torchrun

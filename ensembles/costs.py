@@ -57,13 +57,13 @@ class Costs:
         }
 
 
-def read_costs(out: Path) -> Costs:
+def read_costs(out: Path, *, name: str = COSTS) -> Costs:
     """Read what earlier calls of a run took; nothing where there was none.
 
     Raises:
         PipelineError: the file is damaged.
     """
-    path = out / COSTS
+    path = out / name
     if not path.exists():
         return Costs()
     check_seal(path, "remove the file, and costs are counted from now on")
@@ -76,7 +76,7 @@ def read_costs(out: Path) -> Costs:
         ) from error
 
 
-def write_costs(out: Path, costs: Costs) -> None:
+def write_costs(out: Path, costs: Costs, *, name: str = COSTS) -> None:
     """Write what the run's calls have taken so far."""
     text = json.dumps({**costs.rounded(), SEAL_KEY: UNSEALED}, indent=1) + "\n"
-    write_bytes(out / COSTS, sealed(text.encode()))
+    write_bytes(out / name, sealed(text.encode()))

@@ -4,46 +4,34 @@ Each stage writes whole files into the run's folder and skips what is there alre
 was killed goes on where it stopped and ends as if it had not been.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from data.atomic import TEMPORARY, sweep
-from data.audit import AuditRow, audit
+from data.audit import AuditRow
 from data.errors import PipelineError
-from data.fingerprint import fingerprint
-from data.packing.open_tree import prepare_tree
-from data.tree import (
-    COLLECTIONS,
-    LAYOUT_COLLECTIONS,
-    SPLITS,
-    Collection,
-    GraphFile,
-    find_graphs,
-    missing_parts,
-)
-from ensembles.costs import Costs, read_costs, write_costs
-from ensembles.members import members_of
+from data.tree import COLLECTIONS, SPLITS, Collection, missing_parts
+from ensembles.costs import read_costs
 from ensembles.predict_stage import predict_and_blend
 from ensembles.ranking import submission_rows
 from ensembles.report import build_report, write_report
 from ensembles.revisions import note_revision, revision
-from ensembles.sources import Source, choose_source
+from ensembles.run_data import check_data
+from ensembles.run_state import SUBMISSION, RunState
+from ensembles.run_training import choose_sources, train, trainings_of
+from ensembles.shards import Shard, dealt, shard_costs, working_as
+from ensembles.sources import Source
 from ensembles.trained_models import take_models
-from models.jobs import Progress, TrainJob
+from models.jobs import Progress
 from models.recipe import Recipe
 from models.run_folder import CONFIG, alone_in, begin, mark_done
-from models.shared_training import SHARED_FOLDER, shared_model
-from models.train import check_device, train_model
-from models.train_set import Unusable, split_usable
+from models.train import check_device
 from submissions.check import check_submission
 from submissions.write import write_submission
-
-SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 
 
 @dataclass(frozen=True)
@@ -59,43 +47,6 @@ class RunResult:
     submission: Path | None
     report: dict[str, Any]
     report_page: Path
-
-
-@dataclass
-class RunState:
-    """What the stages of one run share."""
-
-    recipe: Recipe
-    out: Path
-    files: list[GraphFile]
-    progress: Progress | None
-    deadline: float | None = None
-    splits: tuple[str, ...] = SPLITS
-    usable: dict[str, list[GraphFile]] = field(default_factory=dict)
-    unusable: list[Unusable] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)
-    sources: dict[str, Source] = field(default_factory=dict)
-    costs: Costs = field(default_factory=Costs)
-
-    def of(self, collection: Collection, split: str) -> list[GraphFile]:
-        """Return a collection's files of one split."""
-        return [f for f in self.files if f.collection == collection and f.split == split]
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage, and keep what it took."""
-        with self.costs.stage(name):
-            yield
-        write_costs(self.out, self.costs)
-
-    @contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """Tell the progress that something without steps is done meanwhile."""
-        if self.progress:
-            self.progress(what, 0, 1)
-        yield
-        if self.progress:
-            self.progress(what, 1, 1)
 
 
 def run(
@@ -135,32 +86,68 @@ def run(
     for model in (*recipe.layout.models, *recipe.tile.models):
         check_device(recipe, model)
     splits = SPLITS if models is None else tuple(SUBMISSION)
-    files = find_graphs(data_dir, splits=splits)
-    checking = Costs()
-    with checking.stage("prepare and audit"):
-        rows = _audit(files, data_dir, store, progress, say)
-    bad = [row for row in rows if row.error]
-    if bad and not skip_bad:
-        raise PipelineError(_name_bad(bad))
-    good = [row.file for row in rows if not row.error]
-    sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
-    if not good:
-        raise PipelineError(f"{data_dir}: no good file is left; see `audit`")
-    for row in bad:
-        say(f"left out: {row.error}")
-    config = {"data": fingerprint(sources), "recipe": recipe.model_dump(mode="json")}
-    begin(out, config, resume=resume)
+    checked = check_data(
+        data_dir, recipe, splits, store=store, skip_bad=skip_bad, progress=progress, say=say
+    )
+    begin(out, checked.config, resume=resume)
     with alone_in(out):
         _go_on(out, say)
         costs = read_costs(out)
-        costs.add(checking)
-        state = RunState(recipe, out, good, progress, deadline, splits, costs=costs)
+        costs.add(checked.costs)
+        state = RunState(recipe, out, checked.files, progress, deadline, splits, costs=costs)
         if models is None:
-            _choose_sources(state, say)
-            _train(state)
+            choose_sources(state, say)
+            train(state, trainings_of(state))
         else:
             _take_models(state, models)
-        return _rank_and_report(state, data_dir, rows, say)
+        return _rank_and_report(state, data_dir, checked.rows, say)
+
+
+def run_shard(
+    data_dir: Path,
+    out: Path,
+    recipe: Recipe,
+    shard: Shard,
+    *,
+    skip_bad: bool = False,
+    store: Path | None = None,
+    deadline: float | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
+    """Train a shard of a recipe's models, and go on with it where it was stopped.
+
+    Other shards may work in the same `out` at once. When all have ended, `run` with `resume` finds
+    everything trained, and does the rest.
+
+    Args:
+        shard: which of the trainings, see ensembles.shards.
+        data_dir, out, recipe, skip_bad, store, deadline, progress, say: as of `run`.
+
+    Returns:
+        The trained models' folders.
+
+    Raises:
+        UsageError, PipelineError, OutOfTime: as `run`; or a whole run, or the very same shard, is
+            at work in `out`.
+    """
+    for model in (*recipe.layout.models, *recipe.tile.models):
+        check_device(recipe, model)
+    checked = check_data(
+        data_dir, recipe, SPLITS, store=store, skip_bad=skip_bad, progress=progress, say=say
+    )
+    begin(out, checked.config, resume=True)
+    with working_as(shard, out):
+        name = shard.costs_name
+        costs = read_costs(out, name=name)
+        costs.add(checked.costs)
+        state = RunState(
+            recipe, out, checked.files, progress, deadline, costs=costs, costs_name=name
+        )
+        choose_sources(state, say)
+        mine = dealt(trainings_of(state), shard, recipe=recipe, usable=state.usable)
+        train(state, mine)
+    return [member.folder for _, member in mine]
 
 
 def _go_on(out: Path, say: Callable[[str], None]) -> None:
@@ -171,30 +158,6 @@ def _go_on(out: Path, say: Callable[[str], None]) -> None:
     earlier = [name for name in note_revision(out, now) if name != now]
     if earlier:
         say(f"{out}: begun under revision {earlier[0]}, goes on under {now}; what is done is kept")
-
-
-def _audit(
-    files: Sequence[GraphFile],
-    data_dir: Path,
-    store: Path | None,
-    progress: Progress | None,
-    say: Callable[[str], None],
-) -> list[AuditRow]:
-    """Pack and check every file; what is damaged in the store alone is packed anew, once."""
-    prepared = prepare_tree(files, data_dir, store=store, progress=progress)
-    rows = audit(files, prepared=prepared, progress=progress)
-    spoilt = [
-        entry.stored.path
-        for entry, row in zip(prepared, rows, strict=True)
-        if row.error and entry.stored and str(entry.stored.path) in row.error
-    ]
-    if not spoilt:
-        return rows
-    for path in spoilt:
-        say(f"{path}: damaged in the store; packed anew")
-        path.unlink(missing_ok=True)
-    prepared = prepare_tree(files, data_dir, store=store, progress=progress)
-    return audit(files, prepared=prepared, progress=progress)
 
 
 def _rank_and_report(
@@ -215,39 +178,11 @@ def _rank_and_report(
             )
     with state.stage("score"), state.told("score the valid split"):
         report = build_report(state, data_dir, rows)
-    report |= state.costs.rounded()
+    report |= shard_costs(state.out, state.costs).rounded()
     with state.told("write the report"):
         page = write_report(state.out, report)
     mark_done(state.out, [state.out / CONFIG])
     return RunResult(submissions["test"], report, page)
-
-
-def _name_bad(bad: Sequence[AuditRow]) -> str:
-    more = f" (and {len(bad) - 1} more bad files; `audit` lists them)" if len(bad) > 1 else ""
-    return f"{bad[0].error}{more}; mend or remove, or pass --skip-bad"
-
-
-def _choose_sources(state: RunState, say: Callable[[str], None]) -> None:
-    """Find out which collections can be learned from, and who ranks those that cannot."""
-    for collection in COLLECTIONS:
-        train = state.of(collection, "train")
-        usable, unusable = split_usable(train)
-        state.unusable += unusable
-        if usable:
-            state.usable[collection.name] = usable
-        else:
-            listed = "; ".join(f"{graph.file.name}: {graph.reason}" for graph in unusable[:3])
-            state.reasons[collection.name] = (
-                f"no train graph to learn from ({listed})" if unusable else "no train split"
-            )
-    for collection in COLLECTIONS:
-        if not any(state.of(collection, split) for split in SUBMISSION):
-            continue
-        source = choose_source(collection, state.usable, state.reasons)
-        state.sources[collection.name] = source
-        if source.reason:
-            taken = source.collection.name if source.collection else "a heuristic"
-            say(f"{collection.name}: {source.reason}; ranked by {taken}")
 
 
 def _take_models(state: RunState, models: Path) -> None:
@@ -256,26 +191,6 @@ def _take_models(state: RunState, models: Path) -> None:
     named = [collection for collection in COLLECTIONS if collection in present]
     take_models(models, state.recipe, named, state.out)
     state.sources |= {collection.name: Source(collection) for collection in named}
-
-
-def _train(state: RunState) -> None:
-    layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
-    shared_folder = state.out / "models" / SHARED_FOLDER
-    needed = {s.collection.name: s.collection for s in state.sources.values() if s.collection}
-    for collection in needed.values():
-        for member in members_of(state.recipe, collection, state.out):
-            job = TrainJob(
-                model=member.model,
-                recipe=state.recipe,
-                files=state.usable[collection.name],
-                seed=member.seed,
-                run_dir=member.folder,
-                progress=state.progress,
-                deadline=state.deadline,
-                shared=shared_model(state.recipe, member.model, member.seed, layout, shared_folder),
-            )
-            with state.stage(f"train {collection.name} {member.name}"):
-                train_model(job, collection, resume=True)
 
 
 def _submit(
