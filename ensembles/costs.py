@@ -23,33 +23,38 @@ class Costs:
         seconds: wall time by stage; of a stage that was cut off, only what followed.
         peak_mib: peak of resident memory by stage, of the run's own process; None where the system
             does not tell.
+        cpu_seconds: processor time by stage, of all threads of the run's own process.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     peak_mib: dict[str, float | None] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Measure a stage; stages do not overlap. One that fails is not counted."""
         resets = reset_peak()
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         yield
-        self._count(name, time.perf_counter() - start, peak_mib() if resets else None)
+        cpu_s = time.process_time() - cpu_start
+        self._count(name, time.perf_counter() - start, cpu_s, peak_mib() if resets else None)
 
     def add(self, other: "Costs") -> None:
         """Count the stages of another measurement as well."""
         for name, seconds in other.seconds.items():
-            self._count(name, seconds, other.peak_mib[name])
+            self._count(name, seconds, other.cpu_seconds.get(name, 0.0), other.peak_mib[name])
 
-    def _count(self, name: str, seconds: float, peak: float | None) -> None:
+    def _count(self, name: str, seconds: float, cpu_s: float, peak: float | None) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + cpu_s
         peaks = [value for value in (self.peak_mib.get(name), peak) if value is not None]
         self.peak_mib[name] = max(peaks, default=None)
 
     def rounded(self) -> dict[str, dict[str, float | None]]:
-        """Return both tables as the report holds them."""
+        """Return the tables as the report holds them."""
         return {
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
+            "cpu_seconds": {name: round(value, 2) for name, value in self.cpu_seconds.items()},
             "peak_mib": {
                 name: None if value is None else round(value)
                 for name, value in self.peak_mib.items()
@@ -69,8 +74,9 @@ def read_costs(out: Path, *, name: str = COSTS) -> Costs:
     check_seal(path, "remove the file, and costs are counted from now on")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return Costs(dict(found["seconds"]), dict(found["peak_mib"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        cpu_s = dict(found.get("cpu_seconds", {}))  # runs begun before have none
+        return Costs(dict(found["seconds"]), dict(found["peak_mib"]), cpu_s)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
             f"{path}: cannot be read: {error!r}; expected seconds and peak_mib by stage; remove it"
         ) from error

@@ -19,8 +19,11 @@ def test_a_stage_that_comes_twice_adds_up() -> None:
         with costs.stage("train"):
             time.sleep(0.02)
     assert costs.seconds["train"] >= 0.04
-    other = Costs({"train": 1.0, "predict": 2.0}, {"train": 1e9, "predict": None})
+    assert costs.cpu_seconds["train"] < 0.04  # sleeping takes no processor
+    other = Costs({"train": 1.0, "predict": 2.0}, {"train": 1e9, "predict": None}, {"train": 3.0})
     costs.add(other)
+    assert 3.0 <= costs.cpu_seconds["train"] < 3.04
+    assert costs.cpu_seconds["predict"] == 0
     assert costs.seconds["train"] >= 1.04
     assert costs.seconds["predict"] == 2.0
     assert costs.peak_mib["train"] == 1e9
@@ -41,8 +44,13 @@ def test_each_stage_has_a_peak_of_its_own() -> None:
 
 def test_costs_are_read_as_written(tmp_path: Path) -> None:
     assert read_costs(tmp_path) == Costs()
-    write_costs(tmp_path, Costs({"train": 1.234567}, {"train": None}))
-    assert read_costs(tmp_path) == Costs({"train": 1.23}, {"train": None})
+    write_costs(tmp_path, Costs({"train": 1.234567}, {"train": None}, {"train": 2.345678}))
+    assert read_costs(tmp_path) == Costs({"train": 1.23}, {"train": None}, {"train": 2.35})
+
+
+def test_costs_of_a_run_begun_before_processor_time_was_kept_are_read(tmp_path: Path) -> None:
+    (tmp_path / COSTS).write_text('{"seconds": {"train": 1.0}, "peak_mib": {"train": null}}')
+    assert read_costs(tmp_path) == Costs({"train": 1.0}, {"train": None}, {})
 
 
 @pytest.mark.parametrize(
