@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-slow lint bench bench-largest accuracy tile-accuracy ladder sample clean
+.PHONY: help setup setup-collect run test test-slow lint bench bench-largest rehearsal accuracy tile-accuracy ladder sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,9 @@ bench: setup  ## speed and memory: writes benchmarks/RESULTS.md
 
 bench-largest: setup  ## packing of a 43,615-node graph: writes benchmarks/PACKING_LARGEST.md
 	$(BIN)/python -m benchmarks.packing --largest
+
+rehearsal: setup  ## `run` on graphs of the largest real sizes: writes benchmarks/REHEARSAL.md
+	$(BIN)/python -m benchmarks.rehearsal --folder data/raw/rehearsal
 
 accuracy: setup  ## train layout models against each other: writes benchmarks/LAYOUT_ACCURACY.md
 	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy
