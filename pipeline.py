@@ -6,6 +6,7 @@ from data.collect.commands import collect
 from data.commands import audit, prepare, synthesize
 from data.fetch.commands import fetch
 from ensembles.commands import blend, predict, run, train
+from ensembles.plan_command import plan
 from ensembles.rank_command import rank
 from ensembles.run_commands import compare, report, runs
 from features.commands import featurize, statistics
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for function in (
     run,
+    plan,
     synthesize,
     fetch,
     audit,

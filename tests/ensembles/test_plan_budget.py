@@ -1,0 +1,76 @@
+"""Sessions and weeks: packed by hand, and never overfull."""
+
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ensembles.plan.budget import Budget, Task, pack
+
+HOURS = st.floats(0.1, 30)
+TASKS = st.lists(
+    st.builds(Task, st.sampled_from(["a", "b"]), st.uuids().map(str), HOURS, st.booleans()),
+    min_size=1,
+    max_size=8,
+)
+BUDGETS = st.builds(Budget, st.floats(1, 40), st.floats(1, 13), st.integers(1, 4))
+STARTS = st.dictionaries(st.sampled_from(["a", "b"]), st.floats(0, 1))
+
+
+def test_by_hand() -> None:
+    tasks = [Task("a", "one", 5), Task("a", "two", 8), Task("b", "three", 4)]
+    sessions = pack(tasks, Budget(14, 10, 2), start_hours={"a": 1})
+    assert sessions is not None
+    assert [(s.week, s.collection, s.parts) for s in sessions] == [
+        (1, "a", [("one", 5), ("two", 4)]),  # 1 hour of start, and 9 of the 10
+        (1, "a", [("two", 3)]),  # what is left of the week's 14: 4 hours
+        (2, "a", [("two", 1)]),
+        (2, "b", [("three", 4)]),
+    ]
+    assert [session.hours for session in sessions] == [10, 4, 2, 4]
+
+
+def test_what_is_indivisible_waits_for_a_session_that_holds_it() -> None:
+    tasks = [Task("a", "one", 5), Task("all", "rank", 6, divisible=False)]
+    sessions = pack(tasks, Budget(10, 8, 2), start_hours={})
+    assert sessions is not None
+    assert [(s.week, s.parts) for s in sessions] == [(1, [("one", 5)]), (2, [("rank", 6)])]
+    assert pack(tasks, Budget(10, 5, 9), start_hours={}) is None
+
+
+def test_nothing_fits_where_a_session_is_all_start() -> None:
+    assert pack([Task("a", "one", 1)], Budget(30, 2, 9), start_hours={"a": 2}) is None
+
+
+@given(TASKS, BUDGETS, STARTS)
+def test_no_session_and_no_week_is_overfull_and_nothing_is_lost(
+    tasks: list[Task], budget: Budget, start_hours: dict[str, float]
+) -> None:
+    sessions = pack(tasks, budget, start_hours=start_hours)
+    if sessions is None:
+        return
+    weeks: dict[int, float] = defaultdict(float)
+    done: dict[str, float] = defaultdict(float)
+    pieces: dict[str, int] = defaultdict(int)
+    for session in sessions:
+        assert session.hours <= budget.session_hours + 1e-6
+        assert session.start_hours == start_hours.get(session.collection, 0)
+        weeks[session.week] += session.hours
+        for name, hours in session.parts:
+            done[name] += hours
+            pieces[name] += 1
+    assert set(weeks) <= set(range(1, budget.weeks + 1))
+    assert max(weeks.values()) <= budget.gpu_hours + 1e-6
+    for task in tasks:
+        assert abs(done[task.name] - task.hours) < 1e-6
+        assert task.divisible or pieces[task.name] == 1
+
+
+@given(TASKS, BUDGETS)
+def test_what_fits_into_one_session_is_packed(tasks: list[Task], budget: Budget) -> None:
+    of_one = [task for task in tasks if task.collection == "a"]
+    fits = sum(task.hours for task in of_one) <= min(budget.session_hours, budget.gpu_hours)
+    if of_one and fits:
+        sessions = pack(of_one, budget, start_hours={})
+        assert sessions is not None
+        assert len(sessions) == 1

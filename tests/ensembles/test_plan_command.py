@@ -1,0 +1,72 @@
+"""The command `plan`: what it prints, what it writes, what it refuses."""
+
+import json
+from pathlib import Path
+
+from data.tree import find_graphs
+from ensembles.plan.data_sizes import sizes_of
+from models.recipe import load_recipe
+from tests.command_line import call
+
+
+def test_the_fitted_recipe_can_be_run_and_fits(tmp_path: Path) -> None:
+    out = tmp_path / "fitted.toml"
+    options = ("--gpu-hours", 30, "--session-hours", 12, "--weeks", 2, "--memory", 16)
+    text = call("plan", "--recipe", "leaderboard", *options, "--out", out, "--json")
+    made = json.loads(text)
+    recipe = load_recipe(str(out))
+    assert made["seeds"] == len(recipe.seeds)
+    weeks: dict[int, float] = {}
+    for session in made["sessions"]:
+        assert session["hours"] <= 12 + 1e-6
+        weeks[session["week"]] = weeks.get(session["week"], 0) + session["hours"]
+    assert max(weeks.values()) <= 30 + 1e-6
+    assert max(weeks) <= 2
+    whole = json.loads(call("plan", "--recipe", "leaderboard", "--json"))
+    assert made["total"]["gpu_hours"] < whole["total"]["gpu_hours"]
+    assert made["dropped"][0] == "seed 4"
+
+
+def test_the_table_says_what_was_not_measured() -> None:
+    text = call("plan", "--recipe", "cpu")
+    assert "layout:nlp:random" in text
+    assert "computed, not run" in text
+    assert "GPU not measured: taken to be 10 times" in text
+    assert "GPU         0.0 hours" in call("plan", "--recipe", "cpu", "--gpu-speedup", 0)
+
+
+def test_a_budget_that_nothing_fits_is_refused_in_one_line() -> None:
+    text = call("plan", "--gpu-hours", 0.2, "--session-hours", 0.1, expect=1)
+    assert text.count("\n") == 1
+    assert "does not fit the budget even with one seed" in text
+    assert "no GPU with --gpu-speedup 0" in call(
+        "plan", "--gpu-hours", 3, "--gpu-speedup", 0, expect=2
+    )
+
+
+def test_the_graphs_of_a_folder_are_counted(tiny_tree: Path) -> None:
+    sizes = sizes_of(tiny_tree)
+    assert sum(part.graphs for part in sizes) == len(find_graphs(tiny_tree))
+    text = call("plan", "--recipe", "smoke", "--data", tiny_tree, "--json")
+    assert [row["collection"] for row in json.loads(text)["collections"]] == list(
+        dict.fromkeys(part.collection for part in sizes)
+    )
+
+
+def test_sizes_are_those_of_the_graphs(tiny_tree: Path, layout_graph) -> None:
+    [part] = [
+        part
+        for part in sizes_of(tiny_tree)
+        if (part.collection, part.split) == (layout_graph.file.collection.name, "train")
+    ]
+    assert part.most_nodes >= layout_graph.n_nodes
+    assert part.nodes <= part.most_nodes
+    assert part.most_configs >= layout_graph.n_configs
+
+
+def test_a_file_that_is_no_graph_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "npz/layout/xla/random/train"
+    folder.mkdir(parents=True)
+    (folder / "graph.npz").write_bytes(b"nothing")
+    text = call("plan", "--recipe", "cpu", "--data", tmp_path, expect=1)
+    assert "graph.npz: cannot be read" in text
