@@ -1,4 +1,9 @@
-"""Send a submission once: what is known to have arrived is never sent a second time."""
+"""Send a submission once: what is known to have arrived is never sent a second time.
+
+What remains possible: a server that answers HTTP 500 or 503 although it has made the submission,
+and lists it only after all looks of `LOOK_AFTER_S`, is sent it again. Two entries of Kaggle's list
+then have one tag.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +29,7 @@ from submissions.listed import as_listed, find_listed
 from submissions.upload import COMPETITION, SubmissionRow, upload
 
 # Kaggle's list may lag behind: seconds before each look for a submission whose answer was lost.
-LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0)
+LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
 PATIENCE = Patience()
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ class FakeCompetition(FakeKaggle):
         submissions: as they are listed, oldest first.
         scored_after: how many lists show a submission without its score.
         listed_after: how many lists lack it altogether.
+        is_listed: whether lists show submissions yet.
         verdict: what a scored submission is listed with.
     """
 
@@ -37,6 +38,7 @@ class FakeCompetition(FakeKaggle):
         self.submissions: list[dict[str, object]] = []
         self.scored_after = 0
         self.listed_after = 0
+        self.is_listed: Callable[[], bool] = lambda: True
         self.verdict: dict[str, object] = {
             "status": "COMPLETE",
             "publicScore": "0.7125",
@@ -88,6 +90,8 @@ class FakeCompetition(FakeKaggle):
         }
 
     def _list(self, page: int, size: int) -> list[dict[str, object]]:
+        if not self.is_listed():
+            return []
         if self.listed_after > 0:
             self.listed_after -= 1
             return []

@@ -6,6 +6,7 @@ import pytest
 
 from submissions.send import LOOK_AFTER_S
 from tests.fake_kaggle import Answer, point_client_at
+from tests.submissions.conftest import FakeTime
 from tests.submissions.fake_competition import FIRST_REF, CarriedOut, FakeCompetition
 from tests.submissions.sending import ACCEPTED_THEN_DROPPED, DROP, Send, answer, failure, only_entry
 
@@ -18,6 +19,21 @@ def test_an_answer_that_is_lost_is_looked_up(
     competition.listed_after = listed_after  # the list may lag behind
     assert send().ref == FIRST_REF
     assert only_entry(ledger).status == "complete"
+    assert len(competition.calls("CreateSubmission")) == 1
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_nothing_is_sent_again_until_the_list_had_a_minute_to_show_it(
+    competition: FakeCompetition,
+    send: Send,
+    ledger: Path,
+    fake_time: FakeTime,
+    status: int,
+) -> None:
+    competition.will_answer("CreateSubmission", CarriedOut(status, {}))
+    competition.is_listed = lambda: fake_time.now_s >= 60
+    assert send().ref == FIRST_REF
+    assert only_entry(ledger).ref == FIRST_REF
     assert len(competition.calls("CreateSubmission")) == 1
 
 
