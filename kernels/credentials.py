@@ -7,6 +7,7 @@ only inside `kaggle_session`.
 
 import io
 import json
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -82,7 +83,8 @@ def redact(text: str) -> str:
 
 
 def _log_in(action: str, printed: io.StringIO) -> KaggleSession:
-    from kaggle.api.kaggle_api_extended import KaggleApi
+    with _logging_kept():
+        from kaggle.api.kaggle_api_extended import KaggleApi
 
     api = KaggleApi()
     # VERBOSE=1, which other programs use too, makes the client print its authorization headers.
@@ -100,6 +102,22 @@ def _log_in(action: str, printed: io.StringIO) -> KaggleSession:
     printed.seek(0)
     printed.truncate()
     return KaggleSession(api, api.config_values.get(api.CONFIG_NAME_USER, ""), printed)
+
+
+@contextmanager
+def _logging_kept() -> Iterator[None]:
+    """Keep the block from setting logging up.
+
+    With VERBOSE=1 or VERBOSE_OUTPUT=1 the client's import lets every library log all it does,
+    urllib3 its requests' addresses, and those of uploads are signed. It does so by `basicConfig`,
+    which leaves alone what has a handler.
+    """
+    root, silent = logging.getLogger(), logging.NullHandler()
+    root.addHandler(silent)
+    try:
+        yield
+    finally:
+        root.removeHandler(silent)
 
 
 def _why_no_login(key_file: Path) -> str:
