@@ -1,21 +1,20 @@
 """The check that a submission must pass before it is sent to the competition."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from data.errors import PipelineError
 from data.tree import find_graphs, npz_root
 from settings import SAMPLE, default_data_dir
 from submissions.check import Problem, check_submission, expected_rows
-from submissions.official_rules import all_official, check_official
+from submissions.official_rules import all_official, check_official, official_rows
 
 
-def problems_before_upload(path: Path, data: Path | None) -> tuple[Sequence[Problem], bool]:
-    """List what is wrong with a submission, and tell whether the competition's rules were applied.
+def problems_before_upload(path: Path, data: Path | None) -> list[Problem]:
+    """List what is wrong with a submission; an empty list means that Kaggle can score it.
 
-    Where the data's test graphs are those of the competition, or some of them, the competition's
-    known rules hold, with the exact number of configs of the graphs at hand; of other data, those
-    graphs alone. Without data, or without test graphs in it, the competition's rules hold.
+    The competition's known rules hold for every file, with the exact number of configs of those of
+    its test graphs that are at hand. Where the data holds other test graphs, those count as well,
+    so that a file of other data is refused with a line that says so.
 
     Args:
         path: the submission.
@@ -27,8 +26,17 @@ def problems_before_upload(path: Path, data: Path | None) -> tuple[Sequence[Prob
     folder = data or _dataset()
     known = expected_rows(folder, "test") if folder and _has_test_graphs(folder) else {}
     if all_official(known):
-        return check_official(path, known), True
-    return check_submission(path, known), False
+        return check_official(path, known)
+    if not check_submission(path, known):
+        return [_problem(path, f"answers the test graphs of {folder}, not the competition's")]
+    official = {name: n_configs for name, n_configs in known.items() if name in official_rows()}
+    return check_official(path, official) or [
+        _problem(path, f"does not answer the test graphs of {folder}; name the competition's --data")
+    ]
+
+
+def _problem(path: Path, message: str) -> Problem:
+    return Problem(path, None, None, message)
 
 
 def _dataset() -> Path | None:

@@ -130,14 +130,13 @@ def list_sent(
 
 
 def _refuse_bad(file: Path, data: Path | None) -> None:
-    """Raise PipelineError with the first problem of the submission, and how many more there are."""
+    """Raise PipelineError with the first problem of the submission, and how many more there are.
+
+    `--force` is no way around it: it sends a good file again.
+    """
     from submissions.before_upload import problems_before_upload
 
-    problems, official = problems_before_upload(file, data)
-    if not problems and not official:
-        say(
-            f"note: {data} is no part of the competition's dataset; Kaggle will not score this file"
-        )
+    problems = problems_before_upload(file, data)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise PipelineError(f"{problems[0]}{more}; nothing was sent")

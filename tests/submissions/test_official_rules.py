@@ -90,18 +90,21 @@ def test_test_files_that_are_at_hand_give_the_exact_counts(tmp_path: Path) -> No
     place_npz(tmp_path, "tile/xla/test", name, np.zeros(7, np.int64))
     lines = official_lines()
     good = write_official(tmp_path / "good.csv", lines)
-    assert problems_before_upload(good, tmp_path) == ([], True)
+    assert problems_before_upload(good, tmp_path) == []
     lines[500] = picks(line, "0;1;2;3;7")
-    (problem,), official = problems_before_upload(write_official(good, lines), tmp_path)
-    assert official
+    (problem,) = problems_before_upload(write_official(good, lines), tmp_path)
     assert "index 7; expected 0..6" in str(problem)
 
 
-def test_other_data_has_the_say_over_its_own_graphs(tmp_path: Path) -> None:
+def test_the_competition_has_the_say_beside_other_data(tmp_path: Path) -> None:
     place_npz(tmp_path, "tile/xla/test", "mine", np.zeros(3, np.int64))
     path = write_official(tmp_path / "s.csv", ["tile:xla:mine,2;0;1"])
-    assert problems_before_upload(path, tmp_path) == ([], False)
-    assert len(problems_before_upload(write_official(path), tmp_path)[0]) == 895
+    (problem,) = problems_before_upload(path, tmp_path)
+    assert "not the competition's" in problem.message
+    (problem,) = problems_before_upload(write_official(path), tmp_path)
+    assert "does not answer the test graphs of" in problem.message
+    problems = problems_before_upload(write_official(path, official_lines()[:-3]), tmp_path)
+    assert ["row is missing" in problem.message for problem in problems] == [True] * 3
 
 
 def test_without_test_files_the_competition_has_the_say(
@@ -109,9 +112,9 @@ def test_without_test_files_the_competition_has_the_say(
 ) -> None:
     place_npz(tmp_path, "tile/xla/train", "mine", np.zeros(3, np.int64))
     path = write_official(tmp_path / "s.csv")
-    assert problems_before_upload(path, tmp_path) == ([], True)
+    assert problems_before_upload(path, tmp_path) == []
     monkeypatch.setattr("submissions.before_upload.default_data_dir", lambda: SAMPLE)
-    assert problems_before_upload(path, None) == ([], True)
+    assert problems_before_upload(path, None) == []
     with pytest.raises(PipelineError, match="no such folder"):
         problems_before_upload(path, tmp_path / "none")
 

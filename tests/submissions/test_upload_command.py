@@ -157,14 +157,34 @@ def test_a_message_whose_tag_would_be_cut_off_is_refused(
     assert not competition.received
 
 
-def test_data_of_another_origin_is_noted(
-    competition: FakeCompetition, tmp_path: Path, ledger: Path
+@pytest.mark.parametrize("named", [True, False])
+def test_a_file_that_answers_other_data_is_never_sent(
+    competition: FakeCompetition,
+    tmp_path: Path,
+    ledger: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: bool,
 ) -> None:
     place_npz(tmp_path, "tile/xla/test", "mine", np.zeros(3, np.int64))
     write_official(tmp_path / "submission.csv", ["tile:xla:mine,2;0;1"])
-    text = upload(tmp_path, ledger, "--data", tmp_path, "--no-wait")
-    assert "no part of the competition's dataset" in text
-    assert len(competition.submissions) == 1
+    monkeypatch.setenv("PIPELINE_DATA", str(tmp_path))
+    options = ("--data", tmp_path) if named else ()
+    text = upload(tmp_path, ledger, *options, "--force", expect=1)
+    assert text == (
+        f"error: {tmp_path}/submission.csv: answers the test graphs of {tmp_path}, not the "
+        "competition's; nothing was sent\n"
+    )
+    assert not competition.received
+    assert not ledger.exists()
+
+
+def test_a_good_file_with_other_data_is_not_sent(
+    competition: FakeCompetition, run_folder: Path, tmp_path: Path, ledger: Path
+) -> None:
+    place_npz(tmp_path, "tile/xla/test", "mine", np.zeros(3, np.int64))
+    text = upload(run_folder, ledger, "--data", tmp_path, expect=1)
+    assert f"does not answer the test graphs of {tmp_path}; name the competition's --data" in text
+    assert not competition.received
 
 
 def test_the_list_as_json_has_numbers(competition: FakeCompetition, ledger: Path) -> None:
