@@ -9,19 +9,27 @@ from settings import ROOT
 from submissions.made_by import made_by
 
 REVISIONS = "revisions.txt"
+REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
 
 
-def revision() -> str | None:
-    """Return the code's git revision, "+changed" if files differ from it; None outside git."""
+def revision(root: Path = ROOT) -> str | None:
+    """Return the code's git revision, "+changed" if files differ from it; None if not known.
+
+    A kernel's code lies outside git, and has a file that says what it was built from.
+    """
     try:
-        head = _git("rev-parse", "--short=12", "HEAD")
-        return f"{head}+changed" if _git("status", "--porcelain", "-uno") else head
+        return (root / REVISION_FILE).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        pass  # no kernel
+    try:
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        return f"{head}+changed" if _git(root, "status", "--porcelain", "-uno") else head
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
     return done.stdout.strip()
 

@@ -1,11 +1,17 @@
-"""The project's own code as one zip archive whose bytes depend on nothing but the files."""
+"""The project's own code as one zip archive whose bytes depend on nothing but the files.
+
+Of a git checkout that is what git tracks, as it lies there; elsewhere, regular files of the
+suffixes that the project has. Links are not followed.
+"""
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from data.errors import PipelineError
+from ensembles.revisions import REVISION_FILE, revision
+from kernels.checkout import Checkout, checkout_of
 from kernels.credentials import known_secrets
 
 PACKAGES = ("data", "features", "models", "ensembles", "submissions", "kernels", "configs")
@@ -15,23 +21,37 @@ MODULES = ("pipeline.py", "settings.py", "console.py")
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
 _LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo", ".md", ".png"})  # no code, or made of it
+_SUFFIXES = frozenset({".py", ".toml", ".gz", ".j2", ".proto", ".html"})  # outside git
+_MOST_NAMED = 5
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 
-def collect_files(root: Path) -> dict[str, bytes]:
+def collect_files(
+    root: Path, *, say: Callable[[str], None] = lambda line: None
+) -> dict[str, bytes]:
     """Read what a kernel needs of the project at `root`: path below root, "/" apart, to content.
 
+    The code's revision is among it, where it is known, as the file REVISION.
+
+    Args:
+        root: the project.
+        say: told which files are embedded although they were changed, and which are left out.
+
     Raises:
-        PipelineError: `root` holds no pipeline.py or settings.py, or a file cannot be read.
+        PipelineError: `root` holds no pipeline.py or settings.py, or they are links; or a file
+            cannot be read.
     """
-    paths = [root / name for name in MODULES]
-    paths += [path for package in PACKAGES for path in (root / package).rglob("*")]
-    files = {}
-    for path in paths:
-        relative = path.relative_to(root)
-        if relative.as_posix() in MODULES or (path.is_file() and _belongs(relative)):
-            files[relative.as_posix()] = _read(path)
-    return files
+    checkout = checkout_of(root, MODULES[0])
+    candidates = checkout.tracked if checkout else _found(root)
+    names = [name for name in candidates if name not in MODULES and _belongs(Path(name))]
+    linked = [name for name in names if _is_linked(root, name)]
+    plain = [name for name in names if name not in linked and (root / name).is_file()]
+    files = {name: _read(root / name) for name in (*MODULES, *plain)}
+    _tell("left out, since they are links", linked, say)
+    if checkout:
+        _tell_of_changes(checkout, files, say)
+    made_of = revision(root) if checkout or (root / REVISION_FILE).is_file() else None
+    return {**files, REVISION_FILE: f"{made_of}\n".encode()} if made_of else files
 
 
 def refuse_secrets(files: Mapping[str, bytes]) -> None:
@@ -63,11 +83,47 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
+def _found(root: Path) -> list[str]:
+    """List the files of the suffixes that the project has: what is at hand outside git."""
+    paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
+    return sorted(
+        path.relative_to(root).as_posix()
+        for path in paths
+        if path.suffix in _SUFFIXES and path.is_file()
+    )
+
+
+def _is_linked(root: Path, name: str) -> bool:
+    """Tell whether a file, or a folder that it lies in below `root`, is a symbolic link."""
+    relative = Path(name)
+    return any((root / part).is_symlink() for part in (relative, *relative.parents[:-1]))
+
+
+def _tell_of_changes(
+    checkout: Checkout, files: Mapping[str, bytes], say: Callable[[str], None]
+) -> None:
+    _tell("embedded as they are, changed since the last commit", _within(checkout.changed), say)
+    untracked = [name for name in _within(checkout.untracked) if name not in files]
+    _tell("left out, since git does not track them", untracked, say)
+
+
+def _within(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in MODULES or _belongs(Path(name))]
+
+
+def _tell(what: str, names: Sequence[str], say: Callable[[str], None]) -> None:
+    if names:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        say(f"{what}: {', '.join(names[:_MOST_NAMED])}{more}")
+
+
 def _belongs(relative: Path) -> bool:
-    """Say whether a file belongs to the code: not hidden, not a cache, not data."""
+    """Say whether a file belongs to the code: in a package, not hidden, no cache, no data."""
     folders = {parent.as_posix() for parent in relative.parents}
     return (
-        not folders & _LEFT_OUT_FOLDERS
+        relative.parts[0] in PACKAGES
+        and len(relative.parts) > 1
+        and not folders & _LEFT_OUT_FOLDERS
         and not any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in relative.parts)
         and relative.suffix not in _LEFT_OUT_SUFFIXES
     )
@@ -75,6 +131,8 @@ def _belongs(relative: Path) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
+        if path.is_symlink():
+            raise PipelineError(f"{path}: is a link; expected a plain file")
         return path.read_bytes()
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror}") from error

@@ -6,7 +6,7 @@ in `-wheels` and holds its wheel (see `kernels.wheels`), through `dataset_source
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ def build(
     kernel_sources: Sequence[str] = (),
     model_sources: Sequence[str] = (),
     required_modules: Mapping[str, str] = REQUIRED_MODULES,
+    say: Callable[[str], None] = lambda line: None,
 ) -> KernelFolder:
     """Write a kernel that works by `recipe_table` on Kaggle to `out`: a script and its metadata.
 
@@ -67,6 +68,7 @@ def build(
         gpu: run on a T4, else without an accelerator.
         dataset_sources: "owner/slug" of the datasets to attach; likewise the kernel and model ones.
         required_modules: module to distribution, installed from attached wheels where missing.
+        say: told which files are embedded although they were changed, and which are left out.
 
     Raises:
         UsageError: a recipe name that cannot name a kernel, or nothing attached that could hold
@@ -77,7 +79,7 @@ def build(
     title = _title_of(recipe_name, kind)
     _check_sources(kind, dataset_sources, kernel_sources, required_modules)
     recipe_file = f"configs/{recipe_name}.toml"
-    files = {**collect_files(root), recipe_file: _recipe_text(recipe_name, recipe_table)}
+    files = {**collect_files(root, say=say), recipe_file: _recipe_text(recipe_name, recipe_table)}
     refuse_secrets(files)
     script = render_script(kind, pack(files), recipe_file, required_modules)
     script_bytes = len(script.encode())

@@ -62,6 +62,7 @@ def build(
         gpu=gpu,
         dataset_sources=dataset or [],
         kernel_sources=kernel or [],
+        say=say,
     )
     if json:
         print_json({"folder": str(built.folder), "script_bytes": built.script_bytes})

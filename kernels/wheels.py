@@ -1,10 +1,10 @@
 """A dataset folder with the wheels that Kaggle's image lacks, at the project's pinned versions."""
 
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from subprocess import TimeoutExpired, run
 
 import settings
 from data.atomic import write_bytes
@@ -81,10 +81,8 @@ def _download(wanted: list[str], folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *wanted]
     try:
-        ended = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
+        ended = run(  # noqa: S603command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    except TimeoutExpired:
         raise PipelineError(
             f"pip download {' '.join(wanted)}: no end after {_LIMIT_S} s; check the network"
         ) from None

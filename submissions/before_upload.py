@@ -31,7 +31,7 @@ def problems_before_upload(path: Path, data: Path | None) -> list[Problem]:
         return [_problem(path, f"answers the test graphs of {folder}, not the competition's")]
     official = {name: n_configs for name, n_configs in known.items() if name in official_rows()}
     return check_official(path, official) or [
-        _problem(path, f"does not answer the test graphs of {folder}; name the competition's --data")
+        _problem(path, f"does not answer the test graphs of {folder}; name the right --data")
     ]
 
 

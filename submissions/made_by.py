@@ -7,6 +7,7 @@ from typing import NamedTuple
 from data.errors import PipelineError
 
 REPORT = "report.json"
+KERNEL_RUN = "run"  # a kernel leaves its submission beside its run folder
 
 
 class MadeBy(NamedTuple):
@@ -20,13 +21,15 @@ def made_by(folder: Path, *, required: bool = False) -> MadeBy:
     """Read the recipe and the revision from a run folder's report.
 
     Args:
-        folder: the run folder.
+        folder: the run folder, or a kernel's output, whose run folder lies below it.
         required: whether a missing or damaged report is an error, or as good as a silent one.
 
     Raises:
         PipelineError: there is no such report, or it cannot be read, and it is required.
     """
     path = folder / REPORT
+    if not path.exists() and (folder / KERNEL_RUN / REPORT).exists():
+        path = folder / KERNEL_RUN / REPORT
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(report, dict):

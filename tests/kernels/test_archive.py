@@ -2,12 +2,14 @@
 
 import io
 import os
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from data.errors import PipelineError
+from ensembles.revisions import revision
 from kernels.archive import collect_files, pack, refuse_secrets
 from tests.fake_kaggle import KEY
 
@@ -36,6 +38,86 @@ def test_data_caches_and_hidden_files_are_left_out(project: Path) -> None:
 
     assert names.isdisjoint(left_out)
     assert names >= {*kept, "pipeline.py", "settings.py", "features/marker.py", "data/__init__.py"}
+
+
+def git(project: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "-C", project, *who, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(project: Path) -> Path:
+    """The project as a git checkout, all of it committed."""
+    git(project, "init", "--quiet")
+    (project / "features" / "tool.sh").write_text("true\n")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "-m", "first")
+    return project
+
+
+def test_of_a_checkout_what_git_tracks_is_embedded_and_the_rest_is_told(
+    checkout: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    before = collect_files(checkout, say=said.append)
+    assert said == []
+    assert {"pipeline.py", "features/marker.py", "features/tool.sh"} <= set(before)
+
+    (checkout / "features" / "marker.py").write_text("MARKER = 'changed'\n")
+    (checkout / "models" / "notes.py").write_text("private = 1\n")
+    (checkout / "runs").mkdir()
+    (checkout / "runs" / "mine.py").write_text("no part of the code\n")
+    after = collect_files(checkout, say=said.append)
+    assert after["features/marker.py"] == b"MARKER = 'changed'\n"
+    assert set(after) == set(before)
+    assert said == [
+        "embedded as they are, changed since the last commit: features/marker.py",
+        "left out, since git does not track them: models/notes.py",
+    ]
+
+
+@pytest.mark.parametrize("is_tracked", [True, False])
+def test_links_are_not_followed(project: Path, tmp_path: Path, is_tracked: bool) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "private.py").write_text("private = 1\n")
+    (project / "models" / "link.py").symlink_to(outside / "private.py")
+    (project / "models" / "folder").symlink_to(outside)
+    if is_tracked:
+        git(project, "init", "--quiet")
+        git(project, "add", ".")
+    said: list[str] = []
+    files = collect_files(project, say=said.append)
+    assert b"private = 1\n" not in files.values()
+    assert "models/link.py" in "".join(said)
+    (project / "settings.py").unlink()
+    (project / "settings.py").symlink_to(outside / "private.py")
+    with pytest.raises(PipelineError, match=r"settings\.py: is a link"):
+        collect_files(project)
+
+
+def test_outside_git_only_known_kinds_of_files_are_embedded(project: Path) -> None:
+    for name in ("features/dump.bin", "features/key.pem", "features/kept.toml"):
+        (project / name).write_text("x")
+    names = set(collect_files(project))
+    assert "features/kept.toml" in names
+    assert names.isdisjoint({"features/dump.bin", "features/key.pem", "REVISION"})
+
+
+def test_the_revision_is_embedded_and_found_where_it_was_unpacked(
+    checkout: Path, tmp_path: Path
+) -> None:
+    committed = revision(checkout)
+    assert committed
+    (checkout / "settings.py").write_text("changed = 1\n")
+    files = collect_files(checkout)
+    assert files["REVISION"].decode() == f"{committed}+changed\n"
+    unpacked = tmp_path / "unpacked"
+    for name, content in files.items():
+        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / name).write_bytes(content)
+    assert revision(unpacked) == f"{committed}+changed"
+    assert collect_files(unpacked)["REVISION"] == files["REVISION"]
 
 
 def test_a_project_without_a_pipeline_is_refused(project: Path) -> None:

@@ -130,12 +130,12 @@ def test_without_gpu_or_wheels_there_is_no_accelerator_and_a_warning(
 
 def test_a_script_above_the_limit_is_refused_with_its_size(project: Path, tmp_path: Path) -> None:
     noise = random.Random(0).randbytes(SOURCE_LIMIT_BYTES)  # does not compress
-    (project / "features" / "table.bin").write_bytes(noise)
+    (project / "features" / "table.gz").write_bytes(noise)
     with pytest.raises(PipelineError) as caught:
         build("cpu", RECIPE, tmp_path / "out", root=project)
     size_bytes = int(re.search(r"the script has (\d+) bytes", str(caught.value))[1])
     assert size_bytes > SOURCE_LIMIT_BYTES * 4 / 3
-    assert f"features/table.bin ({SOURCE_LIMIT_BYTES} bytes)" in str(caught.value)
+    assert f"features/table.gz ({SOURCE_LIMIT_BYTES} bytes)" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 

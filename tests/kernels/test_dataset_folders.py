@@ -173,7 +173,7 @@ WHEELS = ("tomli_w-1.2.0-py3-none-any.whl", "torch_geometric-2.8.1-py3-none-any.
 
 def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip = FakePip(*WHEELS)
-    monkeypatch.setattr("kernels.wheels.subprocess.run", pip)
+    monkeypatch.setattr("kernels.wheels.run", pip)
     assert [path.name for path in write_wheels(tmp_path / "one")] == list(WHEELS)
     write_wheels(tmp_path / "two")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
@@ -198,7 +198,7 @@ def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.Monk
 def test_wheels_that_will_not_do_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pip: FakePip, expected: str
 ) -> None:
-    monkeypatch.setattr("kernels.wheels.subprocess.run", pip)
+    monkeypatch.setattr("kernels.wheels.run", pip)
     with pytest.raises(PipelineError, match=expected):
         write_wheels(tmp_path / "out")
     assert not (tmp_path / "out").exists()

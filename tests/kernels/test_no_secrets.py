@@ -44,7 +44,7 @@ def test_nothing_written_or_sent_holds_a_secret(
         (run / name).write_text(SECRET)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr("kernels.wheels.subprocess.run", _download)
+    monkeypatch.setattr("kernels.wheels.run", _download)
 
     written = tmp_path / "written"
     for name, kind in (("run", RUN), ("train", train_kind("tile:xla")), ("infer", INFER)):

@@ -74,6 +74,16 @@ def test_the_origin_can_be_named(
     assert (entry.recipe, entry.revision) == ("mine", "abc123+changed")
 
 
+def test_the_origin_is_found_in_a_kernels_output(
+    competition: FakeCompetition, run_folder: Path, ledger: Path
+) -> None:
+    (run_folder / "run").mkdir()
+    (run_folder / "report.json").rename(run_folder / "run" / "report.json")
+    upload(run_folder, ledger, "--no-wait")
+    (entry,) = read_ledger(ledger)
+    assert (entry.recipe, entry.revision) == ("cpu", "abc123+changed")
+
+
 def test_the_result_as_json(competition: FakeCompetition, run_folder: Path, ledger: Path) -> None:
     assert json.loads(upload(run_folder, ledger, "--json")) == {
         "file": f"{run_folder}/submission.csv",
@@ -183,7 +193,7 @@ def test_a_good_file_with_other_data_is_not_sent(
 ) -> None:
     place_npz(tmp_path, "tile/xla/test", "mine", np.zeros(3, np.int64))
     text = upload(run_folder, ledger, "--data", tmp_path, expect=1)
-    assert f"does not answer the test graphs of {tmp_path}; name the competition's --data" in text
+    assert f"does not answer the test graphs of {tmp_path}; name the right --data" in text
     assert not competition.received
 
 
