@@ -66,6 +66,18 @@ def refusal(error: BaseException) -> tuple[int, str] | None:
     return answer and answer[:2]
 
 
+def method_of(error: BaseException) -> str:
+    """Return the method that the failed request behind `error` called, such as "SaveKernel".
+
+    It is "" where the error holds no request.
+    """
+    for link in chain(error):
+        address = getattr(getattr(link, "request", None), "url", None)
+        if address:
+            return str(address).partition("?")[0].rpartition("/")[2]
+    return ""
+
+
 def one_line(text: str) -> str:
     """Return `text` on one line, cut to a quotable length."""
     flat = " ".join(text.split())

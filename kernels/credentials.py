@@ -9,7 +9,7 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,12 @@ class KaggleSession:
 
 
 @contextmanager
-def kaggle_session(action: str, *, in_doubt: str = "") -> Iterator[KaggleSession]:
+def kaggle_session(
+    action: str,
+    *,
+    in_doubt: str = "",
+    acts: Callable[[BaseException], bool] = lambda error: True,
+) -> Iterator[KaggleSession]:
     """Yield an authenticated client; whatever goes wrong in the block becomes one line.
 
     What the client prints on standard output is caught, and shown nowhere: it may hold signed
@@ -48,6 +53,7 @@ def kaggle_session(action: str, *, in_doubt: str = "") -> Iterator[KaggleSession
     Args:
         action: what is being done, the start of every error line ("upload a.csv to …").
         in_doubt: what to do where Kaggle may have acted although no answer came.
+        acts: tells whether the request that failed would have acted; of others there is no doubt.
 
     Raises:
         PipelineError: no or refused credentials, a refused request, no connection, or a fault of
@@ -62,7 +68,8 @@ def kaggle_session(action: str, *, in_doubt: str = "") -> Iterator[KaggleSession
     except SystemExit as error:
         raise PipelineError(f"{action}: the Kaggle client gave up (exit {error.code})") from None
     except Exception as error:
-        raise PipelineError(redact(str(explain(error, action, in_doubt=in_doubt)))) from None
+        doubt = in_doubt if acts(error) else ""
+        raise PipelineError(redact(str(explain(error, action, in_doubt=doubt)))) from None
 
 
 def known_secrets() -> frozenset[str]:

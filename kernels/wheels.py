@@ -81,7 +81,9 @@ def _download(wanted: list[str], folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *wanted]
     try:
-        ended = run(  # noqa: S603command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        ended = run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
     except TimeoutExpired:
         raise PipelineError(
             f"pip download {' '.join(wanted)}: no end after {_LIMIT_S} s; check the network"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from data.errors import PipelineError
-from data.network import PASSING_STATUS, UNREACHED, certificate_refused, chain, network_fault
+from data.network import PASSING_STATUS, UNREACHED, certificate_refused, network_fault
 from data.network import retry_after_s as seconds_of
-from kernels.client_errors import refusal
+from kernels.client_errors import method_of, refusal
 
 # Statuses of a server that has ended with the request; a gateway's (502, 504) say nothing of the
 # server behind it, which may still be at work.
@@ -22,15 +22,17 @@ class Outcome(NamedTuple):
         may_have_arrived: Kaggle may have made the submission although it did not say so.
         try_again: another try may succeed, if nothing has arrived.
         retry_after_s: seconds that Kaggle asks to wait, or None.
+        reason: what went wrong, in a few words; "" where nobody tries again.
     """
 
     may_have_arrived: bool
     try_again: bool
     retry_after_s: float | None = None
+    reason: str = ""
 
 
 REFUSED = Outcome(may_have_arrived=False, try_again=False)
-NOT_SENT = Outcome(may_have_arrived=False, try_again=True)
+NOT_SENT = Outcome(may_have_arrived=False, try_again=True, reason="the file did not arrive whole")
 UNKNOWN = Outcome(may_have_arrived=True, try_again=False)
 
 
@@ -75,7 +77,7 @@ def watched(watch: Watch, *, creates: bool) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        watch.outcome = _outcome(error, creates=creates and _was_creating(error))
+        watch.outcome = _outcome(error, creates=creates and was_creating(error))
         raise
 
 
@@ -85,22 +87,18 @@ def _outcome(error: BaseException, *, creates: bool) -> Outcome:
     if answer is not None:
         status, header = answer
         if creates and status >= 500:
-            return Outcome(True, status in _ENDED, seconds_of(header))
-        return Outcome(False, status in PASSING_STATUS, seconds_of(header))
+            return Outcome(True, status in _ENDED, seconds_of(header), f"HTTP {status}")
+        return Outcome(False, status in PASSING_STATUS, seconds_of(header), f"HTTP {status}")
     fault = network_fault(error, "Kaggle")
     if fault.startswith(UNREACHED) or not creates:
-        return Outcome(False, bool(fault) and not certificate_refused(error))
+        return Outcome(False, bool(fault) and not certificate_refused(error), reason=fault)
     return UNKNOWN
 
 
-def _was_creating(error: BaseException) -> bool:
+def was_creating(error: BaseException) -> bool:
     """Tell from the failed request's address whether it was the last of a submission's requests.
 
     The client sends three: for an address to upload to, the file, and the submission itself.
     Where the error holds no request it is taken for the last.
     """
-    for link in chain(error):
-        address = getattr(getattr(link, "request", None), "url", None)
-        if address:
-            return str(address).endswith("/CreateSubmission")
-    return True
+    return method_of(error) in ("CreateSubmission", "")

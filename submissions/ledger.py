@@ -6,6 +6,7 @@ submission's description, so that Kaggle's list tells what has become of it.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,6 +84,17 @@ def hash_of(path: Path) -> str:
 def marker_of(sha256: str, nth: int) -> str:
     """Return the tag of the nth submission, from 1, of a file: "[sha256:0123456789ab #2]"."""
     return f"[sha256:{sha256[:_HASH_SHOWN]}{f' #{nth}' if nth > 1 else ''}]"
+
+
+def nth_of(marker: str) -> int:
+    """Return which submission of its file a tag is of: 2 for "[sha256:0123456789ab #2]"."""
+    _, numbered, nth = marker.strip("[]").partition(" #")
+    return int(nth) if numbered else 1
+
+
+def tag_of(sha256: str) -> re.Pattern[str]:
+    """Return what finds the tag of any submission of a file in a description."""
+    return re.compile(rf"\[sha256:{sha256[:_HASH_SHOWN]}( #[0-9]{{1,6}})?\]")
 
 
 def now_text() -> str:

@@ -1,10 +1,10 @@
 """Find submissions in Kaggle's list again, and keep the ledger up to it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from data.errors import PipelineError
-from submissions.ledger import PENDING, SENDING, Entry, change_ledger
+from submissions.ledger import PENDING, SENDING, Entry, change_ledger, nth_of, tag_of
 from submissions.upload import SubmissionRow, list_submissions
 
 _PAGE = 100
@@ -18,17 +18,42 @@ def find_listed(entry: Entry) -> SubmissionRow | None:
         ClientError: the list cannot be read.
         PipelineError: a submission has the entry's marker but another size.
     """
-    seen: set[int] = set()
-    for page in range(1, _MOST_PAGES + 1):
-        rows = list_submissions(competition=entry.competition, limit=_PAGE, page=page)
+    for rows in _pages(entry.competition):
         row = matching(entry, rows)
         if row is not None:
             return row
+    return None
+
+
+def find_tagged(sha256: str, competition: str) -> list[tuple[str, SubmissionRow]]:
+    """Find all submissions of a file in Kaggle's list, oldest first, each with its tag.
+
+    Raises:
+        ClientError: the list cannot be read.
+    """
+    found: dict[str, SubmissionRow] = {}
+    for rows in _pages(competition):
+        for row in rows:
+            tag = tag_of(sha256).search(row.description)
+            if tag:
+                found.setdefault(tag[0], row)
+    return sorted(found.items(), key=lambda pair: nth_of(pair[0]))
+
+
+def _pages(competition: str) -> Iterator[list[SubmissionRow]]:
+    """Yield Kaggle's list page by page.
+
+    Raises:
+        ClientError: the list cannot be read.
+    """
+    seen: set[int] = set()
+    for page in range(1, _MOST_PAGES + 1):
+        rows = list_submissions(competition=competition, limit=_PAGE, page=page)
+        yield rows
         # A server may have pages of its own size, or know of no pages.
         if seen.issuperset(row.ref for row in rows):
             break
         seen.update(row.ref for row in rows)
-    return None
 
 
 def matching(entry: Entry, rows: Iterable[SubmissionRow]) -> SubmissionRow | None:

@@ -5,7 +5,7 @@ and lists it only after all looks of `LOOK_AFTER_S`, is sent it again. Two entri
 then have one tag.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,11 @@ from submissions.ledger import (
     hash_of,
     marker_of,
     now_text,
+    nth_of,
     put_entry,
     read_ledger,
 )
-from submissions.listed import as_listed, find_listed
+from submissions.listed import as_listed, find_listed, find_tagged, matching
 from submissions.upload import COMPETITION, SubmissionRow, upload
 
 # Kaggle's list may lag behind: seconds before each look for a submission whose answer was lost.
@@ -66,7 +67,8 @@ def send_once(job: Sending) -> Entry:
     """Send the file unless Kaggle has it, and keep the ledger.
 
     An earlier try whose end is not known is looked up in Kaggle's list first; if it has arrived,
-    that is the result, and nothing is sent.
+    that is the result, and nothing is sent. What the ledger knows nothing of is looked up by the
+    file's tag; if Kaggle has it, that is noted, and refused like a file that was sent from here.
 
     Returns:
         The ledger's entry of the submission, which has arrived.
@@ -91,9 +93,12 @@ def send_once(job: Sending) -> Entry:
                 job.say(f"{job.path}: an earlier try arrived as submission {entry.ref}; not resent")
                 return entry
         arrived = [entry for entry, _ in before if entry.arrived]
+        if not arrived or job.force:
+            arrived += _sent_elsewhere(job, sha256, {entry.marker for entry in arrived})
         if arrived and not job.force:
             raise PipelineError(_sent_before(job.path, arrived[-1]))
-        entry = _new_entry(job, sha256, nth=len(arrived) + 1)
+        nth = max((nth_of(entry.marker) for entry in arrived), default=0) + 1
+        entry = _new_entry(job, sha256, nth=nth)
         put_entry(job.ledger, entry)
         return _deliver(job, entry)
 
@@ -105,6 +110,33 @@ def _resolved(job: Sending, entry: Entry) -> tuple[Entry, bool]:
     job.say(f"{job.path}: the end of an earlier try is not known; looking in Kaggle's list")
     row = _look(job, entry)
     return (_keep(job, as_listed(entry, row)) if row else entry), True
+
+
+def _sent_elsewhere(job: Sending, sha256: str, known: Container[str]) -> list[Entry]:
+    """Note what Kaggle lists of the file and the ledger does not know: a lost or other ledger.
+
+    Raises:
+        PipelineError: the list cannot be read, so that nothing may be sent; or it has the file's
+            tag with another size.
+    """
+    failures = 0
+    while True:
+        try:
+            found = find_tagged(sha256, job.competition)
+            break
+        except ClientError as fault:
+            failures += 1
+            _wait(job, fault, failures, "nothing was sent")
+    entries = []
+    for marker, row in found:
+        if marker not in known:
+            entry = _new_entry(job, sha256, nth=nth_of(marker))
+            message = row.description.replace(marker, "").strip()
+            time = f"{row.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if row.submitted_at else entry.time
+            entry = entry.model_copy(update={"message": message, "time": time})
+            matching(entry, [row])
+            entries.append(_keep(job, as_listed(entry, row)))
+    return entries
 
 
 def _new_entry(job: Sending, sha256: str, *, nth: int) -> Entry:
@@ -176,16 +208,29 @@ def _wait_or_give_up(job: Sending, entry: Entry, fault: ClientError, failures: i
     Raises:
         PipelineError: another try would not help or not be safe, or patience is at its end.
     """
+    try:
+        _wait(job, fault, failures)
+    except PipelineError:
+        status = SENDING if fault.outcome.may_have_arrived else FAILED
+        _keep(job, entry.model_copy(update={"status": status, "error": str(fault)}))
+        raise
+
+
+def _wait(job: Sending, fault: ClientError, failures: int, *added: str) -> None:
+    """Wait for the next try.
+
+    Raises:
+        PipelineError: another try would not help or not be safe, or patience is at its end;
+            `added` is what the line says besides.
+    """
     outcome, patience = fault.outcome, job.patience
     asked_s = outcome.retry_after_s
     too_long = asked_s is not None and asked_s > patience.longest_asked_wait_s
     if not outcome.try_again or too_long or failures >= patience.attempts:
-        status = SENDING if outcome.may_have_arrived else FAILED
-        _keep(job, entry.model_copy(update={"status": status, "error": str(fault)}))
-        tries = f"; gave up after {failures} tries" if failures > 1 else ""
-        raise PipelineError(f"{fault}{tries}") from None
+        tries = [f"gave up after {failures} tries"] if failures > 1 else []
+        raise PipelineError("; ".join([str(fault), *tries, *added])) from None
     wait_s = patience.wait_s(failures, asked_s)
-    job.say(f"{fault}; next try in {wait_s:.0f} s")
+    job.say(f"{job.path}: {outcome.reason}; next try in {wait_s:.0f} s")
     patience.sleep(wait_s)
 
 

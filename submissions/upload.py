@@ -12,7 +12,7 @@ from typing import Any
 from data.errors import PipelineError
 from kernels.client_errors import one_line
 from kernels.credentials import kaggle_session, redact
-from submissions.client_fault import NOT_SENT, client_faults, watched
+from submissions.client_fault import NOT_SENT, client_faults, was_creating, watched
 from submissions.client_timeout import ANSWER_WITHIN_S, answers_within
 
 COMPETITION = "predict-ai-model-runtime"
@@ -70,7 +70,10 @@ def upload(
     """
     size_bytes = _size_of(path)
     action = f"upload {path} to {competition}"
-    with client_faults() as watch, kaggle_session(action, in_doubt=_IN_DOUBT) as session:
+    with (
+        client_faults() as watch,
+        kaggle_session(action, in_doubt=_IN_DOUBT, acts=was_creating) as session,
+    ):
         api = _only_once(session.api)
         with watched(watch, creates=True), answers_within(ANSWER_WITHIN_S):
             answer = api.competition_submit(

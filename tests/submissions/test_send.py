@@ -21,6 +21,7 @@ def test_a_submission_arrives_with_its_tag_and_is_noted(
     tag = f"[sha256:{hash_of(file)[:12]}]"
     assert made["description"] == f"my *** words {tag}"
     assert [request.method for request in competition.received] == [
+        "ListSubmissions",
         "StartSubmissionUpload",
         "PUT",
         "CreateSubmission",
@@ -51,7 +52,8 @@ def test_the_entry_is_written_before_the_file_is_sent(
     act = competition.act
 
     def noting(method: str, path: str, body: bytes) -> object:
-        seen.append(only_entry(ledger).status)
+        if method != "ListSubmissions":
+            seen.append(only_entry(ledger).status)
         return act(method, path, body)
 
     monkeypatch.setattr(competition, "act", noting)
@@ -78,7 +80,7 @@ def test_a_refusal_is_final_and_noted(
     assert only_entry(ledger).error is None
 
 
-def test_missing_credentials_are_noted_and_may_be_mended(
+def test_missing_credentials_leave_no_line_since_nothing_was_tried(
     competition: FakeCompetition,
     send: Send,
     ledger: Path,
@@ -87,7 +89,7 @@ def test_missing_credentials_are_noted_and_may_be_mended(
 ) -> None:
     clear_credentials(monkeypatch, tmp_path / "home")
     assert "no Kaggle credentials" in failure(send)
-    assert only_entry(ledger).status == "failed"
+    assert not ledger.exists()
     assert not competition.received
 
 
@@ -98,7 +100,7 @@ def test_too_many_requests_are_waited_for(
     competition.will_answer(method, answer(429, Retry_After="37"), answer(429))
     assert send().ref == FIRST_REF
     assert fake_time.slept == [37.0, 2.0]
-    assert "next try in 37 s" in said[0]
+    assert said[0].endswith("submission.csv: HTTP 429; next try in 37 s")
     assert KEY not in "".join(said)
 
 

@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 from data.errors import PipelineError
-from submissions.ledger import Entry, read_ledger
+from submissions.ledger import Entry, put_entry, read_ledger
 from submissions.send import Sending, send_once
 from tests.submissions.fake_competition import FIRST_REF, FakeCompetition
-from tests.submissions.sending import ACCEPTED_THEN_DROPPED, DROP, Send, failure, only_entry
+from tests.submissions.sending import (
+    ACCEPTED_THEN_DROPPED,
+    DROP,
+    Send,
+    answer,
+    failure,
+    only_entry,
+)
 
 
 def test_the_same_content_is_refused_under_any_name(
@@ -38,6 +45,48 @@ def test_force_sends_again_and_the_two_are_told_apart(
     assert [entry.ref for entry in read_ledger(ledger)] == [FIRST_REF, FIRST_REF + 1]
     assert str(competition.submissions[1]["description"]).endswith(" #2]")
     assert f"as submission {FIRST_REF + 1}" in failure(send)
+
+
+@pytest.mark.parametrize("left", ["nothing", "a failed try"])
+def test_what_another_ledger_knows_is_not_sent_again(
+    competition: FakeCompetition, send: Send, ledger: Path, left: str
+) -> None:
+    sent = send("from elsewhere")
+    ledger.unlink()
+    if left == "a failed try":
+        put_entry(ledger, sent.model_copy(update={"status": "failed", "ref": None}))
+    line = failure(send)
+    assert f"sent at 2026-02-03T04:05:06Z as submission {FIRST_REF} (complete)" in line
+    assert len(competition.submissions) == 1
+    entry = only_entry(ledger)
+    assert (entry.ref, entry.marker, entry.message) == (FIRST_REF, sent.marker, "from elsewhere")
+    assert entry.public_score == 0.7125
+
+
+def test_force_counts_on_from_what_another_ledger_knows(
+    competition: FakeCompetition, send: Send, ledger: Path, twice_allowed: list[bool]
+) -> None:
+    twice_allowed.append(True)
+    send()
+    ledger.unlink()
+    competition.will_answer("CreateSubmission", ACCEPTED_THEN_DROPPED)
+    assert send(force=True).ref == FIRST_REF + 1
+    assert [entry.ref for entry in read_ledger(ledger)] == [FIRST_REF, FIRST_REF + 1]
+    assert str(competition.submissions[1]["description"]).endswith(" #2]")
+
+
+def test_a_list_that_cannot_be_read_is_waited_for_and_nothing_is_sent_without_it(
+    competition: FakeCompetition, send: Send, ledger: Path, said: list[str]
+) -> None:
+    competition.will_answer("ListSubmissions", *[answer(503)] * 4)
+    line = failure(send)
+    assert "HTTP 503" in line
+    assert line.endswith("gave up after 4 tries; nothing was sent")
+    assert not competition.calls("StartSubmissionUpload")
+    assert not ledger.exists()
+    assert said[0].endswith("submission.csv: HTTP 503; next try in 1 s")
+    competition.will_answer("ListSubmissions", answer(500), DROP)
+    assert send().ref == FIRST_REF
 
 
 def test_force_after_a_lost_answer_does_not_take_the_first_for_the_second(

@@ -102,7 +102,7 @@ def test_a_refusal_names_its_status_what_to_do_and_what_kaggle_said(
     assert "Kaggle says: a reason" in line
     assert str(submission) in line
     assert COMPETITION in line
-    assert ("submission list" in line) == (status >= 500)
+    assert ("submission list" in line) == (status >= 500 and method == "CreateSubmission")
 
 
 def test_a_refusal_in_the_body_of_a_good_status_is_a_refusal(

@@ -96,11 +96,12 @@ def test_the_result_as_json(competition: FakeCompetition, run_folder: Path, ledg
     }
 
 
-def test_without_waiting_the_list_is_not_asked(
+def test_without_waiting_the_list_is_asked_before_the_upload_alone(
     competition: FakeCompetition, run_folder: Path, ledger: Path
 ) -> None:
     assert len(upload(run_folder, ledger, "--no-wait").splitlines()) == 1
-    assert not competition.calls("ListSubmissions")
+    assert [request.method for request in competition.received].count("ListSubmissions") == 1
+    assert competition.received[0].method == "ListSubmissions"
 
 
 def test_a_score_that_takes_too_long_is_no_error(
