@@ -105,7 +105,7 @@ def status(
     """
     from kernels.push import status as ask
 
-    answer = ask(kernel)
+    answer = ask(kernel, say=say)
     if json:
         print_json(
             {

@@ -23,6 +23,9 @@ def push(
     wait_minutes: Annotated[
         float, typer.Option(min=0, help="How long to wait until Kaggle has processed the files.")
     ] = 30,
+    force: Annotated[
+        bool, typer.Option("--force", help="Send what the last push has sent once more.")
+    ] = False,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -33,10 +36,15 @@ def push(
     """
     from kernels.dataset_push import push_dataset
 
-    made = push_dataset(folder, message, wait_minutes=wait_minutes, say=say)
+    made = push_dataset(folder, message, force=force, wait_minutes=wait_minutes, say=say)
     if json:
-        facts = {"dataset": made.dataset_id, "version": made.version, "created": made.is_new}
+        facts = {
+            "dataset": made.dataset_id,
+            "version": made.version,
+            "created": made.is_new,
+            "sent": made.was_sent,
+        }
         print_json({**facts, "files": made.files, "url": made.url})
     else:
-        verb = "created" if made.is_new else "updated"
-        typer.echo(f"{verb}     {made.dataset_id} version {made.version}  {made.url}")
+        verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"
+        typer.echo(f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}")

@@ -160,6 +160,12 @@ def read_dataset(folder: Path) -> tuple[dict[str, Any], list[str]]:
     return table, names
 
 
+def content_digest(folder: Path, table: dict[str, Any]) -> str:
+    """Return the SHA-256, in hex, of all that a push of the folder sends but for its message."""
+    told = {"metadata": table, "files": _digests(folder)}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
 def files_to_send(folder: Path) -> list[str]:
     """List a dataset folder's files but for its metadata, "/" apart, sorted.
 

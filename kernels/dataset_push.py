@@ -1,7 +1,7 @@
 """Send a folder to Kaggle as a dataset, new or the next version, and wait until it can be used."""
 
+import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +10,20 @@ from typing import Any
 
 from data.errors import PipelineError, UsageError
 from data.fetch.retry import Patience
-from kernels.client_errors import one_line
+from data.locked import locked
+from kernels.careful_uploads import careful_uploads
+from kernels.client_errors import method_of, one_line
 from kernels.credentials import KaggleSession, kaggle_session
-from kernels.dataset_folder import DATASET_METADATA_FILE, read_dataset
+from kernels.dataset_folder import DATASET_METADATA_FILE, content_digest, read_dataset
 from kernels.kaggle_calls import (
     DatasetState,
     Say,
-    careful_uploads,
+    ask,
     dataset_files,
     dataset_state,
-    patiently,
 )
+from kernels.pushed_note import read_note, write_note
+from kernels.scratch import private_place, scratch_folder
 from kernels.send_once import PUSH_PATIENCE, send_once
 
 POLL_S = 10.0
@@ -48,6 +51,7 @@ class DatasetVersion:
     is_new: bool  # the dataset did not exist before
     files: int
     url: str
+    was_sent: bool = True  # False: Kaggle has this very content, made by an earlier push
 
 
 @dataclass(frozen=True)
@@ -63,18 +67,30 @@ class _Push:
 
     def state(self) -> DatasetState | None:
         """Ask for the dataset's state, again where the network fails."""
-        return patiently(
+        state: DatasetState | None = ask(
             lambda: dataset_state(self.session, self.dataset_id),
             what=f"state of dataset {self.dataset_id}",
             patience=self.patience,
             say=self.say,
         )
+        return state
+
+    def listed(self) -> list[str]:
+        """Ask for the names of the dataset's files, again where the network fails."""
+        names: list[str] = ask(
+            lambda: dataset_files(self.session, self.dataset_id),
+            what=f"files of dataset {self.dataset_id}",
+            patience=self.patience,
+            say=self.say,
+        )
+        return names
 
 
 def push_dataset(
     folder: Path,
     message: str,
     *,
+    force: bool = False,
     wait_minutes: float = WAIT_MINUTES,
     patience: Patience = PUSH_PATIENCE,
     say: Callable[[str], None] = lambda line: None,
@@ -82,11 +98,13 @@ def push_dataset(
     """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
 
     Folders within it are packed by the client and unpacked by Kaggle; whether all files arrived is
-    checked in Kaggle's own list.
+    checked in Kaggle's own list. What the last push from here has made is not sent again as long
+    as it is the dataset's latest version and Kaggle lists its files: see `kernels.pushed_note`.
 
     Args:
         folder: holds dataset-metadata.json.
         message: what is new, shown beside the version.
+        force: send what was sent before.
         wait_minutes: how long to wait until Kaggle has processed the files.
         patience: how often a request is tried again, and with which waits.
         say: told about each failure that is tried again.
@@ -99,20 +117,42 @@ def push_dataset(
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
     table, names = read_dataset(folder)
-    with kaggle_session(f"push dataset {folder}", in_doubt=_IN_DOUBT) as session:
+    action = f"push dataset {folder}"
+    with kaggle_session(action, in_doubt=_IN_DOUBT, acts=_was_making) as session:
         dataset_id = str(table["id"])
         if "/" not in dataset_id:
             dataset_id = f"{session.username}/{dataset_id}"
         push = _Push(session, dataset_id, table, names, patience, say)
-        before = push.state()
-        if before and before.status not in ("ready", "failed"):
-            before = _wait_until_ready(push, before.version, wait_minutes)
-        _send(push, folder, message, before)
-        version = before.version + 1 if before else 1
-        ready = _wait_until_ready(push, version, wait_minutes)
-        _require_all_there(push)
+        digest = content_digest(folder, {**table, "id": dataset_id})
+        lock = private_place() / f"dataset-{hashlib.sha256(dataset_id.encode()).hexdigest()}.lock"
+        waiting = f"dataset {dataset_id}: another push is under way; waiting for its end"
+        with locked(lock, on_wait=lambda: say(waiting)):
+            return _pushed(push, folder, message, digest, force=force, wait_minutes=wait_minutes)
+
+
+def _pushed(
+    push: _Push, folder: Path, message: str, digest: str, *, force: bool, wait_minutes: float
+) -> DatasetVersion:
+    """Send the folder unless Kaggle has this content, while no other push of this user does."""
+    dataset_id, n_files = push.dataset_id, len(push.names)
     url = f"https://www.kaggle.com/datasets/{dataset_id}"
-    return DatasetVersion(dataset_id, ready.version, before is None, len(names), url)
+    before = push.state()
+    if before and before.status not in ("ready", "failed"):
+        before = _wait_until_ready(push, before.version, wait_minutes)
+    if before and before.status == "ready" and not force:
+        note = {"dataset": dataset_id, "version": before.version, "content": digest}
+        if read_note(folder) == note and not missing_files(push.names, push.listed()):
+            return DatasetVersion(dataset_id, before.version, False, n_files, url, was_sent=False)
+    _send(push, folder, message, before)
+    ready = _wait_until_ready(push, before.version + 1 if before else 1, wait_minutes)
+    _require_all_there(push)
+    write_note(folder, {"dataset": dataset_id, "version": ready.version, "content": digest})
+    return DatasetVersion(dataset_id, ready.version, before is None, n_files, url)
+
+
+def _was_making(error: BaseException) -> bool:
+    """Tell whether the request that failed was one that makes a version, as far as is known."""
+    return method_of(error) in ("CreateDataset", "CreateDatasetVersion", "")
 
 
 def _send(push: _Push, folder: Path, message: str, before: DatasetState | None) -> None:
@@ -131,15 +171,16 @@ def _send(push: _Push, folder: Path, message: str, before: DatasetState | None) 
         # What stands in for the lost answer is read by the client, too.
         return SimpleNamespace(error=None, status="ok") if is_there else None
 
-    def send(request: Callable[[], Any]) -> Any:
-        return send_once(
-            request, arrived, what="push dataset", patience=push.patience, say=push.say
-        )
+    what = f"push dataset {push.dataset_id}"
 
-    with tempfile.TemporaryDirectory(prefix="dataset-push-") as copy:
-        _link_with_owner(folder, entries, {**push.table, "id": push.dataset_id}, Path(copy))
+    def send(request: Callable[[], Any]) -> Any:
+        return send_once(request, arrived, what=what, patience=push.patience, say=push.say)
+
+    with scratch_folder("dataset-push") as content:
+        _link_with_owner(folder, entries, {**push.table, "id": push.dataset_id}, content)
+        copy = str(content)
         uploads = careful_uploads(
-            push.session, len(entries), send, patience=push.patience, say=push.say
+            push.session, len(entries), send, what=what, patience=push.patience, say=push.say
         )
         with uploads:
             if before:
@@ -205,12 +246,7 @@ def _require_all_there(push: _Push) -> None:
     Raises:
         PipelineError: names what is missing.
     """
-    listed = patiently(
-        lambda: dataset_files(push.session, push.dataset_id),
-        what=f"files of dataset {push.dataset_id}",
-        patience=push.patience,
-        say=push.say,
-    )
+    listed = push.listed()
     missing = missing_files(push.names, listed)
     if missing:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""

@@ -1,25 +1,22 @@
-"""Calls of the Kaggle client that it has no plain method for: the one place with its inner names.
+"""Calls of the Kaggle client that it has no plain method for, and how to repeat them.
 
-The client repeats a dataset's creation when its answer is lost, leaves out files whose upload
-failed, and writes signed addresses into the common temporary folder; here it does not.
+Its inner names are here and in `kernels.careful_uploads` alone.
 """
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from data.errors import PipelineError
 from data.fetch.retry import Again, Patience, persist
 from data.network import retry_after_s
-from kernels.client_errors import passing_fault, refusal
+from kernels.client_errors import explain, passing_fault, refusal
 from kernels.credentials import KaggleSession
 
-_CREATES = ("create_dataset", "create_dataset_version")  # must not be repeated blindly
 _UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
 _PAGE = 200
+_LATER = "check the network, or try again in a few minutes"
 Say = Callable[[str], None]
 
 
@@ -56,7 +53,21 @@ def patiently(call: Callable[[], Any], *, what: str, patience: Patience, say: Sa
                 raise
             raise Again(passing[0], retry_after_s=retry_after_s(passing[1])) from None
 
-    return persist(attempt, what=what, patience=patience, say=say)
+    return persist(attempt, what=what, patience=patience, say=say, advice=_LATER)
+
+
+def ask(call: Callable[[], Any], *, what: str, patience: Patience, say: Say) -> Any:
+    """Ask Kaggle patiently; a refusal is worded here, since it leaves nothing in doubt.
+
+    Raises:
+        PipelineError: Kaggle refuses, or patience is at its end. The caller redacts it.
+    """
+    try:
+        return patiently(call, what=what, patience=patience, say=say)
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise explain(error, what) from None
 
 
 def dataset_state(session: KaggleSession, dataset_id: str) -> DatasetState | None:
@@ -120,49 +131,6 @@ def kernel_output(session: KaggleSession, kernel_id: str) -> tuple[list[OutputFi
         token = page.next_page_token
         if not token:
             return files, log
-
-
-@contextmanager
-def careful_uploads(
-    session: KaggleSession,
-    expected: int,
-    send: Callable[[Callable[[], Any]], Any],
-    *,
-    patience: Patience,
-    say: Say,
-) -> Iterator[None]:
-    """Let the client upload all files or none, and make a dataset by one request only.
-
-    Args:
-        expected: how many files and packed folders must arrive before the dataset is made.
-        send: called with the request that makes the dataset; sends it.
-    """
-    api, uploads = session.api, session.api.upload_files
-
-    def upload_files(request: Any, *arguments: Any, **options: Any) -> None:
-        uploads(request, *arguments, **options)
-        if len(request.files) != expected:
-            raise PipelineError(
-                f"{len(request.files)} of {expected} files arrived in Kaggle's storage; no dataset "
-                "was made; try again"
-            )
-
-    def with_retry(method: Callable[..., Any], **_: Any) -> Callable[..., Any]:
-        if method.__name__ in _CREATES:
-            return lambda request: send(lambda: method(request))
-        return lambda request: patiently(
-            lambda: method(request), what="upload", patience=patience, say=say
-        )
-
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="kaggle-uploads-") as own:
-        try:
-            api.upload_files, api.with_retry = upload_files, with_retry
-            tempfile.tempdir = own
-            yield
-        finally:
-            tempfile.tempdir = before
-            del api.upload_files, api.with_retry
 
 
 def _refused_by(error: BaseException, statuses: Sequence[int]) -> bool:

@@ -14,6 +14,8 @@ METADATA_FILE = "kernel-metadata.json"
 # wheels no longer support.
 T4 = "NvidiaTeslaT4"
 
+_SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
 
 
@@ -64,6 +66,25 @@ def check_title(title: str) -> None:
             f"kernel title '{title}': {len(title)} characters; expected {_SHORTEST_TITLE} to "
             f"{_LONGEST_TITLE}; give another title"
         )
+
+
+def check_kernel_id(kernel_id: str) -> None:
+    """Refuse what names no kernel, before the client does in its own words.
+
+    Raises:
+        UsageError: says what was expected.
+    """
+    owner, slash, slug = kernel_id.rpartition("/")
+    if not _SLUG.fullmatch(slug) or len(slug) < _SHORTEST_TITLE or (slash and not is_owner(owner)):
+        raise UsageError(
+            f"kernel '{kernel_id}': expected owner/slug, or the slug of one's own: "
+            f"{_SHORTEST_TITLE} or more small letters, digits and hyphens"
+        )
+
+
+def is_owner(text: str) -> bool:
+    """Tell whether a text can name a user or an organisation of Kaggle."""
+    return _OWNER.fullmatch(text) is not None
 
 
 def read_metadata(folder: Path) -> dict[str, object]:

@@ -11,6 +11,7 @@ from data.errors import PipelineError
 from data.fetch.retry import Patience
 from kernels.credentials import kaggle_session
 from kernels.kaggle_calls import kernel_output, kernel_version, patiently
+from kernels.metadata import check_kernel_id
 from kernels.output_folder import NOTE, OutputFolder, check_names, is_fetched
 from kernels.push import KernelStatus, status_in
 
@@ -55,6 +56,7 @@ def fetch_output(
         PipelineError: the kernel has not finished or has failed, a name that leaves `out`, missing
             or refused credentials, no space, or the network fails for good.
     """
+    check_kernel_id(kernel_id)
     action = f"output of kernel {kernel_id}"
     with kaggle_session(action) as session:
         full_id = kernel_id if "/" in kernel_id else f"{session.username}/{kernel_id}"

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any
 
 from data.errors import PipelineError
 from data.fetch.retry import Patience
-from kernels.client_errors import one_line
+from kernels.client_errors import method_of, one_line
 from kernels.credentials import KaggleSession, kaggle_session
-from kernels.kaggle_calls import kernel_version
-from kernels.metadata import METADATA_FILE, read_metadata
+from kernels.kaggle_calls import ask, kernel_version
+from kernels.metadata import METADATA_FILE, check_kernel_id, read_metadata
+from kernels.scratch import scratch_folder
 from kernels.send_once import PUSH_PATIENCE, send_once
 
 _IN_DOUBT = (
@@ -60,13 +60,19 @@ def push(
             refuses, or one whose attached sources it does not know.
     """
     metadata = read_metadata(folder)
-    with kaggle_session(f"push kernel {folder}", in_doubt=_IN_DOUBT) as session:
+    action = f"push kernel {folder}"
+    with kaggle_session(action, in_doubt=_IN_DOUBT, acts=_was_pushing) as session:
         kernel_id = str(metadata["id"])
         if "/" not in kernel_id:
             kernel_id = f"{session.username}/{kernel_id}"
-        with tempfile.TemporaryDirectory(prefix="kernel-push-") as copy:
-            _copy_with_owner(folder, metadata, kernel_id, Path(copy))
-            last = kernel_version(session, kernel_id)
+        with scratch_folder("kernel-push") as copy:
+            _copy_with_owner(folder, metadata, kernel_id, copy)
+            last = ask(
+                lambda: kernel_version(session, kernel_id),
+                what=f"{action}: ask for its latest version",
+                patience=patience,
+                say=say,
+            )
 
             def arrived() -> KernelVersion | None:
                 version = kernel_version(session, kernel_id)
@@ -74,7 +80,7 @@ def push(
                 return KernelVersion(kernel_id, version, url) if version > last else None
 
             answer = send_once(
-                lambda: session.api.kernels_push(copy),
+                lambda: session.api.kernels_push(str(copy)),
                 arrived,
                 what=f"push kernel {kernel_id}",
                 patience=patience,
@@ -86,21 +92,42 @@ def push(
         return KernelVersion(kernel_id, int(answer.version_number), answer.url)
 
 
-def status(kernel_id: str) -> KernelStatus:
+def status(
+    kernel_id: str,
+    *,
+    patience: Patience = PUSH_PATIENCE,
+    say: Callable[[str], None] = lambda line: None,
+) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
 
+    Args:
+        kernel_id: as above.
+        patience: how often it is asked again, and with which waits.
+        say: told about each failure that is tried again.
+
     Raises:
+        UsageError: no name of a kernel.
         PipelineError: missing or refused credentials, no such kernel, no connection.
     """
-    with kaggle_session(f"status of kernel {kernel_id}") as session:
+    check_kernel_id(kernel_id)
+    action = f"status of kernel {kernel_id}"
+    with kaggle_session(action) as session:
         full_id = kernel_id if "/" in kernel_id else f"{session.username}/{kernel_id}"
-        return status_in(session, full_id)
+        answer: KernelStatus = ask(
+            lambda: status_in(session, full_id), what=action, patience=patience, say=say
+        )
+        return answer
 
 
 def status_in(session: KaggleSession, full_id: str) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares, in an open session."""
     answer = session.api.kernels_status(full_id)
     return KernelStatus(full_id, answer.status.name.lower(), answer.failure_message)
+
+
+def _was_pushing(error: BaseException) -> bool:
+    """Tell whether the request that failed was the one that starts a kernel, as far as is known."""
+    return method_of(error) in ("SaveKernel", "")
 
 
 def _copy_with_owner(

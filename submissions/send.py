@@ -27,6 +27,7 @@ from submissions.ledger import (
     read_ledger,
 )
 from submissions.listed import as_listed, find_listed, find_tagged, matching
+from submissions.try_again import read_patiently, wait_or_raise
 from submissions.upload import COMPETITION, SubmissionRow, upload
 
 # Kaggle's list may lag behind: seconds before each look for a submission whose answer was lost.
@@ -119,14 +120,13 @@ def _sent_elsewhere(job: Sending, sha256: str, known: Container[str]) -> list[En
         PipelineError: the list cannot be read, so that nothing may be sent; or it has the file's
             tag with another size.
     """
-    failures = 0
-    while True:
-        try:
-            found = find_tagged(sha256, job.competition)
-            break
-        except ClientError as fault:
-            failures += 1
-            _wait(job, fault, failures, "nothing was sent")
+    found = read_patiently(
+        lambda: find_tagged(sha256, job.competition),
+        what=str(job.path),
+        patience=job.patience,
+        say=job.say,
+        added="nothing was sent",
+    )
     entries = []
     for marker, row in found:
         if marker not in known:
@@ -209,29 +209,11 @@ def _wait_or_give_up(job: Sending, entry: Entry, fault: ClientError, failures: i
         PipelineError: another try would not help or not be safe, or patience is at its end.
     """
     try:
-        _wait(job, fault, failures)
+        wait_or_raise(fault, failures, what=str(job.path), patience=job.patience, say=job.say)
     except PipelineError:
         status = SENDING if fault.outcome.may_have_arrived else FAILED
         _keep(job, entry.model_copy(update={"status": status, "error": str(fault)}))
         raise
-
-
-def _wait(job: Sending, fault: ClientError, failures: int, *added: str) -> None:
-    """Wait for the next try.
-
-    Raises:
-        PipelineError: another try would not help or not be safe, or patience is at its end;
-            `added` is what the line says besides.
-    """
-    outcome, patience = fault.outcome, job.patience
-    asked_s = outcome.retry_after_s
-    too_long = asked_s is not None and asked_s > patience.longest_asked_wait_s
-    if not outcome.try_again or too_long or failures >= patience.attempts:
-        tries = [f"gave up after {failures} tries"] if failures > 1 else []
-        raise PipelineError("; ".join([str(fault), *tries, *added])) from None
-    wait_s = patience.wait_s(failures, asked_s)
-    job.say(f"{job.path}: {outcome.reason}; next try in {wait_s:.0f} s")
-    patience.sleep(wait_s)
 
 
 def _look(job: Sending, entry: Entry) -> SubmissionRow | None:

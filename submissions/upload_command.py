@@ -102,10 +102,17 @@ def list_sent(
     Example: python -m pipeline submission list
     """
     from settings import SUBMISSION_LEDGER
+    from submissions import send
     from submissions.listed import update_open
+    from submissions.try_again import read_patiently
     from submissions.upload import COMPETITION, list_submissions
 
-    listed = list_submissions(limit=limit)
+    listed = read_patiently(
+        lambda: list_submissions(limit=limit),
+        what="list submissions",
+        patience=send.PATIENCE,
+        say=say,
+    )
     rows = [
         (
             row.ref,

@@ -43,6 +43,7 @@ def persist(
     patience: Patience,
     say: Callable[[str], None],
     gained: Callable[[], int] = lambda: 0,
+    advice: str = "check the network, then run the same command: it goes on from here",
 ) -> T:
     """Call `attempt` until it returns, as long as `patience` lasts.
 
@@ -53,6 +54,7 @@ def persist(
         say: told about each failure.
         gained: bytes held so far; an attempt that adds to the most ever held starts the count of
             failures anew, so that a long download over a bad line comes to its end.
+        advice: end of the error's line.
 
     Raises:
         PipelineError: patience is at its end.
@@ -67,8 +69,7 @@ def persist(
             best = max(best, held)
             if failures >= patience.attempts:
                 raise PipelineError(
-                    f"{what}: {fault.reason}; gave up after {failures} tries; check the network, "
-                    "then run the same command: it goes on from here"
+                    f"{what}: {fault.reason}; gave up after {failures} tries; {advice}"
                 ) from None
             wait_s = patience.wait_s(failures, fault.retry_after_s)
             say(f"{what}: {fault.reason}; next try in {wait_s:.0f} s")

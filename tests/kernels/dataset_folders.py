@@ -10,6 +10,7 @@ from data.errors import PipelineError
 from kernels.dataset_folder import DATASET_METADATA_FILE, DatasetMetadata, seal
 from kernels.dataset_push import DatasetVersion
 from tests.fake_kaggle import KEY, USERNAME
+from tests.fake_kaggle_datasets import FakeKaggleDatasets
 
 TITLE, SLUG = "Some small models", "some-small-models"
 ID = f"{USERNAME}/{SLUG}"
@@ -46,3 +47,8 @@ def failure(push: Push) -> str:
 def change_metadata(folder: Path, **fields: object) -> None:
     path = folder / DATASET_METADATA_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def creations(fake_kaggle: FakeKaggleDatasets) -> int:
+    methods = ("CreateDataset", "CreateDatasetVersion")
+    return sum(len(fake_kaggle.calls(method)) for method in methods)

@@ -1,7 +1,6 @@
 """The real client sends dataset folders to a server of ours that unpacks and remembers them."""
 
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,18 @@ from kernels.dataset_push import POLL_S, DatasetVersion, missing_files
 from tests.command_line import call
 from tests.fake_kaggle import KEY, USERNAME, Answer
 from tests.fake_kaggle_datasets import DROPPED, Dataset, FakeKaggleDatasets
-from tests.kernels.dataset_folders import FILES, ID, SLUG, TITLE, Push, change_metadata, failure
+from tests.kernels.dataset_folders import (
+    FILES,
+    ID,
+    SLUG,
+    TITLE,
+    Push,
+    change_metadata,
+    creations,
+    failure,
+)
 
 URL = f"https://www.kaggle.com/datasets/{ID}"
-
-
-def creations(fake_kaggle: FakeKaggleDatasets) -> int:
-    methods = ("CreateDataset", "CreateDatasetVersion")
-    return sum(len(fake_kaggle.calls(method)) for method in methods)
 
 
 def test_a_new_dataset_is_private_and_holds_every_file(
@@ -180,7 +183,30 @@ def test_a_file_that_storage_refuses_makes_no_dataset(
     fake_kaggle: FakeKaggleDatasets, push: Push
 ) -> None:
     fake_kaggle.will_answer("PUT", Answer(403, {}))
-    assert "3 of 4 files arrived in Kaggle's storage; no dataset was made" in failure(push)
+    line = failure(push)
+    assert line.startswith(f"push dataset {ID}: ")
+    assert "Kaggle's storage refused it: HTTP 403; no version was made" in line
+    assert len(fake_kaggle.calls("PUT")) == 1
+    assert creations(fake_kaggle) == 0
+
+
+@pytest.mark.parametrize("fault", [Answer(500, {}), Answer(429, {})])
+def test_a_storage_that_fails_for_now_is_tried_again_from_the_start(
+    fake_kaggle: FakeKaggleDatasets, push: Push, waits: list[float], fault: Answer
+) -> None:
+    fake_kaggle.will_answer("PUT", fault, fault)
+    assert push().version == 1
+    assert waits[:2] == [2.0, 4.0]
+    assert {name: fake_kaggle.datasets[ID].files[name] for name in FILES} == FILES
+
+
+def test_a_storage_that_keeps_failing_is_named_with_its_status(
+    fake_kaggle: FakeKaggleDatasets, push: Push
+) -> None:
+    fake_kaggle.will_answer("PUT", *[Answer(500, {})] * 4)
+    line = failure(push)
+    assert f"push dataset {ID}: " in line
+    assert "storage answers HTTP 500; gave up after 4 tries; no version was made" in line
     assert creations(fake_kaggle) == 0
 
 
@@ -214,23 +240,13 @@ def test_a_credential_in_a_file_is_not_sent(
     assert not fake_kaggle.received
 
 
-def test_nothing_is_left_in_the_temporary_folder(
-    fake_kaggle: FakeKaggleDatasets, push: Push, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    common = tmp_path / "common"
-    common.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(common))
-    push()
-    fake_kaggle.will_answer("PUT", Answer(403, {}))
-    failure(push)
-    assert not list(common.iterdir())
-    assert tempfile.tempdir == str(common)
-
-
 def test_the_command_says_what_was_made(fake_kaggle: FakeKaggleDatasets, folder: Path) -> None:
     assert call("dataset", "push", folder, "-m", "one") == f"created     {ID} version 1  {URL}\n"
-    made = json.loads(call("dataset", "push", folder, "-m", "two", "--json"))
-    assert made == {"dataset": ID, "version": 2, "created": False, "files": 6, "url": URL}
+    same = call("dataset", "push", folder, "-m", "one")
+    assert same == f"unchanged   {ID} version 1  {URL}\n"
+    made = json.loads(call("dataset", "push", folder, "-m", "two", "--force", "--json"))
+    facts = {"dataset": ID, "version": 2, "created": False, "files": 6, "url": URL}
+    assert made == {**facts, "sent": True}
     assert "error: -m: expected a text" in call("dataset", "push", folder, "-m", " ", expect=2)
 
 

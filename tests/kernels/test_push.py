@@ -174,12 +174,64 @@ def test_a_server_that_keeps_failing_is_told_as_doubt(
     assert "kernel status" in line
 
 
-def test_without_the_latest_version_nothing_is_sent(
-    fake_kaggle: FakeKaggleDatasets, built: KernelFolder
+def test_the_latest_version_is_asked_for_patiently(
+    fake_kaggle: FakeKaggleDatasets,
+    built: KernelFolder,
+    patience: Patience,
+    waits: list[float],
 ) -> None:
-    fake_kaggle.will_answer("GetKernel", Answer(500, {}))
-    assert "HTTP 500" in failure(built.folder)
+    fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 4
+    fake_kaggle.will_answer("GetKernel", Answer(500, {}), DROPPED)
+    assert push(built.folder, patience=patience).version == 5
+    assert waits == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([Answer(500, {})] * 4, "HTTP 500; gave up after 4 tries"),
+        ([DROPPED] * 4, "dropped; gave up after 4 tries"),
+        ([Answer(401, {"code": 401, "message": "no"})], "HTTP 401"),
+        ([Answer(body="<html>")], "client failed"),
+    ],
+)
+def test_without_the_latest_version_nothing_is_sent_and_nothing_has_started(
+    fake_kaggle: FakeKaggleDatasets,
+    built: KernelFolder,
+    patience: Patience,
+    answers: list[Answer],
+    expected: str,
+) -> None:
+    fake_kaggle.will_answer("GetKernel", *answers)
+    line = failure(built.folder, patience)
+    assert expected in line
+    assert "may have started" not in line
+    assert len(fake_kaggle.calls("GetKernel")) == len(answers)
     assert not fake_kaggle.calls("SaveKernel")
+
+
+def test_a_status_is_asked_for_patiently(
+    fake_kaggle: FakeKaggleDatasets, patience: Patience, waits: list[float]
+) -> None:
+    fake_kaggle.will_answer("GetKernelSessionStatus", Answer(500, {}), DROPPED)
+    said: list[str] = []
+    assert status(SLUG, patience=patience, say=said.append).state == "running"
+    assert waits == [2.0, 4.0]
+    assert said[0] == f"status of kernel {SLUG}: HTTP 500; next try in 2 s"
+    fake_kaggle.will_answer("GetKernelSessionStatus", *[Answer(404, {"code": 404})] * 2)
+    with pytest.raises(PipelineError, match="HTTP 404"):
+        status(SLUG, patience=patience)
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["nope", "a b/some-kernel", "/some-kernel", "Some-Kernel", "a/b/c"]
+)
+def test_what_names_no_kernel_is_wrong_usage(fake_kaggle: FakeKaggleDatasets, name: str) -> None:
+    text = call("kernel", "status", name, expect=2)
+    assert text.startswith(f"error: kernel '{name}': expected owner/slug")
+    assert len(text.splitlines()) == 1
+    assert not fake_kaggle.received
 
 
 @pytest.mark.parametrize(

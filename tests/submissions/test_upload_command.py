@@ -217,6 +217,22 @@ def test_a_damaged_ledger_does_not_keep_the_list_from_being_shown(
     assert f"not noted: {ledger}: row 1" in text
 
 
+def test_a_list_is_asked_for_patiently(
+    competition: FakeCompetition, ledger: Path, fake_time: FakeTime
+) -> None:
+    competition.submit("by hand", 5)
+    competition.will_answer("ListSubmissions", Answer(500, {}), Answer(drop=True))
+    text = call("submission", "list", "--ledger", ledger)
+    assert text.startswith(
+        "list submissions: HTTP 500; next try in 1 s\nlist submissions: the conn"
+    )
+    assert "0.7125" in text
+    assert fake_time.slept == [1.0, 2.0]
+    competition.will_answer("ListSubmissions", *[Answer(500, {})] * 9)
+    text = call("submission", "list", "--ledger", ledger, expect=1)
+    assert text.splitlines()[-1].endswith("gave up after 6 tries")
+
+
 def test_a_list_that_is_refused_is_one_line(competition: FakeCompetition, ledger: Path) -> None:
     competition.will_answer("ListSubmissions", Answer(401, {"code": 401, "message": f"bad {KEY}"}))
     text = call("submission", "list", "--ledger", ledger, expect=1)
