@@ -18,7 +18,7 @@ from data.atomic import write_text
 from data.errors import PipelineError, UsageError
 from kernels.archive import collect_files, pack, refuse_secrets
 from kernels.kinds import RUN, Kind
-from kernels.metadata import METADATA_FILE, T4, KernelMetadata, check_title, slug_of
+from kernels.metadata import METADATA_FILE, T4, KernelMetadata, check_source, check_title, slug_of
 from kernels.script import render_script
 from kernels.wheels import REQUIRED_MODULES
 
@@ -51,6 +51,7 @@ def build(
     dataset_sources: Sequence[str] = (),
     kernel_sources: Sequence[str] = (),
     model_sources: Sequence[str] = (),
+    title: str = "",
     required_modules: Mapping[str, str] = REQUIRED_MODULES,
     say: Callable[[str], None] = lambda line: None,
 ) -> KernelFolder:
@@ -67,6 +68,7 @@ def build(
         owner: the Kaggle user; left out, the push fills in whoever is logged in.
         gpu: run on a T4, else without an accelerator.
         dataset_sources: "owner/slug" of the datasets to attach; likewise the kernel and model ones.
+        title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
         required_modules: module to distribution, installed from attached wheels where missing.
         say: told which files are embedded although they were changed, and which are left out.
 
@@ -76,7 +78,10 @@ def build(
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
-    title = _title_of(recipe_name, kind)
+    title = _title_of(recipe_name, kind, title)
+    for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
+        for source in sources:
+            check_source(option, source)
     _check_sources(kind, dataset_sources, kernel_sources, required_modules)
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**collect_files(root, say=say), recipe_file: _recipe_text(recipe_name, recipe_table)}
@@ -102,10 +107,11 @@ def build(
     return KernelFolder(*written, metadata.id, script_bytes, len(files))
 
 
-def _title_of(recipe_name: str, kind: Kind) -> str:
+def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
     spoken = _checked_name(recipe_name).replace("_", " ").replace(".", " ")
-    title = f"Fast or slow {spoken} {kind.words}".rstrip()
-    check_title(title)
+    ending = f" {kind.words}" if kind.words else ""
+    title = (" ".join(chosen.split()) or f"Fast or slow {spoken}") + ending
+    check_title(title, ending)
     return title
 
 

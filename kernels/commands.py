@@ -40,6 +40,9 @@ def build(
         list[str] | None,
         typer.Option(help="Kernel whose output to attach, owner/slug; may be repeated."),
     ] = None,
+    title: Annotated[
+        str, typer.Option(help="The kernel's, before the kind's words. Default: from the recipe.")
+    ] = "",
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -62,6 +65,7 @@ def build(
         gpu=gpu,
         dataset_sources=dataset or [],
         kernel_sources=kernel or [],
+        title=title,
         say=say,
     )
     if json:

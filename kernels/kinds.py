@@ -69,7 +69,7 @@ def kind_named(name: str, collection: str | None, max_minutes: float | None) -> 
     if name == "train":
         if collection is None:
             raise UsageError("--kind train: trains one collection; pass --collection as well")
-        return train_kind(collection, max_minutes or DEFAULT_MAX_MINUTES)
+        return train_kind(collection, DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes)
     for option, value in (("--collection", collection), ("--max-minutes", max_minutes)):
         if value is not None:
             raise UsageError(f"{option}: expected only with --kind train, not with --kind {name}")

@@ -16,6 +16,7 @@ T4 = "NvidiaTeslaT4"
 
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_PLACEHOLDER = "OWNER"  # in the README's examples
 _SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
 
 
@@ -55,16 +56,22 @@ def slug_of(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def check_title(title: str) -> None:
+def check_title(title: str, ending: str = "") -> None:
     """Refuse a title that Kaggle would refuse.
 
+    Args:
+        title: all of it.
+        ending: what is put behind the text that a user chooses.
+
     Raises:
-        UsageError: it is too short or too long.
+        UsageError: it is too short or too long, or no slug can be made of it.
     """
-    if not _SHORTEST_TITLE <= len(title) <= _LONGEST_TITLE:
+    if not _SHORTEST_TITLE <= len(title) <= _LONGEST_TITLE or not slug_of(title):
+        left = _LONGEST_TITLE - len(ending)
         raise UsageError(
             f"kernel title '{title}': {len(title)} characters; expected {_SHORTEST_TITLE} to "
-            f"{_LONGEST_TITLE}; give another title"
+            f"{_LONGEST_TITLE}, with letters or digits; pass --title with a text of at most {left}"
+            + (f" characters: '{ending}' is put behind it" if ending else " characters")
         )
 
 
@@ -79,6 +86,26 @@ def check_kernel_id(kernel_id: str) -> None:
         raise UsageError(
             f"kernel '{kernel_id}': expected owner/slug, or the slug of one's own: "
             f"{_SHORTEST_TITLE} or more small letters, digits and hyphens"
+        )
+
+
+def check_source(option: str, source: str) -> None:
+    """Refuse what cannot name a dataset or a kernel to attach.
+
+    Args:
+        option: of the command line, such as "--dataset".
+        source: as given.
+
+    Raises:
+        UsageError: says what was expected.
+    """
+    owner, slash, slug = source.partition("/")
+    if owner == _PLACEHOLDER:
+        raise UsageError(f"{option} {source}: write the Kaggle user's name for {_PLACEHOLDER}")
+    if not (slash and is_owner(owner) and _SLUG.fullmatch(slug)):
+        raise UsageError(
+            f"{option} '{source}': expected owner/slug, as in its address; the slug has small "
+            "letters, digits and hyphens"
         )
 
 

@@ -62,6 +62,7 @@ def test_a_train_kernel_is_named_after_its_collection(project: Path, tmp_path: P
         (("train", "tile:gpu", None), "no such collection"),
         (("train", "tile:xla", 706), "--max-minutes 706: expected more than 0 and at most 705"),
         (("train", "tile:xla", -1), "expected more than 0"),
+        (("train", "tile:xla", 0), "--max-minutes 0: expected more than 0"),
         (("run", "tile:xla", None), "--collection: expected only with --kind train"),
         (("infer", None, 5), "--max-minutes: expected only with --kind train"),
     ],
