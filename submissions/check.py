@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from data.archive import Archive
 from data.errors import PipelineError
+from data.official.config_counts import ALL_TILE_CONFIGS
 from data.tree import find_graphs
 from models.metrics import TILE_PICKS
+from submissions.plain_text import text_faults
 from submissions.write import ScannedRow, n_picks, scan_submission, split_id
 
 
@@ -43,7 +45,8 @@ class Problem(NamedTuple):
 def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Problem]:
     """List all that is wrong with a submission file; an empty list means it can be uploaded.
 
-    Found: an unreadable file or line, missing, surplus and repeated rows, and rankings with a
+    Found: an unreadable file or line, one that only this project's own reader would take (see
+    `submissions.plain_text`), missing, surplus and repeated rows, and rankings with a
     wrong count, an index out of range or a repeated index. The order of the rows is free, because
     they are matched by ID.
 
@@ -53,11 +56,12 @@ def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Pro
             kernel whose number is not known: any picks that some kernel may have are accepted.
 
     Returns:
-        The problems by line, the missing rows last.
+        The problems: of the text, of the rows by line, the missing rows last.
     """
     problems: list[Problem] = []
     first_row: dict[str, int] = {}
     try:
+        problems += [Problem(path, row, None, fault) for row, fault in text_faults(path)]
         for row in scan_submission(path):
             problems += [
                 Problem(path, row.row, row.id if row.fault is None else None, message)
@@ -114,6 +118,11 @@ def picks_faults(ranking: NDArray[np.int64]) -> list[str]:
     faults = []
     if n_indices > TILE_PICKS:
         faults.append(f"has {n_indices} indices; expected {TILE_PICKS}")
+    if ranking.max() >= ALL_TILE_CONFIGS:
+        faults.append(
+            f"index {ranking.max()}; expected one below {ALL_TILE_CONFIGS}: all kernels together "
+            "have no more configs"
+        )
     if ranking.min() < 0:
         faults.append(f"index {ranking.min()}; expected 0 or more")
     if len(np.unique(ranking)) < n_indices:

@@ -19,6 +19,7 @@ from data.atomic import write_text
 from data.errors import PipelineError
 from data.tree import COLLECTIONS, Collection
 from models.metrics import TILE_PICKS
+from submissions.plain_text import read_regular
 
 HEADER = "ID,TopConfigs"
 # The digits are bounded so that every index fits int64.
@@ -115,15 +116,14 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
 def scan_submission(path: Path) -> Iterator[ScannedRow]:
     """Yield the lines of a submission file, readable or not; empty lines are skipped.
 
-    A byte order mark and Windows line ends are accepted.
+    A byte order mark and all line ends are accepted; `submissions.check` refuses some of them.
 
     Raises:
-        PipelineError: the file is missing, empty, not UTF-8 text, or has another header.
+        PipelineError: the file is missing, empty, no regular one, not UTF-8 text, or has another
+            header.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # universal newlines: CRLF becomes LF
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+        text = read_regular(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise PipelineError(f"{path}: not UTF-8 text; expected a CSV file") from error
     if not text.strip():

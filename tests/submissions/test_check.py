@@ -1,6 +1,7 @@
 """Every kind of wrong submission is found, all at once; counts come from the data files."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,48 @@ def test_an_unreadable_file_is_one_problem(
     (problem,) = check_submission(path, EXPECTED)
     assert message in problem.message
     assert str(problem).count(str(path)) == 1
+
+
+GOOD_TEXT = "".join(f"{line}\n" for line in ["ID,TopConfigs", *map(",".join, GOOD.items())])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda text: f"\ufeff{text}", "row 1: begins with a byte order mark"),
+        (lambda text: text.replace("\n", "\r"), "row 1: holds a carriage return without a line"),
+        (lambda text: text.replace("\n", "\n\n", 1), "row 2: is blank"),
+        (lambda text: f"{text}\n", "row 6: is blank"),
+        (lambda text: text.replace("\n", " \n", 2), "row 1: begins or ends with a blank"),
+        (lambda text: text.replace(",1;0\n", ",1;00\n"), "row 2: index '00'; expected no leading"),
+        (lambda text: text.replace(",1;0\n", ",01;0\n"), "row 2: index '01'"),
+        (lambda text: text.replace(",1;0\n", ",1;-0\n"), "row 2: index '-0'"),
+    ],
+)
+def test_text_that_only_our_own_reader_forgives_is_refused(
+    tmp_path: Path, change: Callable[[str], str], expected: str
+) -> None:
+    path = tmp_path / "submission.csv"
+    path.write_bytes(change(GOOD_TEXT).encode())
+    assert f"{path}: {expected}" in str(check_submission(path, EXPECTED)[0])
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text, lambda text: text[:-1], lambda text: text.replace("\n", "\r\n")]
+)
+def test_either_line_end_is_accepted(tmp_path: Path, change: Callable[[str], str]) -> None:
+    path = tmp_path / "submission.csv"
+    path.write_bytes(change(GOOD_TEXT).encode())
+    assert check_submission(path, EXPECTED) == []
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_regular_file_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "submission.csv")
+    (problem,) = check_submission(tmp_path / "submission.csv", EXPECTED)
+    assert "is not a file" in problem.message
 
 
 def place_npz(folder: Path, collection: str, name: str, runtime: np.ndarray) -> Path:

@@ -78,6 +78,7 @@ def test_a_good_file_is_accepted_in_any_order_within_a_collection(tmp_path: Path
         (with_picks("4;5;4;1;0"), "is repeated"),
         (with_picks("4;-1;2;1;0"), "index -1"),
         (with_picks("0;1;2;3;4;5"), "6 indices"),
+        (with_picks("99999999;1;2;3;4"), "index 99999999; expected one below 13000000"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, change: Change, expected: str) -> None:
