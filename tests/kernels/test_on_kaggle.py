@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from data.tree import COLLECTIONS
+from ensembles.revisions import revision
 from kernels.build import build
 from kernels.kinds import INFER, RUN, Kind, train_kind
 from kernels.weights import write_weights
@@ -95,6 +96,8 @@ def test_a_whole_recipe_runs_in_a_kernel(
     kaggle: Path, run_kernel: RunKernel, tiny_tree: Path
 ) -> None:
     run_kernel(load_recipe("smoke"), RUN)
+    report = json.loads((kaggle / "working" / "run" / "report.json").read_text())
+    assert report["revision"] == revision()
     submission = kaggle / "working" / "submission.csv"
     call("submission", "check", submission, "--data", tiny_tree)
 
