@@ -1,0 +1,169 @@
+"""A run spread over two processes against one: by shards, and by Fabric within a training.
+
+`python -m benchmarks.two_processes` runs the commands both ways by turns, checks that the results
+are the same, and writes benchmarks/TWO_PROCESSES.md. It wants two idle cores.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.accuracy_table import row
+from data.atomic import write_text
+from ensembles.revisions import revision
+from models.weights import load_tensors
+from settings import SAMPLE
+
+PAGE = Path(__file__).with_name("TWO_PROCESSES.md")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+WEIGHTS_DIFFER = 1e-5  # by the order in which gradients are added
+MODEL = "cross_config_sage"
+NETWORKS = (MODEL, "late_fusion_sage")  # of the recipe
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to do a job: its seconds, round by round."""
+
+    job: str
+    way: str
+    seconds: list[float]
+
+
+def pipeline(*arguments: object) -> "subprocess.Popen[bytes]":
+    """Begin a command of the project, with one thread."""
+    return subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", "pipeline", *map(str, arguments)],
+        env=os.environ | ONE_THREAD,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def wait(*processes: "subprocess.Popen[bytes]") -> None:
+    """Wait for commands that were begun at once.
+
+    Raises:
+        CalledProcessError: one of them failed.
+    """
+    for process in processes:
+        if process.wait():
+            raise subprocess.CalledProcessError(process.returncode, process.args)
+
+
+def timed(job: Callable[..., None], *arguments: Any) -> float:
+    """Return the wall seconds of a job."""
+    begin = time.perf_counter()
+    job(*arguments)
+    return time.perf_counter() - begin
+
+
+def run_in_shards(folder: Path, store: Path, steps: int, n_shards: int) -> None:
+    """Run the recipe `cpu`, its trainings dealt to processes; without shards as one process."""
+    common = ["run", "--data", SAMPLE, "--recipe", "cpu", "--store", store, "--out", folder]
+    for key in ("threads=1", *(f"{model}.training.steps={steps}" for model in NETWORKS)):
+        common += ["--set", key]
+    numbers = range(1, n_shards + 1) if n_shards > 1 else ()
+    wait(*(pipeline(*common, "--shard", f"{number}/{n_shards}") for number in numbers))
+    wait(pipeline(*common, "--resume"))
+
+
+def train_by_fabric(folder: Path, steps: int, processes: int) -> None:
+    """Train one network, the graphs of each step shared among processes."""
+    settings = [f"{MODEL}.graphs_per_step=4", f"{MODEL}.training.steps={steps}", "threads=1"]
+    settings.append(f"{MODEL}.training.processes={processes}")
+    words = [word for setting in settings for word in ("--set", setting)]
+    place = ["--collection", "layout:xla:random", "--model", MODEL, "--data", SAMPLE]
+    wait(pipeline("train", "--recipe", "cpu", *place, *words, "--seed", "0", "--out", folder))
+
+
+def check_same(folder: Path) -> list[str]:
+    """Say how far the results of both ways are the same.
+
+    Raises:
+        AssertionError: shards change a submission, or Fabric the weights beyond rounding.
+    """
+    ones, twos = ((folder / "shards" / n / "submission.csv").read_bytes() for n in ("1", "2"))
+    assert ones == twos, "two shards give another submission"
+    weights = []
+    for name in ("1", "2"):
+        path = folder / "fabric" / name / f"{MODEL}-seed0" / "model.safetensors"
+        weights.append(load_tensors(path)[0])
+    far = max(
+        float(np.abs(weights[0][key].numpy() - weights[1][key].numpy()).max()) for key in weights[0]
+    )
+    assert far < WEIGHTS_DIFFER, f"weights differ by {far}"
+    return [
+        "Two shards and the rest give the bytes of one process's submission; weights trained by",
+        f"two processes differ from one's by {far:.1e} at most.",
+    ]
+
+
+def measure(rounds: int, steps: int, folder: Path) -> tuple[list[Way], list[str]]:
+    """Do each job both ways, by turns; return the seconds, and how far results are the same."""
+    store = folder / "store"
+    wait(pipeline("prepare", "--data", SAMPLE, "--store", store))
+    ways = [
+        Way(job, way, [])
+        for job in ("run, trainings in shards", "one training, steps shared by Fabric")
+        for way in ("one process", "two processes")
+    ]
+    same = list[str]()
+    for number in range(rounds):
+        own = folder / str(number)
+        for n in (1, 2) if number % 2 == 0 else (2, 1):
+            out = own / "shards" / str(n)
+            ways[n - 1].seconds.append(timed(run_in_shards, out, store, steps, n))
+            out = own / "fabric" / str(n)
+            ways[n + 1].seconds.append(timed(train_by_fabric, out, 4 * steps, n))
+        same = check_same(own)
+    return ways, same
+
+
+def report(ways: Sequence[Way], same: Sequence[str], *, steps: int) -> list[str]:
+    """Return the page."""
+    lines = [
+        "# Two processes",
+        "",
+        "Written by `python -m benchmarks.two_processes`: the sample, recipe `cpu`, one thread a",
+        f"process, {steps} steps of each network (Fabric: {4 * steps} steps of four graphs).",
+        "Seconds are of the whole commands, imports and all other stages included; after the",
+        "shards comes the run that finds everything trained.",
+        "",
+        row(["job", "way", "seconds", "median", "of one process's"]),
+        "|---|---|---|---:|---:|",
+    ]
+    for number, way in enumerate(ways):
+        one = median(ways[number - number % 2].seconds)
+        every = ", ".join(f"{value:.1f}" for value in way.seconds)
+        found = median(way.seconds)
+        lines.append(row([way.job, way.way, every, f"{found:.1f}", f"{found / one:.2f}"]))
+    return [*lines, "", *same, "", f"Revision {revision()}."]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--out", type=Path, default=PAGE)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        ways, same = measure(options.rounds, options.steps, Path(name))
+    write_text(options.out, "\n".join(report(ways, same, steps=options.steps)) + "\n")
+    print(options.out)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
