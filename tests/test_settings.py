@@ -122,7 +122,7 @@ def test_a_recipe_with_an_unknown_override_names_it_and_what_is_allowed() -> Non
     with pytest.raises(UsageError) as caught:
         load_recipe("smoke", ["features.prun=config"])
     assert str(caught.value) == (
-        "recipe smoke: unknown key 'features.prun'; expected one of: prune, scaling"
+        "recipe smoke: unknown key 'features.prun'; expected one of: padding, prune, scaling"
     )
     with pytest.raises(UsageError, match=r"'features.prune' is 'Hops-1': .*'Hops-1': no such rule"):
         load_recipe("smoke", ["features.prune=Hops-1"])
