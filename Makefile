@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-slow lint bench bench-largest rehearsal accuracy tile-accuracy ladder sample clean
+.PHONY: help setup setup-collect run test coverage test-slow lint bench bench-largest rehearsal accuracy tile-accuracy ladder sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,9 @@ run: setup  ## the whole pipeline on the embedded sample: submission, report, sc
 
 test: $(VENV)/.dev  ## the tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+coverage: $(VENV)/.dev  ## the same with the share of lines that they run; fails below 85 %
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --cov=,data features models ensembles submissions kernels) --cov-report=term:skip-covered --cov-fail-under=85
 
 test-slow: $(VENV)/.dev  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow --timeout 3600
