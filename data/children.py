@@ -28,11 +28,22 @@ def interrupts_held() -> Iterator[None]:
     A process that is started in the block never gets it: a terminal sends Ctrl-C to parent and
     children alike, and the parent alone shall answer it.
     """
+    held = list[int]()
+    # The mask is for what is started; other threads of this process still take the signal, and its
+    # handler runs in the main thread.
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    if in_main:
+        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if in_main:
+            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+            if held:
+                signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

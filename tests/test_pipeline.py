@@ -241,7 +241,7 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (("run", "--recipe", "nosuch"), 2, "known: cpu, reference, smoke"),
+        (("run", "--recipe", "nosuch"), 2, "known: cpu, cpu_tuned, leaderboard, reference"),
         (("run", "--recipe", "smoke", "--set", "cross_config_sage.hiden=3"), 2, "hiden"),
         (("run", "--recipe", "smoke", "--set", "features.prune=hops-0"), 2, "hops-k"),
         (("run", "--recipe", "smoke", "--data", "/nonexistent"), 1, "/nonexistent"),
@@ -277,7 +277,7 @@ def test_upload_refuses_a_file_that_fails_the_check(
     )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert "layout:nlp:random" in done.stderr
+    assert "row 2: tile:xla:" in done.stderr and "nothing was sent" in done.stderr
 
 
 def test_tune_finds_a_recipe_that_run_takes(tiny_tree: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from multiprocessing import get_context
 from pathlib import Path
@@ -51,6 +52,21 @@ def test_an_interrupt_comes_after_the_block_that_holds_it() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts_held():
         os.kill(os.getpid(), signal.SIGINT)
         reached = True
+    assert reached
+
+
+def test_an_interrupt_that_another_thread_takes_is_held_too() -> None:
+    reached = False
+    done = threading.Event()
+    with pytest.raises(KeyboardInterrupt):
+        threading.Thread(target=done.wait, args=(20,)).start()  # its mask lets the signal through
+        try:
+            with interrupts_held():
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.05)
+                reached = True
+        finally:
+            done.set()
     assert reached
 
 

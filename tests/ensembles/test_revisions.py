@@ -3,10 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from ensembles import revisions
-from ensembles.revisions import REVISIONS, note_revision
+from ensembles.revisions import REVISIONS, note_revision, revision
 
 OLDER, NEWER = "0123456789ab", "ba9876543210"
 
@@ -23,6 +20,5 @@ def test_a_run_without_a_list_was_made_by_what_its_report_says(tmp_path: Path) -
     assert note_revision(tmp_path, NEWER) == [OLDER, NEWER]
 
 
-def test_outside_git_no_revision_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revisions, "ROOT", tmp_path)
-    assert revisions.revision() is None
+def test_outside_git_no_revision_is_known(tmp_path: Path) -> None:
+    assert revision(tmp_path) is None
