@@ -1,10 +1,10 @@
 """Under which revisions of the code a run was worked on: a run may be gone on with by another."""
 
-import subprocess
 from pathlib import Path
 
 from data.atomic import write_text
 from data.errors import PipelineError
+from ensembles.git_command import git, has_checkout
 from settings import ROOT
 from submissions.made_by import made_by
 
@@ -15,23 +15,19 @@ REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where 
 def revision(root: Path = ROOT) -> str | None:
     """Return the code's git revision, "+changed" if files differ from it; None if not known.
 
-    A kernel's code lies outside git, and has a file that says what it was built from.
+    A kernel's code lies outside git, and has a file that says what it was built from. In a checkout
+    such a file says nothing.
     """
+    if not has_checkout(root):
+        try:
+            return (root / REVISION_FILE).read_text(encoding="utf-8").strip() or None
+        except (OSError, ValueError):
+            pass  # no kernel
     try:
-        return (root / REVISION_FILE).read_text(encoding="utf-8").strip() or None
-    except OSError:
-        pass  # no kernel
-    try:
-        head = _git(root, "rev-parse", "--short=12", "HEAD")
-        return f"{head}+changed" if _git(root, "status", "--porcelain", "-uno") else head
-    except (OSError, subprocess.SubprocessError):
+        head = git(root, "rev-parse", "--short=12", "HEAD").strip()
+        return f"{head}+changed" if git(root, "status", "--porcelain", "-uno") else head
+    except PipelineError:
         return None
-
-
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
-    return done.stdout.strip()
 
 
 def note_revision(out: Path, current: str | None) -> list[str]:

@@ -6,13 +6,14 @@ suffixes that the project has. Links are not followed.
 
 import io
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 from data.errors import PipelineError
 from ensembles.revisions import REVISION_FILE, revision
 from kernels.checkout import Checkout, checkout_of
 from kernels.credentials import known_secrets
+from kernels.plain_names import escaped
 
 PACKAGES = ("data", "features", "models", "ensembles", "submissions", "kernels", "configs")
 MODULES = ("pipeline.py", "settings.py", "console.py")
@@ -21,13 +22,13 @@ MODULES = ("pipeline.py", "settings.py", "console.py")
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
 _LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo", ".md", ".png"})  # no code, or made of it
-_SUFFIXES = frozenset({".py", ".toml", ".gz", ".j2", ".proto", ".html"})  # outside git
+_SUFFIXES = frozenset({".py", ".toml", ".csv", ".gz", ".j2", ".proto", ".html"})  # outside git
 _MOST_NAMED = 5
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 
 def collect_files(
-    root: Path, *, say: Callable[[str], None] = lambda line: None
+    root: Path, *, replaced: str = "", say: Callable[[str], None] = lambda line: None
 ) -> dict[str, bytes]:
     """Read what a kernel needs of the project at `root`: path below root, "/" apart, to content.
 
@@ -35,22 +36,28 @@ def collect_files(
 
     Args:
         root: the project.
-        say: told which files are embedded although they were changed, and which are left out.
+        replaced: a file that the caller puts another content in place of: nothing is told of it.
+        say: told which files are embedded although they were changed, which are left out, and that
+            the revision is not known.
 
     Raises:
-        PipelineError: `root` holds no pipeline.py or settings.py, or they are links; or a file
-            cannot be read.
+        PipelineError: `root` holds no pipeline.py or settings.py, or they are links; a file cannot
+            be read, or its name is not UTF-8; or git fails, see `checkout_of`.
     """
     checkout = checkout_of(root, MODULES[0])
     candidates = checkout.tracked if checkout else _found(root)
     names = [name for name in candidates if name not in MODULES and _belongs(Path(name))]
     linked = [name for name in names if _is_linked(root, name)]
     plain = [name for name in names if name not in linked and (root / name).is_file()]
+    for name in plain:
+        _refuse_undecodable(root, name)
     files = {name: _read(root / name) for name in (*MODULES, *plain)}
     _tell("left out, since they are links", linked, say)
     if checkout:
-        _tell_of_changes(checkout, files, say)
+        _tell_of_changes(checkout, files, {*linked, replaced}, say)
     made_of = revision(root) if checkout or (root / REVISION_FILE).is_file() else None
+    if made_of is None:
+        say("the code's revision is not known: reports of the kernel will name none")
     return {**files, REVISION_FILE: f"{made_of}\n".encode()} if made_of else files
 
 
@@ -100,21 +107,32 @@ def _is_linked(root: Path, name: str) -> bool:
 
 
 def _tell_of_changes(
-    checkout: Checkout, files: Mapping[str, bytes], say: Callable[[str], None]
+    checkout: Checkout, files: Mapping[str, bytes], told: Set[str], say: Callable[[str], None]
 ) -> None:
-    _tell("embedded as they are, changed since the last commit", _within(checkout.changed), say)
-    untracked = [name for name in _within(checkout.untracked) if name not in files]
-    _tell("left out, since git does not track them", untracked, say)
+    """Tell how the files differ from the last commit, each file once.
 
-
-def _within(names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in MODULES or _belongs(Path(name))]
+    Args:
+        checkout: what git says.
+        files: what is embedded.
+        told: names that nothing more is to be told of.
+        say: told so.
+    """
+    changed = [name for name in checkout.changed if name in files]
+    untracked = [name for name in checkout.untracked if name not in files]
+    for what, names in (
+        ("embedded as they are, changed since the last commit", changed),
+        ("left out, since they are deleted", checkout.deleted),
+        ("left out, since git does not track them", untracked),
+    ):
+        new = [name for name in names if name not in told]
+        _tell(what, [name for name in new if name in MODULES or _belongs(Path(name))], say)
+        told = {*told, *new}
 
 
 def _tell(what: str, names: Sequence[str], say: Callable[[str], None]) -> None:
     if names:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        say(f"{what}: {', '.join(names[:_MOST_NAMED])}{more}")
+        say(f"{what}: {', '.join(map(escaped, names[:_MOST_NAMED]))}{more}")
 
 
 def _belongs(relative: Path) -> bool:
@@ -127,6 +145,16 @@ def _belongs(relative: Path) -> bool:
         and not any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in relative.parts)
         and relative.suffix not in _LEFT_OUT_SUFFIXES
     )
+
+
+def _refuse_undecodable(root: Path, name: str) -> None:
+    """Refuse a name that is not UTF-8, which an archive cannot hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise PipelineError(
+            f"{root}: the name of {escaped(name)} is not UTF-8; give it another one"
+        ) from error
 
 
 def _read(path: Path) -> bytes:

@@ -84,7 +84,8 @@ def build(
             check_source(option, source)
     _check_sources(kind, dataset_sources, kernel_sources, required_modules)
     recipe_file = f"configs/{recipe_name}.toml"
-    files = {**collect_files(root, say=say), recipe_file: _recipe_text(recipe_name, recipe_table)}
+    files = {**collect_files(root, replaced=recipe_file, say=say)}
+    files[recipe_file] = _recipe_text(recipe_name, recipe_table)
     refuse_secrets(files)
     script = render_script(kind, pack(files), recipe_file, required_modules)
     script_bytes = len(script.encode())

@@ -1,12 +1,13 @@
 """What git says of a project: which files are its own, changed or not, and which are not."""
 
-import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_LIMIT_S = 30
+from data.errors import PipelineError
+from ensembles.git_command import git, has_checkout
+
+_NOTHING = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of a tree without files
 
 
 @dataclass(frozen=True)
@@ -15,40 +16,61 @@ class Checkout:
 
     Attributes:
         tracked: what is committed, or about to be.
-        changed: tracked files that differ from the last commit.
+        changed: files that differ from the last commit, and are there.
+        deleted: files of the last commit that are not there any more.
         untracked: files that git neither knows nor ignores.
     """
 
     tracked: Sequence[str]
     changed: Sequence[str]
+    deleted: Sequence[str]
     untracked: Sequence[str]
 
 
 def checkout_of(root: Path, entry: str) -> Checkout | None:
-    """Ask git about the project at `root`; None if it is no checkout, or there is no git.
+    """Ask git about the project at `root`; None if it is no checkout.
 
     Args:
         root: the project's folder.
         entry: a file that each checkout of the project has: a project that was unpacked within
             somebody else's checkout is none.
+
+    Raises:
+        PipelineError: `root` holds .git, and git does not take it for a checkout, or fails: what
+            is the project's own cannot be told from what is not.
     """
-    tracked = _names(root, "ls-files", "-z")
-    if tracked is None or entry not in tracked:
-        return None
-    changed = _names(root, "diff", "--name-only", "--relative", "-z", "HEAD") or []
-    untracked = _names(root, "ls-files", "--others", "--exclude-standard", "-z") or []
-    return Checkout(tracked, changed, untracked)
-
-
-def _names(root: Path, *arguments: str) -> list[str] | None:
-    """Return the sorted names that git lists; None if it fails."""
-    # Within a git hook these variables name another checkout.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    command = ["git", "-C", str(root), *arguments]
+    if has_checkout(root):
+        if git(root, "rev-parse", "--show-prefix").strip():
+            raise PipelineError(f"{root / '.git'}: is no git repository; mend it, or remove it")
+        state = _state(root)
+        if entry not in state.tracked:
+            raise PipelineError(f"{root / entry}: git does not track it; add the project to git")
+        return state
     try:
-        done = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, check=True, timeout=_LIMIT_S, env=environment
-        )
-    except (OSError, subprocess.SubprocessError):
+        state = _state(root)
+    except PipelineError:
         return None
-    return sorted(name for name in done.stdout.split("\0") if name)
+    return state if entry in state.tracked else None
+
+
+def _state(root: Path) -> Checkout:
+    last = "HEAD" if _has_commit(root) else _NOTHING
+    differing = ("diff", "--name-only", "--no-renames", "--relative", "-z")
+    return Checkout(
+        tracked=_names(root, "ls-files", "-z"),
+        changed=_names(root, *differing, "--diff-filter=d", last),
+        deleted=_names(root, *differing, "--diff-filter=D", last),
+        untracked=_names(root, "ls-files", "--others", "--exclude-standard", "-z"),
+    )
+
+
+def _has_commit(root: Path) -> bool:
+    try:
+        return bool(git(root, "rev-parse", "--quiet", "--verify", "HEAD"))
+    except PipelineError:
+        return False
+
+
+def _names(root: Path, *arguments: str) -> list[str]:
+    """Return the sorted names that git lists; one in conflict is listed several times."""
+    return sorted({name for name in git(root, *arguments).split("\0") if name})

@@ -1,5 +1,6 @@
 """The fake Kaggle server as a fixture, and a small project to build kernels from."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +81,22 @@ def project(tmp_path: Path) -> Path:
     (root / "console.py").write_text("")
     (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
     return root
+
+
+def git(project: Path, *arguments: str) -> None:
+    """Run git in a project, as somebody."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "-C", project, *who, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(project: Path) -> Path:
+    """The project as a git checkout, all of it committed."""
+    git(project, "init", "--quiet")
+    (project / "features" / "tool.sh").write_text("true\n")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "-m", "first")
+    return project
 
 
 @pytest.fixture

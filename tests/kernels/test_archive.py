@@ -2,7 +2,6 @@
 
 import io
 import os
-import subprocess
 import zipfile
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from data.errors import PipelineError
 from ensembles.revisions import revision
 from kernels.archive import collect_files, pack, refuse_secrets
 from tests.fake_kaggle import KEY
+from tests.kernels.conftest import git
 
 
 def test_data_caches_and_hidden_files_are_left_out(project: Path) -> None:
@@ -38,42 +38,6 @@ def test_data_caches_and_hidden_files_are_left_out(project: Path) -> None:
 
     assert names.isdisjoint(left_out)
     assert names >= {*kept, "pipeline.py", "settings.py", "features/marker.py", "data/__init__.py"}
-
-
-def git(project: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", "-C", project, *who, *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def checkout(project: Path) -> Path:
-    """The project as a git checkout, all of it committed."""
-    git(project, "init", "--quiet")
-    (project / "features" / "tool.sh").write_text("true\n")
-    git(project, "add", ".")
-    git(project, "commit", "--quiet", "-m", "first")
-    return project
-
-
-def test_of_a_checkout_what_git_tracks_is_embedded_and_the_rest_is_told(
-    checkout: Path, tmp_path: Path
-) -> None:
-    said: list[str] = []
-    before = collect_files(checkout, say=said.append)
-    assert said == []
-    assert {"pipeline.py", "features/marker.py", "features/tool.sh"} <= set(before)
-
-    (checkout / "features" / "marker.py").write_text("MARKER = 'changed'\n")
-    (checkout / "models" / "notes.py").write_text("private = 1\n")
-    (checkout / "runs").mkdir()
-    (checkout / "runs" / "mine.py").write_text("no part of the code\n")
-    after = collect_files(checkout, say=said.append)
-    assert after["features/marker.py"] == b"MARKER = 'changed'\n"
-    assert set(after) == set(before)
-    assert said == [
-        "embedded as they are, changed since the last commit: features/marker.py",
-        "left out, since git does not track them: models/notes.py",
-    ]
 
 
 @pytest.mark.parametrize("is_tracked", [True, False])

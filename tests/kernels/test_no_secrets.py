@@ -33,7 +33,8 @@ def test_nothing_written_or_sent_holds_a_secret(
 ) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD", "KAGGLE_TOKEN"):
         monkeypatch.setenv(name, SECRET)
-    for name in (".env", "configs/kaggle.json", ".git/config", "data/raw/x", "features/.netrc"):
+    hidden = (".env", "configs/kaggle.json", "features/.git/config", "features/.netrc")
+    for name in (*hidden, "data/raw/x"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(f"password = {SECRET} {KEY}")
     run = tmp_path / "run" / "a-seed0"
