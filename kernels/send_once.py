@@ -1,4 +1,8 @@
-"""Send a request that must not be sent twice: a lost answer is resolved by asking, or told."""
+"""Send a request that must not be sent twice: a lost answer is resolved by asking, or told.
+
+What remains possible: a server that answers HTTP 5xx although it has acted, and shows it only after
+all looks of `LOOK_AFTER_S`, is sent the request again. Two versions of one content are then made.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,7 +13,8 @@ from kernels.client_errors import passing_fault
 
 T = TypeVar("T")
 
-ASKS = 3  # after a lost answer, which Kaggle may still be working on
+# Kaggle may still be at work: seconds before each look for what a lost answer was about.
+LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
 LONGEST_WAIT_S = 120.0  # that a server may ask for before the user is told instead
 PUSH_PATIENCE = Patience(attempts=4, first_wait_s=2.0)
 
@@ -25,8 +30,9 @@ def send_once(
     """Send a request; send it again only where the one before is known not to have been acted on.
 
     A refusal for now (HTTP 429) and a server that was not reached are certain. After a server's
-    fault (HTTP 5xx) Kaggle is asked, and the request is sent again if it says that nothing came. A
-    dropped connection is never answered by sending again: the request may still be on its way.
+    fault (HTTP 5xx) Kaggle is asked for a minute, and the request is sent again if it says that
+    nothing came. A dropped connection is never answered by sending again: the request may still be
+    on its way.
 
     Args:
         send: makes the request.
@@ -50,7 +56,7 @@ def send_once(
             certain = reason == "HTTP 429" or reason.startswith(UNREACHED)
             if not certain:
                 try:
-                    found = _ask(arrived, patience, asks=1 if reason.startswith("HTTP") else ASKS)
+                    found = _look(arrived, patience)
                 except Exception:  # Kaggle does not answer that either: the doubt stays
                     raise error from None
                 if found is not None:
@@ -67,11 +73,21 @@ def send_once(
             patience.sleep(wait_s)
 
 
-def _ask(arrived: Callable[[], T | None], patience: Patience, *, asks: int) -> T | None:
-    """Ask a few times whether a request has been acted on; None if not."""
-    for number in range(1, asks + 1):
-        patience.sleep(patience.wait_s(number, None))
-        found = arrived()
-        if found is not None:
-            return found
+def _look(arrived: Callable[[], T | None], patience: Patience) -> T | None:
+    """Ask several times whether a request has been acted on; None if not, the last time.
+
+    Raises:
+        Exception: the last look failed, or one that no other could mend.
+    """
+    last = len(LOOK_AFTER_S) - 1
+    for look, pause_s in enumerate(LOOK_AFTER_S):
+        patience.sleep(pause_s)
+        try:
+            found = arrived()
+        except Exception as error:
+            if look == last or passing_fault(error) is None:
+                raise
+        else:
+            if found is not None:
+                return found
     return None

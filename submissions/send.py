@@ -13,6 +13,7 @@ from data.errors import PipelineError
 from data.fetch.retry import Patience
 from data.locked import locked
 from kernels.credentials import redact
+from kernels.send_once import LOOK_AFTER_S
 from submissions.client_fault import ClientError
 from submissions.ledger import (
     FAILED,
@@ -30,8 +31,6 @@ from submissions.listed import as_listed, find_listed, find_tagged, matching
 from submissions.try_again import read_patiently, wait_or_raise
 from submissions.upload import COMPETITION, SubmissionRow, upload
 
-# Kaggle's list may lag behind: seconds before each look for a submission whose answer was lost.
-LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
 PATIENCE = Patience()
 
 

@@ -8,6 +8,7 @@ import pytest
 from data.errors import UsageError
 from kernels.dataset_folder import DATASET_METADATA_FILE, DatasetMetadata
 from kernels.dataset_push import POLL_S, DatasetVersion, missing_files
+from kernels.send_once import LOOK_AFTER_S
 from tests.command_line import call
 from tests.fake_kaggle import KEY, USERNAME, Answer
 from tests.fake_kaggle_datasets import DROPPED, Dataset, FakeKaggleDatasets
@@ -150,13 +151,25 @@ def test_a_version_that_is_being_made_has_arrived(
     assert creations(fake_kaggle) == 1
 
 
+def test_a_version_that_kaggle_shows_a_minute_later_is_not_made_again(
+    fake_kaggle: FakeKaggleDatasets, push: Push, waits: list[float]
+) -> None:
+    fake_kaggle.datasets[ID] = Dataset(3)
+    fake_kaggle.will_lose("CreateDatasetVersion", Answer(500, {}))
+    old = Answer(body={"currentVersionNumber": 3})
+    fake_kaggle.will_answer("GetDataset", *[old] * 6)
+    assert push().version == 4
+    assert creations(fake_kaggle) == 1
+    assert waits == list(LOOK_AFTER_S)
+
+
 def test_where_asking_fails_as_well_the_doubt_is_told(
     fake_kaggle: FakeKaggleDatasets, push: Push
 ) -> None:
     fake_kaggle.datasets[ID] = Dataset(3)
     fake_kaggle.will_answer("CreateDatasetVersion", Answer(500, {}))
     ready = Answer(body={"status": "READY"})
-    fake_kaggle.will_answer("GetDatasetStatus", ready, *[Answer(503, {})] * 4)
+    fake_kaggle.will_answer("GetDatasetStatus", ready, *[Answer(503, {})] * 4 * len(LOOK_AFTER_S))
     line = failure(push)
     assert "HTTP 500" in line
     assert "may have been made" in line

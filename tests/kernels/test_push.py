@@ -10,7 +10,7 @@ from data.fetch.retry import Patience
 from kernels.build import KernelFolder, build
 from kernels.metadata import METADATA_FILE
 from kernels.push import KernelStatus, KernelVersion, push, status
-from kernels.send_once import PUSH_PATIENCE
+from kernels.send_once import LOOK_AFTER_S, PUSH_PATIENCE
 from tests.command_line import call
 from tests.fake_kaggle import USERNAME, Answer
 from tests.fake_kaggle_datasets import DROPPED, FakeKaggleDatasets
@@ -154,6 +154,19 @@ def test_a_lost_answer_is_resolved_by_asking_for_the_version(
     assert "Kaggle has received it" in said[0]
 
 
+def test_a_version_that_kaggle_shows_a_minute_later_is_not_made_again(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience, waits: list[float]
+) -> None:
+    fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 4
+    fake_kaggle.will_lose("SaveKernel", Answer(500, {}))
+    late = Answer(body={"metadata": {"currentVersionNumber": 4}})
+    fake_kaggle.will_answer("GetKernel", *[late] * 3, Answer(503, {}), DROPPED, late)
+    assert push(built.folder, patience=patience).version == 5
+    assert len(fake_kaggle.calls("SaveKernel")) == 1
+    assert waits == list(LOOK_AFTER_S)
+    assert sum(waits) > 60
+
+
 def test_a_dropped_connection_is_told_as_doubt_and_not_sent_again(
     fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience
 ) -> None:
@@ -162,7 +175,7 @@ def test_a_dropped_connection_is_told_as_doubt_and_not_sent_again(
     assert "dropped" in line
     assert "kernel status" in line
     assert len(fake_kaggle.calls("SaveKernel")) == 1
-    assert len(fake_kaggle.calls("GetKernel")) == 4  # before, and three times after
+    assert len(fake_kaggle.calls("GetKernel")) == 1 + len(LOOK_AFTER_S)
 
 
 def test_a_server_that_keeps_failing_is_told_as_doubt(

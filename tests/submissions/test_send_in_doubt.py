@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from submissions.send import LOOK_AFTER_S
+from kernels.send_once import LOOK_AFTER_S
 from tests.fake_kaggle import Answer, point_client_at
 from tests.submissions.conftest import FakeTime
 from tests.submissions.fake_competition import FIRST_REF, CarriedOut, FakeCompetition
