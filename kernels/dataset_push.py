@@ -22,14 +22,13 @@ from kernels.kaggle_calls import (
     dataset_files,
     dataset_state,
 )
-from kernels.pushed_note import Note, read_note, require_writable, write_note
-from kernels.scratch import private_place, scratch_folder
+from kernels.pushed_note import accepted_version, is_noted, note, require_writable, write_note
+from kernels.scratch import FIXED_TEMPORARY, private_place, scratch_folder
 from kernels.send_once import PUSH_PATIENCE, send_once
 
 POLL_S = 10.0
 WAIT_MINUTES = 30.0
 _MOST_NAMED = 3
-_READY = "ready"  # of a note: the version has been seen ready, with all its files
 _BEING_MADE = (
     "not_yet_persisted",
     "blobs_received",
@@ -125,7 +124,8 @@ def push_dataset(
             dataset_id = f"{session.username}/{dataset_id}"
         push = _Push(session, dataset_id, table, names, patience, say)
         digest = content_digest(folder, {**table, "id": dataset_id})
-        lock = private_place() / f"dataset-{hashlib.sha256(dataset_id.encode()).hexdigest()}.lock"
+        name = f"dataset-{hashlib.sha256(dataset_id.encode()).hexdigest()}.lock"
+        lock = private_place(FIXED_TEMPORARY) / name  # one for all of the user's settings of TMPDIR
         waiting = f"dataset {dataset_id}: another push is under way; waiting for its end"
         with locked(lock, on_wait=lambda: say(waiting)):
             return _pushed(push, folder, message, digest, force=force, wait_minutes=wait_minutes)
@@ -137,40 +137,31 @@ def _pushed(
     """Send the folder unless Kaggle has this content, while no other push of this user does."""
     dataset_id, n_files = push.dataset_id, len(push.names)
     url = f"https://www.kaggle.com/datasets/{dataset_id}"
-    accepted = {} if force else _accepted(folder, dataset_id, digest)
+
+    def noted(version: int, *, is_ready: bool) -> dict[str, Any]:
+        return note(dataset_id, version, digest, is_ready=is_ready)
+
+    accepted = None if force else accepted_version(folder, dataset_id, digest)
     before = push.state()
     if accepted and not (before and before.status == "failed"):
         push.say(f"dataset {dataset_id}: an earlier push has sent this; waiting for its version")
-        before = _wait_until_ready(push, accepted["version"], wait_minutes)
-        if before.version == accepted["version"]:
-            write_note(folder, {**accepted, _READY: True})
+        before = _wait_until_ready(push, accepted, wait_minutes)
+        if before.version == accepted:
+            write_note(folder, noted(accepted, is_ready=True))
     elif before and before.status not in ("ready", "failed"):
         before = _wait_until_ready(push, before.version, wait_minutes)
     if before and before.status == "ready" and not force:
-        note = _note(dataset_id, before.version, digest, is_ready=True)
-        if read_note(folder) == note and not missing_files(push.names, push.listed()):
+        is_made = is_noted(folder, noted(before.version, is_ready=True))
+        if is_made and not missing_files(push.names, push.listed()):
             return DatasetVersion(dataset_id, before.version, False, n_files, url, was_sent=False)
     require_writable(folder)
     _send(push, folder, message, before)
     version = before.version + 1 if before else 1
-    write_note(folder, _note(dataset_id, version, digest, is_ready=False))
+    write_note(folder, noted(version, is_ready=False))
     ready = _wait_until_ready(push, version, wait_minutes)
     _require_all_there(push)
-    write_note(folder, _note(dataset_id, ready.version, digest, is_ready=True))
+    write_note(folder, noted(ready.version, is_ready=True))
     return DatasetVersion(dataset_id, ready.version, before is None, n_files, url)
-
-
-def _note(dataset_id: str, version: int, digest: str, *, is_ready: bool) -> Note:
-    return {"dataset": dataset_id, "version": version, "content": digest, _READY: is_ready}
-
-
-def _accepted(folder: Path, dataset_id: str, digest: str) -> Note:
-    """Return the note of an earlier push of this content that has not seen its version ready."""
-    note = read_note(folder) or {}
-    version = note.get("version")
-    if not isinstance(version, int):
-        return {}
-    return note if note == _note(dataset_id, version, digest, is_ready=False) else {}
 
 
 def _was_making(error: BaseException) -> bool:

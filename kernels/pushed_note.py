@@ -11,7 +11,8 @@ from typing import Any
 from data.atomic import write_text
 from data.errors import PipelineError
 
-Note = dict[str, Any]  # the dataset, the version that was made, and the digest of its content
+Note = dict[str, Any]  # see `note`
+_READY = "ready"
 
 
 def note_of(folder: Path) -> Path:
@@ -23,19 +24,45 @@ def note_of(folder: Path) -> Path:
 def read_note(folder: Path) -> Note | None:
     """Return what the last push has noted; None if nothing, or nothing that can be read."""
     try:
-        note = json.loads(note_of(folder).read_text(encoding="utf-8"))
+        found = json.loads(note_of(folder).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return note if isinstance(note, dict) else None
+    return found if isinstance(found, dict) else None
 
 
-def write_note(folder: Path, note: Note) -> None:
+def note(dataset_id: str, version: int, digest: str, *, is_ready: bool) -> Note:
+    """Return the note of a version.
+
+    Args:
+        dataset_id: "owner/slug".
+        version: that was made, or is expected.
+        digest: of the folder's content.
+        is_ready: the version has been seen ready.
+    """
+    return {"dataset": dataset_id, "version": version, "content": digest, _READY: is_ready}
+
+
+def is_noted(folder: Path, expected: Note) -> bool:
+    """Tell whether the folder's note is the expected one; older ones were of ready versions."""
+    return {_READY: True, **(read_note(folder) or {})} == expected
+
+
+def accepted_version(folder: Path, dataset_id: str, digest: str) -> int | None:
+    """Return the version that Kaggle has accepted of this content and nobody has seen ready."""
+    version = (read_note(folder) or {}).get("version")
+    if not isinstance(version, int):
+        return None
+    is_open = is_noted(folder, note(dataset_id, version, digest, is_ready=False))
+    return version if is_open else None
+
+
+def write_note(folder: Path, new: Note) -> None:
     """Note a version that Kaggle has accepted, or made.
 
     Raises:
         PipelineError: the folder beside cannot be written.
     """
-    write_text(note_of(folder), json.dumps(note) + "\n")
+    write_text(note_of(folder), json.dumps(new) + "\n")
 
 
 def require_writable(folder: Path) -> None:

@@ -18,15 +18,19 @@ from data.locked import locked
 
 _IN_USE = "in-use.lock"
 _CONTENT = "content"
+FIXED_TEMPORARY = Path("/tmp")  # noqa: S108 - whatever TMPDIR says; only folders of mode 700 in it
 
 
-def private_place() -> Path:
+def private_place(common: Path | None = None) -> Path:
     """Return this user's own folder, mode 700, within the common temporary one.
+
+    Args:
+        common: by default what TMPDIR names.
 
     Raises:
         PipelineError: something else has its name, or it cannot be made.
     """
-    place = Path(tempfile.gettempdir()) / f"fast-or-slow-{os.getuid()}"
+    place = (common or Path(tempfile.gettempdir())) / f"fast-or-slow-{os.getuid()}"
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         found = place.lstat()
@@ -55,7 +59,7 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
         with locked(place / ".clearing.lock"):
             _clear_dead(place)
             folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=place))
-            in_use = (folder / _IN_USE).open("w")
+            in_use = (folder / _IN_USE).open("x")
             fcntl.flock(in_use, fcntl.LOCK_EX)
         try:
             (folder / _CONTENT).mkdir()
@@ -70,9 +74,16 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
 def _clear_dead(place: Path) -> None:
     """Remove the folders of processes that have ended."""
     for lock in place.glob(f"*/{_IN_USE}"):
-        with lock.open("w") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
+        if lock.parent.is_symlink():
+            continue  # not made here
+        try:
+            held = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock.parent, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(held)

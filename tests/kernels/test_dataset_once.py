@@ -39,6 +39,7 @@ def test_the_same_content_is_not_sent_again(
 def test_two_at_once_make_one_version(
     fake_kaggle: FakeKaggleDatasets, folder: Path, tmp_path: Path
 ) -> None:
+    """Their settings of TMPDIR do not matter."""
     command = [
         sys.executable,
         "-c",
@@ -50,9 +51,14 @@ def test_two_at_once_make_one_version(
         "-m",
         "m",
     ]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    options = {"cwd": ROOT, "env": environment, "stdout": subprocess.PIPE, "text": True}
-    pushes = [subprocess.Popen(command, **options) for _ in range(2)]
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+    options = {"cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
+    pushes = [
+        subprocess.Popen(command, env={**os.environ, "TMPDIR": str(place)}, **options)
+        for place in places
+    ]
     told = sorted(push.communicate(timeout=60)[0].split()[0] for push in pushes)
     assert told == ["created", "unchanged"]
     assert creations(fake_kaggle) == 1
@@ -81,6 +87,25 @@ def test_what_killed_calls_left_is_cleared_and_what_is_in_use_is_not(
         push()
         assert (mine / "kept").exists()
     assert not [path for path in place.iterdir() if path.is_dir()]
+
+
+def test_clearing_follows_no_link_and_empties_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place, outside = private_place(), tmp_path / "outside"
+    outside.mkdir()
+    for name in ("victim", "in-use.lock"):
+        (outside / name).write_text("kept")
+    (place / "uploads-a").mkdir()
+    (place / "uploads-a" / "in-use.lock").symlink_to(outside / "victim")
+    (place / "uploads-b").symlink_to(outside)
+    with scratch_folder("uploads"):
+        pass
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {
+        "victim": "kept",
+        "in-use.lock": "kept",
+    }
 
 
 def test_a_place_of_another_kind_is_refused(
