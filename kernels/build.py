@@ -4,6 +4,7 @@ The kernel has no internet. Kaggle's image lacks torch-geometric: attach a datas
 in `-wheels` and holds its wheel (see `kernels.wheels`), through `dataset_sources`.
 """
 
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,15 @@ from data.atomic import write_text
 from data.errors import PipelineError, UsageError
 from kernels.archive import collect_files, pack, refuse_secrets
 from kernels.kinds import RUN, Kind
-from kernels.metadata import METADATA_FILE, T4, KernelMetadata, check_source, check_title, slug_of
+from kernels.metadata import (
+    METADATA_FILE,
+    T4,
+    KernelMetadata,
+    check_source,
+    check_title,
+    is_plain,
+    slug_of,
+)
 from kernels.script import render_script
 from kernels.wheels import REQUIRED_MODULES
 
@@ -86,7 +95,6 @@ def build(
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**collect_files(root, replaced=recipe_file, say=say)}
     files[recipe_file] = _recipe_text(recipe_name, recipe_table)
-    refuse_secrets(files)
     script = render_script(kind, pack(files), recipe_file, required_modules)
     script_bytes = len(script.encode())
     _refuse_oversize(recipe_name, script_bytes, files)
@@ -102,13 +110,30 @@ def build(
         kernel_sources=list(kernel_sources),
         model_sources=list(model_sources),
     )
+    refuse_secrets({**files, METADATA_FILE: metadata.to_json().encode()})
+    earlier = _script_of_earlier_build(out)
     write_text(out / metadata.code_file, script)
     write_text(out / METADATA_FILE, metadata.to_json())
+    if earlier and earlier != metadata.code_file:
+        (out / earlier).unlink(missing_ok=True)
     written = (out, out / metadata.code_file, out / METADATA_FILE)
     return KernelFolder(*written, metadata.id, script_bytes, len(files))
 
 
+def _script_of_earlier_build(out: Path) -> str:
+    """Return the name of the script that `out` holds by its own metadata; "" if none."""
+    try:
+        table = json.loads((out / METADATA_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    name = table.get("code_file") if isinstance(table, dict) else None
+    is_ours = isinstance(name, str) and re.fullmatch(r"[a-z0-9-]+\.py", name) is not None
+    return str(name) if is_ours else ""
+
+
 def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
+    if chosen and not is_plain(chosen):
+        check_title(chosen)
     spoken = _checked_name(recipe_name).replace("_", " ").replace(".", " ")
     ending = f" {kind.words}" if kind.words else ""
     title = (" ".join(chosen.split()) or f"Fast or slow {spoken}") + ending

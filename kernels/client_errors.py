@@ -1,6 +1,7 @@
 """What the Kaggle client raises, as one line for the user: the only place that knows its kinds."""
 
 import json
+from collections.abc import Callable, Collection, Container
 
 from data.errors import PipelineError
 from data.network import PASSING_STATUS, UNREACHED, certificate_refused, chain, network_fault
@@ -76,6 +77,21 @@ def method_of(error: BaseException) -> str:
         if address:
             return str(address).partition("?")[0].rpartition("/")[2]
     return ""
+
+
+def acted(methods: Container[str], begun: Collection[str]) -> Callable[[BaseException], bool]:
+    """Return what tells whether a failed request may have been acted on, as far as is known.
+
+    Args:
+        methods: that change something, such as "SaveKernel".
+        begun: of those, the ones called so far; an error that holds no request is one of them.
+    """
+
+    def may_have_acted(error: BaseException) -> bool:
+        method = method_of(error)
+        return method in methods or (method == "" and bool(begun))
+
+    return may_have_acted
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from data.atomic import write_text
 from data.errors import PipelineError, UsageError
 from kernels.credentials import known_secrets
-from kernels.metadata import slug_of
+from kernels.metadata import is_plain, slug_of
+from kernels.plain_names import escaped
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
 CHECKSUMS = "SHA256SUMS"
@@ -67,7 +68,7 @@ class DatasetMetadata:
         made = cls(name, title, subtitle, description, [{"name": licence}])
         problem = problem_of(asdict(made))
         if problem:
-            raise UsageError(f"dataset '{title}': {problem}")
+            raise UsageError(f"dataset '{escaped(title)}': {problem}")
         return made
 
 
@@ -81,6 +82,10 @@ def problem_of(table: dict[str, Any]) -> str:
     licences = table.get("licenses")
     names = [item.get("name") for item in licences] if isinstance(licences, list) else []
     checks = (
+        (
+            is_plain(title),
+            "the title holds other signs than printable ASCII, of which Kaggle makes its name",
+        ),
         (
             _SHORTEST <= len(title) <= _LONGEST,
             f"the title has {len(title)} characters; expected {_SHORTEST} to {_LONGEST}",

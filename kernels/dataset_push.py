@@ -12,7 +12,7 @@ from data.errors import PipelineError, UsageError
 from data.fetch.retry import Patience
 from data.locked import locked
 from kernels.careful_uploads import careful_uploads
-from kernels.client_errors import method_of, one_line
+from kernels.client_errors import acted, one_line
 from kernels.credentials import KaggleSession, kaggle_session
 from kernels.dataset_folder import DATASET_METADATA_FILE, content_digest, read_dataset
 from kernels.kaggle_calls import (
@@ -37,6 +37,7 @@ _BEING_MADE = (
     "individual_blobs_compressed",
     "reprocessing",
 )
+_MAKE = ("CreateDataset", "CreateDatasetVersion")  # Kaggle's methods
 _IN_DOUBT = (
     "the version may have been made: look at the dataset's page before pushing the folder again"
 )
@@ -62,6 +63,7 @@ class _Push:
     dataset_id: str
     table: dict[str, Any]
     names: Sequence[str]
+    begun: list[str]  # requests that make a version
     patience: Patience
     say: Say
 
@@ -118,11 +120,13 @@ def push_dataset(
         raise UsageError("-m: expected a text that says what is new")
     table, names = read_dataset(folder)
     action = f"push dataset {folder}"
-    with kaggle_session(action, in_doubt=_IN_DOUBT, acts=_was_making) as session:
+    begun: list[str] = []
+    acts = acted(_MAKE, begun)
+    with kaggle_session(action, in_doubt=_IN_DOUBT, acts=acts) as session:
         dataset_id = str(table["id"])
         if "/" not in dataset_id:
             dataset_id = f"{session.username}/{dataset_id}"
-        push = _Push(session, dataset_id, table, names, patience, say)
+        push = _Push(session, dataset_id, table, names, begun, patience, say)
         digest = content_digest(folder, {**table, "id": dataset_id})
         name = f"dataset-{hashlib.sha256(dataset_id.encode()).hexdigest()}.lock"
         lock = private_place(FIXED_TEMPORARY) / name  # one for all of the user's settings of TMPDIR
@@ -164,11 +168,6 @@ def _pushed(
     return DatasetVersion(dataset_id, ready.version, before is None, n_files, url)
 
 
-def _was_making(error: BaseException) -> bool:
-    """Tell whether the request that failed was one that makes a version, as far as is known."""
-    return method_of(error) in ("CreateDataset", "CreateDatasetVersion", "")
-
-
 def _send(push: _Push, folder: Path, message: str, before: DatasetState | None) -> None:
     """Upload the files and ask once for the new version.
 
@@ -188,6 +187,7 @@ def _send(push: _Push, folder: Path, message: str, before: DatasetState | None) 
     what = f"push dataset {push.dataset_id}"
 
     def send(request: Callable[[], Any]) -> Any:
+        push.begun.append(push.dataset_id)
         return send_once(request, arrived, what=what, patience=push.patience, say=push.say)
 
     with scratch_folder("dataset-push") as content:

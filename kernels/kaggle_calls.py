@@ -114,6 +114,29 @@ def kernel_version(session: KaggleSession, kernel_id: str) -> int:
     return int(answer.metadata.current_version_number or 0) if answer.metadata else 0
 
 
+def save_kernel(session: KaggleSession, folder: str, on_request: Callable[[], None]) -> Any:
+    """Let the client check a kernel's folder and send it; `on_request` is called in between."""
+    api, build = session.api, session.api.build_kaggle_client
+
+    def told() -> Any:
+        client = build()
+        kernels = client.kernels.kernels_api_client
+        save = kernels.save_kernel
+
+        def save_and_tell(request: Any) -> Any:
+            on_request()
+            return save(request)
+
+        kernels.save_kernel = save_and_tell
+        return client
+
+    api.build_kaggle_client = told
+    try:
+        return api.kernels_push(folder)
+    finally:
+        del api.build_kaggle_client
+
+
 def kernel_output(session: KaggleSession, kernel_id: str) -> tuple[list[OutputFile], str]:
     """List what a kernel's latest session wrote, and its log."""
     from kagglesdk.kernels.types.kernels_api_service import ApiListKernelSessionOutputRequest

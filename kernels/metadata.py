@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data.errors import PipelineError, UsageError
+from kernels.plain_names import escaped
 
 METADATA_FILE = "kernel-metadata.json"
 
@@ -48,12 +49,17 @@ class KernelMetadata:
 
 
 def slug_of(title: str) -> str:
-    """Return the slug that Kaggle makes of a title; the kernel's id must end in it.
+    """Return the slug that Kaggle makes of a title in ASCII; the kernel's id must end in it.
 
     >>> slug_of("Fast or slow: cpu_small")
     'fast-or-slow-cpu-small'
     """
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether a text is printable ASCII: of others Kaggle makes slugs by rules of its own."""
+    return text.isascii() and text.isprintable()
 
 
 def check_title(title: str, ending: str = "") -> None:
@@ -64,13 +70,20 @@ def check_title(title: str, ending: str = "") -> None:
         ending: what is put behind the text that a user chooses.
 
     Raises:
-        UsageError: it is too short or too long, or no slug can be made of it.
+        UsageError: it is too short or too long, or so is the slug made of it; or it is not plain.
     """
-    if not _SHORTEST_TITLE <= len(title) <= _LONGEST_TITLE or not slug_of(title):
+    if not is_plain(title):
+        raise UsageError(
+            f"kernel title '{escaped(title)}': expected printable ASCII characters alone: Kaggle "
+            "makes the kernel's name of them"
+        )
+    too_short = len(slug_of(title)) < _SHORTEST_TITLE
+    if not _SHORTEST_TITLE <= len(title) <= _LONGEST_TITLE or too_short:
         left = _LONGEST_TITLE - len(ending)
         raise UsageError(
             f"kernel title '{title}': {len(title)} characters; expected {_SHORTEST_TITLE} to "
-            f"{_LONGEST_TITLE}, with letters or digits; pass --title with a text of at most {left}"
+            f"{_LONGEST_TITLE}, of which letters, digits and single hyphens between them make a "
+            f"name of {_SHORTEST_TITLE} or more; pass --title with a text of at most {left}"
             + (f" characters: '{ending}' is put behind it" if ending else " characters")
         )
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from data.errors import PipelineError
 from data.fetch.retry import Patience
-from kernels.client_errors import method_of, one_line
+from kernels.client_errors import acted, one_line
 from kernels.credentials import KaggleSession, kaggle_session
-from kernels.kaggle_calls import ask, kernel_version
+from kernels.kaggle_calls import ask, kernel_version, save_kernel
 from kernels.metadata import METADATA_FILE, check_kernel_id, read_metadata
 from kernels.scratch import scratch_folder
 from kernels.send_once import PUSH_PATIENCE, send_once
 
+_STARTS = "SaveKernel"  # Kaggle's method
 _IN_DOUBT = (
     "the kernel may have started: look at `python -m pipeline kernel status` before pushing it "
     "again"
@@ -61,7 +62,9 @@ def push(
     """
     metadata = read_metadata(folder)
     action = f"push kernel {folder}"
-    with kaggle_session(action, in_doubt=_IN_DOUBT, acts=_was_pushing) as session:
+    begun: list[str] = []  # requests that start a kernel
+    acts = acted((_STARTS,), begun)
+    with kaggle_session(action, in_doubt=_IN_DOUBT, acts=acts) as session:
         kernel_id = str(metadata["id"])
         if "/" not in kernel_id:
             kernel_id = f"{session.username}/{kernel_id}"
@@ -80,7 +83,7 @@ def push(
                 return KernelVersion(kernel_id, version, url) if version > last else None
 
             answer = send_once(
-                lambda: session.api.kernels_push(str(copy)),
+                lambda: save_kernel(session, str(copy), lambda: begun.append(_STARTS)),
                 arrived,
                 what=f"push kernel {kernel_id}",
                 patience=patience,
@@ -123,11 +126,6 @@ def status_in(session: KaggleSession, full_id: str) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares, in an open session."""
     answer = session.api.kernels_status(full_id)
     return KernelStatus(full_id, answer.status.name.lower(), answer.failure_message)
-
-
-def _was_pushing(error: BaseException) -> bool:
-    """Tell whether the request that failed was the one that starts a kernel, as far as is known."""
-    return method_of(error) in ("SaveKernel", "")
 
 
 def _copy_with_owner(

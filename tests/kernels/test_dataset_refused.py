@@ -14,6 +14,7 @@ from tests.kernels.dataset_folders import SLUG, Push, change_metadata, failure
     [
         ({"title": "Tiny"}, "the title has 4 characters; expected 6 to 50"),
         ({"title": "A" * 51}, "the title has 51 characters"),
+        ({"title": "Größere Modelle"}, "printable ASCII"),
         ({"title": None}, "key 'title' is missing"),
         ({"id": "someone/else-s-name"}, f"expected '{SLUG}'"),
         ({"id": f"a b/{SLUG}"}, "expected owner/slug"),

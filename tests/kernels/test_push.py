@@ -261,8 +261,17 @@ def test_wrong_metadata_is_refused_before_anything_is_sent(
     fake_kaggle: FakeKaggleDatasets, built: KernelFolder, fields: dict[str, object], expected: str
 ) -> None:
     change_metadata(built, **fields)
-    assert expected in failure(built.folder)
+    line = failure(built.folder)
+    assert expected in line
+    assert "may have started" not in line
     assert not fake_kaggle.calls("SaveKernel")
+
+
+def test_an_answer_that_cannot_be_read_leaves_a_doubt(
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder
+) -> None:
+    fake_kaggle.will_answer("SaveKernel", Answer(body="<html>"))
+    assert "may have started" in failure(built.folder)
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])
