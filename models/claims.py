@@ -4,6 +4,7 @@ All that changes the queue is done by one worker at a time, see SharedStorage.cl
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from models.study_storage import SharedStorage
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial, Trial
 
-RETRIES = 1
-REASON, WORKER = "reason", "worker"  # what a trial notes of itself
+RETRIES = 1  # of a trial that may itself be what kills its workers
+REASON, WORKER, INTERRUPTED = "reason", "worker", "interrupted"  # what a trial notes of itself
 LOST = "did not come to its end: killed, interrupted, or out of disk"
 
 
@@ -49,12 +50,19 @@ def mark_claimed(trial: "Trial", shared: SharedStorage) -> None:
     trial.set_user_attr(WORKER, shared.worker)
 
 
+def mark_interrupted(trial: "Trial") -> None:
+    """Note that the world kept a trial from its end, so that it costs no retry; if that can be."""
+    with suppress(Exception):  # on a full disk; the worker's orderly end tells as much
+        trial.set_user_attr(INTERRUPTED, True)
+
+
 def requeue_lost(study: "Study", shared: SharedStorage) -> list[int]:
-    """Fail the trials that dead workers left running, and queue each once more. Under claims only.
+    """Fail the trials that dead workers left running, and queue lost ones again. Under claims only.
 
     A failed trial without a reason is one that the world kept from its end: killed, interrupted,
-    out of disk. A running trial without a worker was being claimed by one that died over it, since
-    nobody is claiming now.
+    out of disk. Only a worker that died without a word uses up the trial's retry, since the trial
+    may be what it died of. A running trial without a worker was being claimed by one that went over
+    it, since nobody is claiming now.
 
     Returns:
         The numbers of the trials that are tried again.
@@ -65,16 +73,21 @@ def requeue_lost(study: "Study", shared: SharedStorage) -> list[int]:
     optuna.storages.fail_stale_trials(study)
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         worker = trial.user_attrs.get(WORKER)
-        if worker is None or not shared.lives(worker):
+        in_order = worker is not None and shared.ended_in_order(worker)
+        if worker is None or in_order or not shared.lives(worker):
+            if worker is None or in_order:
+                study._storage.set_trial_user_attr(trial._trial_id, INTERRUPTED, True)
             study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
-    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=RETRIES)
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
     trials = study.get_trials()  # copies, since the retry extends a list of the trial's in place
     replaced, requeued = _replaced(trials), []
+    silent = {trial.number for trial in trials if INTERRUPTED not in trial.user_attrs}
     for trial in trials:
         lost = trial.state == states.FAIL and REASON not in trial.user_attrs
-        tried = len(trial.system_attrs.get("retry_history", []))
-        if lost and trial.number not in replaced and tried < RETRIES:
-            trial.user_attrs.pop(WORKER, None)
+        attempts = {*trial.system_attrs.get("retry_history", []), trial.number}
+        if lost and trial.number not in replaced and len(attempts & silent) <= RETRIES:
+            for note in (WORKER, INTERRUPTED):
+                trial.user_attrs.pop(note, None)
             retry(study, trial)
             requeued.append(trial.number)
     return requeued

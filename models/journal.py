@@ -134,5 +134,13 @@ def lives(journal: Path, worker: str) -> bool:
         return True
 
 
+def ended_in_order(journal: Path, worker: str) -> bool:
+    """Tell whether a worker took its file with it, which a killed one cannot.
+
+    Ask before `lives`, which tidies up after the killed.
+    """
+    return not _worker_file(journal, worker).exists()
+
+
 def _worker_file(journal: Path, worker: str) -> Path:
     return beside(journal, "workers") / worker

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.errors import PipelineError
-from models.journal import claims_of, journal_storage, lives, living_worker
+from models.journal import claims_of, ended_in_order, journal_storage, lives, living_worker
 from models.study_database import database_claims, database_storage, wait_for_heartbeat
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class SharedStorage:
         claims: keeps all other workers from taking a trial while it is entered.
         lives: tells whether the worker of a running trial is alive; where heartbeats tell, Optuna
             ends the trials of the dead itself, and it is always true.
+        ended_in_order: tells whether a worker went as it should, on Ctrl-C and a full disk too,
+            though its trial could not be noted as ended; False where that is not known.
         wait_for_heartbeat: of a trial that this worker has begun, by its id in the storage; where
             there are none, returns at once.
     """
@@ -45,6 +47,7 @@ class SharedStorage:
     worker: str
     claims: Callable[[], AbstractContextManager[None]]
     lives: Callable[[str], bool]
+    ended_in_order: Callable[[str], bool] = lambda worker: False
     wait_for_heartbeat: Callable[[int], None] = lambda trial_id: None
 
     def study(
@@ -106,6 +109,7 @@ def open_storage(storage: Storage) -> Iterator[SharedStorage]:
     try:
         with living_worker(journal) as name:
             claims = partial(claims_of, journal)
-            yield SharedStorage(opened, name, claims, partial(lives, journal))
+            ended = partial(ended_in_order, journal)
+            yield SharedStorage(opened, name, claims, partial(lives, journal), ended)
     except PermissionError as error:
         raise PipelineError(f"{error.filename}: cannot be written: {error.strerror}") from error

@@ -12,6 +12,7 @@ from models.tune_result import TrialRecord, TuneResult, Verdict, best_of, record
 if TYPE_CHECKING:
     from optuna import Study
 
+NOT_COMPARED = "not compared with the recipe as it was given, which has no value"
 BEST, HISTORY, FINALS = "best.toml", "trials.json", "finalists.json"
 
 
@@ -25,13 +26,15 @@ def write_history(study: "Study", question: Question) -> tuple[TrialRecord, ...]
     write_text(question.out / HISTORY, json.dumps(rows, indent=1, allow_nan=False))
     best = best_of(records)
     if best:
-        _write_best(best, question)
+        compared = any(r.is_baseline and r.value is not None for r in records)
+        _write_best(best, question, compared=compared)
     return records
 
 
-def _write_best(best: TrialRecord, question: Question) -> None:
+def _write_best(best: TrialRecord, question: Question, *, compared: bool) -> None:
     recipe = question.recipe if best.is_baseline else question.recipe_with(best.params)
-    write_text(question.out / BEST, recipe.to_toml())
+    remark = "" if compared else f"# Trial {best.number}: {NOT_COMPARED}.\n"
+    write_text(question.out / BEST, remark + recipe.to_toml())
 
 
 def result_of(study: "Study", question: Question, verdict: Verdict | None = None) -> TuneResult:
@@ -50,7 +53,8 @@ def result_of(study: "Study", question: Question, verdict: Verdict | None = None
         raise PipelineError(f"{question.out}: none of {len(records)} trials succeeded{last}")
     if verdict:
         best = records[verdict.trial]
-        _write_best(best, question)
+        compared = any(final.is_baseline for final in verdict.finals)
+        _write_best(best, question, compared=compared)
         text = json.dumps(asdict(verdict), indent=1, allow_nan=False)
         write_text(question.out / FINALS, text)
     baseline = [r.value for r in records if r.is_baseline and r.value is not None]

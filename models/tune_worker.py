@@ -3,11 +3,18 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from data.errors import PipelineError
-from models.claims import REASON, count_trials, is_at_rest, mark_claimed, requeue_lost
+from models.claims import (
+    REASON,
+    count_trials,
+    is_at_rest,
+    mark_claimed,
+    mark_interrupted,
+    requeue_lost,
+)
 from models.jobs import Progress
 from models.run_folder import DONE
 from models.study_storage import SharedStorage
@@ -58,10 +65,12 @@ class _Outcome:
     Attributes:
         trial: its number.
         is_known: it has a value, or failed or was pruned with a reason.
+        interruption: what of the world kept it from its end.
     """
 
     trial: int | None = None
-    is_known: bool = field(default=False)
+    is_known: bool = False
+    interruption: BaseException | None = None
 
 
 def run_trials(
@@ -127,12 +136,22 @@ def _run_next(
 
         def objective(trial: "Trial") -> tuple[float, ...]:
             outcome.trial = trial.number
-            mark_claimed(trial, shared)
-            return _values(trial, work, claimed, outcome, say)
+            try:
+                mark_claimed(trial, shared)
+                return _values(trial, work, claimed, outcome, say)
+            except BaseException as error:
+                if _is_the_worlds_fault(error):
+                    outcome.interruption = error
+                    mark_interrupted(trial)
+                raise
 
         try:
             study.optimize(objective, n_trials=1, catch=(_TrialFailedError,))
-        except ValueError:
+        except BaseException as error:
+            if outcome.interruption:  # Optuna's own may be of noting it on a full disk
+                raise outcome.interruption from None
+            if not isinstance(error, ValueError):
+                raise
             # Optuna's, where a trial has ended already: others thought that its worker was dead.
             if not outcome.is_known:
                 raise
@@ -178,12 +197,17 @@ def _is_the_trials_fault(error: Exception, *, is_given: bool) -> bool:
     Whatever a combination of values provokes is its fault; where the recipe as it was given
     provokes something that no message was written for, the fault is ours.
     """
-    import optuna
-
-    out_of_reach = OSError | optuna.exceptions.StorageInternalError
-    if isinstance(error, out_of_reach) or isinstance(error.__cause__, OSError):
+    if _is_the_worlds_fault(error):
         return False
     return not is_given or isinstance(error, PipelineError) or _is_out_of_memory(error)
+
+
+def _is_the_worlds_fault(error: BaseException) -> bool:
+    """Tell Ctrl-C, SIGTERM, a full disk and a storage out of reach from all else."""
+    import optuna
+
+    world = KeyboardInterrupt | OSError | optuna.exceptions.StorageInternalError
+    return isinstance(error, world) or isinstance(error.__cause__, OSError)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

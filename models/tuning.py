@@ -24,7 +24,7 @@ from models.jobs import Progress
 from models.run_folder import DONE, begin, mark_done
 from models.search_space import SearchSpace
 from models.study_storage import Storage, open_storage, quiet_optuna
-from models.tune_history import result_of
+from models.tune_history import NOT_COMPARED, result_of
 from models.tune_processes import work_on_processes
 from models.tune_question import ask, check_belongs
 from models.tune_result import TuneResult
@@ -47,9 +47,10 @@ def tune(
     """Search the space until `trials` trials have ended; the same call again resumes.
 
     The first trial is the recipe as it is. A trial that fails or is pruned is recorded with its
-    reason, and counts; one whose worker was killed or ran into a full disk is tried once more, and
-    counts once. Another recipe, space or train split is another study in the storage, and needs
-    another `out`. Where the space asks for finalists, they are trained when the search has ended.
+    reason, and counts. One that Ctrl-C, SIGTERM or a full disk kept from its end is tried again,
+    one whose worker was killed once more; either counts once. Another recipe, space or train split
+    is another study in the storage, and needs another `out`. Where the space asks for finalists,
+    they are trained when the search has ended.
 
     Args:
         recipe_table: the baseline, as `Recipe.model_dump` gives it.
@@ -100,6 +101,8 @@ def tune(
                 (out / DONE).unlink(missing_ok=True)
     if counted < trials and budget.deadline is not None and time.time() >= budget.deadline:
         say(f"time is up after {counted} of {trials} trials")
+    if result.baseline_value is None:
+        say(f"best.toml, trial {result.best.number}: {NOT_COMPARED}")
     if verdict:
         say(verdict.reason)
     elif space.study.finalists:

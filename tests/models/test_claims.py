@@ -5,10 +5,25 @@ from pathlib import Path
 import optuna
 import pytest
 
-from models.claims import LOST, REASON, count_trials, is_at_rest, mark_claimed, reason_of
+from models.claims import (
+    LOST,
+    REASON,
+    count_trials,
+    is_at_rest,
+    mark_claimed,
+    mark_interrupted,
+    reason_of,
+)
 from models.claims import requeue_lost as requeue
-from models.study_storage import open_storage, quiet_optuna
+from models.journal import beside
+from models.study_storage import SharedStorage, open_storage, quiet_optuna
 from tests.models.light_workers import check_workers_share_a_budget
+
+
+def die(journal: Path, worker: SharedStorage) -> None:
+    """Leave behind, without its lock, the file that a killed worker cannot remove."""
+    (beside(journal, "workers") / worker.worker).touch()
+
 
 STORAGES = ["{folder}/journal.log", "sqlite:///{folder}/study.db"]
 
@@ -22,6 +37,7 @@ def test_a_living_workers_trial_is_its_own_and_a_dead_ones_is_tried_again(tmp_pa
             mark_claimed(trial, worker)
             trial.suggest_float("x", 0, 1)
             assert requeue(study, finder) == []
+        die(journal, worker)
         assert requeue(study, finder) == [0]
         assert requeue(study, finder) == []
         lost, retry = study.get_trials()
@@ -32,8 +48,35 @@ def test_a_living_workers_trial_is_its_own_and_a_dead_ones_is_tried_again(tmp_pa
             again = worker.study("s").ask()
             mark_claimed(again, worker)
             assert count_trials(study) == 1
+        die(journal, worker)
         assert requeue(study, finder) == [], "a trial is tried twice, not three times"
         assert count_trials(study) == 1 and is_at_rest(study)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_interruptions_use_up_no_retry_and_a_death_after_them_does(
+    storage: str, tmp_path: Path
+) -> None:
+    with quiet_optuna(), open_storage(storage.format(folder=tmp_path)) as shared:
+        study = shared.study("s")
+        for number in range(5):
+            trial = study.ask()
+            assert trial.number == number
+            if number < 3:
+                mark_interrupted(trial)
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            assert requeue(study, shared) == ([number] if number < 4 else [])
+        assert count_trials(study) == 1
+
+
+def test_a_worker_that_ended_in_order_on_a_full_disk_costs_no_retry(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.log"
+    with quiet_optuna(), open_storage(journal) as finder:
+        study = finder.study("s")
+        for number in range(3):
+            with open_storage(journal) as worker:
+                mark_claimed(worker.study("s").ask(), worker)  # and cannot note its end
+            assert requeue(study, finder) == [number]
 
 
 @pytest.mark.parametrize("storage", STORAGES)

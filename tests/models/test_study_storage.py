@@ -1,5 +1,6 @@
 """Storages of studies: several workers, killed workers, databases."""
 
+import errno
 import json
 import os
 import signal
@@ -13,10 +14,18 @@ import pytest
 
 from data.errors import PipelineError
 from models.journal import beside
+from models.recipe import load_recipe
 from models.run_folder import is_done
 from models.study_storage import open_storage
 from settings import ROOT
-from tests.models.small_study import SPACE, outcome, recipe_table, search
+from tests.models.small_study import (
+    PARAMETERS,
+    SPACE,
+    outcome,
+    recipe_table,
+    search,
+    space_over,
+)
 
 SLOW = recipe_table(**{"cross_config_sage.training.steps": 60})
 
@@ -143,18 +152,55 @@ def test_workers_of_a_killed_parent_end_too(tiny_tree: Path, tmp_path: Path) -> 
     assert len(list((tmp_path / "out" / "trials").iterdir())) < 10
 
 
-def test_a_trial_whose_worker_dies_twice_is_given_up(tiny_tree: Path, tmp_path: Path) -> None:
-    search(tiny_tree, tmp_path, trials=1)
-
-    def die(message: str) -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+def test_a_baseline_that_is_interrupted_twice_is_tried_again(
+    stop: BaseException, tiny_tree: Path, tmp_path: Path
+) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
+        raise stop
 
     for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            search(tiny_tree, tmp_path, trials=3, progress=lambda what, done, total: die(what))
-    result = search(tiny_tree, tmp_path, trials=3)
-    assert [t.state for t in result.trials] == ["complete", "fail", "fail", "complete"]
+        with pytest.raises(type(stop)):
+            search(tiny_tree, tmp_path, trials=2, progress=interrupt)
+    result = search(tiny_tree, tmp_path, trials=2)
+    assert [t.state for t in result.trials] == ["fail", "fail", "complete", "complete"]
+    assert result.baseline_value == result.trials[2].value is not None
+    assert "not compared" not in result.best_recipe.read_text()
     assert optuna.logging.get_verbosity() == optuna.logging.INFO
+
+
+def test_finals_that_are_interrupted_twice_are_tried_again(tiny_tree: Path, tmp_path: Path) -> None:
+    two = space_over(PARAMETERS, finalists=1, seeds=1)
+    search(tiny_tree, tmp_path, trials=1)
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            search(tiny_tree, tmp_path, trials=1, space=two, progress=interrupt)
+    verdict = search(tiny_tree, tmp_path, trials=1, space=two).verdict
+    assert verdict is not None and verdict.reason == "no finalist was better than the baseline"
+
+
+def test_best_toml_says_that_a_lost_baseline_was_not_compared(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.tune_worker.mark_interrupted", lambda trial: None)
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):  # told as Optuna tells of the dead: without a word of the worker's
+        with pytest.raises(KeyboardInterrupt):
+            search(tiny_tree, tmp_path, trials=2, progress=interrupt)
+    said: list[str] = []
+    result = search(tiny_tree, tmp_path, trials=2, say=said.append)
+    assert [t.state for t in result.trials] == ["fail", "fail", "complete"]
+    remark = "trial 2: not compared with the recipe as it was given, which has no value"
+    assert remark in result.best_recipe.read_text().splitlines()[0].lower()
+    assert f"best.toml, {remark}" in said
+    load_recipe(str(result.best_recipe))
 
 
 def test_a_database_url_serves_as_storage(tiny_tree: Path, tmp_path: Path) -> None:
