@@ -5,10 +5,11 @@ environment variables PIPELINE_TUNE_HEARTBEAT_S and PIPELINE_TUNE_SILENT_S chang
 how long, in whole seconds; all workers of a database need the same.
 """
 
+import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,6 @@ def database_storage(url: str) -> "BaseStorage":
             it cannot be reached.
         UsageError: seconds in the environment that are no whole numbers.
     """
-    import optuna
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -40,7 +40,7 @@ def database_storage(url: str) -> "BaseStorage":
         parts = make_url(url)
     except (SQLAlchemyError, ValueError) as error:
         raise PipelineError("storage: not a database URL; expected dialect://host/name") from error
-    shown = parts.render_as_string(hide_password=True)
+    shown = without_password(url)
     if parts.get_backend_name() not in DIALECTS:
         raise PipelineError(f"storage {shown}: expected postgresql://…, sqlite:///… or a file")
     if parts.database in (None, "", ":memory:"):
@@ -49,15 +49,77 @@ def database_storage(url: str) -> "BaseStorage":
     silent = _seconds("PIPELINE_TUNE_SILENT_S", SILENT_S)
     try:
         with database_claims(url):  # of workers that start together, one makes the tables
-            return optuna.storages.RDBStorage(url, heartbeat_interval=seconds, grace_period=silent)
+            return _patient_storage(url, seconds, silent)
     except ImportError as error:
         raise PipelineError(
             f"storage {shown}: its database driver is not installed; for PostgreSQL: pip install "
             "'psycopg[binary]'"
         ) from error
     except (SQLAlchemyError, RuntimeError, OSError) as error:
-        cause = " ".join(str(getattr(error, "orig", None) or error).split())
-        raise PipelineError(f"storage {shown}: cannot be opened: {cause}") from error
+        raise PipelineError(f"storage {shown}: cannot be opened: {_cause(error)}") from error
+
+
+def without_password(url: str) -> str:
+    """Return a database URL as it may be shown: its password, wherever it stands, as ***."""
+    from sqlalchemy.engine import make_url
+
+    parts = make_url(url)
+    query = {k: "***" if "password" in k.lower() else v for k, v in parts.query.items()}
+    return parts.set(query=query).render_as_string(hide_password=True).replace("%2A", "*")
+
+
+def _patient_storage(url: str, heartbeat_s: int, silent_s: int) -> "BaseStorage":
+    """Open a storage whose heartbeats may miss the database: the trial's own calls tell of it."""
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    class PatientStorage(optuna.storages.RDBStorage):
+        def record_heartbeat(self, trial_id: int) -> None:
+            with suppress(SQLAlchemyError, optuna.exceptions.StorageInternalError):
+                super().record_heartbeat(trial_id)
+
+    return PatientStorage(url, heartbeat_interval=heartbeat_s, grace_period=silent_s)
+
+
+@contextmanager
+def connected(url: str) -> Iterator[None]:
+    """Say in one line that the database went away while the block ran.
+
+    Raises:
+        PipelineError: it did.
+    """
+    pool = logging.getLogger("sqlalchemy.pool")
+    level = pool.level
+    pool.setLevel(logging.CRITICAL + 1)  # it logs with a traceback that it cannot tidy up
+    try:
+        yield
+    except Exception as error:
+        lost = _lost_connection(error)
+        if lost is None:
+            raise
+        where = f"storage {without_password(url)}"
+        what = "connection lost" if url.startswith("postgresql") else _cause(lost)
+        raise PipelineError(f"{where}: {what}; the same command goes on") from error
+    finally:
+        pool.setLevel(level)
+
+
+def _lost_connection(error: BaseException | None) -> BaseException | None:
+    """Return the database's own error among those that led to this one, if there is one.
+
+    Optuna fails over noting a trial's failure, and raises an error that tells nothing.
+    """
+    from sqlalchemy.exc import InterfaceError, OperationalError
+
+    while error is not None:
+        if isinstance(error, OperationalError | InterfaceError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _cause(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
 @contextmanager

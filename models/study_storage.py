@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from data.errors import PipelineError
 from models.journal import claims_of, ended_in_order, journal_storage, lives, living_worker
-from models.study_database import database_claims, database_storage, wait_for_heartbeat
+from models.study_database import connected, database_claims, database_storage, wait_for_heartbeat
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -91,18 +91,19 @@ def open_storage(storage: Storage) -> Iterator[SharedStorage]:
         storage: a journal file's path, or a database URL such as postgresql://user@host/name.
 
     Raises:
-        PipelineError: the storage cannot be opened.
+        PipelineError: the storage cannot be opened, or a database goes away.
     """
     if isinstance(storage, str) and "://" in storage:
         opened = database_storage(storage)
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        yield SharedStorage(
-            opened,
-            name,
-            partial(database_claims, storage),
-            lives=lambda worker: True,
-            wait_for_heartbeat=partial(wait_for_heartbeat, opened),
-        )
+        with connected(storage):
+            yield SharedStorage(
+                opened,
+                name,
+                partial(database_claims, storage),
+                lives=lambda worker: True,
+                wait_for_heartbeat=partial(wait_for_heartbeat, opened),
+            )
         return
     journal = Path(storage)
     opened = journal_storage(journal)

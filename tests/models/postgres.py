@@ -20,6 +20,13 @@ STARTS_IN_S = 30
 @contextmanager
 def postgres() -> Iterator[str]:
     """Yield the URL of an empty database; skip the test where there is no PostgreSQL."""
+    with postgres_server() as (url, _):
+        yield url
+
+
+@contextmanager
+def postgres_server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """Yield an empty database's URL, and its server, which may be ended; skip without PostgreSQL."""
     psycopg = pytest.importorskip("psycopg", reason="needs psycopg, see requirements-dev.txt")
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not programs:
@@ -42,7 +49,7 @@ def postgres() -> Iterator[str]:
     )
     try:
         _wait_for(lambda: psycopg.connect(f"host={folder} user=tuner dbname=postgres").close())
-        yield f"postgresql+psycopg://tuner@/postgres?host={folder}"
+        yield f"postgresql+psycopg://tuner@/postgres?host={folder}", server
     finally:
         server.send_signal(signal.SIGINT)  # at once; SIGTERM would wait for all connections to end
         server.wait()

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import UsageError
-from models.study_database import database_claims, database_storage
+from data.errors import PipelineError, UsageError
+from models.study_database import (
+    connected,
+    database_claims,
+    database_storage,
+    without_password,
+)
 from tests.models.light_workers import check_workers_share_a_budget
-from tests.models.postgres import postgres
+from tests.models.postgres import postgres, postgres_server
 from tests.models.small_study import search
 from tests.models.test_study_storage import SLOW, start, wait_for
 
@@ -49,6 +54,57 @@ def test_of_two_machines_one_dies_and_the_other_does_its_trial(
     assert states == ["fail", *["complete"] * 5]
     assert sum(trial.is_baseline for trial in result.trials) == 2  # the lost one, and its retry
     assert not (one / "out" / "trials" / "1").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_that_goes_away_is_one_line(
+    workers: int, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_TUNE_HEARTBEAT_S", "1")
+    with postgres_server() as (url, server):
+        secret = f"{url}&password=SECRET"
+        search = start(tiny_tree, tmp_path, trials=40, storage=secret, workers=workers)
+        wait_for(tmp_path / "out" / "trials" / "1" / "fold-0" / "config.toml", search)
+        server.send_signal(signal.SIGQUIT)  # as killed, without what clients are told
+        said = search.communicate(timeout=60)[1]
+        server.wait()
+    assert search.returncode == 1, said
+    told = [line for line in said.splitlines() if "connection lost; the same command goes" in line]
+    assert told, said
+    assert said.count("Traceback") == 0 and "Error" not in said and "SECRET" not in said
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:SECRET@host/db", "postgresql://me:***@host/db"),
+        (
+            "postgresql+psycopg://me@/db?host=%2Ftmp&password=SECRET&sslpassword=SECRET",
+            "postgresql+psycopg://me@/db?host=%2Ftmp&password=***&sslpassword=***",
+        ),
+    ],
+)
+def test_no_password_is_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+def test_a_lost_connection_is_told_from_other_errors(tmp_path: Path) -> None:
+    from sqlalchemy import create_engine, text
+
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    with (
+        pytest.raises(PipelineError, match=r"no such table: t; the same command goes on"),
+        connected(url),
+        create_engine(url).connect() as connection,
+    ):
+        try:
+            connection.execute(text("SELECT 1 FROM t"))
+        finally:
+            raise UnboundLocalError  # as Optuna does over noting it
+    with pytest.raises(ZeroDivisionError), connected(url):
+        1 / 0  # noqa: B018
 
 
 def test_sqlite_claims_are_taken_one_at_a_time(tmp_path: Path) -> None:

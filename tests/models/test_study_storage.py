@@ -41,14 +41,18 @@ def test_a_journal_with_a_half_written_line_goes_on(tiny_tree: Path, tmp_path: P
 WORKER = """
 import json, sys
 from pathlib import Path
+from data.errors import PipelineError
 from models.search_space import space_from_table
 from models.tuning import tune
 job = json.load(open(sys.argv[1]))
 space = space_from_table(job["space"], source="worker")
-tune(
-    job["table"], space, Path(job["data"]), storage=job["storage"], out=Path(job["out"]),
-    trials=job["trials"], workers=job["workers"], say=lambda line: print(line, file=sys.stderr),
-)
+try:
+    tune(
+        job["table"], space, Path(job["data"]), storage=job["storage"], out=Path(job["out"]),
+        trials=job["trials"], workers=job["workers"], say=lambda line: print(line, file=sys.stderr),
+    )
+except PipelineError as error:
+    sys.exit(str(error))
 """
 
 
