@@ -67,6 +67,17 @@ class SharedStorage:
             load_if_exists=True,
         )
 
+    def others(self, name: str) -> int:
+        """Count the studies that the study called `name` begins beside; 0 if it is there already.
+
+        What belongs to another study, as its finalists do, is no study by itself.
+        """
+        import optuna
+
+        names = optuna.get_all_study_names(self.storage)
+        alone = [n for n in names if not any(n.startswith(f"{other}:") for other in names)]
+        return 0 if name in names else len(alone)
+
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:

@@ -14,11 +14,12 @@ from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from models.folds import grouped_folds
 from models.jobs import Progress
 from models.recipe import Recipe
-from models.run_folder import read_config
+from models.run_folder import CONFIG, begin, read_config
 from models.search_space import Parameters, SearchSpace, value_at, with_values
 from models.train_set import split_usable
 
 TRIALS = "trials"
+OF_THE_MACHINE = ("threads", "accelerator")  # of a recipe: what decides on how long, not on what
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,34 @@ class Question:
         return self.recipe.model_dump(mode="json")
 
     def config(self) -> dict[str, Any]:
-        """Return all that decides a trial's value, as TOML values."""
+        """Return all that decides a trial's value, as TOML values.
+
+        Where and with how many threads it is computed is no part of it, unless time is judged too.
+        """
+        recipe = self.table
+        if self.space.study.objectives == "score":
+            for key in OF_THE_MACHINE:
+                del recipe[key]
         shared = {"shared_data": fingerprint(self.shared)} if self.shared else {}
         return {
             "train_data": fingerprint(self.files),
             **shared,
-            "recipe": self.table,
+            "recipe": recipe,
             "space": self.space.decisive(),
         }
+
+    def begin(self) -> None:
+        """Make `out`, or go on with what was begun there.
+
+        Raises:
+            UsageError, PipelineError: as `models.run_folder.begin`.
+        """
+        config = self.config()
+        if (self.out / CONFIG).exists():  # maybe with keys of the machine, as all once were
+            begun = read_config(self.out).get("recipe", {})
+            older = [key for key in OF_THE_MACHINE if key in begun]
+            config["recipe"] = {key: begun[key] for key in older} | config["recipe"]
+        begin(self.out, config, resume=True)
 
     def study_name(self) -> str:
         """Return a name that no other question has; the recipe's own name is no part of it.

@@ -21,7 +21,7 @@ from data.errors import UsageError
 from models.claims import count_trials, is_at_rest
 from models.finalists import finals_study, judge_finalists
 from models.jobs import Progress
-from models.run_folder import DONE, begin, mark_done
+from models.run_folder import DONE, mark_done
 from models.search_space import SearchSpace
 from models.study_storage import Storage, open_storage, quiet_optuna
 from models.tune_history import NOT_COMPARED, result_of
@@ -74,9 +74,12 @@ def tune(
     if trials < 1 or workers < 1:
         raise UsageError(f"trials = {trials}, workers = {workers}: expected at least 1 of each")
     question = ask(recipe_table, space, data_dir, out, say=say, progress=progress)
-    begin(out, question.config(), resume=True)
+    question.begin()
     numbers = question.trial_numbers()
     with interrupted_by_sigterm(), quiet_optuna(), open_storage(storage) as shared:
+        others = shared.others(question.study_name())
+        if others:
+            say(f"a new study begins beside {others} in the storage, of another question")
         study = search_study(question, shared)
         check_belongs(question, numbers, known=len(study.get_trials(deepcopy=False)))
         budget = Budget(trials, join(study, shared, timeout_s))

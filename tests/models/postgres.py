@@ -26,7 +26,7 @@ def postgres() -> Iterator[str]:
 
 @contextmanager
 def postgres_server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """Yield an empty database's URL, and its server, which may be ended; skip without PostgreSQL."""
+    """Yield an empty database's URL and its server, which may be ended; skip without PostgreSQL."""
     psycopg = pytest.importorskip("psycopg", reason="needs psycopg, see requirements-dev.txt")
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not programs:

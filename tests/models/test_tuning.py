@@ -23,6 +23,7 @@ from models.tune_result import TuneResult
 from tests.models.small_study import (
     DIVERGES,
     LEARNING_RATE,
+    PARAMETERS,
     SPACE,
     outcome,
     recipe_table,
@@ -200,11 +201,34 @@ def test_another_question_is_another_study(
         search(tiny_tree, tmp_path, trials=4, storage=tmp_path / "empty.log")
 
 
+def test_machines_that_differ_in_threads_alone_share_a_study(
+    tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
+) -> None:
+    shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
+    said: list[str] = []
+    elsewhere = recipe_table(threads=2, accelerator="cpu")
+    resumed = search(tiny_tree, tmp_path, trials=3, table=elsewhere, say=said.append)
+    assert outcome(resumed) == outcome(searched[1])
+    assert load_recipe(str(resumed.best_recipe)).threads == 2
+    journal = tmp_path / "journal.log"
+    beside = search(
+        tiny_tree, tmp_path / "b", trials=3, table=elsewhere, storage=journal, say=said.append
+    )
+    assert beside.study == searched[1].study
+    assert not any("a new study begins" in line for line in said)
+    timed = space_over(PARAMETERS, objectives="score-and-training-time")
+    search(tiny_tree, tmp_path / "c", trials=1, space=timed, storage=journal, say=said.append)
+    assert "a new study begins beside 1 in the storage, of another question" in said
+    with pytest.raises(UsageError, match=r"recipe\.accelerator = 'auto', now 'cpu'"):
+        search(tiny_tree, tmp_path / "c", trials=1, space=timed, storage=journal, table=elsewhere)
+
+
 def test_a_study_of_before_a_key_was_added_goes_on(
     tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
 ) -> None:
     older = read_config(searched[0] / "out")
     del older["recipe"]["cross_config_sage"]["training"]["early_stop"]
+    older["recipe"] |= {"threads": 7, "accelerator": "cpu"}
     begin(tmp_path / "out", older, resume=False)
     first = search(tiny_tree, tmp_path, trials=1)
     assert first.study != searched[1].study
