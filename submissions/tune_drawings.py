@@ -24,6 +24,11 @@ def short(key: str) -> str:
     return key.rsplit(".", 1)[-1]
 
 
+def told(value: Value) -> str:
+    """Return a parameter's value as people write it, in few letters."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def draw_history(axes: "Axes", search: Search) -> None:
     """Draw each trial's value, the best so far, the baseline, and which trials have none."""
     complete = search.complete
@@ -91,8 +96,13 @@ def place(parameter: Choices | Range, value: Value) -> float:
 
 
 def draw_parallel(axes: "Axes", space: SearchSpace, trials: Sequence[TrialRecord]) -> None:
-    """Draw each trial as a line through its parameters' places, bright where its value is high."""
+    """Draw each trial as a line through its parameters' places, bright where its value is high.
+
+    At the feet and heads of the axes stand the least and greatest values; a colour key beside them.
+    """
     from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
 
     values = [trial.value or 0.0 for trial in trials]
     low, high = min(values), max(values)
@@ -108,7 +118,15 @@ def draw_parallel(axes: "Axes", space: SearchSpace, trials: Sequence[TrialRecord
     paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1.0}
     for i, key in enumerate(space.parameters):
         axes.text(i, 0.02, short(key), rotation=90, ha="right", va="bottom", fontsize=6, bbox=paper)
-    axes.set_yticks([0, 1], ["low", "high"])
+    for i, parameter in enumerate(space.parameters.values()):
+        least, greatest = map(told, (parameter.ends()[0], parameter.ends()[-1]))
+        axes.text(i, -0.07, least, ha="center", va="top", fontsize=6)
+        axes.text(i, 1.07, greatest, ha="center", va="bottom", fontsize=6)
+    axes.set_yticks([])
+    colour_key = ScalarMappable(Normalize(low, high if high > low else low + 1e-9), COLOURS)
+    axes.figure.colorbar(
+        colour_key, ax=axes, pad=0.1, fraction=0.04, ticklocation="left", label="held-out value"
+    )
 
 
 def draw_slice(

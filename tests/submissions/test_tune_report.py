@@ -18,7 +18,8 @@ from models.search_space import SearchSpace, space_from_table
 from models.tune_result import TrialRecord
 from submissions.tune_drawings import place
 from submissions.tune_report import write_tune_report
-from submissions.tune_study import importances
+from submissions.tune_sheet import draw_sheet
+from submissions.tune_study import importances, read_search
 from tests.command_line import call
 
 RATE, LEAVES, STATISTICS = (
@@ -110,6 +111,22 @@ def test_costs_are_drawn_with_their_front(tmp_path: Path) -> None:
     values = [trial.value or 0.0 for trial in own]
     front = [n for n in range(6) if values[n] > max(values[:n], default=-1.0)]
     assert f"than trials\n{', '.join(map(str, front))}: the Pareto front" in text
+
+
+def test_the_sheet_has_slices_the_front_and_the_axes_numbers(tmp_path: Path) -> None:
+    own = [replace(trial, cost=1.0 + trial.number) for trial in trials(6)]
+    search = read_search(folder_of(tmp_path, own, objectives="score-and-training-time"))
+    axes = draw_sheet(search, importances(search.space, search.complete)).axes
+    labels = [a.get_xlabel() for a in axes]
+    assert labels[2] == "seconds of training, all folds"
+    assert set(labels[4:]) >= {"learning_rate", "leaves", "statistics"}
+    told = {text.get_text() for text in axes[3].texts}
+    assert {"0.01", "1", "2", "32", "plain", "all"} <= told
+    [key] = [a for a in axes if a.get_ylabel() == "held-out value" and not a.get_xlabel()]
+    values = [trial.value or 0.0 for trial in own]
+    assert key.get_ylim() == pytest.approx((min(values), max(values)))
+    alone = read_search(folder_of(tmp_path / "alone", trials(6)))
+    assert len(draw_sheet(alone, {}).axes) == len(axes) - 1
 
 
 def test_one_trial_makes_a_report(tmp_path: Path) -> None:
