@@ -18,6 +18,7 @@ from models.tune_history import write_history
 from models.tune_question import TRIALS, Question
 from models.tune_result import BASELINE
 from models.tune_worker import DEADLINE, Say, Work, run_trials
+from models.warm_up import warm_up
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -59,6 +60,9 @@ def work_on(
         training_progress: told how far a training is.
     """
     study = search_study(question, shared)
+    asked = question.space.study
+    if asked.objectives != "score" and count_trials(study) < budget.trials:
+        warm_up(question.recipe, asked.model, question.folds)
     run_trials(
         search_work(study, question, budget.trials, say, training_progress),
         question,

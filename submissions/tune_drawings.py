@@ -124,9 +124,9 @@ def draw_parallel(axes: "Axes", space: SearchSpace, trials: Sequence[TrialRecord
         axes.text(i, 1.07, greatest, ha="center", va="bottom", fontsize=6)
     axes.set_yticks([])
     colour_key = ScalarMappable(Normalize(low, high if high > low else low + 1e-9), COLOURS)
-    axes.figure.colorbar(
-        colour_key, ax=axes, pad=0.1, fraction=0.04, ticklocation="left", label="held-out value"
-    )
+    bar = axes.figure.colorbar(colour_key, ax=axes, pad=0.1, fraction=0.04, label="held-out value")
+    bar.ax.yaxis.set_ticks_position("left")  # on the right they would leave the picture
+    bar.ax.yaxis.set_label_position("left")
 
 
 def draw_slice(

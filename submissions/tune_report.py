@@ -81,6 +81,7 @@ def _row(trial: TrialRecord) -> dict[str, Any]:
         "called": f"{trial.number} (baseline)" if trial.is_baseline else str(trial.number),
         "value": f"{trial.value:.4f}",
         "seconds": "–" if trial.seconds is None else f"{trial.seconds:.0f}",
+        "cost": "–" if trial.cost is None else f"{trial.cost:.3g}",
         "params": {short(key): told(value) for key, value in trial.params.items()},
     }
 

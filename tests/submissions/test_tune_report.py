@@ -108,6 +108,8 @@ def test_costs_are_drawn_with_their_front(tmp_path: Path) -> None:
     out = folder_of(tmp_path / "out", own, objectives="score-and-training-time")
     text = write_tune_report(out)[0].read_text()
     assert "<figcaption>Pareto front" in text
+    assert "<th>seconds of training, all folds</th><th>seconds in all</th>" in text
+    assert f"<td>{own[5].value:.4f}</td><td>6</td><td>2</td>" in text
     values = [trial.value or 0.0 for trial in own]
     front = [n for n in range(6) if values[n] > max(values[:n], default=-1.0)]
     assert f"than trials\n{', '.join(map(str, front))}: the Pareto front" in text
