@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from data.atomic import write_text
 from data.errors import PipelineError
+from models.claims import LOST
 from models.tune_question import Question
 from models.tune_result import TrialRecord, TuneResult, Verdict, best_of, record_of
 
@@ -43,11 +44,17 @@ def result_of(study: "Study", question: Question, verdict: Verdict | None = None
     Under claims only.
 
     Raises:
-        PipelineError: no trial has succeeded.
+        PipelineError: no trial has succeeded, or time was up before one could.
     """
     records = write_history(study, question)
     best = best_of(records)
     if best is None:
+        unfinished = {record.state for record in records} & {"waiting", "running"}
+        if not records or (unfinished and all(r.reason in (None, LOST) for r in records)):
+            raise PipelineError(
+                f"{question.out}: time was up before the first trial ended; the same command goes "
+                "on"
+            )
         reasons = [record.reason for record in records if record.reason]
         last = f"; the last one: {reasons[-1]}" if reasons else ""
         raise PipelineError(f"{question.out}: none of {len(records)} trials succeeded{last}")

@@ -9,6 +9,7 @@ with a database, calls on other machines. They take their trials one after the o
 together they never begin more than the budget.
 """
 
+import math
 import signal
 import threading
 import time
@@ -66,13 +67,13 @@ def tune(
         progress: told how far a training and the study are.
 
     Raises:
-        UsageError: no budget, a recipe that does not fit, or `out` belongs to another study.
+        UsageError: no budget, seconds that are none, a recipe that does not fit, or `out` belongs
+            to another study.
         PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
             succeeded, or as a worker's.
         KeyboardInterrupt: on SIGTERM too.
     """
-    if trials < 1 or workers < 1:
-        raise UsageError(f"trials = {trials}, workers = {workers}: expected at least 1 of each")
+    _check(trials, workers, timeout_s)
     question = ask(recipe_table, space, data_dir, out, say=say, progress=progress)
     question.begin()
     numbers = question.trial_numbers()
@@ -115,10 +116,22 @@ def tune(
     return result
 
 
+def _check(trials: int, workers: int, timeout_s: float | None) -> None:
+    """Raise UsageError where there is no budget, or no such time."""
+    if trials < 1 or workers < 1:
+        raise UsageError(f"trials = {trials}, workers = {workers}: expected at least 1 of each")
+    if timeout_s is not None and not 0 <= timeout_s < math.inf:
+        raise UsageError(f"timeout_s = {timeout_s}: expected seconds, 0 or more")
+
+
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C while the block runs; only a process's main thread can."""
-    if threading.current_thread() is not threading.main_thread():
+    """Take SIGTERM as Ctrl-C while the block runs, unless the caller takes it in a way of its own.
+
+    Only a process's main thread can.
+    """
+    own = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    if own or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

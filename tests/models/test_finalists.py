@@ -11,8 +11,9 @@ from models.finalists import _verdict as verdict_of
 from models.finalists import candidates
 from models.recipe import load_recipe
 from models.run_folder import is_done, read_config
-from models.search_space import with_values
+from models.search_space import load_space, with_values
 from models.tune_result import FinalRecord, TrialRecord
+from settings import CONFIGS
 from submissions.family_bootstrap import family_interval
 from tests.models.small_study import PARAMETERS, SPACE, outcome, recipe_table, search, space_over
 
@@ -101,6 +102,12 @@ def test_out_of_time_the_finalists_wait_for_the_next_call(tiny_tree: Path, tmp_p
     result = search(tiny_tree, tmp_path, trials=1, space=TWO, timeout_s=0, say=said.append)
     assert result.verdict is None and not is_done(tmp_path / "out")
     assert any("finalists have not been judged yet" in line for line in said)
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "tune").glob("*.toml")), ids=lambda p: p.stem)
+def test_all_spaces_of_ours_judge_finalists(path: Path) -> None:
+    study = load_space(path.stem).study
+    assert (study.finalists, study.seeds) == (3, 3)
 
 
 @pytest.mark.parametrize("key", ["finalists", "seeds"])

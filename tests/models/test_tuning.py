@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from models.run_folder import begin, is_done, read_config
 from models.search_space import value_at, with_values
 from models.train import load_model
 from models.tune_result import TuneResult
+from tests.command_line import call
 from tests.models.small_study import (
     DIVERGES,
     LEARNING_RATE,
@@ -184,6 +186,39 @@ def test_time_that_is_up_begins_no_trial(tiny_tree: Path, tmp_path: Path) -> Non
     result = search(tiny_tree, tmp_path, trials=9, timeout_s=0, say=said.append)
     assert len(result.trials) == 1
     assert "time is up after 1 of 9 trials" in said
+
+
+def test_time_that_is_up_before_the_first_trial_is_told_as_such(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match="time was up before the first trial ended"):
+        search(tiny_tree, tmp_path, trials=1, timeout_s=0)
+    assert len(search(tiny_tree, tmp_path, trials=1).trials) == 1
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "inf"])
+def test_seconds_that_are_none_are_wrong_usage(
+    seconds: str, tiny_tree: Path, tmp_path: Path
+) -> None:
+    options = ("--data", tiny_tree, "--out", tmp_path / "out", "--recipe", "smoke")
+    said = call("tune", *options, "--timeout-s", seconds, expect=2)
+    assert "expected seconds, 0 or more" in said and not (tmp_path / "out").exists()
+
+
+def test_sigterm_ends_the_command_as_all_others(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "models.tuning.work_on", lambda *args, **options: signal.raise_signal(signal.SIGTERM)
+    )
+    options = ("--data", tiny_tree, "--out", tmp_path / "out", "--recipe", "smoke")
+    space = tmp_path / "space.toml"
+    space.write_text(
+        '[study]\ncollection = "layout:xla:random"\nmodel = "cross_config_sage"\n'
+        '["cross_config_sage.hidden"]\nchoices = [8, 16]\n'
+    )
+    said = call("tune", *options, "--space", space, expect=143)
+    assert "terminated; what was finished is kept" in said
 
 
 def test_another_question_is_another_study(
