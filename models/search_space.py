@@ -178,6 +178,8 @@ def space_from_table(table: Mapping[str, Any], *, source: str) -> SearchSpace:
         UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a
             key that the study's model does not read.
     """
+    if not isinstance(table.get(STUDY), Mapping):
+        raise UsageError(f"{source}: has no [study] table; expected one with collection and model")
     parameters: dict[str, Choices | Range] = {}
     for key, part in table.items():
         if key != STUDY:
@@ -185,13 +187,34 @@ def space_from_table(table: Mapping[str, Any], *, source: str) -> SearchSpace:
                 raise UsageError(
                     f"{source}: '{key}' is {part!r}; expected choices, or low and high"
                 )
-            kind = Choices if "choices" in part else Range
-            parameters[key] = kind.from_table(part, source=f'{source}: ["{key}"]')
+            parameters[key] = _parameter(part, source=f'{source}: ["{key}"]')
     whole = {"study": table.get(STUDY, {}), "parameters": parameters}
     space = SearchSpace.from_table(whole, source=source)
     for key, parameter in parameters.items():
         _check_key(key, parameter, model=space.study.model, source=source)
     return space
+
+
+def _parameter(table: dict[str, Any], *, source: str) -> Choices | Range:
+    """Read one parameter's table; of several faults the one that explains the others is named."""
+    kind = Choices if "choices" in table else Range
+    ranges = [key for key in Range.model_fields if key in table]
+    if kind is Choices and ranges:
+        raise UsageError(
+            f"{source}: has choices and {ranges[0]}; expected choices, or low and high"
+        )
+    for key in table:
+        if key not in kind.model_fields:
+            known = ", ".join(kind.model_fields)
+            raise UsageError(f"{source}: unknown key '{key}'; expected one of: {known}")
+    for key in ("low", "high", "step"):
+        value = table.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError(f"{source}: key '{key}' is {value!r}; expected a number")
+    missing = [key for key in ("low", "high") if kind is Range and key not in table]
+    if missing:
+        raise UsageError(f"{source}: has no {missing[0]}; expected choices, or low and high")
+    return kind.from_table(table, source=source)
 
 
 def _check_key(key: str, parameter: Choices | Range, *, model: str, source: str) -> None:

@@ -97,10 +97,10 @@ def test_values_keep_their_type_and_range() -> None:
         ('["cross_config_sage.hidden"]\nlow = 8.0\nhigh = 9.0', "takes whole numbers"),
         ('["features.prune"]\nchoices = ["hops-1", "leaps"]', "'features.prune' is 'leaps'"),
         ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "'high' is 8: .*at least low, 9"),
-        ('["cross_config_sage.hidden"]\nlow = 8', "'high'"),
+        ('["cross_config_sage.hidden"]\nlow = 8', "has no high"),
         ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nstep = 0.5', "a whole number"),
         ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key 'scale'"),
-        ('["cross_config_sage.hidden"]\nchoices = [8]\nlow = 1', "unknown key 'low'"),
+        ('["cross_config_sage.hidden"]\nchoices = [8]\nlow = 1', "has choices and low"),
         ('["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true', "log"),
         ('["tile_boosting.rounds"]\nlow = 1\nhigh = 2', "'tile_boosting.rounds' has no effect"),
         ("", "parameters"),
@@ -146,3 +146,30 @@ def test_with_values_leaves_its_argument_alone() -> None:
     table = {"a": {"b": 1}}
     assert with_values(table, {"a.b": 2, "a.c": "x"}) == {"a": {"b": 2, "c": "x"}}
     assert table == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (
+            {"choices": [1e-4], "low": 1e-4},
+            "has choices and low; expected choices, or low and high",
+        ),
+        ({"low": 1e-4, "hihg": 1e-3}, "unknown key 'hihg'; expected one of: low, high, log, step"),
+        ({"low": "a", "high": 1e-3}, "key 'low' is 'a'; expected a number"),
+        ({"low": 1e-4}, "has no high; expected choices, or low and high"),
+    ],
+)
+def test_a_parameter_that_is_none_is_told_in_plain_words(part: dict[str, Any], told: str) -> None:
+    key = "cross_config_sage.training.learning_rate"
+    study = {"collection": "layout:xla:random", "model": "cross_config_sage"}
+    with pytest.raises(UsageError) as caught:
+        space_from_table({"study": study, key: part}, source="search space x")
+    assert str(caught.value) == f'search space x: ["{key}"]: {told}'
+
+
+def test_a_space_without_study_is_told_so() -> None:
+    with pytest.raises(
+        UsageError, match=r"x: has no \[study\] table; expected one with collection"
+    ):
+        space_from_table({"cross_config_sage.hidden": {"choices": [8]}}, source="x")
