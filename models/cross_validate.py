@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,15 @@ from data.errors import PipelineError
 from data.fingerprint import fingerprint
 from data.graph import Graph, TileGraph
 from data.read import read_graph
-from data.tree import GraphFile
+from data.tree import Collection, GraphFile
 from models.folds import family_of
 from models.jobs import Progress, Ranker, TrainJob
+from models.judged_models import blended, judged_models, ranker_of_kept
 from models.metrics import kendall_tau, tile_score
 from models.recipe import Recipe
 from models.run_folder import begin, mark_done
 from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
+from models.study_config import BLEND
 from models.train import load_model, train_model
 
 REPORT = "report.json"
@@ -50,10 +53,23 @@ class CrossValidation:
 
 @dataclass
 class _Clock:
-    """How long it took to score how many configs, so far."""
+    """How long it took to train, and to score how many configs, so far."""
 
+    training_seconds: float = 0.0
     seconds: float = 0.0
     configs: int = 0
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """What is learned from, what is held out, and where its trainings go."""
+
+    learned: Sequence[GraphFile]
+    held_out: Sequence[GraphFile]
+    shared: Sequence[GraphFile]
+    folder: Path
+    shared_folder: Path
+    kept_scores: Path | None
 
 
 def cross_validate(
@@ -63,20 +79,26 @@ def cross_validate(
     run_dir: Path,
     *,
     shared: Sequence[GraphFile] = (),
+    kept_scores: Path | None = None,
     progress: Progress | None = None,
     after_fold: Callable[[Mapping[str, float]], None] = lambda values: None,
 ) -> CrossValidation:
     """Train `model` once per fold on the other folds' graphs, and judge it on the fold's.
 
+    Of "blend", all the recipe's models of the collection's kind are trained, one seed each, and
+    judged together as the recipe blends them.
+
     Goes on with what a killed call has left in `run_dir`, which ends up holding config.toml, a
     run folder per fold, report.json and DONE. The training's seed is the recipe's first.
 
     Args:
-        recipe: of all its models only `model` is trained.
+        recipe: of all its models only `model` is trained, or those of its blend.
         folds: labelled graphs of one collection, each family in one fold.
         shared: train graphs of all layout collections, for a recipe whose models begin from a
             shared one. That of a fold learns from no graph of the fold's families, whatever its
             collection.
+        kept_scores: a folder where cross-validations of blends share what their members score, so
+            that members alike are trained once; that takes no time then. None = train all.
         after_fold: told each fold's value per graph, in the order of the folds and their graphs;
             what it raises ends the cross-validation, and is raised.
 
@@ -91,32 +113,62 @@ def cross_validate(
         "folds": [fingerprint(fold) for fold in folds],
         "recipe": recipe.model_dump(mode="json"),
     }
-    if shared_steps(recipe, model):
+    if any(shared_steps(recipe, own) for own in judged_models(recipe, model, collection.kind)):
         config["shared_data"] = fingerprint(shared)
     begin(run_dir, config, resume=True)
     metric, judge = METRICS[collection.kind]
     per_graph: dict[str, float] = {}
-    means = []
-    training_s, clock = 0.0, _Clock()
+    means, clock = [], _Clock()
     for number, held_out in enumerate(folds):
-        learned = [file for fold in folds if fold is not held_out for file in fold]
-        folder = run_dir / f"fold-{number}"
-        seed, below = recipe.seeds[0], run_dir / SHARED_FOLDER / f"fold-{number}"
-        begins_from = shared_model(recipe, model, seed, _less(shared, held_out), below)
-        job = TrainJob(model, recipe, learned, seed, folder, progress, shared=begins_from)
-        began = time.perf_counter()
-        train_model(job, collection, resume=True)
-        training_s += time.perf_counter() - began
-        values = _judge(load_model(folder), held_out, judge, clock)
+        fold = _Fold(
+            learned=[file for other in folds if other is not held_out for file in other],
+            held_out=held_out,
+            shared=_less(shared, held_out),
+            folder=run_dir / f"fold-{number}",
+            shared_folder=run_dir / SHARED_FOLDER / f"fold-{number}",
+            kept_scores=kept_scores,
+        )
+        values = _judge(_ranker(recipe, model, fold, progress, clock), held_out, judge, clock)
         means.append(float(np.mean(list(values.values()))))
         per_graph |= values
         after_fold(values)
     inference_s = 1000 * clock.seconds / clock.configs
     value = float(np.mean(means))
+    training_s = clock.training_seconds
     result = CrossValidation(metric, value, tuple(means), per_graph, training_s, inference_s)
     write_text(run_dir / REPORT, json.dumps(asdict(result), indent=1, allow_nan=False))
     mark_done(run_dir)
     return result
+
+
+def _ranker(
+    recipe: Recipe, model: str, fold: _Fold, progress: Progress | None, clock: _Clock
+) -> Ranker:
+    """Train what is judged on a fold: one model, or all that the recipe blends."""
+    collection, seed = fold.held_out[0].collection, recipe.seeds[0]
+
+    def job_of(name: str, folder: Path) -> TrainJob:
+        begins_from = shared_model(recipe, name, seed, fold.shared, fold.shared_folder)
+        return TrainJob(name, recipe, fold.learned, seed, folder, progress, shared=begins_from)
+
+    if model != BLEND:
+        return _trained(job_of(model, fold.folder), collection, clock)
+    rankers = {}
+    for own in judged_models(recipe, model, collection.kind):
+        name = f"{own}-seed{seed}"
+        job = job_of(own, fold.folder / name)
+        train = partial(_trained, job, collection, clock)
+        kept = fold.kept_scores
+        rankers[name] = ranker_of_kept(job, fold.held_out, kept, train) if kept else train()
+    return blended(recipe, collection, rankers)
+
+
+def _trained(job: TrainJob, collection: Collection, clock: _Clock) -> Ranker:
+    """Train a model, unless it is done, and load it."""
+    began = time.perf_counter()
+    train_model(job, collection, resume=True)
+    clock.training_seconds += time.perf_counter() - began
+    return load_model(job.run_dir)
 
 
 def _less(files: Sequence[GraphFile], held_out: Sequence[GraphFile]) -> list[GraphFile]:

@@ -96,6 +96,7 @@ def _judge(
         question.folds,
         question.out / FINALISTS / str(trial.number),
         shared=question.shared,
+        kept_scores=question.kept_scores,
         progress=progress,
     )
     trial.set_user_attr(PER_GRAPH, result.per_graph)

@@ -18,7 +18,7 @@ Ranges whose ends are whole numbers give whole numbers. Light to import.
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import (
     Field,
@@ -31,8 +31,8 @@ from pydantic import (
 )
 
 from data.errors import UsageError
-from models.recipe import Recipe
-from models.study_config import LATER_KEYS, StudyConfig
+from models.recipe import LayoutModelName, Recipe, TileModelName
+from models.study_config import BLEND, LATER_KEYS, StudyConfig
 from settings import CONFIGS, FrozenConfig, read_toml
 
 if TYPE_CHECKING:
@@ -191,7 +191,10 @@ def space_from_table(table: Mapping[str, Any], *, source: str) -> SearchSpace:
     whole = {"study": table.get(STUDY, {}), "parameters": parameters}
     space = SearchSpace.from_table(whole, source=source)
     for key, parameter in parameters.items():
-        _check_key(key, parameter, model=space.study.model, source=source)
+        why_not = _without_effect(key, space.study)
+        if why_not:
+            raise UsageError(f"{source}: '{key}' has no effect; {why_not}")
+        _check_values(key, parameter, source=source)
     return space
 
 
@@ -217,13 +220,31 @@ def _parameter(table: dict[str, Any], *, source: str) -> Choices | Range:
     return kind.from_table(table, source=source)
 
 
-def _check_key(key: str, parameter: Choices | Range, *, model: str, source: str) -> None:
-    """Raise UsageError where a recipe cannot take some of the parameter's values at `key`."""
-    if key.split(".", 1)[0] not in ("features", model):
-        raise UsageError(
-            f"{source}: '{key}' has no effect; trials train {model} alone, which reads "
-            f"{model}.… and features.…"
+def _without_effect(key: str, study: StudyConfig) -> str | None:
+    """Say why no trial of the study depends on `key`, or None if one may."""
+    table, _, rest = key.partition(".")
+    if study.model != BLEND:
+        if table in ("features", study.model):
+            return None
+        return (
+            f"trials train {study.model} alone, which reads {study.model}.… and features.…; "
+            f'a study of model = "{BLEND}" blends'
         )
+    kind = study.collection.split(":", 1)[0]
+    models = get_args(LayoutModelName if kind == "layout" else TileModelName)
+    unread = {"choose": "trials blend as the recipe says"}
+    if kind == "layout":
+        unread["tile_method"] = "trials rank layout configs, by blend.method"
+    if table == "blend":
+        weighed = rest.startswith("weights.") and rest.removeprefix("weights.") not in models
+        return f"trials blend {kind} models: {', '.join(models)}" if weighed else unread.get(rest)
+    if table in ("features", *models):
+        return None
+    return f"trials blend {kind} models, and read theirs, features.… and blend.…"
+
+
+def _check_values(key: str, parameter: Choices | Range, *, source: str) -> None:
+    """Raise UsageError where a recipe cannot take some of the parameter's values at `key`."""
     defaults = Recipe().model_dump(mode="json")
     for value in parameter.ends():
         try:
@@ -267,3 +288,9 @@ def value_at(table: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def own_value(table: Mapping[str, Any], key: str) -> Any:
+    """Return what a recipe's table says at a dotted key; 1 where it leaves a blend's weight out."""
+    value = value_at(table, key)
+    return 1.0 if value is None and key.startswith("blend.weights.") else value

@@ -9,18 +9,20 @@ from data.tree import collection_named
 from models.recipe import LayoutModelName, TileModelName
 from settings import FrozenConfig
 
-ModelName = Literal[LayoutModelName, TileModelName]
+BLEND = "blend"
+JudgedName = Literal[LayoutModelName, TileModelName, "blend"]
 PrunerName = Literal["none", "hyperband", "wilcoxon"]
 ObjectivesName = Literal["score", "score-and-training-time", "score-and-inference-time"]
 LATER_KEYS = ("pruner", "objectives")  # in the order they came
 
 
 class StudyConfig(FrozenConfig):
-    """What a trial is judged by: one model, cross-validated on one collection's train split.
+    """What a trial is judged by: a model or a blend, cross-validated on a train split.
 
     Attributes:
         collection: such as "layout:xla:default".
-        model: its name in the registry.
+        model: its name in the registry; or "blend": all models by which the recipe ranks the
+            collection's kind, a seed each, blended as the recipe says.
         folds: of whole architectures; each is held out once.
         seed: of the folds and of the search; the training's is the recipe's first.
         pruner: gives a trial up after a fold, see models/pruning.py. "hyperband" compares the mean
@@ -35,7 +37,7 @@ class StudyConfig(FrozenConfig):
     """
 
     collection: str
-    model: ModelName
+    model: JudgedName
     folds: Annotated[int, Field(ge=2)] = 2
     seed: Annotated[int, Field(ge=0)] = 0
     pruner: PrunerName = "none"
@@ -62,7 +64,7 @@ class StudyConfig(FrozenConfig):
     @classmethod
     def _ranks_the_collection(cls, model: str, info: ValidationInfo) -> str:
         kind = str(info.data.get("collection", "")).split(":", 1)[0]
-        known = get_args(LayoutModelName if kind == "layout" else TileModelName)
+        known = (*get_args(LayoutModelName if kind == "layout" else TileModelName), BLEND)
         if kind and model not in known:
             raise ValueError(f"{kind} configs are ranked by {' and '.join(known)}")
         return model

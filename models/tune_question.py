@@ -15,10 +15,10 @@ from models.folds import grouped_folds
 from models.jobs import Progress
 from models.recipe import Recipe
 from models.run_folder import CONFIG, begin, read_config
-from models.search_space import Parameters, SearchSpace, value_at, with_values
+from models.search_space import Parameters, SearchSpace, own_value, with_values
 from models.train_set import split_usable
 
-TRIALS = "trials"
+TRIALS, MEMBER_SCORES = "trials", "member-scores"
 OF_THE_MACHINE = ("threads", "accelerator")  # of a recipe: what decides on how long, not on what
 
 
@@ -89,14 +89,19 @@ class Question:
     def baseline_params(self) -> Parameters:
         """Return the recipe's own values, as far as the search space holds them."""
         table = self.table
-        own = {key: value_at(table, key) for key in self.space.parameters}
+        own = {key: own_value(table, key) for key in self.space.parameters}
         return {k: v for k, v in own.items() if self.space.parameters[k].holds(v)}
 
     def outside(self) -> list[str]:
         """Name the recipe's own values that the search space does not hold."""
         held, table = self.baseline_params(), self.table
         keys = [key for key in self.space.parameters if key not in held]
-        return [f"{key} = {value_at(table, key)!r}" for key in keys]
+        return [f"{key} = {own_value(table, key)!r}" for key in keys]
+
+    @property
+    def kept_scores(self) -> Path | None:
+        """Return where trials of a blend share members' scores; None where trainings are timed."""
+        return self.out / MEMBER_SCORES if self.space.study.objectives == "score" else None
 
     def trial_numbers(self) -> list[int]:
         """Return the numbers of the trials that `out` has folders of."""
@@ -119,12 +124,16 @@ def ask(
         UsageError: a recipe that does not fit.
         PipelineError: damaged or too little data.
     """
+    from models.judged_models import check_space_fits, judged_models
     from models.shared_training import shared_steps
 
     recipe = Recipe.from_table(recipe_table, source="recipe")
     collection = collection_named(space.study.collection)
-    model = space.study.model
-    shares = shared_steps(recipe, model) or f"{model}.training.shared_steps" in space.parameters
+    check_space_fits(space, recipe)
+    shares = any(
+        shared_steps(recipe, model) or f"{model}.training.shared_steps" in space.parameters
+        for model in judged_models(recipe, space.study.model, collection.kind)
+    )
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
     files = stored_graphs(data_dir, collections=needed, splits=("train",), progress=progress)
     usable, unusable = split_usable(files)

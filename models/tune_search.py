@@ -151,6 +151,7 @@ def _judge(
         question.folds,
         question.out / TRIALS / str(trial.number),
         shared=question.shared,
+        kept_scores=question.kept_scores,
         progress=progress,
         after_fold=give_up_or_go_on(trial, study, never=_is_baseline(trial)),
     )

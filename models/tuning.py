@@ -1,8 +1,8 @@
 """Search a recipe's hyper-parameters on the train split, with Optuna.
 
-A trial is one recipe; its value is the mean metric of one model over train graphs that were held
-out, whole architectures at a time. The valid and test splits are never opened. The value of the
-winner is the best of many noisy ones and so too high: judge the recipe on other data.
+A trial is one recipe; its value is the mean metric of one model, or of a blend, over train graphs
+that were held out, whole architectures at a time. The valid and test splits are never opened. The
+value of the winner is the best of many noisy ones and so too high: judge the recipe on other data.
 
 Any number of workers share a study: processes of one call, further calls with the same storage, and
 with a database, calls on other machines. They take their trials one after the other, so that

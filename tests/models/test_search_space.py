@@ -12,6 +12,7 @@ from models.search_space import (
     Choices,
     Range,
     load_space,
+    own_value,
     space_from_table,
     suggest,
     value_at,
@@ -37,7 +38,7 @@ SHIPPED = [path.read_text() for path in sorted((CONFIGS / "tune").glob("*.toml")
 def test_each_value_of_a_shipped_space_makes_a_recipe_by_itself(text: str) -> None:
     defaults = Recipe().model_dump(mode="json")
     for key, parameter in space_of(text, study="").parameters.items():
-        assert value_at(defaults, key) is not None
+        assert own_value(defaults, key) is not None
         for value in parameter.ends():
             recipe = Recipe.from_table(with_values(defaults, {key: value}), source="one value")
             assert value_at(recipe.model_dump(mode="json"), key) == value
@@ -125,6 +126,60 @@ def test_what_makes_no_recipe_is_refused_by_name(text: str, message: str) -> Non
 def test_a_wrong_study_is_refused_by_name(study: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         space_of('\n["features.prune"]\nchoices = ["hops-1"]', study=study)
+
+
+BLEND_STUDY = '[study]\ncollection = "COLLECTION"\nmodel = "blend"\n'
+
+
+@pytest.mark.parametrize(
+    ("collection", "text", "message"),
+    [
+        ("layout:nlp:random", "tile_boosting.rounds", "trials blend layout models"),
+        ("layout:nlp:random", "blend.weights.tile_boosting", "trials blend layout models: cross"),
+        ("layout:nlp:random", "blend.weights.best_model", "trials blend layout models: cross"),
+        ("layout:nlp:random", "blend.tile_method", "by blend.method"),
+        ("layout:nlp:random", "blend.choose", "as the recipe says"),
+        ("layout:nlp:random", "threads", "trials blend layout models"),
+        ("tile:xla", "layout_linear.l2", "trials blend tile models"),
+    ],
+)
+def test_what_a_blend_does_not_depend_on_is_refused(
+    collection: str, text: str, message: str
+) -> None:
+    study = BLEND_STUDY.replace("COLLECTION", collection)
+    with pytest.raises(UsageError, match=f"mine: '{text}' has no effect; .*{message}"):
+        space_of(f'["{text}"]\nchoices = [1]', study=study)
+
+
+def test_a_blend_may_change_all_that_it_is_made_of() -> None:
+    space = space_of(
+        """
+        ["blend.tile_method"]
+        choices = ["same", "in-turn"]
+        ["blend.weights.tile_linear"]
+        low = 0.0
+        high = 2.0
+        ["tile_boosting.rounds"]
+        low = 1
+        high = 2
+        ["features.padding"]
+        choices = ["zero"]
+        """,
+        study=BLEND_STUDY.replace("COLLECTION", "tile:xla"),
+    )
+    assert len(space.parameters) == 4
+    with pytest.raises(UsageError, match=r"'blend.weights.tile_linear' is -1"):
+        space_of(
+            '["blend.weights.tile_linear"]\nlow = -1.0\nhigh = 1.0',
+            study=BLEND_STUDY.replace("COLLECTION", "tile:xla"),
+        )
+
+
+def test_a_weight_that_a_recipe_leaves_out_is_one() -> None:
+    table = load_recipe("cpu").model_dump(mode="json")
+    assert own_value(table, "blend.weights.layout_boosting") == 0.25
+    assert own_value(table, "blend.weights.layout_linear") == 1
+    assert own_value(table, "blend.wights") is None
 
 
 def test_a_missing_space_names_the_known_ones() -> None:
