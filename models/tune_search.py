@@ -9,6 +9,7 @@ from models.claims import count_trials, is_at_rest
 from models.cross_validate import cross_validate
 from models.finalists import finals_study, finals_work
 from models.jobs import Progress
+from models.judged_models import judged_models
 from models.objectives import directions, values_of
 from models.pruning import give_up_or_go_on, pruner_of
 from models.recipe import Recipe
@@ -62,7 +63,9 @@ def work_on(
     study = search_study(question, shared)
     asked = question.space.study
     if asked.objectives != "score" and count_trials(study) < budget.trials:
-        warm_up(question.recipe, asked.model, question.folds)
+        kind = asked.collection.split(":", 1)[0]
+        for model in judged_models(question.recipe, asked.model, kind):
+            warm_up(question.recipe, model, question.folds)
     run_trials(
         search_work(study, question, budget.trials, say, training_progress),
         question,
