@@ -8,7 +8,7 @@ import polars as pl
 
 MEASURED = {"costs.json", "report.json", "report.html", "report.png"}  # hold times and memory
 LOCK = ".lock"
-TIMED = ("seconds", "peak_mib")
+TIMED = ("seconds", "cpu_seconds", "peak_mib")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
