@@ -3,10 +3,10 @@
 import errno
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from data.errors import PipelineError
@@ -34,15 +34,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """Yield a new file in the folder of `path`, that is gone after the block."""
+    """Yield a new file in the folder of `path`, that is gone after the block.
+
+    It is named before it is made, so that there is no moment at which an interrupt could leave it.
+    """
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
-    temporary = Path(name)
-    try:
+        temporary.open("xb").close()
         yield temporary
     except OSError as error:
         raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
@@ -53,7 +52,8 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
         reason = os.strerror(int(found[1]))
         raise PipelineError(f"{path}: cannot be written: {reason}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # renamed, or never made, where an unlink may fail in many ways
+            temporary.unlink()
 
 
 def _as_any_new_file(path: Path) -> None:

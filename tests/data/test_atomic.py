@@ -59,6 +59,22 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_an_interrupt_as_the_file_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.open
+
+    def interrupted(path: Path, *args: str) -> None:
+        make(path, *args).close()
+        assert len(list(tmp_path.iterdir())) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(tmp_path / "file", "new")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_permissions_follow_the_mask_as_for_any_new_file(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
