@@ -12,6 +12,7 @@ TILE_ROUNDS = 25
 TILE_STEPS = 24  # the first ones also read the kernels
 GNNS = ("cross_config_sage", "global_attention_sage")
 TREES = ("layout_boosting", "layout_linear")
+NETWORKS = (*GNNS, "late_fusion_sage", "early_fusion_sage")
 TILE_MODELS = ("tile_linear", "late_fusion_sage", "early_fusion_sage", "tile_boosting")
 
 
@@ -56,21 +57,28 @@ def _training(models: Sequence[str], steps: int) -> tuple[str, ...]:
     )
 
 
-def layout_settings(
-    models: Sequence[str], *, hidden: int, configs_per_step: int, steps: int = FEW_STEPS
+def _common_settings(
+    kind: str, models: Sequence[str], keys: Mapping[str, int], steps: int
 ) -> tuple[str, ...]:
-    """Return the overrides of a layout case."""
-    networks = [model for model in models if model in GNNS]
+    """Return the overrides of any case: which models, and `keys` and `steps` of each network."""
+    networks = [model for model in models if model in NETWORKS]
     return (
         "seeds=[0]",
         "threads=1",
         "accelerator=cpu",
-        f"layout.models=[{', '.join(models)}]",
-        *(f"{model}.hidden={hidden}" for model in networks),
-        *(f"{model}.configs_per_step={configs_per_step}" for model in networks),
-        *(f"{model}.loss=list_mle" for model in networks),
+        f"{kind}.models=[{', '.join(models)}]",
+        *(f"{model}.{key}={value}" for model in networks for key, value in keys.items()),
         *_training(networks, steps),
     )
+
+
+def layout_settings(
+    models: Sequence[str], *, hidden: int, configs_per_step: int, steps: int = FEW_STEPS
+) -> tuple[str, ...]:
+    """Return the overrides of a layout case."""
+    keys = {"hidden": hidden, "configs_per_step": configs_per_step}
+    losses = (f"{model}.loss=list_mle" for model in models if model in NETWORKS)
+    return (*_common_settings("layout", models, keys, steps), *losses)
 
 
 def grid_case(
@@ -153,7 +161,6 @@ def tile_case(
     name: str = "",
 ) -> Case:
     """Return a tile case: so many train kernels, a quarter of them in each other split."""
-    networks = ("late_fusion_sage", "early_fusion_sage")
     axes = {
         "graphs": n_kernels,
         "configs": n_configs,
@@ -161,6 +168,7 @@ def tile_case(
         "kernels_per_step": kernels_per_step,
         "rounds": TILE_ROUNDS,
     }
+    keys = {"hidden": hidden, "kernels_per_step": kernels_per_step}
     return Case(
         name or f"tile-{'-'.join(map(str, axes.values()))}",
         "tile:xla",
@@ -168,15 +176,9 @@ def tile_case(
         configs_per_kernel=n_configs,
         large_kernel=large_kernel,
         settings=(
-            "seeds=[0]",
-            "threads=1",
-            "accelerator=cpu",
-            f"tile.models=[{', '.join(TILE_MODELS)}]",
-            *(f"{model}.hidden={hidden}" for model in networks),
-            *(f"{model}.kernels_per_step={kernels_per_step}" for model in networks),
+            *_common_settings("tile", TILE_MODELS, keys, TILE_STEPS),
             "late_fusion_sage.statistics=all",
             f"tile_boosting.rounds={TILE_ROUNDS}",
-            *_training(networks, TILE_STEPS),
         ),
         axes=axes,
     )
