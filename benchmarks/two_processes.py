@@ -98,10 +98,9 @@ def check_same(folder: Path) -> list[str]:
     weights = []
     for name in ("1", "2"):
         path = folder / "fabric" / name / f"{MODEL}-seed0" / "model.safetensors"
-        weights.append(load_tensors(path)[0])
-    far = max(
-        float(np.abs(weights[0][key].numpy() - weights[1][key].numpy()).max()) for key in weights[0]
-    )
+        tensors = load_tensors(path)[0]
+        weights.append({key: tensor.numpy().astype(float) for key, tensor in tensors.items()})
+    far = max(float(np.abs(weights[0][key] - weights[1][key]).max()) for key in weights[0])
     assert far < WEIGHTS_DIFFER, f"weights differ by {far}"
     return [
         "Two shards and the rest give the bytes of one process's submission; weights trained by",
