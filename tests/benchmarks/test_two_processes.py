@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.two_processes import Way, main, report
+from benchmarks.two_processes import MODEL, Way, check_same, main, report
+from models.weights import save_tensors
 
 
 def test_the_page_compares_medians_job_by_job() -> None:
@@ -23,6 +25,41 @@ def test_the_page_compares_medians_job_by_job() -> None:
         "| b | two processes | 3.0 | 3.0 | 0.75 |",
     ]
     assert "Same." in lines
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Path:
+    """Return a folder with what two ways have written, the same but for rounding."""
+    for way in ("1", "2"):
+        (tmp_path / "shards" / way).mkdir(parents=True)
+        (tmp_path / "shards" / way / "submission.csv").write_text("ID,TopConfigs\n")
+        _write_weights(tmp_path, way, 1.0 + 2**-20 * int(way))
+    return tmp_path
+
+
+def _write_weights(folder: Path, way: str, weight: float, *, flag: bool = True) -> None:
+    path = folder / "fabric" / way / f"{MODEL}-seed0" / "model.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_tensors(path, {"weight": torch.tensor([0.5, weight]), "flag": torch.tensor([flag])}, {})
+
+
+def test_weights_may_differ_by_rounding_alone(both: Path) -> None:
+    assert "by 9.5e-07 at most." in check_same(both)[1]
+    _write_weights(both, "2", 1.001)
+    with pytest.raises(AssertionError, match="weights differ by"):
+        check_same(both)
+
+
+def test_flags_among_the_weights_are_compared(both: Path) -> None:
+    _write_weights(both, "2", 1.0, flag=False)
+    with pytest.raises(AssertionError, match="weights differ by 1"):
+        check_same(both)
+
+
+def test_another_submission_is_refused(both: Path) -> None:
+    (both / "shards" / "2" / "submission.csv").write_text("ID,TopConfigs\nx,0\n")
+    with pytest.raises(AssertionError, match="another submission"):
+        check_same(both)
 
 
 @pytest.mark.slow
