@@ -210,6 +210,7 @@ def largest_cases() -> list[Case]:
     In one, networks learn from the largest graph and rank few of its configs; in the other, trees
     learn from it and rank all of them.
     """
+    like = grid_case().axes
     cases = []
     for collection, size in SHAPES.items():
         few = replace(size, n_configs=RANKED_CONFIGS)
@@ -225,7 +226,13 @@ def largest_cases() -> list[Case]:
                 settings=networks,
             ),
             Case(
-                f"largest trees {collection}", collection, (size,), (size,), (few,), settings=trees
+                f"largest trees {collection}",
+                collection,
+                (size,),
+                (size,),
+                (few,),
+                settings=trees,
+                axes={**like, "nodes": size.n_nodes, "configs": size.n_configs},
             ),
         ]
     kernels = tile_case(

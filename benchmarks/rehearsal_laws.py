@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from benchmarks.rehearsal_cases import GNNS
+from benchmarks.rehearsal_cases import BASE_CONFIGS, BASE_NODES, GNNS, TREES
 from ensembles.plan.laws import PowerLaw, fit_law
 
 Found = Mapping[str, Any]  # what a case's process printed, with its name and axes
@@ -66,11 +67,13 @@ def tile_sizes(found: Found) -> dict[str, float]:
     }
 
 
+def ranked_s(found: Found, model: str) -> float:
+    """Return the processor seconds in which a model ranked all graphs."""
+    return float(sum(s for name, s in found["predict_s"].items() if name.endswith(f" {model}")))
+
+
 def _ranked(model: str, n_graphs: Callable[[Found], float]) -> Callable[[Found], float]:
-    return lambda found: (
-        sum(s for name, s in found["predict_s"].items() if name.endswith(f" {model}"))
-        / n_graphs(found)
-    )
+    return lambda found: ranked_s(found, model) / n_graphs(found)
 
 
 def _step(model: str) -> Callable[[Found], float]:
@@ -98,39 +101,57 @@ def _score_mib(found: Found, rows: float) -> float:
     return float(found["bytes"]["run"]) / MIB / rows / (members + 2)
 
 
+def graphs_of(found: Found) -> float:
+    """Return how many graphs a layout case has: those to learn from, and the one to rank."""
+    return float(found["axes"]["graphs"]) + 1
+
+
+# What each stage without a network takes of one graph, and what that depends on.
+LAYOUT_STAGES: Mapping[str, tuple[tuple[str, ...], Callable[[Found], float]]] = {
+    "layout prepare": (
+        ("nodes", "configs"),
+        lambda found: stage_s(found, "prepare") / graphs_of(found),
+    ),
+    "layout statistics": (
+        ("nodes", "sampled"),
+        lambda found: trained_s(found, "layout_linear") / found["axes"]["graphs"],
+    ),
+    "layout score": (("nodes", "configs"), judging_s),
+    **{f"rank {model}": (("nodes", "distinct"), partial(ranked_s, model=model)) for model in TREES},
+}
+
+
+def _no_smaller_than_base(found: Found) -> bool:
+    axes = found["axes"]
+    return bool(axes["nodes"] >= BASE_NODES and axes["configs"] >= BASE_CONFIGS)
+
+
 def _layout_laws(
-    grid: Sequence[Found], trees: Sequence[Found]
+    grid: Sequence[Found], trees: Sequence[Found], largest: Sequence[Found]
 ) -> tuple[dict[str, PowerLaw], dict[str, PowerLaw]]:
-    def law(names: Sequence[str], cost: Callable[[Found], float]) -> PowerLaw:
-        values = [max(cost(found), SMALLEST) for found in grid]
-        return fit_law([layout_sizes(found) for found in grid], values, names)
+    """Fit the laws of layouts.
 
-    def graphs(found: Found) -> float:
-        return float(found["axes"]["graphs"]) + 1  # those to learn from, and the one to rank
+    Of a small graph a stage without a network takes what it takes of any graph, which hides how it
+    grows: those stages are fitted to cases no smaller than the base, and to the largest graphs.
+    """
 
-    seconds = {
-        "layout prepare": law(
-            ["nodes", "configs"], lambda found: stage_s(found, "prepare") / graphs(found)
-        ),
-        "layout statistics": law(
-            ["nodes", "sampled"],
-            lambda found: trained_s(found, "layout_linear") / found["axes"]["graphs"],
-        ),
-        "round layout_boosting": fit_law(
-            [layout_sizes(found) for found in trees],
-            [_per_round("layout_boosting", "layout_linear")(found) for found in trees],
-            ["rows"],
-        ),
-        "layout score": law(["configs"], judging_s),
-    }
-    for model in ("layout_boosting", "layout_linear"):
-        seconds[f"rank {model}"] = law(["nodes", "distinct"], _ranked(model, lambda found: 1))
+    def law(
+        names: Sequence[str], cost: Callable[[Found], float], cases: Sequence[Found] = grid
+    ) -> PowerLaw:
+        values = [max(cost(found), SMALLEST) for found in cases]
+        return fit_law([layout_sizes(found) for found in cases], values, names)
+
+    large = [*filter(_no_smaller_than_base, grid), *largest]
+    seconds = {name: law(names, cost, large) for name, (names, cost) in LAYOUT_STAGES.items()}
+    seconds["round layout_boosting"] = law(
+        ["rows"], _per_round("layout_boosting", "layout_linear"), trees
+    )
     mib = {
         "layout raw": law(
-            ["nodes", "configs"], lambda found: found["bytes"]["raw"] / MIB / graphs(found)
+            ["nodes", "configs"], lambda found: found["bytes"]["raw"] / MIB / graphs_of(found)
         ),
         "layout store": law(
-            ["nodes", "configs"], lambda found: found["bytes"]["store"] / MIB / graphs(found)
+            ["nodes", "configs"], lambda found: found["bytes"]["store"] / MIB / graphs_of(found)
         ),
         "layout scores of a config": _median_law(
             [_score_mib(found, found["shape"]["configs"]) for found in grid]
@@ -140,7 +161,7 @@ def _layout_laws(
         step = ["kept", "configs_per_step", "hidden"]
         seconds[f"step {model}"] = law(step, _step(model))
         seconds[f"rank {model}"] = law(
-            ["kept", "distinct", "hidden"], _ranked(model, lambda found: 1)
+            ["kept", "distinct", "hidden"], partial(ranked_s, model=model)
         )
         mib[f"train {model}"] = law(step, _beyond_smallest(model, grid))
         mib[f"rank {model}"] = law(
@@ -203,6 +224,7 @@ def laws_of(results: Sequence[Found]) -> dict[str, dict[str, dict[str, Any]]]:
     layout = _layout_laws(
         [found for found in results if found["name"].startswith("grid")],
         [found for found in results if found["name"].startswith("trees")],
+        [found for found in results if found["name"].startswith("largest trees")],
     )
     tile = _tile_laws([found for found in results if found["name"].startswith("tile-")])
     return {

@@ -5,6 +5,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,16 @@ from benchmarks.rehearsal_cases import (
     SHAPES,
     TREES,
 )
-from benchmarks.rehearsal_laws import Found, laws_of, layout_sizes, stage_s, trained_mib, trained_s
+from benchmarks.rehearsal_laws import (
+    LAYOUT_STAGES,
+    Found,
+    laws_of,
+    layout_sizes,
+    ranked_s,
+    stage_s,
+    trained_mib,
+    trained_s,
+)
 from benchmarks.stages import growth_exponent
 from data.atomic import write_text
 from ensembles.plan.laws import PowerLaw
@@ -36,8 +46,8 @@ Stage = Callable[[Found], float]
 HEAD = """# A rehearsal at full size
 
 Written by `make rehearsal`: `run` with every stage, on synthetic graphs, one thread. CPU seconds
-are the process's own, {minutes} minutes in all without making the graphs; wall seconds are longer
-where other work is on the machine. `rehearsal.json` holds the fitted laws, from which
+are those of all its processes, {minutes} minutes in all without making the graphs; wall seconds are
+longer where other work is on the machine. `rehearsal.json` holds the fitted laws, from which
 `python -m pipeline plan` computes what a recipe costs.
 
 ## The largest graphs
@@ -53,8 +63,8 @@ are {ranked} configs of it, twice, since networks would rank all of them for hou
 how that grows with configs says the grid below. Tiles: 128 kernels of 40 nodes and one of 400 to
 learn from, 32 and one in each other split, 1,842 configs each.
 
-Large files are packed in processes of their own, whose time the CPU column lacks; what packing the
-largest one takes stands in PACKING_LARGEST.md. A case that is not in the table was not run.
+Large files are packed in processes of their own, whose time the CPU column has and whose memory
+the last one lacks: it stands in PACKING_LARGEST.md. A case that is not in the table was not run.
 """
 
 GROWTH = """
@@ -77,7 +87,9 @@ graph is ranked and judged, so these do not grow with train graphs either.
 ## The laws
 
 Cost of one unit (packing a graph, a step, a round, ranking a graph) as a product of powers, fitted
-to the grid alone; `rank`, `train` under MiB are peaks beyond the interpreter and its libraries:
+to the grid alone, but for stages of layouts without a network: a small graph hides how these grow,
+so they are fitted to what is no smaller than the base, and to the largest graphs. `rank`, `train`
+under MiB are peaks beyond the interpreter and its libraries:
 """
 
 FOOT = """
@@ -130,17 +142,11 @@ def _trained(model: str) -> Stage:
     return lambda found: trained_s(found, model)
 
 
-def _ranked(model: str) -> Stage:
-    return lambda found: sum(
-        s for name, s in found["predict_s"].items() if name.endswith(f" {model}")
-    )
-
-
 STAGES: dict[str, Stage] = {
     "prepare and audit": lambda found: stage_s(found, "prepare"),
     **{f"a step of {model}": _step(model) for model in GNNS},
     **{f"train {model}": _trained(model) for model in TREES},
-    **{f"rank by {model}": _ranked(model) for model in (*GNNS, *TREES)},
+    **{f"rank by {model}": partial(ranked_s, model=model) for model in (*GNNS, *TREES)},
     "rank without training": lambda found: stage_s(found, "rank without"),
     "score, report": lambda found: stage_s(found, "score"),
     "store, MB": lambda found: found["bytes"]["store"] / 1e6,
@@ -217,8 +223,19 @@ def check_table(results: Sequence[Found], laws: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def fitted_table(results: Sequence[Found], laws: Mapping[str, Any]) -> list[str]:
+    """Return how the laws of stages without a network agree with the largest graphs."""
+    lines = ["| case | what | measured, s | by the law | ratio |", "|---|---|---:|---:|---:|"]
+    for found in results:
+        if found["name"].startswith("largest trees"):
+            for name, (_, cost) in LAYOUT_STAGES.items():
+                law = PowerLaw(**laws["seconds"][name])
+                lines.append(_checked(found, name, cost(found), law(**layout_sizes(found))))
+    return lines
+
+
 def _checked(found: Found, what: str, measured: float, expected: float) -> str:
-    name = found["name"].removeprefix("largest networks ")
+    name = found["name"].split()[-1]
     return f"| {name} | {what} | {measured:.2f} | {expected:.2f} | {measured / expected:.2f} |"
 
 
@@ -256,8 +273,10 @@ def page(
         *growth_table(results, "graphs"),
         *_prose(AFTER),
         *law_table(laws),
-        *_prose("\nWhat they foretell of the largest graphs, to which they were not fitted:\n"),
+        *_prose("\nOf networks, on the largest graphs, to which they were not fitted:\n"),
         *check_table(results, laws),
+        *_prose("\nOf stages without a network, in whose fit the largest graphs took part:\n"),
+        *fitted_table(results, laws),
         *_prose(FOOT, **machine),
     ]
 

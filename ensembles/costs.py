@@ -1,6 +1,7 @@
 """What each stage of a run took: time and memory, added up over the calls that a run took."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ class Costs:
         seconds: wall time by stage; of a stage that was cut off, only what followed.
         peak_mib: peak of resident memory by stage, of the run's own process; None where the system
             does not tell.
-        cpu_seconds: processor time by stage, of all threads of the run's own process.
+        cpu_seconds: processor time by stage, of all threads of the run's own process and of the
+            processes it has begun and that have ended.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -34,9 +36,9 @@ class Costs:
     def stage(self, name: str) -> Iterator[None]:
         """Measure a stage; stages do not overlap. One that fails is not counted."""
         resets = reset_peak()
-        start, cpu_start = time.perf_counter(), time.process_time()
+        start, cpu_start = time.perf_counter(), _cpu_s()
         yield
-        cpu_s = time.process_time() - cpu_start
+        cpu_s = _cpu_s() - cpu_start
         self._count(name, time.perf_counter() - start, cpu_s, peak_mib() if resets else None)
 
     def add(self, other: "Costs") -> None:
@@ -60,6 +62,12 @@ class Costs:
                 for name, value in self.peak_mib.items()
             },
         }
+
+
+def _cpu_s() -> float:
+    """Return the processor seconds of this process, and of those it has begun that have ended."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 def read_costs(out: Path, *, name: str = COSTS) -> Costs:

@@ -6,9 +6,16 @@ from typing import Any
 import pytest
 
 from benchmarks.rehearsal_case import Told, run_case
-from benchmarks.rehearsal_cases import GRID, TILE_GRID, TREES_GRID, Case, layout_settings
+from benchmarks.rehearsal_cases import (
+    GRID,
+    TILE_GRID,
+    TREES_GRID,
+    Case,
+    largest_cases,
+    layout_settings,
+)
 from benchmarks.rehearsal_laws import laws_of
-from benchmarks.rehearsal_report import along, page
+from benchmarks.rehearsal_report import along, fitted_table, page
 from benchmarks.rehearsal_tree import write_case
 from data.synthetic import GraphSize
 from data.tree import find_graphs
@@ -57,7 +64,8 @@ def made_up(case: Case) -> dict[str, Any]:
     }
 
 
-RESULTS = [made_up(case) for case in (*GRID, *TREES_GRID, *TILE_GRID)]
+LARGEST_TREES = [case for case in largest_cases() if case.name.startswith("largest trees")]
+RESULTS = [made_up(case) for case in (*GRID, *TREES_GRID, *TILE_GRID, *LARGEST_TREES)]
 
 
 def test_the_laws_behind_made_up_cases_are_found() -> None:
@@ -73,6 +81,32 @@ def test_the_laws_behind_made_up_cases_are_found() -> None:
     tile = laws["rank tile_boosting"]  # two splits of a quarter of the kernels each
     assert tile["coefficient"] == pytest.approx(1e-3)
     assert tile["exponents"]["configs"] == pytest.approx(1)
+
+
+def test_small_graphs_do_not_hide_how_packing_grows() -> None:
+    """What packing takes of any graph is left out of how it grows."""
+    constant = 2.0
+    results = [
+        {
+            **found,
+            "cpu_seconds": {
+                name: seconds + constant if name.startswith("prepare") else seconds
+                for name, seconds in found["cpu_seconds"].items()
+            },
+        }
+        for found in RESULTS
+    ]
+    law = laws_of(results)["seconds"]["layout prepare"]
+    assert 0.9 < law["exponents"]["configs"] <= 1.0
+    without = laws_of([found for found in results if "largest" not in found["name"]])
+    assert without["seconds"]["layout prepare"]["exponents"]["configs"] < 1.0
+
+
+def test_the_page_compares_the_largest_graphs_with_the_laws() -> None:
+    lines = fitted_table(RESULTS, laws_of(RESULTS))
+    assert len(lines) == 2 + len(LARGEST_TREES) * 5
+    packed = [line for line in lines if "layout prepare" in line]
+    assert [line.split(" | ")[-1] for line in packed] == ["1.00 |"] * len(LARGEST_TREES)
 
 
 def test_each_axis_of_the_grid_varies_alone() -> None:

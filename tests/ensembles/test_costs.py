@@ -1,5 +1,7 @@
 """What stages took: measured, added up over calls, and kept."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -27,6 +29,15 @@ def test_a_stage_that_comes_twice_adds_up() -> None:
     assert costs.seconds["train"] >= 1.04
     assert costs.seconds["predict"] == 2.0
     assert costs.peak_mib["train"] == 1e9
+
+
+def test_processes_that_a_stage_begins_are_counted() -> None:
+    """A large file is packed by a process of its own."""
+    costs = Costs()
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    with costs.stage("prepare"):
+        subprocess.run([sys.executable, "-c", busy], check=True)
+    assert costs.cpu_seconds["prepare"] >= 0.28  # the system counts in hundredths
 
 
 @pytest.mark.skipif(not reset_peak(), reason="the system does not let a process reset its peak")
