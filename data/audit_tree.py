@@ -1,6 +1,6 @@
 """What an audit says of whole collections: totals, and how a tree compares with the public one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,7 +12,6 @@ LAYOUT_INDICES = 1000  # of every layout row of the sample submission; a tile ro
 MAX_NOTES = 10  # on single files, for each split of a collection
 MAX_NAMES = 3
 
-Parts = Mapping[str, Sequence[AuditRow]]
 HEADER = (
     *("collection", "split", "files", "bad", "labels", "nodes", "edges", "configs", "distinct"),
     *("apart", "ceiling"),

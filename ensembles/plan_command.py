@@ -97,7 +97,7 @@ def plan(
     for setting in changed:
         typer.echo(f"memory      --set {setting}")
     if fitted:
-        _print_sessions(fitted, chosen.name)
+        _print_sessions(fitted)
     if out:
         typer.echo(f"recipe      {out}")
 
@@ -144,7 +144,7 @@ def _short(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
-def _print_sessions(fitted: "Fitted", name: str) -> None:
+def _print_sessions(fitted: "Fitted") -> None:
     for text in fitted.dropped:
         typer.echo(f"dropped     {text}")
     rows = []

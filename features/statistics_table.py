@@ -11,12 +11,12 @@ from data.distinct import config_hashes
 from data.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile
-from features.config_statistics import StatisticsSet, statistics_names, statistics_of
+from features.config_statistics import statistics_names, statistics_of
 
 Progress = Callable[[str, int, int], None]
 
 
-def statistics_frame(graph: Graph, chosen: StatisticsSet = "all") -> pl.DataFrame:
+def statistics_frame(graph: Graph) -> pl.DataFrame:
     """Tabulate the statistics of all configs of a graph.
 
     Returns:
@@ -24,7 +24,7 @@ def statistics_frame(graph: Graph, chosen: StatisticsSet = "all") -> pl.DataFram
         its content), runtime_ns (null where withheld), and a Float32 column per statistic.
     """
     kind = graph.file.collection.kind
-    table = statistics_of(graph, chosen)(np.arange(graph.n_configs))
+    table = statistics_of(graph, "all")(np.arange(graph.n_configs))
     runtime = pl.Series("runtime_ns", graph.runtime_ns if graph.is_labelled else None, pl.Int64)
     return pl.DataFrame(
         {
@@ -32,7 +32,7 @@ def statistics_frame(graph: Graph, chosen: StatisticsSet = "all") -> pl.DataFram
             "config": np.arange(graph.n_configs, dtype=np.uint32),
             "config_hash": config_hashes(graph),
             "runtime_ns": runtime.extend_constant(None, graph.n_configs - len(runtime)),
-            **dict(zip(statistics_names(kind, chosen), table.T, strict=True)),
+            **dict(zip(statistics_names(kind, "all"), table.T, strict=True)),
         }
     )
 

@@ -132,11 +132,6 @@ def slowdown_at_k(ranking: NDArray[Any], runtime: NDArray[Any], k: int) -> float
     return float(runtime[picks].min() / runtime.min())
 
 
-def top_k_error(ranking: NDArray[Any], runtime: NDArray[Any], k: int) -> float:
-    """Return (best of the first k picks - best) / best, >= 0: `slowdown_at_k` less 1."""
-    return slowdown_at_k(ranking, runtime, k) - 1
-
-
 def tile_score(ranking: NDArray[Any], runtime: NDArray[Any]) -> float:
     """Return the competition's score of one tile kernel: 2 - slowdown of the first five picks.
 

@@ -55,7 +55,6 @@ class Executable:
         from jaxlib import _jax
 
         device = jax.devices()[0]
-        self._name = name
         self._arguments = [jax.device_put(argument, device) for argument in arguments]
         jax.block_until_ready(self._arguments)
         try:

@@ -73,14 +73,10 @@ class SubjectSource(Protocol):
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer to a request: a value, or the line that says what failed.
-
-    `fatal` tells that nothing else will work either: the subject cannot be opened.
-    """
+    """Answer to a request: a value, or the line that says what failed."""
 
     value: Any = None
     problem: str = ""
-    fatal: bool = False
 
 
 @dataclass
@@ -128,7 +124,7 @@ class _Server:
         except Exception as error:  # compilers and users' programs raise anything
             known = isinstance(error, PipelineError)
             line = str(error) if known else f"{type(error).__name__}: {error}"
-            return Reply(problem=one_line(line), fatal=what != "visit")
+            return Reply(problem=one_line(line))
 
 
 def one_line(text: str) -> str:

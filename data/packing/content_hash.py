@@ -26,12 +26,6 @@ def vector_hashes(nodes: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray
         return _mixed(salted ^ (codes.astype(np.uint64) * GOLDEN))
 
 
-def config_hashes(codes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the (c,) uint64 hashes of configs given as codes (c, k)."""
-    nodes = np.arange(codes.shape[1])
-    return vector_hashes(nodes, codes).sum(axis=1, dtype=np.uint64)
-
-
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mix 64 bits so that each depends on all (the finaliser of splitmix64, Steele et al. 2014)."""
     values = (values ^ (values >> np.uint64(30))) * MIX_ONE

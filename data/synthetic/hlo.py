@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 N_NODE_FEATURES = 140
-MAX_RANK = 6
 
 # The dataset's own opcode numbers, for the instructions that synthetic programs use.
 OPCODES = {

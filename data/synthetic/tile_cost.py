@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from data.synthetic.hlo import IS_ROOT, OPCODES, element_bytes, tensor_shapes
 
-KERNEL_BOUNDS, OUTPUT_BOUNDS, INPUT_BOUNDS = slice(0, 8), slice(8, 16), slice(16, 24)
+KERNEL_BOUNDS, OUTPUT_BOUNDS = slice(0, 8), slice(8, 16)
 BYTES_PER_NS = 450.0
 FLOPS_PER_NS = 40_000.0
 STEP_OVERHEAD_NS = 120.0
@@ -56,14 +56,12 @@ class TileProblem:
         kernel: shape of the weight that is contracted; empty where nothing is.
         element_bytes: bytes per element.
         n_streams: tensors of the walked shape that are read or written once per output tile.
-        is_convolution: a window slides over the input, rather than one matrix being multiplied.
     """
 
     shape: tuple[int, ...]
     kernel: tuple[int, ...]
     element_bytes: int
     n_streams: int
-    is_convolution: bool
 
 
 def tile_problem(kernel: KernelArrays) -> TileProblem:
@@ -84,7 +82,6 @@ def tile_problem(kernel: KernelArrays) -> TileProblem:
         kernel=weight,
         element_bytes=int(element_bytes(kernel.node_feat)[main]),
         n_streams=max(1, n_streams),
-        is_convolution=bool(kernel.node_opcode[main] == OPCODES["convolution"]),
     )
 
 

@@ -32,9 +32,7 @@ class HloGraph:
         edge_index: (e, 2) int64, sorted, each once; a row [u, v] means that u consumes v: v is an
             operand of u, or the root of a computation that u calls. u > v.
         node_splits: (1, s) int64 boundaries of the module's major computations.
-        instruction_ids: (n,) int64, the ids that XLA gave.
         instruction_names: n names, unique in modules that XLA wrote.
-        computation_starts: (m,) int64, the first node of each of the m computations.
     """
 
     name: str
@@ -42,18 +40,12 @@ class HloGraph:
     node_opcode: NDArray[np.uint8]
     edge_index: NDArray[np.int64]
     node_splits: NDArray[np.int64]
-    instruction_ids: NDArray[np.int64]
     instruction_names: tuple[str, ...]
-    computation_starts: NDArray[np.int64]
 
     @property
     def n_nodes(self) -> int:
         """Return n."""
         return len(self.node_opcode)
-
-    def positions(self) -> dict[int, int]:
-        """Return each instruction's node position by its id."""
-        return {int(key): node for node, key in enumerate(self.instruction_ids)}
 
 
 def featurize_module(
@@ -88,9 +80,7 @@ def featurize_module(
         ),
         edge_index=_edges(instructions, positions, roots, source),
         node_splits=_node_splits([c.name for c in module.computations], ends),
-        instruction_ids=np.array([i.id for i in instructions], dtype=np.int64),
         instruction_names=tuple(i.name for i in instructions),
-        computation_starts=ends - sizes,
     )
 
 
