@@ -45,7 +45,6 @@ class KernelFolder:
     metadata: Path
     kernel_id: str
     script_bytes: int
-    embedded_files: int
 
 
 def build(
@@ -55,11 +54,9 @@ def build(
     *,
     kind: Kind = RUN,
     root: Path = settings.ROOT,
-    owner: str = "",
     gpu: bool = True,
     dataset_sources: Sequence[str] = (),
     kernel_sources: Sequence[str] = (),
-    model_sources: Sequence[str] = (),
     title: str = "",
     required_modules: Mapping[str, str] = REQUIRED_MODULES,
     say: Callable[[str], None] = lambda line: None,
@@ -74,9 +71,8 @@ def build(
         out: the folder; files of an earlier build are replaced.
         kind: run the whole recipe, train one collection, or rank with trained models.
         root: the project to embed.
-        owner: the Kaggle user; left out, the push fills in whoever is logged in.
         gpu: run on a T4, else without an accelerator.
-        dataset_sources: "owner/slug" of the datasets to attach; likewise the kernel and model ones.
+        dataset_sources, kernel_sources: "owner/slug" of each dataset and kernel to attach.
         title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
         required_modules: module to distribution, installed from attached wheels where missing.
         say: told which files are embedded although they were changed, and which are left out.
@@ -101,14 +97,13 @@ def build(
 
     slug = slug_of(title)
     metadata = KernelMetadata(
-        id=f"{owner}/{slug}" if owner else slug,
+        id=slug,
         title=title,
         code_file=f"{slug}.py",
         enable_gpu=gpu,
         machine_shape=T4 if gpu else "",
         dataset_sources=list(dataset_sources),
         kernel_sources=list(kernel_sources),
-        model_sources=list(model_sources),
     )
     refuse_secrets({**files, METADATA_FILE: metadata.to_json().encode()})
     earlier = _script_of_earlier_build(out)
@@ -117,7 +112,7 @@ def build(
     if earlier and earlier != metadata.code_file:
         (out / earlier).unlink(missing_ok=True)
     written = (out, out / metadata.code_file, out / METADATA_FILE)
-    return KernelFolder(*written, metadata.id, script_bytes, len(files))
+    return KernelFolder(*written, metadata.id, script_bytes)
 
 
 def _script_of_earlier_build(out: Path) -> str:

@@ -46,7 +46,7 @@ _NOT_SENT = frozenset(
 class DatasetMetadata:
     """The fields that Kaggle is told, in the order in which they are written."""
 
-    id: str  # "owner/slug", or "slug": the owner is then filled in at the push
+    id: str  # the slug; the push puts the owner before it
     title: str
     subtitle: str
     description: str
@@ -55,17 +55,13 @@ class DatasetMetadata:
     keywords: Sequence[str] = ()
 
     @classmethod
-    def of(
-        cls, title: str, *, owner: str, subtitle: str, licence: str, description: str = ""
-    ) -> "DatasetMetadata":
+    def of(cls, title: str, *, subtitle: str, licence: str) -> "DatasetMetadata":
         """Make the metadata of a private dataset; its slug follows from the title.
 
         Raises:
             UsageError: Kaggle would refuse the title, the subtitle or the licence.
         """
-        slug = slug_of(title)
-        name = f"{owner}/{slug}" if owner else slug
-        made = cls(name, title, subtitle, description, [{"name": licence}])
+        made = cls(slug_of(title), title, subtitle, "", [{"name": licence}])
         problem = problem_of(asdict(made))
         if problem:
             raise UsageError(f"dataset '{escaped(title)}': {problem}")

@@ -25,7 +25,7 @@ _SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
 class KernelMetadata:
     """The fields that the client reads, in the order in which they are written."""
 
-    id: str  # "owner/slug", or "slug": the owner is then filled in at the push
+    id: str  # the slug; the push puts the owner before it
     title: str
     code_file: str
     language: str = "python"

@@ -43,17 +43,18 @@ def private_place(common: Path | None = None) -> Path:
 
 
 @contextmanager
-def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
+def scratch_folder(purpose: str) -> Iterator[Path]:
     """Yield a new folder, which is removed afterwards; what is written meanwhile is mode 600.
+
+    It lies in `private_place`.
 
     Args:
         purpose: the start of its name.
-        place: where; by default in `private_place`.
 
     Raises:
         PipelineError: it cannot be made.
     """
-    place = place or private_place()
+    place = private_place()
     mask = os.umask(0o077)
     try:
         with locked(place / ".clearing.lock"):

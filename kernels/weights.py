@@ -23,7 +23,6 @@ def write_weights(
     *,
     title: str,
     licence: str,
-    owner: str = "",
     unfinished: bool = False,
 ) -> list[str]:
     """Write a new dataset folder with the models below `run`, their metadata and checksums.
@@ -33,7 +32,6 @@ def write_weights(
         out: the folder; absent or empty. models/COLLECTION/MEMBER lie below it.
         title: the dataset's; its slug follows from it.
         licence: one of `kernels.dataset_folder.LICENCES`.
-        owner: the Kaggle user; left out, the push fills in whoever is logged in.
         unfinished: also those whose training has not ended, with their checkpoints, and those that
             collections share, so that a training kernel goes on with them.
 
@@ -47,7 +45,7 @@ def write_weights(
     """
     require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
-    metadata = DatasetMetadata.of(title, owner=owner, subtitle=subtitle, licence=licence)
+    metadata = DatasetMetadata.of(title, subtitle=subtitle, licence=licence)
     models = _checked(run, find_models(run), unfinished=unfinished)
     try:
         for name, model in models.items():

@@ -24,8 +24,6 @@ _LIMIT_S = 600
 def write_wheels(
     out: Path,
     *,
-    owner: str = "",
-    distributions: tuple[str, ...] = tuple(REQUIRED_MODULES.values()),
     requirements: Path = settings.ROOT / "requirements.txt",
 ) -> list[Path]:
     """Download wheels into a new dataset folder, with its metadata and a list of checksums.
@@ -34,8 +32,6 @@ def write_wheels(
 
     Args:
         out: the folder; absent or empty.
-        owner: the Kaggle user; left out, the push fills in whoever is logged in.
-        distributions: which to download, without what they depend on.
         requirements: where their versions are pinned.
 
     Raises:
@@ -45,7 +41,7 @@ def write_wheels(
     require_free(out)
     versions = _pinned_versions(requirements)
     wanted = []
-    for name in distributions:
+    for name in REQUIRED_MODULES.values():
         version = versions.get(_normal(name))
         if version is None:
             raise PipelineError(f"{requirements}: {name} is not pinned; expected {name}==VERSION")
@@ -59,7 +55,7 @@ def write_wheels(
         write_bytes(out / name, content)
     subtitle = "Pure-Python packages that a kernel without internet installs"
     licence = "other"  # each wheel holds its own licence
-    seal(out, DatasetMetadata.of(WHEELS_TITLE, owner=owner, subtitle=subtitle, licence=licence))
+    seal(out, DatasetMetadata.of(WHEELS_TITLE, subtitle=subtitle, licence=licence))
     return [out / name for name in contents]
 
 

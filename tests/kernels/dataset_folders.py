@@ -30,7 +30,7 @@ def write_dataset(out: Path) -> Path:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(content)
     subtitle = "Made up for the tests alone"
-    seal(out, DatasetMetadata.of(TITLE, owner="", subtitle=subtitle, licence="CC-BY-4.0"))
+    seal(out, DatasetMetadata.of(TITLE, subtitle=subtitle, licence="CC-BY-4.0"))
     return out
 
 

@@ -89,12 +89,11 @@ def test_every_metadata_field_is_written(
             RECIPE,
             tmp_path / "out",
             root=project,
-            owner="someone",
             dataset_sources=["someone/tpu-wheels"],
             kernel_sources=["someone/earlier-run"],
         )
     assert json.loads(built.metadata.read_text()) == {
-        "id": "someone/fast-or-slow-gnn-tile",
+        "id": "fast-or-slow-gnn-tile",
         "title": "Fast or slow gnn tile",
         "code_file": "fast-or-slow-gnn-tile.py",
         "language": "python",

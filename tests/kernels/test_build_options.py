@@ -70,7 +70,7 @@ def test_a_title_of_which_kaggle_makes_no_such_name_is_wrong_usage(
         if kernel:
             build("cpu", RECIPE, tmp_path / "out", root=project, title=title)
         else:
-            DatasetMetadata.of(title, owner="", subtitle="", licence="other")
+            DatasetMetadata.of(title, subtitle="", licence="other")
     line = str(caught.value)
     assert shown in line or (not kernel and "expected" in line)
     assert line.isprintable()

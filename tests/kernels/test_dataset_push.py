@@ -273,4 +273,4 @@ def test_a_public_dataset_must_be_asked_for(
 
 def test_a_licence_that_kaggle_does_not_know_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="key 'licenses'"):
-        DatasetMetadata.of(TITLE, owner="", subtitle="", licence="mine")
+        DatasetMetadata.of(TITLE, subtitle="", licence="mine")
