@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback where something fails.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", min=0, help="First of the seeds; where nothing is drawn, no effect."),
@@ -31,11 +31,17 @@ Seed = Annotated[
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data", help="Folder that holds npz/. Default: PIPELINE_DATA, Kaggle's mount."),
+    typer.Option(
+        "--data",
+        help="Folder that holds npz/. Default: PIPELINE_DATA, Kaggle's mount, what `fetch` wrote, "
+        "the sample.",
+    ),
 ]
 StoreDir = Annotated[
     Path | None,
-    typer.Option("--store", help="Folder of packed graphs. Default: PIPELINE_STORE, data/store."),
+    typer.Option(
+        "--store", help="Folder of packed graphs. Default: one below PIPELINE_STORE or data/store."
+    ),
 ]
 RecipeName = Annotated[
     str, typer.Option("--recipe", help="Name of a recipe in configs/, or a .toml file.")

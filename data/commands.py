@@ -1,4 +1,4 @@
-"""The commands that make and check data: synthesize, audit; `collect` has a file of its own."""
+"""The commands that make, check and pack data: synthesize, audit, prepare."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -44,19 +44,21 @@ def synthesize(
     ] = None,
     graph: Graphs = None,
     collection: Annotated[
-        str | None, typer.Option(help="Where graphs go. Default: layout:xla:random.")
+        str | None, typer.Option(help="Where each --graph goes. Default: layout:xla:random.")
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="train or valid, for graphs. Default: train.")
+        str | None, typer.Option(help="train or valid, for each --graph. Default: train.")
     ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Write example data of the official format, with a known cost model behind it.
+    """Write synthetic data of the official format.
 
-    A plan makes all five collections; --graph makes labelled layout graphs of any size, such as
-    the largest real ones. Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
+    Runtimes come from a known cost model. A plan makes all five collections; --graph makes labelled
+    layout graphs of any size, such as the largest real ones.
+
+    Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
     from data.errors import UsageError
 
@@ -132,15 +134,19 @@ def audit(
     data: DataDir = None,
     max_disagreement: Annotated[
         float,
-        typer.Option(min=0, help="How far runtimes of one config may lie apart, as a share."),
+        typer.Option(
+            min=0, help="How far runtimes of one config may lie apart, as a share of the fastest."
+        ),
     ] = 0.01,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Check every file; print graphs, nodes, configs, repeated configs, noise and anomalies.
+    """Check every data file; print counts, noise and anomalies.
 
-    Exits with 1 if a file is damaged. Example: python -m pipeline audit --data DIR
+    Counted are graphs, nodes, configs and repeated configs. Exits with 1 if a file is damaged.
+
+    Example: python -m pipeline audit --data DIR
     """
     from data.audit import audit as audit_files
     from data.tree import find_graphs
@@ -217,9 +223,11 @@ def prepare(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Pack the files of a data folder into the store, each once; other commands do so on the way.
+    """Pack the files of a data folder into the store, each once.
 
-    Exits with 1 if a file is damaged. Example: python -m pipeline prepare --data DIR
+    Other commands do so on their way. Exits with 1 if a file is damaged.
+
+    Example: python -m pipeline prepare --data DIR
     """
     from data.packing.prepare import alone, write_columns
     from data.packing.shipping import ship_store

@@ -48,14 +48,14 @@ def run(
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Only train the I-th of N shares; calls may be at once."),
+        typer.Option(metavar="I/N", help="Only train the I-th of N shares; all may run at once."),
     ] = None,
     max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Run a whole recipe: audit, train, predict, blend, submission, report.
+    """Run a whole recipe, from the audit to submission and report.
 
     Example: python -m pipeline run --data DIR --recipe cpu --out runs/mine
     """
@@ -131,19 +131,21 @@ def train(
     model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
     shared: Annotated[
         Path | None,
-        typer.Option(help="Folder of models that collections share. Default: OUT/layout-shared"),
+        typer.Option(help="Folder of models that collections share. Default: OUT/layout-shared."),
     ] = None,
     overrides: Overrides = None,
     resume: Resume = False,
     earlier: Annotated[
         Path | None,
-        typer.Option(help="Folder that holds what an earlier training left: goes on from it."),
+        typer.Option(help="Folder of what an earlier training left, to go on from."),
     ] = None,
     max_minutes: MaxMinutes = None,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Train a recipe's models on one collection's train split, each into a run folder.
+    """Train a recipe's models on one collection.
+
+    They learn from its train split, each in a run folder of its own.
 
     Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
     """
@@ -180,12 +182,12 @@ def train(
 def predict(
     run: Annotated[Path, typer.Option(help="Folder of one trained model, or of a whole run.")],
     out: Annotated[
-        Path | None, typer.Option(help="Parquet file. Default: RUN/scores-SPLIT.parquet")
+        Path | None, typer.Option(help="Parquet file. Default: RUN/scores-SPLIT.parquet.")
     ] = None,
     data: DataDir = None,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     collection: Annotated[
-        str | None, typer.Option(help="Default: the one the model was trained on.")
+        str | None, typer.Option(help="Collection to score. Default: the model's own.")
     ] = None,
     seed: Seed = None,
     debug: Debug = False,
@@ -212,7 +214,9 @@ def predict(
 def blend(
     runs: Annotated[list[Path], typer.Option(help="Run folders after `predict`, or score files.")],
     out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
-    more_runs: Annotated[list[Path] | None, typer.Argument(help="More of them.")] = None,
+    more_runs: Annotated[
+        list[Path] | None, typer.Argument(help="More run folders or score files.")
+    ] = None,
     split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
     method: Annotated[str, typer.Option(help="minmax-mean, rank-mean, in-turn or best.")] = (
         "minmax-mean"
@@ -224,13 +228,16 @@ def blend(
         Path | None, typer.Option(help="Also write these rankings as a submission.")
     ] = None,
     collection: Annotated[
-        str | None, typer.Option(help="Collection of the scores; for a submission, or best.")
+        str | None,
+        typer.Option(help="Collection of the scores; needed for --submission, and for best."),
     ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Average the scores of several models of one collection, joined by config content.
+    """Blend the scores of several models of one collection.
+
+    Scores are joined by what configs hold, so that differently ordered copies can be blended.
 
     `--method best` chooses the blend by the runtimes in `--labels`: of run folders by the scores of
     the valid split, then blends those of `--split`.

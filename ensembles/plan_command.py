@@ -47,7 +47,7 @@ def plan(
     session_hours: Annotated[
         float, typer.Option(min=0.1, help="Hours of one session of that GPU.")
     ] = SESSION_HOURS,
-    weeks: Annotated[int, typer.Option(min=1, help="For how many weeks.")] = 1,
+    weeks: Annotated[int, typer.Option(min=1, help="Weeks that may be used.")] = 1,
     memory: Annotated[
         float | None, typer.Option(min=0.1, help="GiB that networks may take: fit the recipe.")
     ] = None,

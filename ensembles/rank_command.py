@@ -24,7 +24,7 @@ def rank(
         str | None, typer.Option(help="The graph's collection, if its folders do not tell.")
     ] = None,
     kernel: Annotated[
-        str | None, typer.Option(help="Of tuning data with several kernels, this one.")
+        str | None, typer.Option(help="Rank this kernel alone, of tuning data with several.")
     ] = None,
     configs: Annotated[
         Path | None, typer.Option(help="An npz whose configs of this program are ranked instead.")
@@ -39,14 +39,17 @@ def rank(
     show_layouts: Annotated[
         bool, typer.Option("--show-layouts", help="Print the layouts of each config listed.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write what --json prints there.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write to this file what --json prints.")
+    ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Print the best configs of a graph, fastest first; repeated ones say which they equal.
+    """Print the best configs of a graph, fastest first.
 
-    Layouts are minor-to-major orders of a node's output, input and kernel; --json has them too.
+    Configs that the file repeats say which they equal. Layouts are minor-to-major orders of a
+    node's output, input and kernel; --json has them too.
 
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """

@@ -17,7 +17,7 @@ def report(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Draw a run's report anew: report.html and report.png in its folder.
+    """Draw a run's report anew, report.html and report.png.
 
     Example: python -m pipeline report --run runs/first
     """
@@ -78,7 +78,9 @@ def compare(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Compare two runs graph by graph: the difference, its interval, and how sure it is.
+    """Compare two runs graph by graph.
+
+    Prints the difference, its interval, and the probability that the second run is better.
 
     Example: python -m pipeline compare runs/first runs/hops2
     """

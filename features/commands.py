@@ -29,7 +29,9 @@ def featurize(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Turn tuning protobufs or HLO modules into npz files of the dataset's format.
+    """Turn tuning protobufs or HLO modules into npz files.
+
+    The files have the dataset's format.
 
     Example: python -m pipeline featurize module.hlo.pb --out data/raw/mine
     """
@@ -50,15 +52,16 @@ def statistics(
     out: Annotated[Path, typer.Option(help="Folder for the parquet files.")],
     data: DataDir = None,
     collections: Annotated[
-        str | None, typer.Option(help="Such as layout:xla:default,tile:xla. Default: all.")
+        str | None, typer.Option(help="Such as tile:xla,layout:xla:default. Default: all.")
     ] = None,
-    splits: Annotated[str | None, typer.Option(help="Such as train,valid. Default: all.")] = None,
+    splits: Annotated[str | None, typer.Option(help="Such as valid,test. Default: all.")] = None,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Write the hand-crafted statistics of all configs, a parquet file per graph.
+    """Write statistics of all configs, a parquet file per graph.
 
     features/STATISTICS.md says what each is.
+
     Example: python -m pipeline statistics --collections tile:xla --out runs/statistics
     """
     from data.tree import COLLECTIONS, SPLITS, collection_named, find_graphs

@@ -5,16 +5,18 @@ from typing import Annotated
 
 import typer
 
-from console import Debug, Json, Overrides, Seed, command, print_json, progress_bar, say
+from console import Debug, Json, Overrides, RecipeName, Seed, command, print_json, progress_bar, say
 
-app = typer.Typer(help="Build Kaggle kernels from recipes, push and follow them.")
+app = typer.Typer(
+    help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
+)
 
 
 @app.command()
 @command
 def build(
     out: Annotated[Path, typer.Option(help="Folder for the kernel.")],
-    recipe: Annotated[str, typer.Option(help="Name in configs/, or a .toml file.")] = "cpu",
+    recipe: RecipeName = "cpu",
     kind: Annotated[
         str,
         typer.Option(
@@ -27,7 +29,9 @@ def build(
     ] = None,
     max_minutes: Annotated[
         float | None,
-        typer.Option(help="When a train kernel stops itself. Default: 690, of Kaggle's 720."),
+        typer.Option(
+            help="Minutes until a train kernel stops itself. Default: 690, of Kaggle's 720."
+        ),
     ] = None,
     overrides: Overrides = None,
     gpu: Annotated[
@@ -131,7 +135,9 @@ def output(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Fetch what a finished kernel wrote, and its log; goes on after a cut.
+    """Fetch what a finished kernel wrote, and its log.
+
+    The same command goes on where it broke off.
 
     Example: python -m pipeline kernel output fast-or-slow-cpu --out runs/kernel-output
     """
@@ -158,7 +164,9 @@ def wheels(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Download the wheels that Kaggle's image lacks, at the pinned versions, as a dataset folder.
+    """Download the wheels that Kaggle's image lacks.
+
+    They have the pinned versions, and lie in a dataset folder.
 
     Example: python -m pipeline kernel wheels --out runs/wheels
     """

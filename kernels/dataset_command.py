@@ -7,7 +7,7 @@ import typer
 
 from console import Debug, Json, Seed, command, print_json, say
 
-app = typer.Typer(help="Send what kernels need to Kaggle as datasets.")
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -21,7 +21,8 @@ def push(
     folder: Annotated[Path, typer.Argument(help="What `kernel wheels` or `kernel weights` wrote.")],
     message: Annotated[str, typer.Option("-m", "--message", help="What is new in this version.")],
     wait_minutes: Annotated[
-        float, typer.Option(min=0, help="How long to wait until Kaggle has processed the files.")
+        float,
+        typer.Option(min=0, help="Minutes to wait until Kaggle has processed the files, at most."),
     ] = 30,
     force: Annotated[
         bool, typer.Option("--force", help="Send what the last push has sent once more.")
@@ -30,7 +31,9 @@ def push(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Create a private dataset, or make its next version, and wait until kernels can attach it.
+    """Create a private dataset, or make its next version.
+
+    It waits until kernels can attach it.
 
     Example: python -m pipeline dataset push runs/wheels -m "torch-geometric 2.8.1"
     """

@@ -35,23 +35,24 @@ def tune(
     recipe: RecipeName = "cpu",
     space: Annotated[str, typer.Option(help="Name in configs/tune/, or a .toml file.")] = "cpu",
     storage: Annotated[
-        str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log")
+        str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log.")
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
     workers: Annotated[
         int, typer.Option(min=1, help="Processes, each with the recipe's threads.")
     ] = 1,
     timeout_s: Annotated[
-        float | None, typer.Option(help="Begin no trial after so many seconds.")
+        float | None, typer.Option(help="Begin no trial after this many seconds.")
     ] = None,
     overrides: Overrides = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Search hyper-parameters on held-out train graphs; the same command again resumes.
+    """Search hyper-parameters on held-out train graphs.
 
-    The same command beside it, or on another machine with one database URL, shares the budget.
+    The same command again resumes; beside it, or on another machine with one database URL, it
+    shares the budget.
 
     Example: python -m pipeline tune --recipe cpu --trials 20 --workers 2 --out runs/tune
     """
@@ -92,7 +93,9 @@ def report(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Write OUT/tune.html and OUT/tune.png: history, importances, what each parameter does.
+    """Draw a search: write OUT/tune.html and OUT/tune.png.
+
+    They show history, importances, and what each parameter does.
 
     Example: python -m pipeline tune report --out runs/tune
     """

@@ -41,7 +41,7 @@ def check(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Check that a submission answers every graph of the data, and nothing else.
+    """Check that a submission answers every graph, and nothing else.
 
     Example: python -m pipeline submission check runs/first/submission.csv --data DIR
     """

@@ -71,7 +71,7 @@ def score(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Judge a submission by measured runtimes, per graph and per collection.
+    """Judge a submission by measured runtimes.
 
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """

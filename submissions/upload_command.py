@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from console import (
-    DataDir,
     Debug,
     Json,
     Seed,
@@ -28,19 +27,29 @@ Ledger = Annotated[
     Path | None, typer.Option(help="Notes what was sent. Default: runs/submissions.jsonl.")
 ]
 
+CheckedData = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="Folder that holds npz/, to check against. Default: PIPELINE_DATA, Kaggle's mount, "
+        "what `fetch` wrote; never the sample.",
+    ),
+]
+
 
 @command
 def upload(
     file: Annotated[Path, typer.Argument(help="The submission.")],
     message: Annotated[str, typer.Option("-m", "--message", help="Shown beside the score.")],
-    data: DataDir = None,
+    data: CheckedData = None,
     wait: Annotated[bool, typer.Option(help="Wait until Kaggle has scored it.")] = True,
     timeout_s: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the score at most.")
     ] = 900,
     force: Annotated[bool, typer.Option("--force", help="Send the same file once more.")] = False,
     run: Annotated[
-        Path | None, typer.Option(help="Run folder that made it. Default: the file's folder.")
+        Path | None,
+        typer.Option(help="Run folder that made it. Default: the file's folder, or run/ in it."),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Recipe to note, where no run folder tells.")
@@ -50,7 +59,7 @@ def upload(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Check a submission, send it to Kaggle once, and wait for its score.
+    """Check a submission, send it once, and wait for its score.
 
     Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
     """
@@ -97,7 +106,9 @@ def list_sent(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """List what has been submitted, with scores, and note them in the ledger.
+    """List what has been submitted, with scores.
+
+    Scores are noted in the ledger where it has none yet.
 
     Example: python -m pipeline submission list
     """

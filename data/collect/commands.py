@@ -13,18 +13,19 @@ HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "se
 @command
 def collect(
     out: Annotated[
-        Path, typer.Option(help="Data folder to write to; the same call goes on.")
+        Path, typer.Option(help="Data folder to write to; the same command goes on.")
     ] = Path("data/raw/collected"),
     program: Annotated[
         str | None, typer.Option(help="Name in the catalogue, or package.module:function.")
     ] = None,
     kind: Annotated[str, typer.Option(help="What is varied: layout or tile.")] = "layout",
     plan: Annotated[
-        str | None, typer.Option(help="Measure a whole plan instead: sample or tiny.")
+        str | None,
+        typer.Option(help="Measure a plan instead, with settings of its own: sample or tiny."),
     ] = None,
     configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
     search: Annotated[
-        str, typer.Option(help="Of layouts: random or default (genetic).")
+        str, typer.Option(help="How layouts are chosen: random or default (genetic).")
     ] = "random",
     split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
     route: Annotated[
@@ -34,7 +35,9 @@ def collect(
         str | None, typer.Option(help="cpu, gpu or tpu. Default: what JAX chooses.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds of visits.")] = 2,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Limit per config and visit.")] = 60.0,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for a config and visit, at most.")
+    ] = 60.0,
     again: Annotated[
         bool, typer.Option("--again", help="Measure up to 30 configs twice; note how they agree.")
     ] = False,
@@ -51,7 +54,9 @@ def collect(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Measure configs of a program on this machine; write files of the official format.
+    """Measure configs of a program on this machine.
+
+    What it writes are files of the official format.
 
     Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
     """

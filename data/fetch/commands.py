@@ -21,11 +21,9 @@ def fetch(
         str | None,
         typer.Option(help="Such as tile:xla,layout:xla:default. Default: all."),
     ] = None,
-    splits: Annotated[
-        str | None, typer.Option(help="Of train,valid,test. Default: all three.")
-    ] = None,
+    splits: Annotated[str | None, typer.Option(help="Such as valid,test. Default: all.")] = None,
     out: Annotated[
-        Path, typer.Option(help="Data folder to write to; the same call goes on.")
+        Path, typer.Option(help="Data folder to write to; the same command goes on.")
     ] = Path("data/raw/tpugraphs"),
     keep_archives: Annotated[
         bool, typer.Option("--keep-archives", help="Keep what was downloaded in OUT/downloads.")
@@ -34,10 +32,10 @@ def fetch(
     seed: Seed = None,
     debug: Debug = False,
 ) -> None:
-    """Download the official dataset, check it and unpack it; resumes where it broke off.
+    """Download the official dataset, check it and unpack it.
 
-    Every collection has to hold as many graphs as were published. Kaggle wants an account that has
-    accepted the competition's rules.
+    The same command goes on where it broke off. Every collection has to hold as many graphs as were
+    published. Kaggle wants an account that has accepted the competition's rules.
 
     Example: python -m pipeline fetch --collections layout:xla:default --out data/raw/tpugraphs
     """
