@@ -31,7 +31,7 @@ def main(
     picks: Annotated[int, typer.Option(min=1, help="How many of the best to measure.")] = 5,
     measured: Annotated[int, typer.Option(min=2, help="How many others to measure.")] = 30,
     rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 3,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
     debug: Debug = False,
 ) -> None:
     """Rank the configs of a JAX program and measure the best on this machine.
