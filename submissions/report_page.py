@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.atomic import write_text
+from submissions.page_template import render_page
 from submissions.report_pictures import learning_pictures, rank_pictures, slowdown_pictures
 
-TEMPLATES = Path(__file__).parent / "templates"
 # More bars than this tell a reader nothing; the worst graphs are the ones to look at.
 MAX_BARS = 40
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
@@ -38,15 +37,9 @@ def write_report_page(
     Raises:
         PipelineError: the file cannot be written.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     collections: Mapping[str, Any] = report.get("collections", {})
-    page = environment.get_template("report.html.j2").render(
+    page = render_page(
+        "report.html.j2",
         score=_number(report.get("score")),
         n_scored=sum(part["value"] is not None for part in collections.values()),
         collections=[_collection_view(name, part, ranks) for name, part in collections.items()],

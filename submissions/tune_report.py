@@ -5,11 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from data.atomic import write_text
 from models.objectives import pareto_front
 from models.tune_result import TrialRecord
+from submissions.page_template import render_page
 from submissions.pictures import Picture, picture
 from submissions.tune_drawings import (
     draw_front,
@@ -23,7 +22,6 @@ from submissions.tune_drawings import (
 from submissions.tune_sheet import COSTS, TOO_FEW, by_importance, write_sheet
 from submissions.tune_study import Search, importances, read_search
 
-TEMPLATES = Path(__file__).parent / "templates"
 PAGE, SHEET = "tune.html", "tune.png"
 BEST_ROWS = 10
 
@@ -38,15 +36,8 @@ def write_tune_report(out: Path) -> tuple[Path, Path]:
     """
     search = read_search(out)
     shares = importances(search.space, search.complete)
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     view = {**_facts(search), "pictures": _pictures(search, shares), "has_shares": bool(shares)}
-    page = environment.get_template("tune.html.j2").render(**view, too_few=TOO_FEW)
+    page = render_page("tune.html.j2", **view, too_few=TOO_FEW)
     write_text(out / PAGE, page)
     write_sheet(search, shares, out / SHEET)
     return out / PAGE, out / SHEET

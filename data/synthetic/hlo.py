@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,22 @@ class Program:
     node_opcode: NDArray[np.uint8]
     edge_index: NDArray[np.int64]
     node_splits: NDArray[np.int64]
+
+
+class GraphArrays(Protocol):
+    """Anything that holds a graph's arrays, made here or read from a file."""
+
+    @property
+    def node_feat(self) -> NDArray[np.float32]:
+        """(n, 140)."""
+
+    @property
+    def node_opcode(self) -> NDArray[np.uint8]:
+        """(n,)."""
+
+    @property
+    def edge_index(self) -> NDArray[np.int64]:
+        """(e, 2)."""
 
 
 @dataclass

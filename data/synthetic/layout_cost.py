@@ -27,7 +27,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data.synthetic.hlo import ELEMENTWISE, MINOR_TO_MAJOR, OPCODES, element_bytes, tensor_shapes
+from data.synthetic.hlo import (
+    ELEMENTWISE,
+    MINOR_TO_MAJOR,
+    OPCODES,
+    GraphArrays,
+    element_bytes,
+    tensor_shapes,
+)
 
 BYTES_PER_NS = 1_200.0
 FLOPS_PER_NS = 60_000.0
@@ -48,20 +55,8 @@ _CONVOLUTION = OPCODES["convolution"]
 Shape = tuple[int, ...]
 
 
-class ProgramArrays(Protocol):
+class ProgramArrays(GraphArrays, Protocol):
     """Anything that holds a layout graph's arrays: a synthetic program or a graph that was read."""
-
-    @property
-    def node_feat(self) -> NDArray[np.float32]:
-        """(n, 140)."""
-
-    @property
-    def node_opcode(self) -> NDArray[np.uint8]:
-        """(n,)."""
-
-    @property
-    def edge_index(self) -> NDArray[np.int64]:
-        """(e, 2)."""
 
     @property
     def node_config_ids(self) -> NDArray[np.int64]:

@@ -13,12 +13,11 @@ memory (re-use). A working set above the scratch limit spills: traffic grows wit
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.synthetic.hlo import IS_ROOT, OPCODES, element_bytes, tensor_shapes
+from data.synthetic.hlo import IS_ROOT, OPCODES, GraphArrays, element_bytes, tensor_shapes
 
 KERNEL_BOUNDS, OUTPUT_BOUNDS = slice(0, 8), slice(8, 16)
 BYTES_PER_NS = 450.0
@@ -29,22 +28,6 @@ SCRATCH_BYTES = 4 * 2**20
 SPILL = 2.0
 MAX_SPILL = 6.0
 LANES, SUBLANES = 128, 8
-
-
-class KernelArrays(Protocol):
-    """Anything that holds a tile kernel's arrays."""
-
-    @property
-    def node_feat(self) -> NDArray[np.float32]:
-        """(n, 140)."""
-
-    @property
-    def node_opcode(self) -> NDArray[np.uint8]:
-        """(n,)."""
-
-    @property
-    def edge_index(self) -> NDArray[np.int64]:
-        """(e, 2)."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +47,7 @@ class TileProblem:
     n_streams: int
 
 
-def tile_problem(kernel: KernelArrays) -> TileProblem:
+def tile_problem(kernel: GraphArrays) -> TileProblem:
     """Read from a kernel's arrays what its cost depends on."""
     shapes = tensor_shapes(kernel.node_feat)
     sizes = [math.prod(shape) for shape in shapes]
@@ -101,7 +84,7 @@ def working_set_bytes(problem: TileProblem, config_feat: NDArray[np.float32]) ->
 
 
 def tile_runtime_ns(
-    kernel: KernelArrays | TileProblem, config_feat: NDArray[np.float32]
+    kernel: GraphArrays | TileProblem, config_feat: NDArray[np.float32]
 ) -> NDArray[np.float64]:
     """Return the (c,) noise-free runtimes of tile configs (c, 24)."""
     problem = kernel if isinstance(kernel, TileProblem) else tile_problem(kernel)
