@@ -44,7 +44,9 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
 
 
 def test_the_first_process_of_all_has_no_parent_to_watch() -> None:
+    before = threading.active_count()
     end_with_parent()
+    assert threading.active_count() == before
 
 
 def test_an_interrupt_comes_after_the_block_that_holds_it() -> None:
