@@ -81,9 +81,9 @@ def read_costs(out: Path, *, name: str = COSTS) -> Costs:
         return Costs()
     check_seal(path, "remove the file, and costs are counted from now on")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        cpu_s = dict(found.get("cpu_seconds", {}))  # runs begun before have none
-        return Costs(dict(found["seconds"]), dict(found["peak_mib"]), cpu_s)
+        table = json.loads(path.read_text(encoding="utf-8"))
+        cpu_s = dict(table.get("cpu_seconds", {}))  # runs begun before have none
+        return Costs(dict(table["seconds"]), dict(table["peak_mib"]), cpu_s)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
             f"{path}: cannot be read: {error!r}; expected seconds and peak_mib by stage; remove it"

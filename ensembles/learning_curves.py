@@ -90,13 +90,13 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     text = path.read_text(encoding="utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            found = json.loads(line)
-            found["step"] + 0
+            point = json.loads(line)
+            point["step"] + 0
         except (ValueError, KeyError, TypeError) as error:
             raise PipelineError(
                 f"{path}: line {number} cannot be read: {error}; expected a JSON object with `step`"
             ) from error
-        yield found
+        yield point
 
 
 def _thinned(points: list[tuple[int, float]]) -> tuple[list[int], list[float]]:

@@ -67,14 +67,14 @@ def rank(
     ranker = ranker_for(run, graphs[0])
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
-    found = [as_json(one, distinct=distinct) for one in ranked]
-    whole = {"kernels": found} if several else found[0]
+    printed = [as_json(one, distinct=distinct) for one in ranked]
+    whole = {"kernels": printed} if several else printed[0]
     if out is not None:
         _write(out, whole)
     if json:
         print_json(whole)
         return
-    for one, part in zip(ranked, found, strict=True):
+    for one, part in zip(ranked, printed, strict=True):
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part["configs"], show_layouts=show_layouts)

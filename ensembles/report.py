@@ -139,12 +139,12 @@ def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[st
     Args:
         models: name and run folder of each, one per seed.
     """
-    found = {}
+    importances = {}
     for name in dict.fromkeys(model for model, _ in models):
         table = read_importances([folder for model, folder in models if model == name])
         if table is not None:
-            found[name] = table.head(SHOWN_IMPORTANCES).to_dicts()
-    return found
+            importances[name] = table.head(SHOWN_IMPORTANCES).to_dicts()
+    return importances
 
 
 def _value_of(

@@ -31,11 +31,11 @@ def search_weights(
         starts: (m,) weights each, not all 0, of any sum.
     """
     if comb(parts + n_members - 1, n_members - 1) <= MAX_TRIED_ALL:
-        found = np.asarray(list(_all_parts(n_members, parts)))
+        counts = np.asarray(list(_all_parts(n_members, parts)))
     else:
         ends = [exchange_parts(objective, to_parts(start, parts)) for start in starts]
-        found = np.asarray(ends)
-    return _simplest_best(found, objective(found / parts)) / parts
+        counts = np.asarray(ends)
+    return _simplest_best(counts, objective(counts / parts)) / parts
 
 
 def exchange_parts(objective: Objective, counts: NDArray[np.int64]) -> NDArray[np.int64]:

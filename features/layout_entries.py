@@ -117,11 +117,11 @@ def _nodes(
 
 def _size_of(symbol: pl.Expr) -> pl.Expr:
     """Return the size of the dimension that a symbol names; -1 for none."""
-    found: pl.Expr = pl.lit(-1, pl.Int64)
+    size: pl.Expr = pl.lit(-1, pl.Int64)
     for dimension in range(N_SYMBOLS - 1):
         named = pl.when(symbol == dimension + 1).then(f"size_{dimension}")
-        found = named.otherwise(found)
-    return found
+        size = named.otherwise(size)
+    return size
 
 
 def _node_terms(n_configurable: int) -> dict[str, pl.Expr]:

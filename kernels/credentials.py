@@ -74,12 +74,12 @@ def kaggle_session(
 
 def known_secrets() -> frozenset[str]:
     """Return the credentials that lie in the environment and in Kaggle's key files."""
-    found = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
+    secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
     files = [folder / name for folder in _config_folders() for name in _SECRET_FILES]
-    files += [Path(value) for value in found if value]  # the variable may name a token's file
+    files += [Path(value) for value in secrets if value]  # the variable may name a token's file
     for file in files:
-        found |= _secrets_of(file)
-    return frozenset(value.strip() for value in found if len(value.strip()) >= _SHORTEST_SECRET)
+        secrets |= _secrets_of(file)
+    return frozenset(value.strip() for value in secrets if len(value.strip()) >= _SHORTEST_SECRET)
 
 
 def redact(text: str) -> str:

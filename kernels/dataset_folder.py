@@ -208,9 +208,9 @@ def _check_digests(folder: Path) -> None:
     for line in path.read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")
         listed[name] = digest
-    found = _digests(folder)
-    for name in sorted({*listed, *found}):
-        if listed.get(name) != found.get(name):
+    digests = _digests(folder)
+    for name in sorted({*listed, *digests}):
+        if listed.get(name) != digests.get(name):
             raise PipelineError(
                 f"{folder / name}: is not as {CHECKSUMS} says; write the folder again"
             )

@@ -24,10 +24,10 @@ def note_of(folder: Path) -> Path:
 def read_note(folder: Path) -> Note | None:
     """Return what the last push has noted; None if nothing, or nothing that can be read."""
     try:
-        found = json.loads(note_of(folder).read_text(encoding="utf-8"))
+        table = json.loads(note_of(folder).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return table if isinstance(table, dict) else None
 
 
 def note(dataset_id: str, version: int, digest: str, *, is_ready: bool) -> Note:

@@ -64,8 +64,8 @@ def _pinned_versions(requirements: Path) -> dict[str, str]:
         lines = requirements.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise PipelineError(f"{requirements}: cannot be read: {error.strerror}") from error
-    found = (_PINNED.match(line) for line in lines)
-    return {_normal(pin[1]): pin[2] for pin in found if pin}
+    pins = (_PINNED.match(line) for line in lines)
+    return {_normal(pin[1]): pin[2] for pin in pins if pin}
 
 
 def _normal(name: str) -> str:

@@ -71,16 +71,16 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
     Raises:
         PipelineError: no graph has two configs of different runtime.
     """
-    found = []
+    sampled = []
     for number, file in enumerate(files):
         rows, runtime = _sample(read_graph(file), config.configs_per_graph, [seed, number])
         if len(rows) >= 2 and runtime.min() < runtime.max():
             levels = relevance(runtime, config.relevance_levels)
-            found.append(GraphRows(file, rows, runtime, levels))
-    if not found:
+            sampled.append(GraphRows(file, rows, runtime, levels))
+    if not sampled:
         kind = files[0].collection.kind if files else ""
         raise PipelineError(f"boosting: no {kind} graph has two configs of different runtime")
-    return found
+    return sampled
 
 
 def _sample(

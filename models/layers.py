@@ -57,9 +57,9 @@ class _AddInSlices(torch.autograd.Function):
             ):
                 into.addmm_(rows.T, z.detach().flatten(0, 1))
                 grads.append((rows @ of_z).view_as(z))
-            found = torch.autograd.grad(joined, [leaf, *ctx.parameters], grads)
-            grad_y[part] = found[0]
-            for total, value in zip(totals, found[1:], strict=True):
+            gradients = torch.autograd.grad(joined, [leaf, *ctx.parameters], grads)
+            grad_y[part] = gradients[0]
+            for total, value in zip(totals, gradients[1:], strict=True):
                 total.add_(value)
         return None, grad, grad_y, None, grad_weight, grad.sum((0, 1)), *totals
 

@@ -228,10 +228,10 @@ class _NormProjectAggregate(torch.autograd.Function):
             ):
                 into.addmm_(of_weight.T, flat)
                 grad_h.addmm_(of_weight, weight)
-            found = torch.autograd.grad(h, leaves, grad_h.view_as(h))
-            grad_x[part] = found[0]
-            grad_gain += found[1]
-            grad_shift += found[2]
+            gradients = torch.autograd.grad(h, leaves, grad_h.view_as(h))
+            grad_x[part] = gradients[0]
+            grad_gain += gradients[1]
+            grad_shift += gradients[2]
         grad_added = grad.sum_to_size(ctx.added_shape)
         return grad_x, grad_gain, grad_shift, None, grad_weights, grad_added, None
 

@@ -248,22 +248,22 @@ def train_segments(job: TrainJob) -> None:
     recipe, config = job.recipe, job.recipe.segment_sage
     device = training_device(recipe.accelerator, processes=job.n_ranks)
     prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
-    found = survey(job.files, recipe)
+    surveyed = survey(job.files, recipe)
 
     def make(file: GraphFile) -> SegmentedGraph:
-        return read_segmented(read_layout(file), recipe, found.scaler).to(device)
+        return read_segmented(read_layout(file), recipe, surveyed.scaler).to(device)
 
     cache = RecentlyUsed(make, lambda graph: graph.nbytes, max_bytes=CACHE_BYTES)
     graphs = TrainGraphs(tuple(job.files), cache, config, job.seed)
     model = SegmentSage(config)
-    model.set_known_opcodes(found.opcodes)
-    history = SegmentHistory(found.entries, model.width)
+    model.set_known_opcodes(surveyed.opcodes)
+    history = SegmentHistory(surveyed.entries, model.width)
     model.history = history
     task = SegmentTask(graphs, model, history)
     fit_job(model, task, config.training, job, device)
     model.history = None  # it is of no use but to go on with training
     _train_head(job, graphs, model)
-    save_network(model, found.scaler, job.run_dir)
+    save_network(model, surveyed.scaler, job.run_dir)
     (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
 
 

@@ -123,8 +123,8 @@ def _train_begun(job: TrainJob, place: str) -> None:
 def _results(folder: Path) -> list[Path]:
     """List what a training leaves for good."""
     passing = (CHECKPOINT, DONE)
-    found = (path for path in sorted(folder.iterdir()) if path.is_file())
-    return [path for path in found if path.name not in passing and not path.name.startswith(".")]
+    files = (path for path in sorted(folder.iterdir()) if path.is_file())
+    return [path for path in files if path.name not in passing and not path.name.startswith(".")]
 
 
 def _train_on_one(fabric: "Fabric", job: TrainJob) -> None:

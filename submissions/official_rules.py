@@ -64,7 +64,7 @@ def _order_problems(path: Path, rows: list[ScannedRow]) -> list[Problem]:
 
 def _short_row_problems(path: Path, rows: list[ScannedRow]) -> list[Problem]:
     """Compare how many tile rows have fewer than five picks with the kernels that have no more."""
-    found = Counter(
+    rows_by_length = Counter(
         len(row.ranking) for row in rows if row.ranking is not None and _place(row.id) == 0
     )
     return [
@@ -72,11 +72,11 @@ def _short_row_problems(path: Path, rows: list[ScannedRow]) -> list[Problem]:
             path,
             None,
             None,
-            f"{found[n_indices]} tile rows hold {n_indices} indices; expected "
+            f"{rows_by_length[n_indices]} tile rows hold {n_indices} indices; expected "
             f"{SHORT_TILE_KERNELS.get(n_indices, 0)}, since so many kernels have so few configs",
         )
         for n_indices in range(1, TILE_PICKS)
-        if found[n_indices] != SHORT_TILE_KERNELS.get(n_indices, 0)
+        if rows_by_length[n_indices] != SHORT_TILE_KERNELS.get(n_indices, 0)
     ]
 
 

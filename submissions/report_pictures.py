@@ -18,7 +18,7 @@ MAX_SCATTERS = 12
 
 def slowdown_pictures(collections: Mapping[str, Mapping[str, Any]]) -> list[Picture]:
     """Draw the slowdown over the number of picks, of each collection that was judged."""
-    found = []
+    pictures = []
     for name, part in collections.items():
         curve = part.get("slowdown_curve")
         if curve:
@@ -26,8 +26,8 @@ def slowdown_pictures(collections: Mapping[str, Mapping[str, Any]]) -> list[Pict
                 f"best of {k}: {100 * (curve['model'][CURVE_PICKS.index(k)] - 1):.1f} % slower"
                 for k in (1, 5, 10, 100)
             )
-            found.append(picture(name, told, partial(draw_slowdown, curve=curve)))
-    return found
+            pictures.append(picture(name, told, partial(draw_slowdown, curve=curve)))
+    return pictures
 
 
 def rank_pictures(name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None) -> list[Picture]:

@@ -52,13 +52,13 @@ def read_subsets(path: Path) -> dict[str, NDArray[np.int64]]:
     """
     if not path.is_dir():
         return _read_file(path)
-    found = [file for file in path.iterdir() if file.suffix == SUFFIX and file.name[0] != "."]
-    if not found:
+    files = [file for file in path.iterdir() if file.suffix == SUFFIX and file.name[0] != "."]
+    if not files:
         raise PipelineError(f"{path}: holds no index file; expected {_expected_names()}")
     order = list(COLLECTION_OF)
-    found.sort(key=lambda file: (order.index(file.name) if file.name in order else -1, file.name))
+    files.sort(key=lambda file: (order.index(file.name) if file.name in order else -1, file.name))
     subsets: dict[str, NDArray[np.int64]] = {}
-    for file in found:
+    for file in files:
         subsets |= _read_file(file)
     return subsets
 
@@ -161,19 +161,19 @@ def _read_object(path: Path) -> dict[str, Any]:
     if n_bytes > MAX_BYTES:
         raise PipelineError(f"{path}: has {n_bytes} bytes; expected at most {MAX_BYTES}")
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_Pairs)
+        pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_Pairs)
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
     except RecursionError:
         raise PipelineError(f"{path}: not JSON that can be read: nested too deeply") from None
     except ValueError as error:
         raise PipelineError(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, _Pairs) or not found:
-        what = "an object without graphs" if isinstance(found, _Pairs) else _shown(found)
+    if not isinstance(pairs, _Pairs) or not pairs:
+        what = "an object without graphs" if isinstance(pairs, _Pairs) else _shown(pairs)
         raise PipelineError(f'{path}: is {what}; expected an object {{"graph": [indices], …}}')
-    graphs = dict(found)
-    if len(graphs) < len(found):
-        twice = Counter(name for name, _ in found).most_common(1)[0][0]
+    graphs = dict(pairs)
+    if len(graphs) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise PipelineError(f"{path}: graph {_shown(twice)} is given twice; expected it once")
     return graphs
 

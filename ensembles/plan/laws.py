@@ -79,16 +79,16 @@ def read_laws(path: Path) -> Laws:
         PipelineError: the file is missing or holds something else.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        table = json.loads(path.read_text(encoding="utf-8"))
         tables = {
             kind: {
                 name: PowerLaw(law["coefficient"], dict(law["exponents"]))
-                for name, law in found["laws"][kind].items()
+                for name, law in table["laws"][kind].items()
             }
             for kind in ("seconds", "mib")
         }
         return Laws(
-            tables["seconds"], tables["mib"], float(found["libraries_mib"]), found["machine"]
+            tables["seconds"], tables["mib"], float(table["libraries_mib"]), table["machine"]
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
