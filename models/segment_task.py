@@ -4,7 +4,6 @@ Two phases, each with its own checkpoint: all of the network on one live segment
 others remembered; then the head alone on fresh embeddings of all segments.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,12 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from data.distinct import distinct_configs
 from data.graph import Graph, LayoutGraph
 from data.read import read_layout
 from data.tree import GraphFile
-from features.node_features import NodeScaler, fit_node_scaler
-from features.pruned_nodes import prune_layout_graph
+from features.node_features import NodeScaler
 from models.device import device_of, ranking_device, training_device
 from models.engine import CHECKPOINT, StepLoss, fit_job, prepare_torch
 from models.jobs import TrainJob
@@ -29,7 +26,8 @@ from models.samplers import SAMPLERS
 from models.saved_network import load_network, save_network
 from models.segment_history import SegmentHistory, segment_weights
 from models.segment_sage import SegmentSage, chunk_for, embed_configs, score_all
-from models.segments import Segment, SegmentedGraph, cut, segmented
+from models.segment_survey import survey
+from models.segments import Segment, SegmentedGraph, segmented
 from models.train_set import RecentlyUsed
 
 HEAD_FOLDER = "head"
@@ -188,41 +186,6 @@ class HeadTask:
             chunk = chunk_for(graph, self.graphs.config)
             self.known[index] = embed_configs(self.net, graph, pool, chunk_configs=chunk)
         return self.known[index]
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What one pass over the train graphs finds.
-
-    Attributes:
-        scaler: of the nodes that pruning keeps.
-        opcodes: (o,) uint8 those that occur.
-        entries: see SegmentHistory.
-    """
-
-    scaler: NodeScaler
-    opcodes: NDArray[np.uint8]
-    entries: list[list[int]]
-
-
-def survey(files: Sequence[GraphFile], recipe: Recipe) -> Survey:
-    """Read each train graph once, one in memory at a time."""
-    config, features = recipe.segment_sage, recipe.features
-    opcodes, entries = set[int](), list[list[int]]()
-
-    def node_feats() -> Iterator[NDArray[np.float32]]:
-        for file in files:
-            graph = read_layout(file)
-            pruned, nodes = prune_layout_graph(graph, rule=features.prune)
-            pool = min(config.table_configs, len(distinct_configs(graph)[0]))
-            parts = cut(pruned.edge_index, len(pruned.kept), config.segment_nodes)
-            varies = [bool(np.isin(pruned.config_ids, part).any()) for part in parts]
-            entries.append([pool if varied else 1 for varied in varies])
-            opcodes.update(nodes.opcode.tolist())
-            yield nodes.node_feat
-
-    scaler = fit_node_scaler(node_feats(), scaling=features.scaling)
-    return Survey(scaler, np.asarray(sorted(opcodes), dtype=np.uint8), entries)
 
 
 def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> SegmentedGraph:
