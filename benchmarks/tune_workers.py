@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--out", type=Path, default=PAGE)
+    parser.add_argument("--out", type=Path, default=PAGE, help="the page to write")
     options = parser.parse_args(arguments)
     found = []
     for seed, it in searches(range(options.seeds), trials=options.trials, steps=options.steps):

@@ -44,7 +44,7 @@ def parse_shard(text: str) -> Shard:
     number, slash, of = text.partition("/")
     if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
         return Shard(int(number), int(of))
-    raise UsageError(f"--shard {text!r}: expected i/n with 1 <= i <= n, such as 1/2")
+    raise UsageError(f"--shard {text!r}: expected I/N with 1 <= I <= N, such as 1/2")
 
 
 def dealt(

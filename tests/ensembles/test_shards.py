@@ -75,7 +75,7 @@ def test_each_shard_gets_some_of_each_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/", "/2", "a/b", "1/2/3", "-1/2", "1/0", ""])
 def test_a_shard_is_i_of_n(text: str) -> None:
-    with pytest.raises(UsageError, match="1 <= i <= n"):
+    with pytest.raises(UsageError, match="1 <= I <= N"):
         parse_shard(text)
     assert parse_shard("2/3") == Shard(2, 3)
 
