@@ -30,13 +30,12 @@ from models.model_configs import LayoutGnnConfig
 from models.recipe import Recipe
 from models.samplers import SAMPLERS
 from models.saved_network import load_network, save_network
-from models.train_set import RecentlyUsed
+from models.train_set import CACHE_BYTES, RecentlyUsed
 
 JUDGED_SAMPLES = 4
 SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
 # Pruned graphs and int8 configs kept between steps, on the host and on the device together; graphs
 # beyond this are read again.
-CACHE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,9 @@ from models.segment_history import SegmentHistory, segment_weights
 from models.segment_sage import SegmentSage, chunk_for, embed_configs, score_all
 from models.segment_survey import survey
 from models.segments import Segment, SegmentedGraph, segmented
-from models.train_set import RecentlyUsed
+from models.train_set import CACHE_BYTES, RecentlyUsed
 
 HEAD_FOLDER = "head"
-CACHE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)

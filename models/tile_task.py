@@ -33,11 +33,10 @@ from models.tile_inputs import (
 )
 from models.tile_losses import TILE_LOSSES
 from models.tile_nets import TILE_NETS, TileNet
-from models.train_set import RecentlyUsed
+from models.train_set import CACHE_BYTES, RecentlyUsed
 from models.weights import load_tensors, load_weights, save_tensors
 
 WEIGHTS = "model.safetensors"
-CACHE_BYTES = 2 << 30
 PICKS = 5  # the tile score looks at the first five
 
 

@@ -13,6 +13,8 @@ from data.tree import GraphFile
 
 Item = TypeVar("Item")
 
+CACHE_BYTES = 2 << 30  # of graphs that training keeps between steps
+
 
 @dataclass(frozen=True)
 class Unusable:

@@ -67,7 +67,7 @@ def collect(
     from data.errors import UsageError
 
     if list_programs:
-        print_table(("program", "family"), known_programs(kind))
+        _print_programs(known_programs(kind), json=json)
         return
     if (program is None) == (plan is None):
         raise UsageError("collect: expected --program or --plan, and not both")
@@ -109,3 +109,11 @@ def collect(
         n_left = len(jobs) - len(outcomes)
         typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command goes on")
     typer.echo(f"data        {out}")
+
+
+def _print_programs(programs: list[tuple[str, str]], *, json: bool) -> None:
+    header = ("program", "family")
+    if json:
+        print_json([dict(zip(header, program, strict=True)) for program in programs])
+    else:
+        print_table(header, programs)

@@ -8,10 +8,9 @@ from ensembles.plan.laws import Laws
 from ensembles.plan.pruned import configurable_nodes, kept_nodes
 from ensembles.plan.stage_costs import LAYOUT_NETWORKS, NETWORKS, TILE_NETWORKS, TREES
 from models.recipe import Recipe
+from models.train_set import CACHE_BYTES
 
-CACHE_MIB = (
-    2048  # models/layout_task.py: the graphs kept between steps, on host and device together
-)
+CACHE_MIB = CACHE_BYTES >> 20  # on host and device together
 FEWEST_CONFIGS = 16
 LEAST_TENSOR_MIB = 4
 # README: measured with a million rows of 100 statistics; 7 where folds find the rounds.

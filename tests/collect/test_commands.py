@@ -149,6 +149,11 @@ def test_programs_are_listed() -> None:
     code, out, _ = run("--kind", "tile", "--list")
     assert code == 0
     assert len(out.splitlines()) == 1 + len(catalogue())
+    code, out, _ = run("--kind", "tile", "--list", "--json")
+    assert code == 0
+    listed = {"program": "softmax_h8_q128_s128", "family": "softmax"}
+    assert listed in json.loads(out)
+    assert len(json.loads(out)) == len(catalogue())
 
 
 def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:
