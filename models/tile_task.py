@@ -20,9 +20,10 @@ from models.device import device_of, ranking_device, training_device
 from models.engine import StepLoss, fit_job, prepare_torch
 from models.held_out import HeldOut, hold_out
 from models.jobs import TrainJob
-from models.metrics import tile_score
+from models.metrics import TILE_PICKS, tile_score
 from models.model_configs import TileGnnConfig
 from models.recipe import Recipe
+from models.saved_network import WEIGHTS
 from models.tile_inputs import (
     ConfigScaler,
     TileInputs,
@@ -35,9 +36,6 @@ from models.tile_losses import TILE_LOSSES
 from models.tile_nets import TILE_NETS, TileNet
 from models.train_set import CACHE_BYTES, RecentlyUsed
 from models.weights import load_tensors, load_weights, save_tensors
-
-WEIGHTS = "model.safetensors"
-PICKS = 5  # the tile score looks at the first five
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class TileTask:
             kernel = self.inputs(file)
             positions = self.held_out.configs(len(kernel.runtime), judged=True)
             rows = torch.from_numpy(positions).to(kernel.runtime.device)
-            if len(rows) <= PICKS:
+            if len(rows) <= TILE_PICKS:
                 continue  # any order would score 1
             scores = self.net.score_all(
                 model,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from data.collect.job import Job
 from data.collect.layout_subject import LayoutSource
+from data.collect.request import LAYOUT_SEARCHES
 from data.collect.tile_kernels import catalogue as tile_catalogue
 from data.collect.tile_subject import TileSource
 from data.errors import UsageError
@@ -12,7 +13,6 @@ from data.tree import collection_named
 
 VALID_KERNELS = ("batched_matmul", "depthwise_relu", "residual_rmsnorm", "mean_pool")
 TEST_KERNELS = ("attention_values", "conv5x5_relu", "logsumexp", "distances")
-LAYOUT_SEARCHES = ("random", "default")
 TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-N_NODE_FEATURES = 140
+from data.graph import N_NODE_FEATURES
 
 # The dataset's own opcode numbers, for the instructions that synthetic programs use.
 OPCODES = {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from data.graph import N_TILE_VALUES
 from data.synthetic import blocks
 from data.synthetic.hlo import Program, ProgramBuilder
 from data.synthetic.tile_cost import (
@@ -18,7 +19,6 @@ from data.synthetic.tile_cost import (
     working_set_bytes,
 )
 
-N_TILE_VALUES = 24
 BATCHES = (4, 8, 16, 32, 64)
 WIDTHS = (48, 64, 100, 128, 192, 256, 384, 512, 768, 1000, 1024)
 SIDES = (5, 7, 12, 14, 26, 28, 56)
