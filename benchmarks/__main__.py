@@ -26,8 +26,8 @@ HEADER = [
     "# Speed and memory",
     "",
     "Written by `make bench`. Machines differ and are noisy: compare figures of one run only.",
-    "Whole runs on graphs of the largest real sizes, with time and peak memory of each stage, stand",
-    "in [REHEARSAL.md](REHEARSAL.md); packing of the largest graph in",
+    "Whole runs on graphs of the largest real sizes, with time and peak memory of each stage,",
+    "stand in [REHEARSAL.md](REHEARSAL.md); packing of the largest graph in",
     "[PACKING_LARGEST.md](PACKING_LARGEST.md).",
     "",
 ]
