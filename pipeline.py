@@ -3,8 +3,9 @@
 import typer
 
 from data.collect.commands import collect
-from data.commands import audit, prepare, synthesize
+from data.commands import audit, synthesize
 from data.fetch.commands import fetch
+from data.packing.commands import prepare
 from ensembles.commands import blend, predict, run, train
 from ensembles.plan_command import plan
 from ensembles.rank_command import rank
