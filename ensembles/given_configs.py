@@ -18,9 +18,10 @@ from data.packing.spool import Spool
 from data.packing.vectors import HIGHEST, LOWEST
 from data.read import spool_configs
 from ensembles.named_graph import NamedGraph
-from ensembles.shown_configs import TENSORS
+from ensembles.shown_configs import TENSORS, without_end
 from features.columns import MINOR_TO_MAJOR, RANK_MAX
 
+REAL_KINDS = "iuf"
 SAME_PROGRAM = ("node_opcode", "edge_index", "node_feat")
 
 
@@ -36,7 +37,7 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
         PipelineError: another shape, no config, or a value that is no layout or tile of this
             program.
     """
-    values = np.asarray(configs)
+    values = _numbers(configs, named)
     if isinstance(named.graph, TileGraph):
         return named.holding(_tiles(named.graph, values, "configs"))
     assert isinstance(named.graph, LayoutGraph)
@@ -54,6 +55,19 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
             f"{values[config, node, place]}; expected a whole number {LOWEST}..{HIGHEST}"
         )
     return _with_layouts(named, pack_values(values.astype(np.int8)), "configs")
+
+
+def _numbers(configs: object, named: NamedGraph) -> NDArray[Any]:
+    """Return an array of real numbers."""
+    try:
+        values = np.asarray(configs)
+    except ValueError as error:  # lists of different lengths
+        raise PipelineError(f"configs of {named.name}: no array: {error}") from error
+    if values.dtype.kind not in REAL_KINDS:
+        raise PipelineError(
+            f"configs of {named.name}: have dtype {values.dtype}; expected integers or floats"
+        )
+    return values
 
 
 def read_configs(named: NamedGraph, path: Path) -> NamedGraph:
@@ -137,9 +151,14 @@ def _tiles(graph: TileGraph, values: NDArray[Any], source: str) -> Graph:
         raise PipelineError(
             f"{source}: tile configs have shape {values.shape}; expected (c, {N_TILE_VALUES})"
         )
-    if not (np.isfinite(values).all() and (values >= 0).all()):
-        row = int(np.argmin((np.isfinite(values) & (values >= 0)).all(axis=1)))
-        raise PipelineError(f"{source}: config {row} holds no tile; expected finite sizes from 0")
+    is_size = np.isfinite(values) & (values >= 0)
+    is_size[is_size] = values[is_size] == np.rint(values[is_size])
+    if not is_size.all():
+        row, place = (int(i) for i in np.argwhere(~is_size)[0])
+        raise PipelineError(
+            f"{source}: config {row}, value {place} is {values[row, place]}; expected whole sizes "
+            "from 0"
+        )
     unknown = np.zeros(len(values), np.int64)
     return replace(
         graph,
@@ -157,13 +176,14 @@ def _with_layouts(named: NamedGraph, configs: PackedConfigs, source: str) -> Nam
     lists = configs.vectors.reshape(-1, len(TENSORS), RANK_MAX)  # (u, 3, 6)
     ordered = np.sort(lists, axis=2)
     repeats = ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(axis=2)
+    has_hole = ((lists[..., 1:] >= 0) & (lists[..., :-1] < 0)).any(axis=2)  # (u, 3)
     highest = lists.max(axis=2)  # (u, 3)
     columns = configs.columns
     for place, (column, ranks) in enumerate(
         zip(columns.column_of.tolist(), given.tensor_ranks, strict=True)
     ):
         taken = columns.vectors[column, : columns.sizes[column]]
-        wrong = repeats[taken] | (highest[taken] >= ranks)
+        wrong = repeats[taken] | has_hole[taken] | (highest[taken] >= ranks)
         if wrong.any():
             which, tensor = (int(i) for i in np.argwhere(wrong)[0])
             _refuse(given, source, place, tensor, lists[taken[which], tensor])
@@ -179,7 +199,7 @@ def _refuse(
     rank = int(named.tensor_ranks[place, tensor])
     raise PipelineError(
         f"{source}: {named.opcode(node)}{name} (node {node}): {TENSORS[tensor]} is given the order "
-        f"{[int(v) for v in order if v >= 0]}; expected distinct dimensions of 0..{rank - 1}"
+        f"{list(without_end(order.tolist(), -1))}; expected distinct dimensions of 0..{rank - 1}"
         + (", or none" if rank else "; it has none")
         + ": are these configs of another program?"
     )

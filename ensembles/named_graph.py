@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from data.collect.candidates import candidate_configs
 from data.collect.module import nodes_at
 from data.errors import UsageError
-from data.graph import Graph, LayoutGraph, TileGraph
+from data.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.tree import Collection
 from features.columns import RANK_MAX
 from features.hlo.opcodes import OPCODE_NAMES
 from features.hlo.programs import HloProgram
 from features.padding import tensor_ranks
+
+MOST_CANDIDATE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,21 @@ class NamedGraph:
             (c, k, 18) int8, c at most `n_configs`, for `rank`.
 
         Raises:
-            UsageError: the configs are tiles, or an npz file does not tell what layouts are legal.
+            UsageError: the configs are tiles, an npz file does not tell what layouts are legal, a
+                negative seed, or a number that is not above 0 or whose configs take over 2 GiB.
         """
         if self.program is None or not isinstance(self.graph, LayoutGraph):
             raise UsageError(
                 f"{self.path}: candidates are made for layouts, from an HLO module; this file "
                 f"{'is an npz' if self.program is None else 'holds tiles'}; rank its own configs"
             )
+        most = MOST_CANDIDATE_BYTES // (N_LAYOUT_VALUES * max(1, len(self.graph.node_config_ids)))
+        if not 1 <= n_configs <= most:
+            raise UsageError(
+                f"{self.path}: {n_configs} candidates; expected 1..{most} configs of "
+                f"{len(self.graph.node_config_ids)} nodes"
+            )
+        if seed < 0:
+            raise UsageError(f"seed {seed}: expected 0 or more")
         nodes = nodes_at(self.program.module, self.graph.node_config_ids.tolist())
         return candidate_configs(nodes, n_configs, seed=seed)

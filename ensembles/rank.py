@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.distinct import distinct_configs
-from data.errors import PipelineError
+from data.errors import PipelineError, UsageError
 from data.graph import LayoutGraph, TileGraph
 from data.tree import collection_named
 from ensembles.ensemble import Ensemble, load_ensemble
@@ -55,13 +55,18 @@ class Ranked:
         """Return the `top` best configs, fastest first.
 
         Args:
-            top: how many, or all if there are fewer.
+            top: how many, or all if there are fewer; by default as many as `rank` was told.
             distinct: list a config that stands in the file several times only once.
 
         Returns:
             For each `rank`, `config` (its row of the file), `score`, and `same_as`: the row listed
             first of those that hold the very same config; None if that is this one.
+
+        Raises:
+            UsageError: `top` is below 1.
         """
+        listed = self.top if top is None else top
+        _check_top(listed)
         order = self.order
         _, first, group = np.unique(self.group[order], return_index=True, return_inverse=True)
         places = np.sort(first) if distinct else np.arange(len(order))
@@ -74,18 +79,38 @@ class Ranked:
                 if first[group[place]] == place
                 else int(order[first[group[place]]]),
             }
-            for number, place in enumerate(places[: self.top if top is None else top], start=1)
+            for number, place in enumerate(places[:listed], start=1)
         ]
 
     def layouts(self, config: int) -> tuple[NodeLayouts, ...]:
-        """Return the layouts that a config gives to the k configurable nodes, in config order."""
-        assert self.graph is not None, "the graph is known where `rank` made this"
-        return layouts_of(self.graph, config)
+        """Return the layouts that a config gives to the k configurable nodes, in config order.
+
+        Raises:
+            UsageError: there is no such config, or the configs are tiles.
+        """
+        return layouts_of(self._graph_with(config, "layout"), config)
 
     def tile(self, config: int) -> dict[str, Order]:
-        """Return the tile sizes of a config by field, such as `output_bounds`."""
+        """Return the tile sizes of a config by field, such as `output_bounds`.
+
+        Raises:
+            UsageError: there is no such config, or the configs are layouts.
+        """
+        return tile_of(self._graph_with(config, "tile"), config)
+
+    def _graph_with(self, config: int, kind: str) -> NamedGraph:
         assert self.graph is not None, "the graph is known where `rank` made this"
-        return tile_of(self.graph, config)
+        if self.graph.kind != kind:
+            raise UsageError(f"{self.graph.name}: its configs are {self.graph.kind}s, no {kind}s")
+        if not 0 <= config < len(self.scores):
+            last = len(self.scores) - 1
+            raise UsageError(f"{self.graph.name}: no config {config}; expected 0..{last}")
+        return self.graph
+
+
+def _check_top(top: int | None) -> None:
+    if top is not None and top < 1:
+        raise UsageError(f"top {top}: expected 1 or more")
 
 
 def rank(
@@ -106,7 +131,9 @@ def rank(
     Raises:
         PipelineError: the models rank the other kind of configs, configs do not fit the graph, or
             scores are not finite.
+        UsageError: `top` is below 1.
     """
+    _check_top(top)
     if ranker.collection.kind != graph.kind:
         raise PipelineError(
             f"{graph.path}: holds {graph.kind} configs; the models rank those of "

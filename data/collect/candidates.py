@@ -1,6 +1,7 @@
 """Configs to choose from before anything is measured: distinct random ones; c of g genes."""
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,10 @@ def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choi
         n_choices: how many, the first included, which leaves everything to the compiler.
 
     Returns:
-        (c, g) int64; fewer than `n_choices` where the space has hardly more.
+        (c, g) int64; fewer than `n_choices` where the space has no more, or hardly.
     """
     default = space.default[0]
+    n_choices = min(n_choices, prod(space.n_options.tolist()))
     found = {default.tobytes(): default}
     for _ in range(DRAWS_PER_CHOICE * n_choices):
         if len(found) >= n_choices:

@@ -92,10 +92,43 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"2 kernels and none chosen; expected one of kernels_-1"):
         load_graph(kernels)
     kernel = load_graph(kernels, kernel="abc")
-    with pytest.raises(PipelineError, match="config 1 holds no tile"):
-        rank(tiles, kernel, configs=np.array([[1.0] * 24, [np.nan] * 24]))
+    for size in (np.nan, 2.5, -1.0):
+        with pytest.raises(PipelineError, match=f"config 1, value 3 is {size}; expected whole"):
+            rank(tiles, kernel, configs=np.array([[1.0] * 24, [1.0] * 3 + [size] * 21]))
     with pytest.raises(UsageError, match="this file holds tiles"):
         kernel.candidates(3)
+
+
+def test_calls_that_make_no_sense_are_refused(rankers: Path, tmp_path: Path) -> None:
+    ranker = load_ranker(rankers / LAYOUT_MODEL)
+    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
+    for configs in (np.array(["a"]), np.array([None]), np.ones(3, complex)):
+        with pytest.raises(PipelineError, match=r"have dtype .*; expected integers or floats"):
+            rank(ranker, graph, configs=configs)
+    with pytest.raises(PipelineError, match="configs of dense: no array"):
+        rank(ranker, graph, configs=[[1], [2, 3]])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="top 0: expected 1 or more"):
+        rank(ranker, graph, top=0)
+    for n_configs in (0, -1, 10**9):
+        with pytest.raises(UsageError, match=rf"{n_configs} candidates; expected 1\.\.39768215 "):
+            graph.candidates(n_configs)
+    with pytest.raises(UsageError, match="seed -1: expected 0 or more"):
+        graph.candidates(3, seed=-1)
+    ranked = rank(ranker, graph)
+    with pytest.raises(UsageError, match=r"no config 1; expected 0\.\.0"):
+        ranked.layouts(1)
+    with pytest.raises(UsageError, match="its configs are layouts, no tiles"):
+        ranked.tile(0)
+    with pytest.raises(UsageError, match="top -1: expected"):
+        ranked.best(-1)
+
+
+def test_an_order_with_a_gap_is_refused(rankers: Path, tmp_path: Path) -> None:
+    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
+    configs = np.full((1, 3, 18), -1)
+    configs[0, 2, :3] = (0, -1, 1)
+    with pytest.raises(PipelineError, match=r"output is given the order \[0, -1, 1\]; expected"):
+        rank(load_ranker(rankers / LAYOUT_MODEL), graph, configs=configs)
 
 
 def test_the_readmes_example_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:
