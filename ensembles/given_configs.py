@@ -151,8 +151,7 @@ def _tiles(graph: TileGraph, values: NDArray[Any], source: str) -> Graph:
         raise PipelineError(
             f"{source}: tile configs have shape {values.shape}; expected (c, {N_TILE_VALUES})"
         )
-    is_size = np.isfinite(values) & (values >= 0)
-    is_size[is_size] = values[is_size] == np.rint(values[is_size])
+    is_size = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
     if not is_size.all():
         row, place = (int(i) for i in np.argwhere(~is_size)[0])
         raise PipelineError(
@@ -173,21 +172,35 @@ def _with_layouts(named: NamedGraph, configs: PackedConfigs, source: str) -> Nam
     assert isinstance(named.graph, LayoutGraph)
     unknown = np.zeros(configs.n_configs, np.int64)
     given = named.holding(replace(named.graph, configs=configs, runtime_ns=unknown))
+    check_layouts(given, source)
+    return given
+
+
+def check_layouts(named: NamedGraph, source: str) -> None:
+    """Check that a program's layout configs order distinct dimensions of its tensors.
+
+    Args:
+        source: where the configs are from, for the message.
+
+    Raises:
+        PipelineError: names the first node that has none such.
+    """
+    assert isinstance(named.graph, LayoutGraph)
+    configs = named.graph.configs
     lists = configs.vectors.reshape(-1, len(TENSORS), RANK_MAX)  # (u, 3, 6)
     ordered = np.sort(lists, axis=2)
     repeats = ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(axis=2)
-    has_hole = ((lists[..., 1:] >= 0) & (lists[..., :-1] < 0)).any(axis=2)  # (u, 3)
+    has_hole = np.asarray(((lists[..., 1:] >= 0) & (lists[..., :-1] < 0)).any(axis=2))  # (u, 3)
     highest = lists.max(axis=2)  # (u, 3)
     columns = configs.columns
     for place, (column, ranks) in enumerate(
-        zip(columns.column_of.tolist(), given.tensor_ranks, strict=True)
+        zip(columns.column_of.tolist(), named.tensor_ranks, strict=True)
     ):
         taken = columns.vectors[column, : columns.sizes[column]]
         wrong = repeats[taken] | has_hole[taken] | (highest[taken] >= ranks)
         if wrong.any():
             which, tensor = (int(i) for i in np.argwhere(wrong)[0])
-            _refuse(given, source, place, tensor, lists[taken[which], tensor])
-    return given
+            _refuse(named, source, place, tensor, lists[taken[which], tensor])
 
 
 def _refuse(

@@ -13,7 +13,7 @@ from data.errors import PipelineError, UsageError
 from data.graph import LayoutGraph, TileGraph
 from data.tree import collection_named
 from ensembles.ensemble import Ensemble, load_ensemble
-from ensembles.given_configs import with_configs
+from ensembles.given_configs import check_layouts, with_configs
 from ensembles.named_graph import NamedGraph
 from ensembles.shown_configs import NodeLayouts, Order, layouts_of, tile_of
 from submissions.write import ranking_from_scores
@@ -140,6 +140,8 @@ def rank(
             f"{ranker.collection.name}"
         )
     ranked = graph if configs is None else with_configs(graph, configs)
+    if configs is None and graph.kind == "layout":
+        check_layouts(graph, str(graph.path))
     start = time.perf_counter()
     scores = ranker.score(ranked.graph)
     seconds = time.perf_counter() - start
@@ -152,6 +154,7 @@ def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
     """Score one config, so that what follows is timed without what libraries do at first use."""
     whole = graph.graph
     if isinstance(whole, LayoutGraph):
+        check_layouts(graph, str(graph.path))
         ranker.score(with_configs(graph, whole.configs.rows(np.zeros(1, np.int64))).graph)
     elif isinstance(whole, TileGraph):
         ranker.score(with_configs(graph, whole.config_feat[:1]).graph)

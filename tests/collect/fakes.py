@@ -61,7 +61,9 @@ class SpinSubject:
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
         if self._source.collection_kind == "tile":
             return np.repeat(choices[:, :1], 24, axis=1).astype(np.float32)
-        return np.repeat(choices[:, :, None] - 1, 18, axis=2).astype(np.int8)
+        configs = np.full((*choices.shape, 18), -1, np.int8)
+        configs[:, :, 6] = choices - 1  # the first dimension of the input's order
+        return configs
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         first, second = choice.tolist()

@@ -50,7 +50,7 @@ def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
     assert graph.n_configs == 10
     assert graph.node_config_ids.tolist() == [1, 2]
     configs = graph.configs.rows(np.arange(10))
-    options = configs[:, :, 0].astype(np.int64) + 1  # as SpinSubject spells them
+    options = configs[:, :, 6].astype(np.int64) + 1  # as SpinSubject spells them
     expected_ns = STEP_NS * (1 + 4 * options[:, 0] + options[:, 1])
     assert (graph.runtime_ns >= expected_ns).all()
     assert (graph.runtime_ns < expected_ns + STEP_NS / 2).all()

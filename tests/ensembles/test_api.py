@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from data.errors import PipelineError, UsageError
 from data.graph import LayoutGraph
+from data.packing.configs import pack_values
 from data.tree import find_graphs
 from ensembles.api import load_graph, load_ranker, rank
 from ensembles.ensemble import load_ensemble
@@ -121,6 +123,17 @@ def test_calls_that_make_no_sense_are_refused(rankers: Path, tmp_path: Path) -> 
         ranked.tile(0)
     with pytest.raises(UsageError, match="top -1: expected"):
         ranked.best(-1)
+
+
+@pytest.mark.parametrize("config", [0, 2])
+def test_a_files_own_configs_are_checked(rankers: Path, tmp_path: Path, config: int) -> None:
+    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
+    assert isinstance(graph.graph, LayoutGraph)
+    values = np.full((3, 3, 18), -1, np.int8)
+    values[config, 1, :2] = 0
+    wrong = graph.holding(replace(graph.graph, configs=pack_values(values)))
+    with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, 0\]"):
+        rank(load_ranker(rankers / LAYOUT_MODEL), wrong)
 
 
 def test_an_order_with_a_gap_is_refused(rankers: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Knowing:
     def score(self, graph: Graph) -> NDArray[np.float32]:
         assert isinstance(graph, LayoutGraph)
         rows = graph.configs.rows(np.arange(graph.n_configs))
-        first, second = (rows[:, :, 0].astype(np.float32) + 1).T
+        first, second = (rows[:, :, 6].astype(np.float32) + 1).T
         return self.sign * (4 * first + second)
 
 
