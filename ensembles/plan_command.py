@@ -1,5 +1,6 @@
 """The command that tells what a recipe costs: plan."""
 
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,9 +75,17 @@ def plan(
     from models.recipe import load_recipe
     from settings import ROOT
 
+    limits = {"--gpu-speedup": gpu_speedup, "--gpu-hours": gpu_hours, "--memory": memory}
+    for option, value in (limits | {"--session-hours": session_hours}).items():
+        if value is not None and not isfinite(value):
+            raise UsageError(f"{option} {value}: expected a finite number")
     if gpu_hours and not gpu_speedup:
         raise UsageError("--gpu-hours: there is no GPU with --gpu-speedup 0")
+    if out and out.suffix != ".toml":
+        raise UsageError(f"--out {out}: expected a name that ends in .toml, as recipes have")
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    if gpu_hours and chosen.accelerator == "cpu":
+        raise UsageError('--gpu-hours: the recipe uses no GPU (accelerator = "cpu")')
     laws = read_laws(ROOT / "benchmarks" / "rehearsal.json")
     sizes = sizes_of(data) if data else official_sizes()
     changed: list[str] = []

@@ -1,16 +1,14 @@
 """The sizes of a data folder's own graphs, from the headers of its files."""
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from numpy.lib import format as npy
+import numpy as np
 
-from data.errors import PipelineError
+from data.archive import Archive
+from data.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.official.sizes import PartSize
 from data.tree import COLLECTIONS, SPLITS, GraphFile, find_graphs
-
-CONFIGS = {"layout": "node_config_feat", "tile": "config_feat"}
 
 
 def sizes_of(data_dir: Path) -> list[PartSize]:
@@ -49,21 +47,13 @@ def _part_size(files: Sequence[GraphFile]) -> PartSize:
 
 
 def _shape(file: GraphFile) -> tuple[int, int, int]:
-    """Return a graph's numbers of nodes, edges and configs."""
-    try:
-        with zipfile.ZipFile(file.path) as archive:
-            names = ("node_opcode", "edge_index", CONFIGS[file.collection.kind])
-            nodes, edges, configs = (_length(archive, name) for name in names)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise PipelineError(
-            f"{file.path}: cannot be read: {error}; expected a graph's npz file; see `audit`"
-        ) from error
-    return nodes, edges, configs
-
-
-def _length(archive: zipfile.ZipFile, name: str) -> int:
-    """Return the length of an array's first axis, by its header alone."""
-    with archive.open(f"{name}.npy") as stream:
-        version = npy.read_magic(stream)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        return int(read(stream)[0][0])
+    """Return a graph's numbers of nodes, edges and configs, by the headers of its arrays."""
+    with Archive(file.path) as archive:
+        nodes = archive.header("node_opcode", dtype=np.uint8, shape=(None,))
+        edges = archive.header("edge_index", dtype=np.int64, shape=(None, 2))
+        if file.collection.kind == "layout":
+            shape: tuple[int | None, ...] = (None, None, N_LAYOUT_VALUES)
+            configs = archive.header("node_config_feat", dtype=np.float32, shape=shape)
+        else:
+            configs = archive.header("config_feat", dtype=np.float32, shape=(None, N_TILE_VALUES))
+    return nodes.shape[0], edges.shape[0], configs.shape[0]

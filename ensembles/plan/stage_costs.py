@@ -83,11 +83,22 @@ def _collection_costs(
         for seed in recipe.seeds:
             if train:
                 cpu_s = training_s(recipe, model, train, laws)
-                yield StageCost(name, "train", model, seed, cpu_s, model in NETWORKS)
+                on_gpu = may_use_gpu(recipe, model) and _processes(recipe, model) == 1
+                yield StageCost(name, "train", model, seed, cpu_s, on_gpu)
             cpu_s = sum(part.graphs * ranking_s(recipe, model, part, laws) for part in ranked)
-            yield StageCost(name, "rank", model, seed, cpu_s, model in NETWORKS)
+            yield StageCost(name, "rank", model, seed, cpu_s, may_use_gpu(recipe, model))
     score = sum(part.graphs * laws.seconds[f"{kind} score"](**axes_of(part)) for part in ranked)
     yield StageCost(name, "score", "", None, score, False)
+
+
+def may_use_gpu(recipe: Recipe, model: str) -> bool:
+    """Tell whether a model is a network that the recipe does not keep on the processor."""
+    return model in NETWORKS and recipe.accelerator != "cpu"
+
+
+def _processes(recipe: Recipe, model: str) -> int:
+    """Return how many processes share a training; several stay on the processor."""
+    return int(getattr(recipe, model).training.processes) if model in NETWORKS else 1
 
 
 def axes_of(part: PartSize, rule: str = "none") -> dict[str, float]:

@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from data.tree import find_graphs
 from ensembles.plan.data_sizes import sizes_of
 from models.recipe import load_recipe
@@ -44,6 +47,34 @@ def test_a_budget_that_nothing_fits_is_refused_in_one_line() -> None:
     )
 
 
+@pytest.mark.parametrize("option", ["--gpu-speedup", "--gpu-hours", "--memory", "--session-hours"])
+def test_numbers_that_are_none_are_refused(option: str) -> None:
+    assert f"{option} inf: expected a finite number" in call("plan", option, "inf", expect=2)
+    assert option in call("plan", option, "nan", expect=2)
+
+
+def test_what_run_could_not_read_is_not_written(tmp_path: Path) -> None:
+    text = call("plan", "--recipe", "cpu", "--out", tmp_path / "fitted", expect=2)
+    assert "expected a name that ends in .toml" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_that_uses_no_gpu_takes_none_of_its_hours() -> None:
+    keep = ("--set", "accelerator=cpu")
+    assert "GPU         0.0 hours" in call("plan", "--recipe", "cpu", *keep)
+    text = call("plan", "--recipe", "cpu", *keep, "--gpu-hours", 30, expect=2)
+    assert "the recipe uses no GPU" in text
+
+
+def test_trainings_shared_among_processes_take_no_gpu() -> None:
+    shared = ("cross_config_sage.training.processes=2", "cross_config_sage.graphs_per_step=2")
+    overrides = [word for setting in shared for word in ("--set", setting)]
+    made = json.loads(call("plan", "--recipe", "cpu", *overrides, "--json"))
+    layouts = [row for row in made["collections"] if row["collection"].startswith("layout")]
+    assert [row["gpu_hours"]["train"] for row in layouts] == [0.0] * 4
+    assert all(row["gpu_hours"]["rank"] > 0 for row in layouts)
+
+
 def test_the_graphs_of_a_folder_are_counted(tiny_tree: Path) -> None:
     sizes = sizes_of(tiny_tree)
     assert sum(part.graphs for part in sizes) == len(find_graphs(tiny_tree))
@@ -69,4 +100,13 @@ def test_a_file_that_is_no_graph_is_named(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "graph.npz").write_bytes(b"nothing")
     text = call("plan", "--recipe", "cpu", "--data", tmp_path, expect=1)
-    assert "graph.npz: cannot be read" in text
+    assert "graph.npz: not a whole npz file" in text
+
+
+def test_arrays_of_another_shape_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "npz/layout/xla/random/train"
+    folder.mkdir(parents=True)
+    np.savez(folder / "graph.npz", node_opcode=np.array(3, np.uint8))
+    text = call("plan", "--recipe", "cpu", "--data", tmp_path, expect=1)
+    assert "graph.npz: key 'node_opcode': " in text
+    assert text.count("\n") == 1
