@@ -69,7 +69,13 @@ def run(
             raise UsageError(
                 "--shard trains, --models takes what was trained: expected one of them"
             )
-        _run_shard(shard, data_dir(data), out, chosen, skip_bad, store, deadline)
+        folders = _run_shard(shard, data_dir(data), out, chosen, skip_bad, store, deadline)
+        if json:
+            print_json({"shard": shard, "models": list(map(str, folders))})
+            return
+        for folder in folders:
+            typer.echo(f"model       {folder}")
+        typer.echo(f"shard {shard} is trained; once all are: run … --out {out} --resume")
         return
     with progress_bar() as progress:
         result = run_recipe(
@@ -100,13 +106,14 @@ def _run_shard(
     skip_bad: bool,
     store: Path | None,
     deadline: float | None,
-) -> None:
+) -> list[Path]:
+    """Train a share of a run; return the folders of its models."""
     from ensembles.run import run_shard
     from ensembles.shards import parse_shard
 
     mine = parse_shard(shard)
     with progress_bar() as progress:
-        folders = run_shard(
+        return run_shard(
             data,
             out,
             recipe,
@@ -117,9 +124,6 @@ def _run_shard(
             progress=progress,
             say=say,
         )
-    for folder in folders:
-        typer.echo(f"model       {folder}")
-    typer.echo(f"shard {shard} is trained; once all are: run … --out {out} --resume")
 
 
 @command_of_torchrun

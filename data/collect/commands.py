@@ -7,11 +7,13 @@ import typer
 
 from console import Debug, Json, Seed, command, print_json, print_table, progress_bar, say
 
+PLANNED = ("kind", "configs", "search", "split", "route", "rounds", "timeout_s")
 HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
 
 
 @command
 def collect(
+    call: typer.Context,
     out: Annotated[
         Path, typer.Option(help="Data folder to write to; the same command goes on.")
     ] = Path("data/raw/collected"),
@@ -74,6 +76,7 @@ def collect(
     check_kind(kind)
     check_device(device)
     if plan is not None:
+        _refuse_settings_beside_plan(call)
         jobs = sample_jobs(plan_named(plan), seed=seed or 0, device=device)
     else:
         assert program is not None, "checked above"
@@ -109,6 +112,16 @@ def collect(
         n_left = len(jobs) - len(outcomes)
         typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command goes on")
     typer.echo(f"data        {out}")
+
+
+def _refuse_settings_beside_plan(call: typer.Context) -> None:
+    """Raise UsageError if a setting is given that a plan has of its own."""
+    from data.errors import UsageError
+
+    for name in PLANNED:
+        source = call.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.replace('_', '-')}: a --plan has settings of its own")
 
 
 def _print_programs(programs: list[tuple[str, str]], *, json: bool) -> None:

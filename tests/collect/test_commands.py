@@ -181,3 +181,15 @@ def test_the_tiny_plan_names_programs_that_exist() -> None:
     plan = PLANS["tiny"]
     jobs = sample_jobs(plan)
     assert {job.program for job in jobs} == {*plan.kernels, *plan.programs}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--configs", 30), ("--kind", "layout"), ("--timeout-s", 60.0)],
+    ids=lambda option: option[0],
+)
+def test_a_plan_takes_no_settings_but_its_own(tmp_path: Path, option: tuple[str, object]) -> None:
+    code, _, err = run("--plan", "tiny", *option, "--out", tmp_path / "data")
+    assert code == 2
+    assert err == f"error: {option[0]}: a --plan has settings of its own\n"
+    assert not (tmp_path / "data").exists()

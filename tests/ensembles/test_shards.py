@@ -121,7 +121,9 @@ def test_two_shards_and_the_rest_give_the_bytes_of_one_run(
     assert "shard 2/2 is trained" in said
     trained = sorted(path.parent.name for path in parts.glob("models/*/*/DONE"))
     assert 0 < len(trained) < len(list(whole.glob("models/*/*/DONE")))
-    call(*arguments, "--out", parts, "--shard", "1/2")
+    first = json.loads(call(*arguments, "--out", parts, "--shard", "1/2", "--json"))
+    assert first["shard"] == "1/2"
+    assert all((Path(folder) / "DONE").exists() for folder in first["models"])
     before = {path: path.stat().st_mtime_ns for path in parts.glob("models/*/*/*.safetensors")}
     call(*arguments, "--out", parts, "--resume")
     assert before == {path: path.stat().st_mtime_ns for path in before}  # nothing trained again
