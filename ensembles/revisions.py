@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
-from data.atomic import write_text
+from data.atomic import write_bytes
 from data.errors import PipelineError
+from data.sealed import UNSEALED, check_seal, sealed
 from ensembles.git_command import git, has_checkout
 from settings import ROOT
 from submissions.made_by import made_by
 
 REVISIONS = "revisions.txt"
+SEAL_LINE = "# "  # begins the line that holds the list's checksum
 REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
 
 
@@ -42,7 +44,9 @@ def note_revision(out: Path, current: str | None) -> list[str]:
     """
     path = out / REVISIONS
     try:
-        known = path.read_text(encoding="utf-8").split()
+        known = [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+        check_seal(path, "remove it")
+        known = [line for line in known if not line.startswith(SEAL_LINE)]
     except FileNotFoundError:
         earlier = made_by(out).revision
         known = [earlier] if earlier else []
@@ -51,5 +55,6 @@ def note_revision(out: Path, current: str | None) -> list[str]:
     if current is None or current in known:
         return known
     known.append(current)
-    write_text(path, "".join(f"{name}\n" for name in known))
+    text = "".join(f"{line}\n" for line in (*known, f"{SEAL_LINE}{UNSEALED}"))
+    write_bytes(path, sealed(text.encode()))
     return known

@@ -9,15 +9,18 @@ from typing import Any
 
 import tomli_w
 
-from data.atomic import create_text, sweep, write_text
+from data.atomic import create_text, sweep, write_bytes
 from data.errors import PipelineError, UsageError
-from data.sealed import MARK, checksum_of
+from data.sealed import MARK, UNSEALED, check_seal, checksum_of, sealed
 from models.older_recipe import with_new_keys
 
 CONFIG = "config.toml"
 DONE = "DONE"
 LOCK = ".lock"
 MAX_NAMED = 8
+SEALED = "done, sealed"  # the first line of a mark that ends with its own checksum
+OLDER_MARKS = ("done", "")
+MARK_REMEDY = "bring it back, or remove it and run again"
 
 
 def is_done(folder: Path) -> bool:
@@ -35,7 +38,8 @@ def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
         files: those in it that do not change any more; the mark holds their checksums.
     """
     lines = [f"{MARK.decode()}{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
-    write_text(folder / DONE, "".join(["done\n", *lines]))
+    text = "".join([f"{SEALED}\n", *lines, f"{UNSEALED}\n"])
+    write_bytes(folder / DONE, sealed(text.encode()))
 
 
 def check_done(folder: Path) -> None:
@@ -44,10 +48,16 @@ def check_done(folder: Path) -> None:
     Older marks hold none; files that were left behind, when the folder was copied, are no fault.
 
     Raises:
-        PipelineError: a file is not as it was written.
+        PipelineError: a file, or the mark itself, is not as it was written.
     """
+    mark = folder / DONE
     try:
-        lines = (folder / DONE).read_text(encoding="utf-8").splitlines()[1:]
+        first, *lines = mark.read_text(encoding="utf-8").splitlines() or [""]
+        if first == SEALED:
+            check_seal(mark, MARK_REMEDY)
+            lines.pop()
+        elif first not in OLDER_MARKS:
+            raise PipelineError(f"{mark}: damaged: it is not as it was written; {MARK_REMEDY}")
         for line in lines:
             checksum, _, name = line.partition(" ")
             path = folder / name
@@ -57,7 +67,7 @@ def check_done(folder: Path) -> None:
                     f"{folder} and run again"
                 )
     except (OSError, ValueError) as error:
-        raise PipelineError(f"{folder / DONE}: cannot be read: {error}") from error
+        raise PipelineError(f"{mark}: cannot be read: {error}") from error
 
 
 @contextmanager
@@ -106,7 +116,8 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     foreign = [name for name in held if not name.startswith(f".{CONFIG}.")]
     if foreign or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
-    if not create_text(path, tomli_w.dumps(config)):  # another process did, just now
+    text = f"{tomli_w.dumps(config)}# {UNSEALED}\n"
+    if not create_text(path, sealed(text.encode()).decode()):  # another process did, just now
         begin(folder, config, resume=resume)
 
 
@@ -119,7 +130,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        check_seal(path, "bring it back, or choose another --out")
+        return tomllib.loads(content.decode())
     except FileNotFoundError:
         raise PipelineError(f"{folder}: {_why_no_run(folder)}") from None
     except (OSError, ValueError) as error:

@@ -32,6 +32,8 @@ KINDS = {
     "choice": "scores/tile-xla/blend/choice.json",
     "costs": "costs.json",
     "config": "config.toml",
+    "model's mark": f"{LAYOUT}/layout_boosting-seed0/DONE",
+    "revisions": "revisions.txt",
 }
 
 

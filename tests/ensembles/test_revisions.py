@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from data.errors import PipelineError
 from ensembles.revisions import REVISIONS, note_revision, revision
 
 OLDER, NEWER = "0123456789ab", "ba9876543210"
@@ -13,6 +14,25 @@ def test_revisions_are_kept_in_order_and_once(tmp_path: Path) -> None:
     assert not (tmp_path / REVISIONS).exists()
     for name, known in ((OLDER, [OLDER]), (NEWER, [OLDER, NEWER]), (OLDER, [OLDER, NEWER])):
         assert note_revision(tmp_path, name) == known
+
+
+def test_a_list_in_which_a_bit_has_flipped_is_named(tmp_path: Path) -> None:
+    note_revision(tmp_path, OLDER)
+    path = tmp_path / REVISIONS
+    whole = path.read_bytes()
+    for place in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            assert note_revision(tmp_path, OLDER) == [OLDER]  # the checksum's own name alone
+        except PipelineError as error:
+            assert f"{path}: " in str(error)
+
+
+def test_a_list_without_a_checksum_is_read(tmp_path: Path) -> None:
+    (tmp_path / REVISIONS).write_text(f"{OLDER}\n")
+    assert note_revision(tmp_path, NEWER) == [OLDER, NEWER]
 
 
 def test_a_run_without_a_list_was_made_by_what_its_report_says(tmp_path: Path) -> None:
