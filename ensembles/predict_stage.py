@@ -1,14 +1,13 @@
 """The stage of a run that scores with every member and blends, each score file made once."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from data.errors import OutOfTime
 from data.tree import COLLECTIONS, Collection, GraphFile
+from ensembles.begun_scores import scores_by_graph
 from ensembles.blend import blend
 from ensembles.choose_in_run import choose_in_run, written_mixing
 from ensembles.members import Member, members_of
@@ -93,16 +92,14 @@ def _member_scores(
 ) -> dict[str, pl.DataFrame]:
     """Score one split of a collection with each member; by member name."""
     split = files[0].split
-
-    def by_member(member: Member) -> pl.DataFrame:
-        if state.deadline is not None and time.monotonic() > state.deadline:
-            raise OutOfTime(f"{state.out}: out of time before {member.name} has scored {split}")
-        what = f"predict {collection.name}/{split} by {member.name}"
-        return predict(member.load(), files, what=what, progress=state.progress)
-
     return {
-        member.name: cached_scores(
-            scores_path(state.out, collection, member.name, split), partial(by_member, member)
+        member.name: scores_by_graph(
+            scores_path(state.out, collection, member.name, split),
+            files,
+            member.load,
+            what=f"predict {collection.name}/{split} by {member.name}",
+            deadline=state.deadline,
+            progress=state.progress,
         )
         for member in members
     }

@@ -99,7 +99,7 @@ def run(
             choose_sources(state, say)
             train(state, trainings_of(state))
         else:
-            _take_models(state, models)
+            _take_models(state, models, say)
         return _rank_and_report(state, data_dir, checked.rows, say)
 
 
@@ -185,11 +185,11 @@ def _rank_and_report(
     return RunResult(submissions["test"], report, page)
 
 
-def _take_models(state: RunState, models: Path) -> None:
+def _take_models(state: RunState, models: Path, say: Callable[[str], None]) -> None:
     """Let every collection be ranked by its own models, trained elsewhere."""
     present = {file.collection for file in state.files}
     named = [collection for collection in COLLECTIONS if collection in present]
-    take_models(models, state.recipe, named, state.out)
+    take_models(models, state.recipe, named, state.out, say=say)
     state.sources |= {collection.name: Source(collection) for collection in named}
 
 

@@ -8,7 +8,7 @@ import filecmp
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,12 @@ def find_models(root: Path) -> list[FoundModel]:
     return [found for folder in _run_folders(root) for found in _found(folder)]
 
 
-def same_content(one: FoundModel, other: FoundModel) -> bool:
+def same_content(one: Path, other: Path) -> bool:
     """Tell whether two run folders hold the same files, as copies of one model do."""
-    names, others = _names(one.folder), _names(other.folder)
-    if names != others:
+    names = _names(one)
+    if names != _names(other):
         return False
-    return not any(filecmp.cmpfiles(one.folder, other.folder, names, shallow=False)[1:])
+    return not any(filecmp.cmpfiles(one, other, names, shallow=False)[1:])
 
 
 def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: Path) -> list[Path]:
@@ -93,13 +93,22 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: P
 
 
 def take_models(
-    source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
+    source: Path,
+    recipe: Recipe,
+    collections: Iterable[Collection],
+    out: Path,
+    *,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, list[Path]]:
     """Copy the trained models of `collections`, every member of each, into a run.
+
+    Those that the run has already are its own, whatever `source` holds: it may have ranked with
+    them, and `source` may hold an earlier copy of the run.
 
     Args:
         source: searched for run folders at any depth.
         out: the run's folder.
+        say: told if the run keeps models that differ from those in `source`.
 
     Returns:
         By collection, the folders that were copied to or were there already.
@@ -110,8 +119,31 @@ def take_models(
     """
     named = list(collections)
     members = {c.name: members_of(recipe, c, out) for c in named}
-    wanted = {(c.slug, member.name) for c in named for member in members[c.name]}
-    models = _one_of_each(m for m in find_models(source) if (m.place, m.member) in wanted)
+    wanted = {(c.slug, member.name): member for c in named for member in members[c.name]}
+    own = {key: member for key, member in wanted.items() if is_done(member.folder)}
+    found = [model for model in find_models(source) if (model.place, model.member) in wanted]
+    models = _one_of_each(m for m in found if (m.place, m.member) not in own)
+    _check_complete(models, wanted.keys() - own.keys(), source, recipe)
+    for model in models.values():
+        _check_settings(model, recipe)
+    other = [m for m in found if m.is_done and _differs(m, own.get((m.place, m.member)))]
+    if other:
+        say(
+            f"{out}: goes on with the models that it began with; {other[0].folder} differs from "
+            f"its own ({len(other)} such): to rank with others, begin a new run"
+        )
+    for (place, name), model in models.items():
+        _place(model, wanted[place, name])
+    return {c.name: [member.folder for member in members[c.name]] for c in named}
+
+
+def _check_complete(
+    models: Mapping[tuple[str, str], FoundModel],
+    wanted: Iterable[tuple[str, str]],
+    source: Path,
+    recipe: Recipe,
+) -> None:
+    """Refuse a source in which a wanted model is missing or unfinished."""
     missing = [
         f"{place}/{name}"
         for place, name in sorted(wanted)
@@ -123,19 +155,17 @@ def take_models(
             f"{source}: no trained model {', '.join(missing[:_MOST_NAMED])}{more}; expected every "
             f"model and seed of recipe {recipe.name}: attach or add what is missing"
         )
-    for model in models.values():
-        _check_settings(model, recipe)
-    return {
-        c.name: [_placed(models[c.slug, member.name], member) for member in members[c.name]]
-        for c in named
-    }
 
 
-def _placed(model: FoundModel, member: Member) -> Path:
-    """Copy a model into its place in the run, unless it is there."""
+def _differs(model: FoundModel, own: Member | None) -> bool:
+    """Tell whether a found model is another than the one that the run has of that name."""
+    return own is not None and not same_content(model.folder, own.folder)
+
+
+def _place(model: FoundModel, member: Member) -> None:
+    """Copy a model into its place in the run, unless something is there."""
     if not member.folder.exists():
         _copy(model.folder, member.folder)
-    return member.folder
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
@@ -166,7 +196,7 @@ def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundMod
         other = chosen.get(key)
         if other is None or (model.is_done and not other.is_done):
             chosen[key] = model
-        elif model.is_done == other.is_done and not same_content(model, other):
+        elif model.is_done == other.is_done and not same_content(model.folder, other.folder):
             raise PipelineError(
                 f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
                 "detach or move the other"

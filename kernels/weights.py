@@ -90,7 +90,7 @@ def _checked(run: Path, found: list[FoundModel], *, unfinished: bool) -> dict[st
         name = f"{model.place}/{model.member}"
         if model.place == SHARED_FOLDER and not unfinished:
             continue  # others began from it; nothing ranks with it
-        if name in models and same_content(model, models[name]):
+        if name in models and same_content(model.folder, models[name].folder):
             continue
         if name in models:
             raise PipelineError(

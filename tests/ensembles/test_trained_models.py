@@ -60,6 +60,32 @@ def test_taken_models_can_be_written_to_and_stay(trained: Path, tmp_path: Path) 
     assert not [path.name for path in folder.parent.iterdir() if path.name.startswith(".")]
 
 
+def test_a_run_goes_on_with_its_own_models_whatever_lies_in_the_source(
+    trained: Path, tmp_path: Path
+) -> None:
+    run, source = tmp_path / "run", tmp_path / "in"
+    shutil.copytree(trained, source / "weights")
+    said: list[str] = []
+    take_models(source, RECIPE, [TILE], run, say=said.append)
+    (model,) = (run / "models" / "tile-xla").iterdir()
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    shutil.copytree(run, source / "earlier")  # the run's own copy, attached
+    take_models(source, RECIPE, [TILE], run, say=said.append)
+    assert said == []
+    (next(source.glob("weights/**/DONE")).parent / "metrics.jsonl").write_text("trained again")
+    next(source.glob("earlier/**/DONE")).unlink()  # an unfinished one says nothing
+    for _ in range(2):
+        take_models(source, RECIPE, [TILE], run, say=said.append)
+        assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+        assert len(said) == 1
+        assert "goes on with the models that it began with" in said.pop()
+    shutil.rmtree(source / "weights")
+    assert take_models(source, RECIPE, [TILE], run, say=said.append) == {"tile:xla": [model]}
+    assert said == []
+    with pytest.raises(PipelineError, match="no trained model"):  # a run without its own
+        take_models(source, RECIPE, [TILE], tmp_path / "other")
+
+
 def test_a_missing_or_unfinished_model_is_named(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no trained model layout-xla-random/cross_config_sage"):
         take_models(trained, RECIPE, [TILE, XLA], tmp_path / "run")
