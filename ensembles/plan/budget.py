@@ -24,19 +24,17 @@ class Budget:
 
 @dataclass(frozen=True)
 class Task:
-    """A training, or the ranking with all models.
+    """A training, or the ranking with all models: it may go on in another session.
 
     Attributes:
         collection: whose kernel it is part of; a session holds tasks of one collection.
         name: of the model and seed.
         hours: on the GPU.
-        divisible: may stop at the end of a session and go on in the next one.
     """
 
     collection: str
     name: str
     hours: float
-    divisible: bool = True
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Session:
     Attributes:
         week: from 1.
         collection: whose.
-        start_hours: before the first task: packing the collection's graphs.
+        start_hours: before the first task: packing the graphs.
         parts: (task's name, hours).
     """
 
@@ -81,8 +79,8 @@ def pack(
             left = task.hours
             while left > SLACK_HOURS:
                 room = packing.room(session)
-                if session is None or room <= SLACK_HOURS or not (task.divisible or room >= left):
-                    session = packing.begin(collection, start, 0.0 if task.divisible else left)
+                if session is None or room <= SLACK_HOURS:
+                    session = packing.begin(collection, start)
                     if session is None:
                         return None
                     continue
@@ -108,14 +106,18 @@ class _Packing:
         of_week = self.budget.gpu_hours - self.used[session.week]
         return min(self.budget.session_hours - session.hours, of_week)
 
-    def begin(self, collection: str, start_hours: float, needed: float) -> Session | None:
-        """Begin a session in the first week that has room for its start and `needed` hours."""
+    def begin(self, collection: str, start_hours: float) -> Session | None:
+        """Begin a session in the first week that has room for more than its start.
+
+        It comes after those so far: what ranks with all models waits for their trainings.
+        """
         if len(self.sessions) >= MAX_SESSIONS:
             return None
-        for week in range(1, self.budget.weeks + 1):
+        latest = self.sessions[-1].week if self.sessions else 1
+        for week in range(latest, self.budget.weeks + 1):
             used = self.used.setdefault(week, 0.0)
             room = min(self.budget.session_hours, self.budget.gpu_hours - used) - start_hours
-            if room > SLACK_HOURS and room >= needed - SLACK_HOURS:
+            if room > SLACK_HOURS:
                 session = Session(week, collection, start_hours)
                 self.sessions.append(session)
                 self.used[week] = used + start_hours

@@ -95,8 +95,8 @@ def gpu_tasks(
 ) -> tuple[list[Task], dict[str, float]]:
     """Return what needs a GPU's hours, and by collection for how long each session packs first.
 
-    The trainings of each collection, then one task that ranks with all models: it packs, ranks and
-    scores the valid and test splits, and cannot go on in another session.
+    The trainings of each collection, then one task that ranks with all models, of the collection
+    ALL: it ranks and scores the valid and test splits, which each of its sessions packs.
     """
     costs = stage_costs(recipe, sizes, laws)
     tasks = [
@@ -111,9 +111,9 @@ def gpu_tasks(
         for cost in costs
         if cost.stage in ("rank", "score")
     )
-    before = sum(_packing_hours(recipe, ranked, laws).values())
-    tasks.append(Task(ALL, "rank valid and test", ranking / HOUR_S + before, divisible=False))
-    return tasks, _packing_hours(recipe, learned, laws)
+    tasks.append(Task(ALL, "rank valid and test", ranking / HOUR_S))
+    before = _packing_hours(recipe, learned, laws)
+    return tasks, before | {ALL: sum(_packing_hours(recipe, ranked, laws).values())}
 
 
 def _packing_hours(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws) -> dict[str, float]:

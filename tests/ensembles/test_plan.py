@@ -6,7 +6,7 @@ from data.errors import PipelineError, UsageError
 from ensembles.plan.budget import Budget
 from ensembles.plan.fit import reductions
 from ensembles.plan.memory import CACHE_MIB, fit_memory, peak_mib
-from ensembles.plan.plan import fit_plan, gpu_tasks, make_plan
+from ensembles.plan.plan import ALL, fit_plan, gpu_tasks, make_plan
 from ensembles.plan.pruned import configurable_nodes, kept_nodes
 from ensembles.plan.stage_costs import boosting_rounds, stage_costs
 from models.recipe import load_recipe
@@ -99,10 +99,26 @@ def test_a_budget_for_all_drops_nothing_and_trains_everything_once() -> None:
     assert fitted.recipe == RECIPE
     done = [name for session in fitted.sessions for name, _ in session.parts]
     assert sorted(set(done)) == sorted({task.name for task in tasks})
-    assert start_hours == pytest.approx({LAYOUT: 20 / 3600, TILE: 40 / 3600})
+    assert start_hours == pytest.approx({LAYOUT: 20 / 3600, TILE: 40 / 3600, ALL: 20 / 3600})
     assert sum(s.hours for s in fitted.sessions if s.collection == LAYOUT) == pytest.approx(
         15 + 20 / 3600 * sum(s.collection == LAYOUT for s in fitted.sessions)
     )
+
+
+def test_ranking_goes_on_in_another_session_where_one_does_not_hold_it() -> None:
+    recipe = RECIPE.model_copy(update={"seeds": (0,)})
+    tasks, start_hours = gpu_tasks(recipe, SIZES, LAWS, gpu_speedup=1)
+    ranking = tasks[-1].hours
+    # By hand: two networks and trees rank 5 layout graphs, a network and a linear one 5 kernels.
+    by_hand = 5 * (36 + 36 + 3) + 5 * (36 + 0.5) + 10 * 4
+    assert (tasks[-1].collection, ranking) == (ALL, pytest.approx(by_hand / 3600))
+    budget = Budget(30, ranking * 0.6 + start_hours[ALL], 1)
+    sessions = fit_plan(recipe, SIZES, LAWS, budget, gpu_speedup=1).sessions
+    ranked = [session for session in sessions if session.collection == ALL]
+    assert [session.hours for session in ranked] == pytest.approx(
+        [ranking * 0.6 + start_hours[ALL], ranking * 0.4 + start_hours[ALL]]
+    )
+    assert sessions[-2:] == ranked
 
 
 def test_a_smaller_budget_drops_a_seed_first_then_a_network() -> None:

@@ -9,7 +9,7 @@ from ensembles.plan.budget import Budget, Task, pack
 
 HOURS = st.floats(0.1, 30)
 TASKS = st.lists(
-    st.builds(Task, st.sampled_from(["a", "b"]), st.uuids().map(str), HOURS, st.booleans()),
+    st.builds(Task, st.sampled_from(["a", "b"]), st.uuids().map(str), HOURS),
     min_size=1,
     max_size=8,
 )
@@ -30,12 +30,17 @@ def test_by_hand() -> None:
     assert [session.hours for session in sessions] == [10, 4, 2, 4]
 
 
-def test_what_is_indivisible_waits_for_a_session_that_holds_it() -> None:
-    tasks = [Task("a", "one", 5), Task("all", "rank", 6, divisible=False)]
-    sessions = pack(tasks, Budget(10, 8, 2), start_hours={})
+def test_ranking_comes_after_all_trainings_and_may_take_several_sessions() -> None:
+    tasks = [Task("a", "one", 7), Task("all", "rank", 6)]
+    sessions = pack(tasks, Budget(10, 4.5, 2), start_hours={"a": 1.5, "all": 0.5})
     assert sessions is not None
-    assert [(s.week, s.parts) for s in sessions] == [(1, [("one", 5)]), (2, [("rank", 6)])]
-    assert pack(tasks, Budget(10, 5, 9), start_hours={}) is None
+    assert [(s.week, s.collection, s.parts) for s in sessions] == [
+        (1, "a", [("one", 3)]),
+        (1, "a", [("one", 3)]),  # the hour that is left of week 1 is too short for another start
+        (2, "a", [("one", 1)]),
+        (2, "all", [("rank", 4)]),  # not into that hour: all must be trained before
+        (2, "all", [("rank", 2)]),
+    ]
 
 
 def test_nothing_fits_where_a_session_is_all_start() -> None:
@@ -51,19 +56,17 @@ def test_no_session_and_no_week_is_overfull_and_nothing_is_lost(
         return
     weeks: dict[int, float] = defaultdict(float)
     done: dict[str, float] = defaultdict(float)
-    pieces: dict[str, int] = defaultdict(int)
     for session in sessions:
         assert session.hours <= budget.session_hours + 1e-6
         assert session.start_hours == start_hours.get(session.collection, 0)
         weeks[session.week] += session.hours
         for name, hours in session.parts:
             done[name] += hours
-            pieces[name] += 1
     assert set(weeks) <= set(range(1, budget.weeks + 1))
     assert max(weeks.values()) <= budget.gpu_hours + 1e-6
+    assert [session.week for session in sessions] == sorted(session.week for session in sessions)
     for task in tasks:
         assert abs(done[task.name] - task.hours) < 1e-6
-        assert task.divisible or pieces[task.name] == 1
 
 
 @given(TASKS, BUDGETS)
