@@ -54,6 +54,7 @@ def scores_by_graph(
         tables = _begun_tables(begun)
         left = [file for file in files if file.name not in tables]
         if progress:
+            progress(what, 0, len(files))  # says what begins
             progress(what, len(files) - len(left), len(files))
         ranker, kept_at = None, clock()
         for file in left:

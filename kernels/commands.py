@@ -20,8 +20,8 @@ def build(
     kind: Annotated[
         str,
         typer.Option(
-            help="run: the whole recipe; train: one collection, in as many versions as it takes; "
-            "infer: rank with attached models."
+            help="run: the whole recipe; train: one collection; infer: rank with attached models. "
+            "Each goes on with its own attached output, in as many versions as it takes."
         ),
     ] = "run",
     collection: Annotated[
@@ -29,9 +29,7 @@ def build(
     ] = None,
     max_minutes: Annotated[
         float | None,
-        typer.Option(
-            help="Minutes until a train kernel stops itself. Default: 690, of Kaggle's 720."
-        ),
+        typer.Option(help="Minutes until the kernel stops itself. Default: 690, of Kaggle's 720."),
     ] = None,
     overrides: Overrides = None,
     gpu: Annotated[
@@ -146,7 +144,7 @@ def output(
     with progress_bar() as progress:
         got = fetch_output(kernel, out, say=say, progress=progress)
     if got.unfinished:
-        say(f"not all is trained: push it again with --kernel {got.kernel_id} attached")
+        say(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
     if json:
         facts = {"kernel": got.kernel_id, "version": got.version, "files": got.files}
         print_json({**facts, "folder": str(got.folder), "unfinished": got.unfinished})

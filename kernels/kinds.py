@@ -1,7 +1,7 @@
 """The kinds of kernel: run a whole recipe, train one collection, rank with trained models."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from data.errors import UsageError
 
@@ -22,21 +22,34 @@ class Kind:
         values: fill the template's placeholders.
     """
 
-    template: str = "run"
-    words: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
+    template: str
+    words: str
+    values: Mapping[str, str]
 
 
-RUN = Kind()
-INFER = Kind("infer", "infer")
+def run_kind(max_minutes: float = DEFAULT_MAX_MINUTES) -> Kind:
+    """Return the kind that runs a whole recipe, and stops itself after `max_minutes`.
+
+    Raises:
+        UsageError: more minutes than a session has.
+    """
+    return Kind("run", "", _limits(max_minutes))
+
+
+def infer_kind(max_minutes: float = DEFAULT_MAX_MINUTES) -> Kind:
+    """Return the kind that ranks with trained models, and stops itself after `max_minutes`.
+
+    Raises:
+        UsageError: more minutes than a session has.
+    """
+    return Kind("infer", "infer", _limits(max_minutes))
 
 
 def train_kind(collection: str, max_minutes: float = DEFAULT_MAX_MINUTES) -> Kind:
-    """Return the kind that trains one collection.
+    """Return the kind that trains one collection, and stops itself after `max_minutes`.
 
     Args:
         collection: such as "layout:xla:default".
-        max_minutes: after so many the kernel stops itself.
 
     Raises:
         UsageError: no such collection, or more minutes than a session has.
@@ -44,18 +57,22 @@ def train_kind(collection: str, max_minutes: float = DEFAULT_MAX_MINUTES) -> Kin
     from data.tree import collection_named
 
     wanted = collection_named(collection)
+    values = {"@COLLECTION@": wanted.name, **_limits(max_minutes)}
+    return Kind("train", f"train {wanted.slug}", values)
+
+
+def _limits(max_minutes: float) -> dict[str, str]:
     most = _SESSION_MINUTES - _SAVING_MINUTES
     if not 0 < max_minutes <= most:
         raise UsageError(
             f"--max-minutes {max_minutes:g}: expected more than 0 and at most {most:g}: Kaggle "
             f"ends a session after {_SESSION_MINUTES:g} and keeps nothing then"
         )
-    values = {
-        "@COLLECTION@": wanted.name,
-        "@MAX_MINUTES@": f"{max_minutes:g}",
-        "@SAVING_MINUTES@": f"{_SAVING_MINUTES / 2:g}",
-    }
-    return Kind("train", f"train {wanted.slug}", values)
+    return {"@MAX_MINUTES@": f"{max_minutes:g}", "@SAVING_MINUTES@": f"{_SAVING_MINUTES / 2:g}"}
+
+
+RUN = run_kind()
+INFER = infer_kind()
 
 
 def kind_named(name: str, collection: str | None, max_minutes: float | None) -> Kind:
@@ -66,11 +83,11 @@ def kind_named(name: str, collection: str | None, max_minutes: float | None) -> 
     """
     if name not in KINDS:
         raise UsageError(f"--kind {name}: expected one of {', '.join(KINDS)}")
+    minutes = DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes
     if name == "train":
         if collection is None:
             raise UsageError("--kind train: trains one collection; pass --collection as well")
-        return train_kind(collection, DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes)
-    for option, value in (("--collection", collection), ("--max-minutes", max_minutes)):
-        if value is not None:
-            raise UsageError(f"{option}: expected only with --kind train, not with --kind {name}")
-    return RUN if name == "run" else INFER
+        return train_kind(collection, minutes)
+    if collection is not None:
+        raise UsageError(f"--collection: expected only with --kind train, not with --kind {name}")
+    return run_kind(minutes) if name == "run" else infer_kind(minutes)

@@ -27,7 +27,7 @@ class KernelOutput:
     version: int
     folder: Path
     files: int
-    unfinished: bool  # a training kernel that stopped itself before all was trained
+    unfinished: bool  # it stopped itself before its end, and goes on with this output
 
 
 def fetch_output(
@@ -103,7 +103,7 @@ def _refuse_failed(status: KernelStatus, log: str, log_file: Path) -> None:
 
 
 def _is_unfinished(out: Path) -> bool:
-    """Tell whether a training kernel says of itself that it has not ended."""
+    """Tell whether a kernel says of its output that it is not finished."""
     try:
         facts = json.loads((out / "kernel.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -5,6 +5,10 @@ archive at the end. The values in capitals are filled in there. Nothing but Pyth
 used. What Kaggle's image lacks (torch-geometric) comes from an attached dataset whose folder is
 named `…-wheels`.
 
+A kernel stops itself before Kaggle does, since an ended session keeps its output and a killed one
+does not. kernel.json, in the output, tells whether all is done. Where it is not, the output is
+attached as a source of the next version, which goes on with it.
+
 PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and /kaggle/working.
 """
 
@@ -12,8 +16,10 @@ import base64
 import hashlib
 import importlib.util
 import io
+import json
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,9 +33,12 @@ from pathlib import Path
 RECIPE = "@RECIPE@"  # inside the archive
 MOUNTS = ["@MOUNTS@"]  # of the competition's files, below the input folder
 REQUIRED = ["@REQUIRED@"]  # module=distribution: what the image may lack
+MAX_MINUTES = float("@MAX_MINUTES@")  # from the kernel's start
+SAVING_MINUTES = float("@SAVING_MINUTES@")  # a step that hangs is killed so long after that
 ARCHIVE_SHA256 = "@ARCHIVE_SHA256@"
 ARCHIVE = ""  # the project: a zip archive, xz, base64: set at the end of the script
 
+NOTE = "kernel.json"
 STARTED = time.monotonic()
 INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input"))
 WORKING = Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working"))
@@ -75,6 +84,19 @@ class Prepared:
             )
         return ended.stdout
 
+    def pipeline_in_time(self, *arguments: object) -> str:
+        """Run a command with --max-minutes, as many as are left; as `pipeline`.
+
+        Of a command that goes on beyond its time, nothing is returned.
+        """
+        left_s = max(60 * MAX_MINUTES - (time.monotonic() - STARTED), 0)
+        limit_s = left_s + 60 * SAVING_MINUTES
+        try:
+            return self.pipeline(*arguments, "--max-minutes", left_s / 60, limit_s=limit_s)
+        except subprocess.TimeoutExpired:
+            log("a step went on beyond its time; stopped at what it has kept")
+            return ""
+
 
 @contextmanager
 def prepared() -> Iterator[Prepared]:
@@ -94,6 +116,68 @@ def log(line: str) -> None:
     """Write a line to the kernel's log at once."""
     sys.stdout.write(f"kernel: {line}\n")
     sys.stdout.flush()
+
+
+def run_recipe(kind: str, *options: object) -> bool:
+    """Run the recipe as far as time allows, and leave submission.csv; tell whether it is there."""
+    out = WORKING / "run"
+    with prepared() as here:
+        earlier = earlier_run(kind)
+        if earlier:
+            log(f"goes on with {earlier}; to begin anew, detach it")
+            copy_folder(earlier, out)
+        places = ("--data", here.data, "--out", out, "--resume")
+        here.pipeline_in_time("run", "--recipe", here.recipe, *places, *options)
+    finished = (out / "DONE").exists()
+    if finished:
+        shutil.copyfile(out / "submission.csv", WORKING / "submission.csv")
+    note_end({"kind": kind}, finished, WORKING / "submission.csv")
+    return finished
+
+
+def note_end(facts: dict[str, str], finished: bool, result: Path) -> None:
+    """Write kernel.json, and tell the log how the kernel has ended."""
+    noted = {**facts, "recipe": RECIPE, "finished": finished}
+    (WORKING / NOTE).write_text(json.dumps(noted, indent=1) + "\n")
+    if finished:
+        log(f"done: {result}")
+    else:
+        log("not finished: push the kernel again with its own output attached, and it goes on")
+
+
+def earlier_run(kind: str) -> Path | None:
+    """Return the attached run folder that a kernel of this kind has left unfinished."""
+    found = []
+    for folder, below, files in os.walk(INPUT):
+        below[:] = sorted(name for name in below if name != "npz")  # thousands of graphs
+        run = Path(folder, "run")
+        if NOTE in files and (run / "config.toml").is_file() and unfinished(run.parent, kind):
+            found.append(run)
+    if len(found) > 1:
+        named = ", ".join(str(run.parent) for run in found)
+        sys.exit(
+            f"kernel: more than one unfinished output is attached: {named}; detach all but one"
+        )
+    return found[0] if found else None
+
+
+def unfinished(output: Path, kind: str) -> bool:
+    """Tell whether a kernel of this kind says of its output that it is not finished."""
+    try:
+        facts = json.loads((output / NOTE).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(facts, dict) and facts.get("kind") == kind and facts.get("finished") is False
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy the files below `source`, but for hidden ones; the copies can be written to."""
+    for folder, _, files in os.walk(source):
+        made = target / Path(folder).relative_to(source)
+        made.mkdir(parents=True)
+        for name in files:
+            if not name.startswith("."):
+                shutil.copyfile(Path(folder, name), made / name)
 
 
 def unpack(folder: Path) -> None:

@@ -1,17 +1,12 @@
 """A Kaggle kernel that runs a whole recipe: trains, predicts, blends, leaves submission.csv.
 
-Written by `python -m pipeline kernel build --kind run`; needs no internet.
+Written by `python -m pipeline kernel build --kind run`; needs no internet. It
+takes as many versions as it needs.
 """
 
-import shutil
-
-from kernels.templates.common import WORKING, log, prepared
+from kernels.templates.common import run_recipe
 
 
 def main() -> None:
-    """Run the recipe on the mounted data and leave submission.csv in the working folder."""
-    with prepared() as here:
-        out = WORKING / "run"
-        here.pipeline("run", "--recipe", here.recipe, "--data", here.data, "--out", out)
-    shutil.copyfile(out / "submission.csv", WORKING / "submission.csv")
-    log(f"done: {WORKING / 'submission.csv'}")
+    """Run the recipe on the mounted data, or go on with it."""
+    run_recipe("run")

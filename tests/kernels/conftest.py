@@ -22,6 +22,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("command")
 for name in ("--recipe", "--data", "--out"):
     parser.add_argument(name, type=pathlib.Path)
+parser.add_argument("--max-minutes", type=float)
+parser.add_argument("--resume", action="store_true")
 given = parser.parse_args()
 given.out.mkdir(parents=True)
 (given.out / "seen.json").write_text(json.dumps({
@@ -32,6 +34,7 @@ given.out.mkdir(parents=True)
     "code": str(pathlib.Path(__file__).parent),
 }))
 graphs = sorted((given.data / "npz").glob("*.npz"))
+(given.out / "DONE").write_text("done")
 rows = "".join(f"tile:xla:{graph.stem},0;1;2\\n" for graph in graphs)
 (given.out / "submission.csv").write_text("ID,TopConfigs\\n" + rows)
 """

@@ -36,15 +36,28 @@ def refuse(*arguments, **options):
 socket.socket.connect = socket.socket.connect_ex = refuse
 socket.getaddrinfo = refuse
 """
-# The pipeline's clock, not the kernel's, jumps ahead as soon as there is a checkpoint.
-_LATE_AFTER_A_CHECKPOINT = """
-import os, pathlib, sys, time
+# When the pipeline's clock, not the kernel's, jumps ahead: as soon as there is a checkpoint, or at
+# the seventh look of a ranking at it, in the middle of its second split of three graphs.
+AT_A_CHECKPOINT = """
+import os, pathlib
+working = pathlib.Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working"))
+def is_late():
+    return any(working.rglob("checkpoint.safetensors"))
+"""
+WITHIN_A_SPLIT = """
+import sys
+looks = 0
+def is_late():
+    global looks
+    looks += sys._getframe(2).f_code.co_filename.endswith("/begun_scores.py")
+    return looks > 6
+"""
+_JUMP = """
+import sys, time
 if "pipeline" in sys.orig_argv:
-    working = pathlib.Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working"))
     real = time.monotonic
     def monotonic():
-        late = any(working.rglob("checkpoint.safetensors"))
-        return real() + (86400 if late else 0)
+        return real() + (86400 if is_late() else 0)
     time.monotonic = monotonic
 """
 
@@ -60,7 +73,7 @@ def has_namespaces() -> bool:
 
 
 def run_on_kaggle(
-    script: Path, kaggle: Path, scratch: Path, *, stops_at_checkpoint: bool = False
+    script: Path, kaggle: Path, scratch: Path, *, stops: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a kernel with `kaggle` as /kaggle; its working folder is emptied first, as for a version.
 
@@ -68,12 +81,12 @@ def run_on_kaggle(
         script: the kernel.
         kaggle: holds input/; working/ is made in it.
         scratch: an empty folder for what the run needs besides.
-        stops_at_checkpoint: let the time that a training has be over at its first checkpoint.
+        stops: when the pipeline's time is over: AT_A_CHECKPOINT, WITHIN_A_SPLIT, or "" for never.
     """
     shutil.rmtree(kaggle / "working", ignore_errors=True)
     for folder in (kaggle / "working", kaggle / "input", scratch / "root", scratch / "site"):
         folder.mkdir(parents=True, exist_ok=True)
-    customs = _LATE_AFTER_A_CHECKPOINT if stops_at_checkpoint else ""
+    customs = stops + _JUMP if stops else ""
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(scratch),

@@ -64,7 +64,9 @@ def test_a_train_kernel_is_named_after_its_collection(project: Path, tmp_path: P
         (("train", "tile:xla", -1), "expected more than 0"),
         (("train", "tile:xla", 0), "--max-minutes 0: expected more than 0"),
         (("run", "tile:xla", None), "--collection: expected only with --kind train"),
-        (("infer", None, 5), "--max-minutes: expected only with --kind train"),
+        (("infer", "tile:xla", None), "not with --kind infer"),
+        (("infer", None, 706), "--max-minutes 706: expected more than 0 and at most 705"),
+        (("run", None, 0), "--max-minutes 0: expected more than 0"),
     ],
 )
 def test_options_of_another_kind_are_wrong_usage(
@@ -72,6 +74,13 @@ def test_options_of_another_kind_are_wrong_usage(
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(expected)):
         kind_named(*asked)
+
+
+@pytest.mark.parametrize("kind", ["run", "infer"])
+def test_every_kind_stops_itself_when_asked_to(kind: str) -> None:
+    assert kind_named(kind, None, None) == {"run": RUN, "infer": INFER}[kind]
+    assert RUN.values["@MAX_MINUTES@"] == INFER.values["@MAX_MINUTES@"] == "690"
+    assert kind_named(kind, None, 30).values["@MAX_MINUTES@"] == "30"
 
 
 def test_an_infer_kernel_without_models_is_wrong_usage(project: Path, tmp_path: Path) -> None:

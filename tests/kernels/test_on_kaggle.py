@@ -12,10 +12,16 @@ from ensembles.revisions import revision
 from kernels.build import build
 from kernels.kinds import INFER, RUN, Kind, train_kind
 from kernels.weights import write_weights
+from models.predict import read_scores
 from models.recipe import Recipe, load_recipe
 from tests.command_line import call
 from tests.kernels import kaggle_machine
-from tests.kernels.kaggle_machine import has_namespaces, run_on_kaggle
+from tests.kernels.kaggle_machine import (
+    AT_A_CHECKPOINT,
+    WITHIN_A_SPLIT,
+    has_namespaces,
+    run_on_kaggle,
+)
 
 TILE = "tile:xla"
 ONE_MODEL = ["threads=1", 'tile.models=["late_fusion_sage"]']
@@ -34,17 +40,15 @@ def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
 def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
     """Build a kernel, run it, and return its log."""
 
-    def run(recipe: Recipe, kind: Kind, *, stops_at_checkpoint: bool = False) -> str:
+    def run(recipe: Recipe, kind: Kind, *, stops: str = "", expect: int = 0) -> str:
         number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
         place = tmp_path / f"version{number}"
         table = recipe.model_dump(mode="json", exclude_none=True)
         sources = ["someone/fast-or-slow-smoke-train"]
         built = build("smoke", table, place / "built", kind=kind, kernel_sources=sources)
         (place / "scratch").mkdir()
-        ended = run_on_kaggle(
-            built.script, kaggle, place / "scratch", stops_at_checkpoint=stops_at_checkpoint
-        )
-        assert ended.returncode == 0, ended.stderr
+        ended = run_on_kaggle(built.script, kaggle, place / "scratch", stops=stops)
+        assert ended.returncode == expect, ended.stderr
         left = [path.name for path in (place / "scratch").iterdir()]
         assert not [name for name in left if name.startswith("pipeline-") and "store" not in name]
         return ended.stdout + ended.stderr
@@ -69,7 +73,7 @@ def test_a_training_that_was_stopped_goes_on_in_the_next_version(
     recipe = load_recipe("smoke", ONE_MODEL)
     folder = kaggle / "working" / "models" / "tile-xla" / "late_fusion_sage-seed0"
 
-    log = run_kernel(recipe, train_kind(TILE), stops_at_checkpoint=True)
+    log = run_kernel(recipe, train_kind(TILE), stops=AT_A_CHECKPOINT)
     assert "out of time at step 4 of 6" in log
     assert "push the kernel again with its own output attached" in log
     assert not finished(kaggle)
@@ -89,6 +93,42 @@ def test_a_training_that_was_stopped_goes_on_in_the_next_version(
     for name in ("model.safetensors", "metrics.jsonl", "config.toml"):
         undisturbed = tmp_path / "undisturbed" / folder.name / name
         assert (folder / name).read_bytes() == undisturbed.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_ranking_that_was_stopped_goes_on_in_the_next_version(
+    kaggle: Path, run_kernel: RunKernel, tmp_path: Path
+) -> None:
+    (mount,) = kaggle.rglob("npz_all")
+    shutil.rmtree(mount / "npz" / "layout")
+    recipe, undisturbed = load_recipe("smoke", ONE_MODEL), tmp_path / "undisturbed"
+    overrides = [part for value in ONE_MODEL for part in ("--set", value)]
+    call("run", "--data", mount, "--recipe", "smoke", *overrides, "--out", undisturbed)
+    shutil.copytree(undisturbed / "models", kaggle / "input" / "weights")
+    scores = kaggle / "working" / "run" / "scores" / "tile-xla" / "late_fusion_sage-seed0"
+
+    log = run_kernel(recipe, INFER, stops=WITHIN_A_SPLIT)
+    assert "out of time with 1 of 3 graphs" in log
+    assert "push the kernel again with its own output attached" in log
+    assert not finished(kaggle)
+    kept = {path.name: read_scores(path)["graph"].n_unique() for path in scores.iterdir()}
+    assert kept == {"test.parquet": 3, "valid.begun.parquet": 1}
+
+    attach_output(kaggle, "notebooks/someone/fast-or-slow-smoke-infer")
+    for note in (kaggle / "input").rglob("weights/**/metrics.jsonl"):
+        note.write_text("trained again")  # other models than those in the output, by now
+    # Were all begun anew, the time would be over again, at the same graph.
+    log = run_kernel(recipe, INFER, stops=WITHIN_A_SPLIT)
+    assert "goes on with the models that it began with" in log
+    assert finished(kaggle)
+    submission = kaggle / "working" / "submission.csv"
+    assert submission.read_bytes() == (undisturbed / "submission.csv").read_bytes()
+    assert not (kaggle / "working" / "run" / "models").exists()
+
+    other = load_recipe("smoke", [*ONE_MODEL, "features.prune=hops-2"])
+    log = run_kernel(other, INFER, expect=1)
+    assert "run: was begun with recipe.features.prune = " in log
+    assert "now 'hops-2'" in log
 
 
 @pytest.mark.slow

@@ -233,12 +233,12 @@ def test_a_refusal_is_one_line(
     assert expected in failure(out, patience)
 
 
-def test_the_command_tells_a_training_that_has_not_ended(
+def test_the_command_tells_a_kernel_that_has_not_ended(
     kaggle: FakeKaggleDatasets, storage: FileServer, out: Path
 ) -> None:
     storage.files["/kernel.json"] = b'{"finished": false}'
     kaggle.outputs = {"kernel.json": f"{storage.url}/kernel.json"}
     printed = call("kernel", "output", SLUG, "--out", out)
-    assert f"not all is trained: push it again with --kernel {ID}" in printed
+    assert f"not finished: build it again with --kernel {ID} attached, and push" in printed
     assert f"output      {out} (2 files of {ID} version 3)" in printed
     assert json.loads(call("kernel", "output", SLUG, "--out", out, "--json"))["unfinished"] is True
