@@ -80,6 +80,10 @@ def chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGrap
     found = [graph for graph in graphs if kernel in _names(graph)]
     if len(found) == 1:
         return found[0]
+    if not any(map(_module_name, graphs)):
+        raise UsageError(
+            f"{graphs[0].path}: --kernel '{kernel}': the file holds no kernels by name"
+        )
     known = ", ".join(f"{graph.name} ({_module_name(graph)})" for graph in graphs)
     problem = "chosen" if kernel is None else f"called '{kernel}'"
     count = f"{len(graphs)} kernels and none" if kernel is None else f"{len(found)} kernels"

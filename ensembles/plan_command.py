@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 GPU_SPEEDUP = 10.0
-SESSION_HOURS = 12.0
+SESSION_HOURS = 11.5  # when kernels stop themselves, before Kaggle does after 12
 
 
 @command
@@ -46,7 +46,11 @@ def plan(
         float | None, typer.Option(min=0.1, help="GPU hours a week: fit the recipe to them.")
     ] = None,
     session_hours: Annotated[
-        float, typer.Option(min=0.1, help="Hours of one session of that GPU.")
+        float,
+        typer.Option(
+            min=0.1,
+            help="Hours of one session of that GPU; Kaggle's kernels stop after 11.5 of 12.",
+        ),
     ] = SESSION_HOURS,
     weeks: Annotated[int, typer.Option(min=1, help="Weeks that may be used.")] = 1,
     memory: Annotated[
@@ -102,7 +106,7 @@ def plan(
     if json:
         print_json(made.as_json() | {"settings": changed} | _fitted_json(fitted))
         return
-    _print_plan(made)
+    _print_plan(made, counted=data is not None)
     for setting in changed:
         typer.echo(f"memory      --set {setting}")
     if fitted:
@@ -120,7 +124,7 @@ def _fitted_json(fitted: "Fitted | None") -> dict[str, Any]:
     return {"dropped": fitted.dropped, "sessions": sessions}
 
 
-def _print_plan(made: "Plan") -> None:
+def _print_plan(made: "Plan", *, counted: bool) -> None:
     header = (
         *("collection", "GPU h train", "rank", "CPU h prepare", "train", "rank", "score"),
         *("raw GiB", "store", "run", "peak GiB", "of"),
@@ -138,9 +142,10 @@ def _print_plan(made: "Plan") -> None:
     typer.echo(f"GPU         {made.total('gpu_hours'):.1f} hours")
     typer.echo(f"CPU         {made.total('cpu_hours'):.1f} hours of one thread")
     typer.echo(f"disk        {made.total('disk_bytes') / GIB:.1f} GiB")
+    whose = "" if counted else "; sizes of graphs are published ones"
     say(
         f"computed, not run: CPU seconds were measured on synthetic graphs, on one thread of "
-        f"{made.machine.get('processor')}; sizes of real graphs are published ones"
+        f"{made.machine.get('processor')}{whose}"
     )
     if made.gpu_speedup:
         say(

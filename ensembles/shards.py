@@ -41,8 +41,9 @@ def parse_shard(text: str) -> Shard:
     Raises:
         UsageError: anything else.
     """
-    number, slash, of = text.partition("/")
-    if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
+    number, _, of = text.partition("/")
+    is_pair = text.isascii() and number.isdecimal() and of.isdecimal()
+    if is_pair and 1 <= int(number) <= int(of):
         return Shard(int(number), int(of))
     raise UsageError(f"--shard {text!r}: expected I/N with 1 <= I <= N, such as 1/2")
 

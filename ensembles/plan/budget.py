@@ -114,7 +114,7 @@ class _Packing:
         if len(self.sessions) >= MAX_SESSIONS:
             return None
         latest = self.sessions[-1].week if self.sessions else 1
-        for week in range(latest, self.budget.weeks + 1):
+        for week in range(latest, min(latest + 1, self.budget.weeks) + 1):  # a new week has all
             used = self.used.setdefault(week, 0.0)
             room = min(self.budget.session_hours, self.budget.gpu_hours - used) - start_hours
             if room > SLACK_HOURS:

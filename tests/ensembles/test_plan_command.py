@@ -75,9 +75,16 @@ def test_trainings_shared_among_processes_take_no_gpu() -> None:
     assert all(row["gpu_hours"]["rank"] > 0 for row in layouts)
 
 
+def test_weeks_without_end_are_no_work_without_end() -> None:
+    made = json.loads(call("plan", "--gpu-hours", 1, "--weeks", 30_000_000, "--json"))
+    assert made["dropped"] == []
+    assert made["sessions"][-1]["week"] < 1000
+
+
 def test_the_graphs_of_a_folder_are_counted(tiny_tree: Path) -> None:
     sizes = sizes_of(tiny_tree)
     assert sum(part.graphs for part in sizes) == len(find_graphs(tiny_tree))
+    assert "published" not in call("plan", "--recipe", "smoke", "--data", tiny_tree)
     text = call("plan", "--recipe", "smoke", "--data", tiny_tree, "--json")
     assert [row["collection"] for row in json.loads(text)["collections"]] == list(
         dict.fromkeys(part.collection for part in sizes)

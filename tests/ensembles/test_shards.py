@@ -73,7 +73,9 @@ def test_each_shard_gets_some_of_each_model(tmp_path: Path) -> None:
                 assert sizes[0] >= sizes[1]
 
 
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/", "/2", "a/b", "1/2/3", "-1/2", "1/0", ""])
+@pytest.mark.parametrize(
+    "text", ["0/2", "3/2", "1", "1/", "/2", "a/b", "1/2/3", "-1/2", "1/0", "", "٢/٢"]
+)
 def test_a_shard_is_i_of_n(text: str) -> None:
     with pytest.raises(UsageError, match="1 <= I <= N"):
         parse_shard(text)
