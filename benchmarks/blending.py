@@ -7,7 +7,7 @@ import polars as pl
 
 from benchmarks.memory import peak_mib
 from data.tree import GraphFile, collection_named
-from ensembles.choosing import Choosing, choose_and_blend
+from ensembles.choose_from_scores import Choosing, choose_and_blend
 from ensembles.scored_graphs import RUNTIME_SCHEMA
 from models.predict import SCORE_SCHEMA
 from settings import ROOT

@@ -10,8 +10,8 @@ import polars as pl
 from data.errors import PipelineError, UsageError
 from data.tree import Collection, GraphFile, collection_named, find_graphs
 from ensembles.choice_record import Row, choice_rows, record_of
-from ensembles.choosing import choose_and_blend, labelled, mixing_of
-from ensembles.ranking import submission_rows
+from ensembles.choose_from_scores import choose_and_blend, labelled, mixing_of
+from ensembles.run_scores import submission_rows
 from ensembles.stages import blend_files, given_scores
 from models.jobs import Progress
 from models.predict import write_scores

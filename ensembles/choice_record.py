@@ -10,9 +10,9 @@ from data.atomic import write_bytes
 from data.errors import PipelineError
 from data.sealed import SEAL_KEY, UNSEALED, check_seal, sealed
 from data.tree import Collection
-from ensembles.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
-from ensembles.choosing import Mixing, mixing_of
-from ensembles.ranking import scores_path
+from ensembles.choose_from_scores import Mixing, mixing_of
+from ensembles.nested_choice import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
+from ensembles.run_scores import scores_path
 
 CHOSEN_NOTE = (
     "The blend was chosen on the valid split, so the collection's value there is too good; "

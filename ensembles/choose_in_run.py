@@ -17,8 +17,8 @@ from ensembles.choice_record import (
     record_of,
     write_choice,
 )
-from ensembles.choose import RECIPE
-from ensembles.choosing import Mixing, choose, labelled
+from ensembles.choose_from_scores import Mixing, choose, labelled
+from ensembles.nested_choice import RECIPE
 from models.jobs import Progress
 from models.recipe import BlendConfig
 

@@ -14,8 +14,8 @@ from data.graph import Graph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import blend
 from ensembles.choice_record import choice_file
+from ensembles.choose_from_scores import Mixing
 from ensembles.choose_in_run import recipe_mixing, written_mixing
-from ensembles.choosing import Mixing
 from ensembles.members import Member, members_of
 from ensembles.sources import choose_source
 from models.jobs import Progress, Ranker

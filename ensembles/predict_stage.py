@@ -11,7 +11,7 @@ from ensembles.begun_scores import scores_by_graph
 from ensembles.blend import blend
 from ensembles.choose_in_run import choose_in_run, written_mixing
 from ensembles.members import Member, members_of
-from ensembles.ranking import scores_path
+from ensembles.run_scores import scores_path
 from models.heuristics import FLOORS
 from models.predict import cached_scores, predict
 

@@ -14,8 +14,8 @@ from ensembles.choice_record import choice_file, read_choice
 from ensembles.choose_in_run import written_mixing
 from ensembles.learning_curves import learning_curves
 from ensembles.members import Member, members_of
-from ensembles.ranking import scores_path, submission_rows
 from ensembles.revisions import note_revision, revision
+from ensembles.run_scores import scores_path, submission_rows
 from ensembles.valid_evidence import add_evidence, noise_ceilings
 from models.boosting import read_importances
 from models.predict import read_scores

@@ -17,10 +17,10 @@ from data.errors import PipelineError
 from data.tree import COLLECTIONS, SPLITS, Collection, missing_parts
 from ensembles.costs import read_costs
 from ensembles.predict_stage import predict_and_blend
-from ensembles.ranking import submission_rows
 from ensembles.report import build_report, write_report
 from ensembles.revisions import note_revision, revision
 from ensembles.run_data import check_data
+from ensembles.run_scores import submission_rows
 from ensembles.run_state import SUBMISSION, RunState
 from ensembles.run_training import choose_sources, train, trainings_of
 from ensembles.shards import Shard, dealt, shard_costs, working_as

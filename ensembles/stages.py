@@ -10,7 +10,7 @@ from data.packing.open_tree import stored_graphs
 from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.ensemble import load_ensemble
-from ensembles.ranking import submission_rows
+from ensembles.run_scores import submission_rows
 from models.jobs import Progress, TrainJob
 from models.predict import read_scores, write_scores
 from models.recipe import Recipe

@@ -14,7 +14,7 @@ from data.tree import Collection, collection_named
 from ensembles.blend import blend
 from ensembles.choose_in_run import written_mixing
 from ensembles.members import members_of
-from ensembles.ranking import scores_path, submission_rows
+from ensembles.run_scores import scores_path, submission_rows
 from models.predict import read_scores
 from submissions.labels import Labels
 from submissions.picks import CURVE_PICKS, rank_points, slowdown_curve, write_ranks

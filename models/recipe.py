@@ -104,7 +104,7 @@ class BlendConfig(FrozenConfig):
         tile_method: of tile kernels, where five picks count and not the order below them; "same"
             is `method`. "in-turn" lets the models pick in turn.
         choose: choose each collection's blend by the labels of its valid split; what stands here
-            stays where nothing beats it beyond noise. See ensembles/choose.py.
+            stays where nothing beats it beyond noise. See ensembles/nested_choice.py.
         weights: by model; 1 where none is given.
     """
 

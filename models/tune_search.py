@@ -11,10 +11,10 @@ from models.finalists import finals_study, finals_work
 from models.jobs import Progress
 from models.judged_models import judged_models
 from models.objectives import directions, values_of
-from models.pruning import give_up_or_go_on, pruner_of
 from models.recipe import Recipe
 from models.search_space import suggest
 from models.study_storage import SharedStorage
+from models.trial_pruning import give_up_or_go_on, pruner_of
 from models.tune_history import write_history
 from models.tune_question import TRIALS, Question
 from models.tune_result import BASELINE

@@ -55,7 +55,7 @@ def prepare(
     Example: python -m pipeline prepare --data DIR
     """
     from data.packing.prepare import alone, write_columns
-    from data.packing.shipping import ship_store
+    from data.packing.shipped_store import ship_store
     from features.pruned_store import check_rule, store_pruned
 
     if prune is not None:
@@ -100,7 +100,7 @@ def _filled_store(
 ) -> "tuple[Path, list[Prepared]]":
     """Bring the store up to date, from a data folder or from an archive; return its place too."""
     from data.packing.open_tree import prepare_tree
-    from data.packing.shipping import unpack_store
+    from data.packing.shipped_store import unpack_store
     from data.tree import find_graphs
     from settings import default_store_dir
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data.packing.prepare import Prepared
-from data.packing.shipped import shipped_path
+from data.packing.shipped_graph import shipped_path
 
 
 def as_dict(entry: Prepared, *, archive: Path | None = None) -> dict[str, object]:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rehearsal_case import Told, run_case
 from benchmarks.rehearsal_cases import (
     GRID,
     TILE_GRID,
@@ -16,6 +15,7 @@ from benchmarks.rehearsal_cases import (
 )
 from benchmarks.rehearsal_laws import laws_of
 from benchmarks.rehearsal_report import along, fitted_table, page
+from benchmarks.rehearsal_run import Told, run_case
 from benchmarks.rehearsal_tree import write_case
 from data.synthetic import GraphSize
 from data.tree import find_graphs

@@ -12,8 +12,8 @@ from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from ensembles.blend import blend
 from ensembles.choice_record import choice_file, write_choice
-from ensembles.choose import BEST_MEMBER, RECIPE
 from ensembles.choose_in_run import choose_in_run, recipe_mixing, written_mixing
+from ensembles.nested_choice import BEST_MEMBER, RECIPE
 from models.predict import scores_table, write_scores
 from models.recipe import BlendConfig
 from settings import SAMPLE

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from data.collect.session import ProgramFailed
 from data.graph import Graph, LayoutGraph
 from data.tree import collection_named
-from ensembles.choosing import Mixing
+from ensembles.choose_from_scores import Mixing
 from ensembles.ensemble import Ensemble
 from ensembles.trial import Trial, try_ranking
 from tests.collect.fakes import STEP_NS, SpinSource, layout_job

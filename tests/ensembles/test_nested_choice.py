@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from ensembles.choose import BEST_MEMBER, RECIPE, BlendChoice, choose_blend
 from ensembles.judges import best_of_five, tau_as_submitted, tau_judge, tile_judge
 from ensembles.nested import Nested
+from ensembles.nested_choice import BEST_MEMBER, RECIPE, BlendChoice, choose_blend
 from ensembles.scored_graphs import ScoredGraphs
 from submissions.family_bootstrap import family_interval
 from tests.ensembles.made_up import Floats, folds_of, made_up, noisy

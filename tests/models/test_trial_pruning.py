@@ -8,9 +8,9 @@ import pytest
 from scipy.stats import wilcoxon
 
 from models.claims import REASON
-from models.pruning import P_THRESHOLD, FoldValues, give_up_or_go_on, pruner_of
 from models.run_folder import is_done
 from models.study_config import StudyConfig
+from models.trial_pruning import P_THRESHOLD, FoldValues, give_up_or_go_on, pruner_of
 from tests.models.small_study import PARAMETERS, outcome, search, space_over
 
 

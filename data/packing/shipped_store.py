@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data.errors import PipelineError
 from data.packing.prepare import Prepared, Progress, alone
-from data.packing.shipped import (
+from data.packing.shipped_graph import (
     SHIPPED_SUFFIX,
     is_shipped,
     is_unpacked,

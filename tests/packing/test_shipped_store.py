@@ -9,8 +9,8 @@ import pytest
 
 from data.errors import PipelineError
 from data.packing.prepare import Prepared, prepare
-from data.packing.shipped import shipped_path
-from data.packing.shipping import find_shipped, ship_store, unpack_store
+from data.packing.shipped_graph import shipped_path
+from data.packing.shipped_store import find_shipped, ship_store, unpack_store
 from data.packing.store import is_fresh
 from data.tree import find_graphs
 from settings import SAMPLE

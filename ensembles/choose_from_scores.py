@@ -9,8 +9,8 @@ from threadpoolctl import threadpool_limits
 
 from data.tree import Collection, GraphFile
 from ensembles.blend import METHODS, blend, member_weights
-from ensembles.choose import BlendChoice, choose_blend
 from ensembles.judges import Judge, Metric, best_of_five, tau_as_submitted, tau_judge, tile_judge
+from ensembles.nested_choice import BlendChoice, choose_blend
 from ensembles.scored_graphs import ScoredGraphs, on_rows, runtime_table, scored_graphs, scores_of
 from models.folds import family_of, grouped_folds
 from models.jobs import Progress

@@ -9,9 +9,9 @@ import pytest
 import zstandard
 
 from data.errors import PipelineError
-from data.packing import shipped
+from data.packing import shipped_graph
 from data.packing.blocks import pack_block
-from data.packing.shipped import (
+from data.packing.shipped_graph import (
     BLOCK,
     BLOCK_FRAME,
     HEAD,
@@ -212,8 +212,8 @@ def test_a_stop_in_the_middle_keeps_what_was_there(
         ("pack_block", lambda: ship(stored.path, path)),
         ("unpack_block", lambda: unpack(path, replace(stored, path=target))),
     ):
-        n_calls, original = 0, getattr(shipped, name)
-        monkeypatch.setattr(shipped, name, stopped)
+        n_calls, original = 0, getattr(shipped_graph, name)
+        monkeypatch.setattr(shipped_graph, name, stopped)
         with pytest.raises(KeyboardInterrupt):
             call()
         assert n_calls == 3
@@ -223,10 +223,10 @@ def test_a_stop_in_the_middle_keeps_what_was_there(
 
 
 def test_parts_are_cut_at_rows(stored: GraphFile) -> None:
-    _, parts = shipped._layout(stored.path)
+    _, parts = shipped_graph._layout(stored.path)
     tensors = open_tensors(stored.path).tensors
     head = LENGTH.unpack(stored.path.read_bytes()[: LENGTH.size])[0] + LENGTH.size
     assert parts[0] == (head, 1)
     assert sum(n_bytes for n_bytes, _ in parts) == stored.path.stat().st_size
     assert (tensors["node_feat"].nbytes, 140 * 4) in parts
-    assert all(n_bytes % width == 0 for n_bytes, width in shipped._blocks(parts))
+    assert all(n_bytes % width == 0 for n_bytes, width in shipped_graph._blocks(parts))

@@ -1,6 +1,6 @@
 """One case of the rehearsal, in a process of its own: `run`, with what each part of it took.
 
-python -m benchmarks.rehearsal_case CASE.json FOLDER prints JSON. FOLDER holds the case's npz tree.
+python -m benchmarks.rehearsal_run CASE.json FOLDER prints JSON. FOLDER holds the case's npz tree.
 """
 
 import json
