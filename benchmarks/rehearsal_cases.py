@@ -214,6 +214,7 @@ def largest_cases() -> list[Case]:
     cases = []
     for collection, size in SHAPES.items():
         few = replace(size, n_configs=RANKED_CONFIGS)
+        sizes = {"nodes": size.n_nodes, "configs": size.n_configs}
         networks = layout_settings(GNNS, hidden=32, configs_per_step=64, steps=3)
         trees = layout_settings(TREES, hidden=64, configs_per_step=64)
         cases += [
@@ -224,6 +225,7 @@ def largest_cases() -> list[Case]:
                 (few,),
                 (few,),
                 settings=networks,
+                axes={**like, **sizes, "hidden": 32, "configs_per_step": 64},
             ),
             Case(
                 f"largest trees {collection}",
@@ -232,7 +234,7 @@ def largest_cases() -> list[Case]:
                 (size,),
                 (few,),
                 settings=trees,
-                axes={**like, "nodes": size.n_nodes, "configs": size.n_configs},
+                axes={**like, **sizes},
             ),
         ]
     kernels = tile_case(

@@ -48,7 +48,6 @@ def layout_sizes(found: Found) -> dict[str, float]:
     sampled = min(axes["configs_per_graph"], shape["configs"])
     return {
         **shape,
-        "distinct": shape["configs"],
         "hidden": axes["hidden"],
         "configs_per_step": axes["configs_per_step"],
         "sampled": sampled,
@@ -116,7 +115,7 @@ LAYOUT_STAGES: Mapping[str, tuple[tuple[str, ...], Callable[[Found], float]]] = 
         ("nodes", "sampled"),
         lambda found: trained_s(found, "layout_linear") / found["axes"]["graphs"],
     ),
-    "layout score": (("nodes", "configs"), judging_s),
+    "layout score": (("nodes", "distinct"), judging_s),
     **{f"rank {model}": (("nodes", "distinct"), partial(ranked_s, model=model)) for model in TREES},
 }
 
@@ -127,12 +126,16 @@ def _no_smaller_than_base(found: Found) -> bool:
 
 
 def _layout_laws(
-    grid: Sequence[Found], trees: Sequence[Found], largest: Sequence[Found]
+    grid: Sequence[Found],
+    trees: Sequence[Found],
+    largest_trees: Sequence[Found],
+    largest_networks: Sequence[Found],
 ) -> tuple[dict[str, PowerLaw], dict[str, PowerLaw]]:
     """Fit the laws of layouts.
 
     Of a small graph a stage without a network takes what it takes of any graph, which hides how it
     grows: those stages are fitted to cases no smaller than the base, and to the largest graphs.
+    Steps are fitted to the grid and the largest graphs, of which not all fits into caches.
     """
 
     def law(
@@ -141,7 +144,7 @@ def _layout_laws(
         values = [max(cost(found), SMALLEST) for found in cases]
         return fit_law([layout_sizes(found) for found in cases], values, names)
 
-    large = [*filter(_no_smaller_than_base, grid), *largest]
+    large = [*filter(_no_smaller_than_base, grid), *largest_trees]
     seconds = {name: law(names, cost, large) for name, (names, cost) in LAYOUT_STAGES.items()}
     seconds["round layout_boosting"] = law(
         ["rows"], _per_round("layout_boosting", "layout_linear"), trees
@@ -159,7 +162,7 @@ def _layout_laws(
     }
     for model in GNNS:
         step = ["kept", "configs_per_step", "hidden"]
-        seconds[f"step {model}"] = law(step, _step(model))
+        seconds[f"step {model}"] = law(step, _step(model), [*grid, *largest_networks])
         seconds[f"rank {model}"] = law(
             ["kept", "distinct", "hidden"], partial(ranked_s, model=model)
         )
@@ -225,6 +228,7 @@ def laws_of(results: Sequence[Found]) -> dict[str, dict[str, dict[str, Any]]]:
         [found for found in results if found["name"].startswith("grid")],
         [found for found in results if found["name"].startswith("trees")],
         [found for found in results if found["name"].startswith("largest trees")],
+        [found for found in results if found["name"].startswith("largest networks")],
     )
     tile = _tile_laws([found for found in results if found["name"].startswith("tile-")])
     return {

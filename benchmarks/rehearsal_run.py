@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from data.distinct import distinct_configs
 from data.peak_memory import peak_mib
 from data.read import read_layout
 from data.tree import GraphFile, find_graphs
@@ -59,7 +60,7 @@ class Told:
 
 
 def shape_of(file: GraphFile, rule: str) -> dict[str, float]:
-    """Return the sizes of a layout graph: nodes, edges, configurable, kept by pruning, configs."""
+    """Return the sizes of a layout graph: nodes, edges, configurable, kept, configs, distinct."""
     graph = read_layout(file)
     pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
     return {
@@ -68,6 +69,7 @@ def shape_of(file: GraphFile, rule: str) -> dict[str, float]:
         "configurable": len(graph.node_config_ids),
         "kept": len(pruned.kept),
         "configs": graph.n_configs,
+        "distinct": len(distinct_configs(graph)[0]),
     }
 
 
@@ -85,15 +87,17 @@ def run_case(case: Mapping[str, Any], tree: Path) -> dict[str, Any]:
             part: _bytes_below(place)
             for part, place in (("raw", tree), ("store", folder / "store"), ("run", folder / "run"))
         }
-    files = find_graphs(tree, splits=("train",))
-    is_layout = files[0].collection.kind == "layout"
+    learned, ranked = (find_graphs(tree, splits=(split,))[0] for split in ("train", "valid"))
+    is_layout = learned.collection.kind == "layout"
+    rule = recipe.features.prune
     return {
         **{key: result.report[key] for key in ("seconds", "cpu_seconds", "peak_mib")},
         "libraries_mib": libraries,
         "step_s": told.step_s(),
         "predict_s": told.predict_s(),
         "bytes": sizes,
-        "shape": shape_of(files[0], recipe.features.prune) if is_layout else {},
+        "shape": shape_of(learned, rule) if is_layout else {},
+        "ranked_shape": shape_of(ranked, rule) if is_layout else {},
     }
 
 
