@@ -35,7 +35,8 @@ def measured(case: Case, folder: Path) -> dict[str, object]:
     write_case(tree, folder / "made", case)
     spec = folder / f"{slug}.case"
     write_text(spec, json.dumps(asdict(case)))
-    command = [sys.executable, "-m", "benchmarks.rehearsal_run", str(spec), str(tree)]
+    start_it = "from benchmarks.rehearsal_run import main; main()"
+    command = [sys.executable, "-c", start_it, str(spec), str(tree)]
     start = time.perf_counter()
     done = subprocess.run(  # noqa: S603
         command,

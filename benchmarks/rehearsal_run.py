@@ -1,6 +1,7 @@
 """One case of the rehearsal, in a process of its own: `run`, with what each part of it took.
 
-python -m benchmarks.rehearsal_run CASE.json FOLDER prints JSON. FOLDER holds the case's npz tree.
+Its `main` takes CASE.json FOLDER and prints JSON. FOLDER holds the case's npz tree. It is no module
+for `python -m`: each process that packs would import that again, and torch with it.
 """
 
 import json
@@ -105,6 +106,7 @@ def _bytes_below(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the case of the first argument on the tree of the second."""
     given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     print(json.dumps(run_case(given, Path(sys.argv[2]))))  # noqa: T201

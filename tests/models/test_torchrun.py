@@ -12,6 +12,7 @@ import torch
 from data.errors import UsageError
 from models.checkpoint import CHECKPOINT, METRICS
 from models.model_configs import TrainingConfig
+from models.run_folder import LOCK
 from models.torchrun import ENDED, check_processes, launched
 from models.weights import load_tensors
 from settings import ROOT
@@ -118,7 +119,8 @@ def test_out_of_time_is_no_fault_and_a_fault_of_one_process_ends_both(
     code, _, errors = torchrun([*asked, "--max-minutes", "0.3"])
     assert (code, errors) == (0, [])
     folder = tmp_path / f"{SAGE}-seed0"
-    assert {path.name for path in folder.iterdir()} == {"config.toml", CHECKPOINT, METRICS}
+    held = {path.name for path in folder.iterdir()}
+    assert held == {"config.toml", CHECKPOINT, METRICS, LOCK}
     (folder / CHECKPOINT).unlink()
     (folder / METRICS).unlink()
     (folder / METRICS).mkdir()  # the first process writes it, the other goes on with the next step
