@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from data.sealed import sealed
 from data.tree import find_graphs
 from models.run_folder import mark_done
 from tests.command_line import call
@@ -63,7 +64,8 @@ def test_an_unfinished_run_that_shall_choose_its_blend_has_to_choose_first(
     finished: Path, tree: Path
 ) -> None:
     config = finished / "config.toml"
-    config.write_text(config.read_text().replace("choose = false", "choose = true"))
+    changed = config.read_bytes().replace(b"choose = false", b"choose = true")
+    config.write_bytes(sealed(changed))
     mark_done(finished)
     file = find_graphs(tree, splits=("test",))[0]
     call("rank", file.path, "--run", finished)
