@@ -1,12 +1,35 @@
 """What the README tells to type is taken, and does what it is said to do."""
 
 import re
+from pathlib import Path
+
+import pytest
 
 from models.recipe import load_recipe
 from settings import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SETTINGS = re.findall(r"--set ([\w.]+=[^\s`]+)", README)
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as they are shown on the web."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = LINK.findall(page.read_text(encoding="utf-8"))
+    assert links
+    for path, anchor in links:
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), anchor
 
 
 def test_every_key_that_is_set_there_is_one_of_a_recipe() -> None:
