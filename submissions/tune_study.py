@@ -54,6 +54,8 @@ def read_search(out: Path) -> Search:
     Raises:
         PipelineError: no such folder, no trial in it yet, or a file of it is damaged.
     """
+    if not out.is_dir():
+        raise PipelineError(f"{out}: no such folder; expected the --out of a search")
     config = read_config(out)
     if "space" not in config:
         raise PipelineError(f"{out}: no folder of `tune`; expected the --out of a search")

@@ -168,7 +168,9 @@ def test_the_command_writes_both_files_and_names_what_is_missing(tmp_path: Path)
     out = folder_of(tmp_path / "out", trials(5))
     told = json.loads(call("tune", "report", "--out", out, "--json"))
     assert Path(told["page"]) == out / "tune.html" and Path(told["sheet"]).exists()
-    assert "expected a run folder" in call("tune", "report", "--out", tmp_path / "none", expect=1)
+    assert "no such folder; expected the --out of a search" in call(
+        "tune", "report", "--out", tmp_path / "none", expect=1
+    )
     (out / "trials.json").unlink()
     with pytest.raises(PipelineError, match="comes with the first trial's end"):
         write_tune_report(out)
