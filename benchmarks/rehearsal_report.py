@@ -40,7 +40,6 @@ PAGE = Path(__file__).with_name("REHEARSAL.md")
 LAWS = Path(__file__).with_name("rehearsal.json")
 
 COPIED_MIB, COPIES = 256, 5
-AXES = ("nodes", "configs", "graphs")
 Stage = Callable[[Found], float]
 
 HEAD = """# A rehearsal at full size

@@ -17,6 +17,7 @@ from models.weights import load_tensors
 from settings import SAMPLE
 
 XLA_RANDOM = collection_named("layout:xla:random")
+SEED = 1  # by seed 0 a gradient is next to nothing: Adam divides by it, and magnifies rounding
 
 
 def job_on(n_processes: int, folder: Path, *keys: str) -> TrainJob:
@@ -25,11 +26,10 @@ def job_on(n_processes: int, folder: Path, *keys: str) -> TrainJob:
         "threads=1",
         "cross_config_sage.graphs_per_step=3",
         f"cross_config_sage.training.processes={n_processes}",
-        "cross_config_sage.training.steps=2",  # more would amplify rounding
         *keys,
     ]
     files = find_graphs(SAMPLE, collections=(XLA_RANDOM,), splits=("train",))[:4]
-    return TrainJob("cross_config_sage", load_recipe("smoke", sets), files, 0, folder)
+    return TrainJob("cross_config_sage", load_recipe("smoke", sets), files, SEED, folder)
 
 
 @pytest.mark.slow
@@ -37,19 +37,15 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path) -> None:
     one, two = (job_on(n, tmp_path / str(n)) for n in (1, 2))
     train_model(one, XLA_RANDOM, resume=False)
     soon = time.monotonic() + 0.5  # over before the processes have begun
-    with pytest.raises(OutOfTime, match="step 1 of 2"):
+    with pytest.raises(OutOfTime, match="step 1 of 6"):
         train_model(replace(two, deadline=soon), XLA_RANDOM, resume=False)
     assert not is_done(two.run_dir)
     train_model(two, XLA_RANDOM, resume=True)
     expected, _ = load_tensors(one.run_dir / "model.safetensors")
     weights, _ = load_tensors(two.run_dir / "model.safetensors")
     assert expected.keys() == weights.keys()
-    # Adam divides by a gradient's size: where it is next to nothing, rounding counts for more.
-    pairs = [(weights[name].double(), expected[name].double()) for name in expected]
-    apart = torch.cat([(one - other).abs().flatten() for one, other in pairs])
-    assert apart.median() < 1e-8
-    assert (apart > 1e-6).float().mean() < 1e-3
-    assert apart.max() < 1e-5
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=0, atol=1e-6)
     names = [{path.name for path in job.run_dir.iterdir()} for job in (one, two)]
     assert names[0] == names[1]
 
