@@ -72,7 +72,7 @@ ladder: setup  ## train what the ladder needs: writes benchmarks/LADDER.md and i
 	$(BIN)/python -m benchmarks.ladder
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
-	$(BIN)/python -m pipeline collect --plan sample --again --workers 2 --budget-s 4200 --out data/raw/sample
+	$(BIN)/python -m pipeline collect --plan sample --again --workers 2 --budget-s 8400 --out data/raw/sample
 
 clean:  ## remove what runs and caches left (not data/raw, nor the ledger of submissions)
 	test ! -d runs || find runs -mindepth 1 -maxdepth 1 ! -name submissions.jsonl -exec rm -rf {} +

@@ -156,7 +156,8 @@ def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
     """Return what decides a cell's outcome, but for the code."""
     dumped = cell.recipe().model_dump(mode="json")
     keys = ["name", "threads", "features", *cell.models]
-    keys += ["blend"] * (len(cell.models) > 1) + ["seeds"] * (len(cell.seeds) > 1)
+    keys += ["blend"] * (len(cell.models) > 1 or cell.kind == "tile")
+    keys += ["seeds"] * (len(cell.seeds) > 1)
     return {
         "task": cell.task,
         "contender": cell.contender,
@@ -254,7 +255,7 @@ def _run_part(cell: Cell, part: Part, folder: Path) -> dict[str, Outcome]:
     outcomes = {}
     for judged in (*cell.parts_judged, cell):
         own = {name: rankers[name] for name in judged.members}
-        mixing = recipe_mixing(recipe.blend, collection.kind, list(own))
+        mixing = recipe_mixing(judged.recipe().blend, collection.kind, list(own))
         ranker = Ensemble(collection, own, mixing)
         found = {name: judge(ranker, graph) | facts_of(graph) for name, graph in graphs.items()}
         taus = {name: metrics["kendall_tau"] for name, metrics in found.items()}

@@ -100,15 +100,18 @@ CONTENDERS = {
     "linear": Contender(("layout_linear",), "cpu"),
     "columns": Contender(("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH),
 }
+_BEST_FIRST = "blend.tile_spread=0"
 TILE_CONTENDERS = {
     "ours": Contender(load_recipe("cpu").tile.models, "cpu"),
-    "late-fusion": Contender(("late_fusion_sage",), "cpu"),
+    "best-first": Contender(load_recipe("cpu").tile.models, "cpu", (_BEST_FIRST,), part_of="ours"),
+    "late-fusion": Contender(("late_fusion_sage",), "cpu", (_BEST_FIRST,)),
     "no-attention": Contender(
-        ("late_fusion_sage",), "cpu", ("late_fusion_sage.cross_config=false",)
+        ("late_fusion_sage",), "cpu", (_BEST_FIRST, "late_fusion_sage.cross_config=false")
     ),
-    "early-fusion": Contender(("early_fusion_sage",), "cpu"),
-    "boosting": Contender(("tile_boosting",), "cpu"),
-    "linear": Contender(("tile_linear",), "cpu"),
+    "early-fusion": Contender(("early_fusion_sage",), "cpu", (_BEST_FIRST,)),
+    "boosting": Contender(("tile_boosting",), "cpu", (_BEST_FIRST,)),
+    "boosting-spread": Contender(("tile_boosting",), "cpu"),
+    "linear": Contender(("tile_linear",), "cpu", (_BEST_FIRST,)),
 }
 COMPARISONS = {
     "layout": Comparison(TASKS, CONTENDERS, with_curves=LAYOUT_NETS),

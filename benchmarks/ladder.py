@@ -1,7 +1,8 @@
 """What each part of the pipeline gains: from the dataset's baseline to what `make run` does.
 
 `make ladder` trains what is missing; `python -m benchmarks.ladder --layouts runs/accuracy --tiles
-runs/tile-accuracy` alone writes benchmarks/LADDER.md and benchmarks/ladder.png from what is there.
+runs/tile-accuracy` alone writes benchmarks/LADDER.md and benchmarks/TILE_LADDER.md with a picture
+each from what is there; a page whose cells are not there stays as it is.
 """
 
 import argparse
@@ -28,8 +29,7 @@ from benchmarks.tile_table import SCORE
 from data.atomic import write_text
 from data.errors import PipelineError
 
-PAGE = Path(__file__).with_name("LADDER.md")
-PICTURE = Path(__file__).with_name("ladder.png")
+HERE = Path(__file__).parent
 # By the name of the cells; each of them has all that stands above it from "one network" on.
 LAYOUT_RUNGS = {
     "gcn": "dataset's GCN",
@@ -45,7 +45,8 @@ TILE_RUNGS = {
     "boosting": "boosting",
     "no-attention": "one network",
     "late-fusion": "+ attention across configs",
-    "ours": "+ blend of three rankers",
+    "best-first": "+ blend of three rankers",
+    "ours": "+ picks that cover for each other",
 }
 
 
@@ -73,8 +74,50 @@ LAYOUT_LADDERS = (
     Ladder("cross-graph", "TPU: from unet3d to unet_3d.4x4.bf16 (tau)", TAU, LAYOUT_RUNGS),
 )
 TILE_LADDERS = (
+    Ladder(
+        "sample", "Sample: kernels of the valid split's families (tile score)", SCORE, TILE_RUNGS
+    ),
     Ladder("sample-folds", "Sample: kernels of unseen families (tile score)", SCORE, TILE_RUNGS),
     Ladder("alexnet", "TPU: alexnet's kernels, learned on a CPU (tile score)", SCORE, TILE_RUNGS),
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Ladders of one kind of config.
+
+    Attributes:
+        name: of the page; the picture has the same in small letters.
+        cells_of: the page that lists the cells and explains the tasks.
+        top: what the last rung is.
+        ladders: in order.
+    """
+
+    name: str
+    cells_of: str
+    top: Sequence[str]
+    ladders: Sequence[Ladder]
+
+    @property
+    def picture(self) -> str:
+        """Return the name of the picture."""
+        return f"{self.name.lower()}.png"
+
+
+LAYOUT_PAGE = Page(
+    "LADDER",
+    "LAYOUT_ACCURACY.md",
+    (
+        "The last one is what the recipe `cpu` does, which `make run` uses; for further configs",
+        "of one graph (`unet3d`) it is the network of `within_graph` blended with its trees.",
+    ),
+    LAYOUT_LADDERS,
+)
+TILE_PAGE = Page(
+    "TILE_LADDER",
+    "TILE_ACCURACY.md",
+    ("The last one is what the recipe `cpu` does, which `make run` uses.",),
+    TILE_LADDERS,
 )
 
 
@@ -124,23 +167,24 @@ def rungs_of(ladder: Ladder, cells: Sequence[Cell]) -> list[Rung]:
     ]
 
 
-def report(measured: Sequence[tuple[Ladder, Sequence[Rung]]], cells: Sequence[Cell]) -> list[str]:
+def report(
+    page: Page, measured: Sequence[tuple[Ladder, Sequence[Rung]]], cells: Sequence[Cell]
+) -> list[str]:
     """Return the whole page."""
     lines = [
         "# The ladder: what each part gains",
         "",
         "Written by `python -m benchmarks.ladder` (`make ladder` also trains what is missing) from",
-        "the cells of LAYOUT_ACCURACY.md and TILE_ACCURACY.md, where the tasks are explained. Each",
-        "rung from `one network` on has all that stands above it. The last one is what the recipe",
-        "`cpu` does, which `make run` uses; for further configs of one graph (`unet3d`) it is the",
-        "network of `within_graph` blended with that recipe's trees.",
+        f"the cells of {page.cells_of}, where the tasks are explained. Each rung from",
+        "`one network` on has all that stands above it.",
+        *page.top,
         "",
         f"Brackets: {CONFIDENCE:.0%} intervals by bootstrap over families of graphs and seeds",
         f"({DRAWS:,} draws), or Student's over seeds where there is one graph. `gain` is over the",
         "rung above in the table, `top` what the last rung has more than this one, both paired by",
         "graph and seed; **bold** where the interval leaves out 0.",
         "",
-        "![The rungs with their intervals](ladder.png)",
+        f"![The rungs with their intervals]({page.picture})",
         "",
     ]
     for ladder, rungs in measured:
@@ -164,31 +208,39 @@ def _change(found: Estimate | None, metric: str) -> str:
     return f"**{text}**" if found.low > 0 or found.high < 0 else text
 
 
+def write_page(page: Page, cells: Sequence[Cell], folder: Path) -> Path:
+    """Write a page and its picture from the cells of its ladders; return the page's path.
+
+    Raises:
+        PipelineError: a file cannot be written.
+    """
+    mine = [(ladder, cells_of(ladder, cells)) for ladder in page.ladders]
+    measured = [(ladder, rungs_of(ladder, own)) for ladder, own in mine if own]
+    panels = {
+        ladder.title: [(rung.title, rung.value) for rung in rungs] for ladder, rungs in measured
+    }
+    draw_ladder(panels, folder / page.picture)
+    path = folder / f"{page.name}.md"
+    used = [cell for _, own in mine for cell in own]
+    write_text(path, "\n".join(report(page, measured, used)) + "\n")
+    return path
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write page and picture; return the exit code."""
+    """Write the pages whose cells are there, with their pictures; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layouts", type=Path, default=Path("runs/accuracy"), metavar="DIR")
     parser.add_argument("--tiles", type=Path, default=Path("runs/tile-accuracy"), metavar="DIR")
-    parser.add_argument("--out", type=Path, default=PAGE, help="the page; the picture beside it")
+    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="for the pages")
     options = parser.parse_args(arguments)
-    measured, used = list[tuple[Ladder, list[Rung]]](), list[Cell]()
-    try:
-        for folder, ladders in ((options.layouts, LAYOUT_LADDERS), (options.tiles, TILE_LADDERS)):
-            cells = read_cells(folder / "cells")
-            for ladder in ladders:
-                mine = cells_of(ladder, cells)
-                used += mine
-                measured += [(ladder, rungs_of(ladder, mine))] if mine else []
-        panels = {
-            ladder.title: [(rung.title, rung.value) for rung in rungs] for ladder, rungs in measured
-        }
-        draw_ladder(panels, options.out.with_name(PICTURE.name))
-        write_text(options.out, "\n".join(report(measured, used)) + "\n")
-    except PipelineError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 1
-    print(options.out)  # noqa: T201
-    return 0
+    n_written = 0
+    for page, folder in ((LAYOUT_PAGE, options.layouts), (TILE_PAGE, options.tiles)):
+        try:
+            print(write_page(page, read_cells(folder / "cells"), options.out))  # noqa: T201
+            n_written += 1
+        except PipelineError as error:
+            print(error, file=sys.stderr)  # noqa: T201
+    return 0 if n_written else 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from data.tree import Collection, GraphFile, collection_named, find_graphs
 from ensembles.choice_record import Row, choice_rows, record_of
 from ensembles.choose_from_scores import choose_and_blend, labelled, mixing_of
 from ensembles.run_scores import submission_rows
-from ensembles.stages import blend_files, given_scores
+from ensembles.stages import blend_files, given_scores, spread_over
 from models.jobs import Progress
 from models.predict import write_scores
 from submissions.write import write_submission
@@ -43,6 +43,7 @@ def blend_by(
     collection: str | None,
     split: str,
     submission: Path | None,
+    tiles: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Blended:
@@ -56,6 +57,7 @@ def blend_by(
             fold).
         collection: of all scores; needed for BEST and for a submission.
         submission: also write the rankings there.
+        tiles: spread the picks by the tiles of the kernels in this data folder.
 
     Raises:
         UsageError: no such method, or options that it needs are missing.
@@ -67,7 +69,13 @@ def blend_by(
         if labels is not None:
             raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
         blend_files(
-            runs, out, split=split, method=method, submission=submission, collection=collection
+            runs,
+            out,
+            split=split,
+            method=method,
+            submission=submission,
+            collection=collection,
+            tiles=tiles,
         )
         return Blended({"method": method, "scores": str(out)}, [])
     if labels is None or collection is None:
@@ -82,6 +90,7 @@ def blend_by(
         raise PipelineError(f"{labels}: {named.name}: the scores hold {missing}")
     targets = members if split == JUDGED_SPLIT else _scores(runs, split)
     choice, mixed = choose_and_blend(by, members, targets, seed=seed, progress=progress)
+    mixed = spread_over(mixed, tiles, named)
     write_scores(out, mixed)
     if submission:
         write_submission(submission, submission_rows([(named, mixed)]))

@@ -10,9 +10,11 @@ from data.atomic import write_bytes
 from data.errors import PipelineError
 from data.sealed import SEAL_KEY, UNSEALED, check_seal, sealed
 from data.tree import Collection
-from ensembles.choose_from_scores import Mixing, mixing_of
+from ensembles.choose_from_scores import mixing_of
+from ensembles.mix import Mixing
 from ensembles.nested_choice import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
 from ensembles.run_scores import scores_path
+from ensembles.spread_picks import Spread
 
 CHOSEN_NOTE = (
     "The blend was chosen on the valid split, so the collection's value there is too good; "
@@ -28,8 +30,14 @@ Row = tuple[str, float | None, float | None, float | None]
 
 def record_of(choice: BlendChoice, mixing: Mixing) -> dict[str, Any]:
     """Return a choice as a table: the fields of BlendChoice, with how members are blended."""
+    return {**asdict(choice), **mixing_record(mixing)}
+
+
+def mixing_record(mixing: Mixing) -> dict[str, Any]:
+    """Return how members become one as a table; `spread` only where picks are spread."""
     weights = {name: float(weight) for name, weight in mixing.weights.items()}
-    return {**asdict(choice), "method": mixing.method, "weights": weights}
+    spread = {"spread": mixing.spread._asdict()} if mixing.spread else {}
+    return {"method": mixing.method, "weights": weights, **spread}
 
 
 def choice_rows(choice: BlendChoice) -> list[Row]:
@@ -73,8 +81,7 @@ def read_choice(path: Path) -> dict[str, Any] | None:
     check_seal(path, "remove the file, and the choice is made again")
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        dict(record["weights"])
-        str(record["method"])
+        mixing_in(record)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PipelineError(
             f"{path}: cannot be read: {error}; expected a choice with method and weights"
@@ -84,7 +91,8 @@ def read_choice(path: Path) -> dict[str, Any] | None:
 
 def mixing_in(record: Mapping[str, Any]) -> Mixing:
     """Return how a written choice blends members."""
-    return Mixing(str(record["method"]), dict(record["weights"]))
+    spread = Spread(**record["spread"]) if "spread" in record else None
+    return Mixing(str(record["method"]), dict(record["weights"]), spread)
 
 
 def mixing_by(choice: BlendChoice, recipe: Mixing) -> Mixing:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import polars as pl
 from threadpoolctl import threadpool_limits
@@ -10,6 +9,7 @@ from threadpoolctl import threadpool_limits
 from data.tree import Collection, GraphFile
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.judges import Judge, Metric, best_of_five, tau_as_submitted, tau_judge, tile_judge
+from ensembles.mix import Mixing, mix
 from ensembles.nested_choice import BlendChoice, choose_blend
 from ensembles.scored_graphs import ScoredGraphs, on_rows, runtime_table, scored_graphs, scores_of
 from models.folds import family_of, grouped_folds
@@ -23,13 +23,6 @@ JUDGES: dict[str, Callable[[ScoredGraphs, int], Judge]] = {
     "layout": lambda graphs, seed: tau_judge(graphs, seed=seed),
     "tile": lambda graphs, seed: tile_judge(graphs),
 }
-
-
-class Mixing(NamedTuple):
-    """How members' scores become one: a method of ensembles.blend, and weights by member."""
-
-    method: str
-    weights: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,8 @@ def choose(
     Args:
         by: enough graphs, see `Choosing.too_few`.
         members: scores as of models.predict, of these graphs and perhaps more, by member name.
-        recipe: the blend that stays unless it is beaten.
+        recipe: the blend that stays unless it is beaten, judged with its spread of picks; all
+            others are judged, and used, without.
         seed: of folds, sampled pairs and intervals.
 
     Raises:
@@ -95,8 +89,7 @@ def choose(
     }
     mixed = None
     if recipe is not None:
-        blended = blend(own, method=recipe.method, weights=recipe.weights)
-        mixed = on_rows(by.runtimes, blended)
+        mixed = on_rows(by.runtimes, mix(own, recipe, by.files))
     names = by.runtimes["graph"].unique(maintain_order=True)
     place = {name: index for index, name in enumerate(names)}
     n_folds = min(MAX_FOLDS, len(set(graphs.families)))

@@ -13,19 +13,27 @@ from ensembles.choice_record import (
     choice_file,
     mixing_by,
     mixing_in,
+    mixing_record,
     read_choice,
     record_of,
     write_choice,
 )
-from ensembles.choose_from_scores import Mixing, choose, labelled
+from ensembles.choose_from_scores import choose, labelled
+from ensembles.mix import Mixing
 from ensembles.nested_choice import RECIPE
+from ensembles.spread_picks import Spread
 from models.jobs import Progress
 from models.recipe import BlendConfig
 
 
 def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
     """Return the recipe's own blend of members that rank configs of `kind`."""
-    return Mixing(blending.method_for(kind), member_weights(members, blending.weights))
+    spread = blending.spread_for(kind)
+    return Mixing(
+        blending.method_for(kind),
+        member_weights(members, blending.weights),
+        Spread(*spread) if spread else None,
+    )
 
 
 def written_mixing(
@@ -76,7 +84,7 @@ def choose_in_run(
     if reason:
         say(f"{collection.name}: {reason}; the recipe's blend stays")
         unjudged = {"chosen": RECIPE, "reason": reason, "nested_value": None}
-        write_choice(path, {**unjudged, "method": own.method, "weights": dict(own.weights)})
+        write_choice(path, {**unjudged, **mixing_record(own)})
         return
     choice = choose(by, tables, recipe=own, seed=seed, progress=progress)
     kept = choice.chosen == RECIPE

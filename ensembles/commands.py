@@ -235,6 +235,10 @@ def blend(
         str | None,
         typer.Option(help="Collection of the scores; needed for --submission, and for best."),
     ] = None,
+    spread_tiles: Annotated[
+        Path | None,
+        typer.Option(help="Data folder of the kernels: their first picks cover for each other."),
+    ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -259,6 +263,7 @@ def blend(
             collection=collection,
             split=split,
             submission=submission,
+            tiles=spread_tiles,
             seed=seed or 0,
             progress=progress,
         )

@@ -10,14 +10,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from data.errors import PipelineError
-from data.graph import Graph
+from data.graph import Graph, TileGraph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import blend
 from ensembles.choice_record import choice_file
-from ensembles.choose_from_scores import Mixing
 from ensembles.choose_in_run import recipe_mixing, written_mixing
 from ensembles.members import Member, members_of
+from ensembles.mix import Mixing
 from ensembles.sources import choose_source
+from ensembles.spread_picks import spread_scores, spread_table
 from models.jobs import Progress, Ranker
 from models.predict import predict, scores_table
 from models.recipe import BlendConfig, Recipe, recipe_from_table
@@ -47,12 +48,12 @@ class Ensemble:
         Raises:
             PipelineError: a damaged file, or scores that are not finite.
         """
-        return self._blended(
-            {
-                name: predict(ranker, files, what=f"predict by {name}", progress=progress)
-                for name, ranker in self.rankers.items()
-            }
-        )
+        members = {
+            name: predict(ranker, files, what=f"predict by {name}", progress=progress)
+            for name, ranker in self.rankers.items()
+        }
+        blended, spread = self._blended(members), self.mixing.spread
+        return spread_table(blended, files, spread) if spread else blended
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of one graph; (c,) float32, lower = faster.
@@ -63,10 +64,14 @@ class Ensemble:
         tables = {
             name: scores_table(graph, ranker.score(graph)) for name, ranker in self.rankers.items()
         }
-        return self._blended(tables)["score"].to_numpy()
+        blended = self._blended(tables)["score"].to_numpy()
+        if self.mixing.spread is None:
+            return blended
+        assert isinstance(graph, TileGraph)
+        return spread_scores(graph, blended, self.mixing.spread)
 
     def _blended(self, members: dict[str, pl.DataFrame]) -> pl.DataFrame:
-        if len(members) == 1:
+        if len(members) == 1 and self.mixing.spread is None:  # as a run blends
             return next(iter(members.values()))
         return blend(members, method=self.mixing.method, weights=self.mixing.weights)
 

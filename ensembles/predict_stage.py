@@ -8,9 +8,9 @@ import polars as pl
 
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.begun_scores import scores_by_graph
-from ensembles.blend import blend
 from ensembles.choose_in_run import choose_in_run, written_mixing
 from ensembles.members import Member, members_of
+from ensembles.mix import mix
 from ensembles.run_scores import scores_path
 from models.heuristics import FLOORS
 from models.predict import cached_scores, predict
@@ -80,11 +80,11 @@ def _blended_scores(
     mixing = written_mixing(state.out, state.recipe.blend, collection, list(tables))
     split = files[0].split
 
-    def mix() -> pl.DataFrame:
+    def mixed() -> pl.DataFrame:
         with state.told(f"blend {collection.name}/{split}"):
-            return blend(tables, method=mixing.method, weights=mixing.weights)
+            return mix(tables, mixing, files)
 
-    return cached_scores(scores_path(state.out, collection, "blend", split), mix)
+    return cached_scores(scores_path(state.out, collection, "blend", split), mixed)
 
 
 def _member_scores(

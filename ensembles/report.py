@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from data.atomic import write_text
 from data.audit import AuditRow
 from data.tree import COLLECTIONS, Collection, collection_named, missing_parts
-from ensembles.choice_record import choice_file, read_choice
+from ensembles.choice_record import choice_file, mixing_record, read_choice
 from ensembles.choose_in_run import written_mixing
 from ensembles.learning_curves import learning_curves
 from ensembles.members import Member, members_of
@@ -130,7 +130,7 @@ def _mixing(state: "RunState", collection: Collection, members: Sequence[Member]
     mixing = written_mixing(state.out, state.recipe.blend, collection, names)
     total = sum(mixing.weights[name] for name in names)
     shares = {name: round(mixing.weights[name] / total, 4) for name in names}
-    return {"method": mixing.method, "weights": shares}
+    return mixing_record(mixing._replace(weights=shares))
 
 
 def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[str, Any]]]:

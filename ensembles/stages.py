@@ -7,10 +7,11 @@ import polars as pl
 
 from data.errors import PipelineError, UsageError
 from data.packing.open_tree import stored_graphs
-from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named
+from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named, find_graphs
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.ensemble import load_ensemble
 from ensembles.run_scores import submission_rows
+from ensembles.spread_picks import USUAL_SPREAD, spread_table
 from models.jobs import Progress, TrainJob
 from models.predict import read_scores, write_scores
 from models.recipe import Recipe
@@ -145,6 +146,7 @@ def blend_files(
     method: str,
     submission: Path | None,
     collection: str | None,
+    tiles: Path | None = None,
 ) -> None:
     """Blend score files of one collection, each member weighing the same.
 
@@ -152,6 +154,7 @@ def blend_files(
         runs: score files, or run folders that `predict` left theirs in.
         split: whose scores to take from run folders.
         submission: also write the rankings there; needs `collection`.
+        tiles: as `spread_over`.
 
     Raises:
         UsageError: no such method, or a submission without its collection.
@@ -164,6 +167,24 @@ def blend_files(
     named = collection_named(collection) if collection else None
     members = {str(run): given_scores(run, split) for run in runs}
     mixed = blend(members, method=method, weights=member_weights(list(members), {}))
+    mixed = spread_over(mixed, tiles, named)
     write_scores(out, mixed)
     if submission and named:
         write_submission(submission, submission_rows([(named, mixed)]))
+
+
+def spread_over(
+    scores: pl.DataFrame, tiles: Path | None, collection: Collection | None
+) -> pl.DataFrame:
+    """Spread the picks of kernels by their tiles in a data folder; None leaves the scores alone.
+
+    Raises:
+        UsageError: the collection is not given, or one of layouts.
+        PipelineError: the folder lacks a kernel or its configs.
+    """
+    if tiles is None:
+        return scores
+    if collection is None or collection.kind != "tile":
+        raise UsageError("--spread-tiles: pass --collection tile:xla; layouts are not picked")
+    files = find_graphs(tiles, collections=(collection,))
+    return spread_table(scores, files, USUAL_SPREAD)

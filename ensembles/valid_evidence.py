@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from data.audit import AuditRow
 from data.tree import Collection, collection_named
-from ensembles.blend import blend
 from ensembles.choose_in_run import written_mixing
 from ensembles.members import members_of
+from ensembles.mix import mix
 from ensembles.run_scores import scores_path, submission_rows
 from models.predict import read_scores
 from submissions.labels import Labels
@@ -102,7 +102,7 @@ def _seed_values(
         tables = {
             name: read_scores(scores_path(state.out, collection, name, "valid")) for name in names
         }
-        mixed = blend(tables, method=mixing.method, weights=mixing.weights)
+        mixed = mix(tables, mixing, state.of(collection, "valid"))
         rankings = dict(submission_rows([(collection, mixed)]))
         report = score_submission(rankings, judged)["collections"][collection.name]
         yield str(seed), float(report["value"])

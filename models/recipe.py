@@ -17,6 +17,7 @@ from models.model_configs import (
     GlobalAttentionSageConfig,
     LateFusionSageConfig,
     Positive,
+    PositiveFloat,
     ReferenceSageConfig,
     SegmentSageConfig,
     Weight,
@@ -103,6 +104,11 @@ class BlendConfig(FrozenConfig):
     Attributes:
         tile_method: of tile kernels, where five picks count and not the order below them; "same"
             is `method`. "in-turn" lets the models pick in turn.
+        tile_spread: how far a tile's score may be off, in standard deviations of a kernel's scores.
+            Above 0, the first picks are chosen to cover for each other, see
+            ensembles/spread_picks.py; 0 picks best first.
+        tile_spread_length: how far tiles are apart, in logarithms of their bounds, where they no
+            longer share an error.
         choose: choose each collection's blend by the labels of its valid split; what stands here
             stays where nothing beats it beyond noise. See ensembles/nested_choice.py.
         weights: by model; 1 where none is given.
@@ -110,12 +116,20 @@ class BlendConfig(FrozenConfig):
 
     method: Literal["minmax-mean", "rank-mean", "in-turn"] = "minmax-mean"
     tile_method: Literal["same", "minmax-mean", "rank-mean", "in-turn"] = "same"
+    tile_spread: Weight = 0.0
+    tile_spread_length: PositiveFloat = 2.0
     weights: dict[LayoutModelName | TileModelName, Weight] = Field(default={})
     choose: bool = False
 
     def method_for(self, kind: str) -> str:
         """Return the method for collections of `kind` ("layout" or "tile")."""
         return self.method if kind == "layout" or self.tile_method == "same" else self.tile_method
+
+    def spread_for(self, kind: str) -> tuple[float, float] | None:
+        """Return error and length of the spread of picks for `kind`; None for best first."""
+        if kind == "layout" or not self.tile_spread:
+            return None
+        return self.tile_spread, self.tile_spread_length
 
 
 class Recipe(FrozenConfig):

@@ -235,6 +235,8 @@ def _without_effect(key: str, study: StudyConfig) -> str | None:
     unread = {"choose": "trials blend as the recipe says"}
     if kind == "layout":
         unread["tile_method"] = "trials rank layout configs, by blend.method"
+        picks = "trials rank layout configs, of which no few are picked"
+        unread |= {"tile_spread": picks, "tile_spread_length": picks}
     if table == "blend":
         weighed = rest.startswith("weights.") and rest.removeprefix("weights.") not in models
         return f"trials blend {kind} models: {', '.join(models)}" if weighed else unread.get(rest)

@@ -71,47 +71,66 @@ def write_cells(folder: Path, task: str, rungs: dict[str, str], metric: str) -> 
             write_text(path, json.dumps(cell(task, name, seed, values, metric)))
 
 
-def test_page_and_picture_come_from_the_cells(tmp_path: Path) -> None:
-    layouts, tiles, page = tmp_path / "layouts", tmp_path / "tiles", tmp_path / "LADDER.md"
-    write_cells(layouts, "sample-folds", LAYOUT_RUNGS, "kendall_tau")
-    write_cells(layouts, "sample-folds", {"reference": ""}, "kendall_tau")  # on no ladder
-    write_cells(tiles, "alexnet", TILE_RUNGS, "tile_score")
-    arguments = ["--layouts", str(layouts), "--tiles", str(tiles), "--out", str(page)]
-    assert main(arguments) == 0
+def pages_of(folder: Path, *, expected: int = 0) -> Path:
+    """Write the pages from the cells below a folder; return where they lie."""
+    folders = ["--layouts", str(folder / "layouts"), "--tiles", str(folder / "tiles")]
+    assert main([*folders, "--out", str(folder)]) == expected
+    return folder
+
+
+def shown_rows(page: Path) -> list[str]:
     lines = page.read_text().splitlines()
-    assert [line for line in lines if line.startswith("## ")] == [
-        f"## {LAYOUT_LADDERS[0].title}",
-        f"## {TILE_LADDERS[1].title}",
-    ]
-    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| rung")]
-    titles = [*LAYOUT_RUNGS.values(), *TILE_RUNGS.values()]
-    assert [line.split(" | ")[0] for line in rows] == [f"| {title}" for title in titles]
+    return [line for line in lines if line.startswith("| ") and not line.startswith("| rung")]
+
+
+def test_pages_and_pictures_come_from_the_cells(tmp_path: Path) -> None:
+    write_cells(tmp_path / "layouts", "sample-folds", LAYOUT_RUNGS, "kendall_tau")
+    write_cells(tmp_path / "layouts", "sample-folds", {"reference": ""}, "kendall_tau")  # on none
+    write_cells(tmp_path / "tiles", "alexnet", TILE_RUNGS, "tile_score")
+    pages_of(tmp_path)
+    for name, ladder, rungs in (
+        ("LADDER", LAYOUT_LADDERS[0], LAYOUT_RUNGS),
+        ("TILE_LADDER", TILE_LADDERS[2], TILE_RUNGS),
+    ):
+        page = tmp_path / f"{name}.md"
+        lines = page.read_text().splitlines()
+        assert [line for line in lines if line.startswith("## ")] == [f"## {ladder.title}"]
+        rows = shown_rows(page)
+        assert [line.split(" | ")[0] for line in rows] == [f"| {title}" for title in rungs.values()]
+        shown = imread(tmp_path / f"{name.lower()}.png")
+        assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
+    rows = shown_rows(tmp_path / "LADDER.md")
     assert "| 2 | 0.016 [" in rows[0] and rows[0].count("**") == 2  # no gain, but below the top
     assert "**+0.100 [+0.100, +0.100]**" in rows[1]
-    shown = imread(tmp_path / "ladder.png")
-    assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
 
 
 def test_an_interval_that_holds_0_is_not_bold(tmp_path: Path) -> None:
     for name, values in {"gcn": [0.3, 0.5], "blend": [0.4, 0.4]}.items():
         for seed in (0, 1):
             made = cell("sample-folds", name, seed, values, "kendall_tau")
-            write_text(tmp_path / "cells" / f"{name}-{seed}.json", json.dumps(made))
-    write_cells(tmp_path / "tiles", "alexnet", TILE_RUNGS, "tile_score")
-    page = tmp_path / "LADDER.md"
-    arguments = ["--layouts", str(tmp_path), "--tiles", str(tmp_path / "tiles"), "--out", str(page)]
-    assert main(arguments) == 0
+            path = tmp_path / "layouts" / "cells" / f"{name}-{seed}.json"
+            write_text(path, json.dumps(made))
+    page = pages_of(tmp_path) / "LADDER.md"
     (row,) = [line for line in page.read_text().splitlines() if line.startswith("| + blend with")]
     assert "+0.000 [-0.100, +0.100]" in row and "**" not in row
 
 
-def test_without_cells_one_line_and_no_page(
+def test_a_page_without_cells_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "LADDER.md"
-    assert main(["--layouts", str(tmp_path / "none"), "--out", str(page)]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not page.exists()
+    write_cells(tmp_path / "tiles", "sample", TILE_RUNGS, "tile_score")
+    write_text(tmp_path / "LADDER.md", "as before")
+    pages_of(tmp_path)
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and "layouts/cells: no results" in said.err
+    assert said.out == f"{tmp_path / 'TILE_LADDER.md'}\n"
+    assert (tmp_path / "LADDER.md").read_text() == "as before"
+
+
+def test_without_any_cells_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pages_of(tmp_path, expected=1)
+    assert capsys.readouterr().err.count("\n") == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_panel_shows_means_and_intervals_top_down() -> None:

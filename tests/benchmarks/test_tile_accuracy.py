@@ -84,13 +84,23 @@ def test_the_command_trains_resumes_and_reports(
     run = [*base, *settings, "--tasks", "sample", "--seeds", "0"]
     assert tile_accuracy.main(run) == 0
     assert tile_accuracy.main(run) == 0
-    assert capsys.readouterr().out.count("was there") == len(TILE_CONTENDERS)
+    trained = [known for known in TILE_CONTENDERS.values() if known.part_of is None]
+    assert capsys.readouterr().out.count("was there") == len(trained)
+    names = {path.name.split("--")[1] for path in (tmp_path / "cells").iterdir()}
+    assert names == set(TILE_CONTENDERS)
     (cell,) = (tmp_path / "cells").glob("*--early-fusion--0.json")
     made = json.loads(cell.read_text())
     assert made["model"] == "early_fusion_sage" and made["steps"] == 3
     page = tmp_path / "page.md"
     assert tile_accuracy.main([*base, "--report", str(page)]) == 0
     assert "early-fusion − ours" in page.read_text()
+
+
+def test_only_ours_and_boosting_spread_spread_their_picks() -> None:
+    cells = {name: Cell("sample", name, 0, kind="tile") for name in TILE_CONTENDERS}
+    spread = {name for name, cell in cells.items() if cell.recipe().blend.spread_for("tile")}
+    assert spread == {"ours", "boosting-spread"}
+    assert cells["best-first"].members == cells["ours"].members
 
 
 class _Backwards:

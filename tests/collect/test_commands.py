@@ -165,16 +165,17 @@ def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split
         splits.setdefault((job.collection.kind, job.family), set()).add(job.split)
     assert all(len(found) == 1 for found in splits.values())
     tiles = [job for job in jobs if job.collection.kind == "tile"]
-    assert len(tiles) >= 70
-    assert sum(job.split == "train" for job in tiles) >= 40
+    assert len(tiles) >= 300
+    assert sum(job.split == "train" for job in tiles) >= 150
     assert len({job.submission_id for job in jobs}) == len(jobs)
     assert {tile_split(family) for family in FAMILIES} == {"train", "valid", "test"}
 
 
 def test_a_plan_that_is_stopped_early_has_some_of_everything() -> None:
     jobs = sample_jobs(PLANS["sample"])
-    early = {(job.collection.name, job.split) for job in jobs[: len(jobs) // 2]}
-    assert len(early) == 15
+    layouts = [place for place, job in enumerate(jobs) if job.collection.kind == "layout"]
+    half = jobs[: layouts[len(layouts) // 2] + 1]  # kernels are many, and cheap
+    assert len({(job.collection.name, job.split) for job in half}) == 15
 
 
 def test_the_tiny_plan_names_programs_that_exist() -> None:

@@ -14,7 +14,7 @@ from data.withheld import read_withheld, read_withheld_normalizers
 from settings import SAMPLE
 
 MAX_BYTES = 12 << 20
-MIN_LAYOUT_GRAPHS, MIN_CONFIGS, MIN_KERNELS = 24, 100, 60
+MIN_LAYOUT_GRAPHS, MIN_CONFIGS, MIN_KERNELS, MIN_VALID_KERNELS = 24, 100, 300, 100
 MIN_SPREAD, MIN_AGAIN_TAU = 1.2, 0.85
 
 FILES = find_graphs(SAMPLE)
@@ -36,6 +36,8 @@ def test_it_is_small_and_holds_every_collection_and_split() -> None:
     layouts = [file for file in FILES if file.collection.kind == "layout"]
     assert len(layouts) >= MIN_LAYOUT_GRAPHS
     assert len(FILES) - len(layouts) >= MIN_KERNELS
+    kernels = [file for file in FILES if file.collection.kind == "tile"]
+    assert sum(file.split == "valid" for file in kernels) >= MIN_VALID_KERNELS
     assert all(read_graph(file).n_configs >= MIN_CONFIGS for file in layouts)
     assert all(row.error is None for row in audit(FILES))
 
