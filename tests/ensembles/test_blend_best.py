@@ -8,12 +8,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from data.read import read_graph
-from data.tree import collection_named, find_graphs
+from data.read import read_graph, read_tile
+from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.blend import blend
 from ensembles.choice_record import choice_file, write_choice
 from ensembles.choose_in_run import choose_in_run, recipe_mixing, written_mixing
 from ensembles.nested_choice import BEST_MEMBER, RECIPE
+from ensembles.spread_picks import Spread
+from models.folds import family_of
 from models.predict import scores_table, write_scores
 from models.recipe import BlendConfig
 from settings import SAMPLE
@@ -22,13 +24,28 @@ from tests.command_line import call
 TILE = collection_named("tile:xla")
 
 
+# A few kernels of each split: all of the sample's would take a minute.
+FAMILIES = ("matmul", "matmul_bias_gelu", "conv3x3_relu", "conv1x1", "softmax", "layernorm")
+FAMILIES += ("scale_transpose", "channels_first", "column_sum", "row_sum", "attention_scores")
+FAMILIES += ("gelu_gate", "max_pool", "gram", "dilated_conv_relu", "rotary")  # so far of train
+FAMILIES += ("batched_matmul", "depthwise_relu", "residual_rmsnorm", "mean_pool")  # of valid
+N_TEST = 13  # whose names tell no family
+
+
+def kernels(split: str) -> list[GraphFile]:
+    files = find_graphs(SAMPLE, collections=(TILE,), splits=(split,))
+    if split == "test":
+        return files[:N_TEST]
+    return [file for file in files if family_of(file) in FAMILIES]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Run folders with scores of valid and test; two that err on their own, and one of noise."""
     folder = tmp_path_factory.mktemp("runs")
     rng = np.random.default_rng(0)
     for split in ("valid", "test", "train"):
-        graphs = [read_graph(f) for f in find_graphs(SAMPLE, collections=(TILE,), splits=(split,))]
+        graphs = [read_graph(file) for file in kernels(split)]
         for name, noise in (("one-seed0", 0.3), ("two-seed0", 0.3), ("blind-seed0", 9.0)):
             tables = []
             for graph in graphs:
@@ -53,7 +70,7 @@ def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path:
     tables = {str(run): pl.read_parquet(run / "scores-test.parquet") for run in runs}
     want = blend(tables, method=choice["method"], weights=choice["weights"])
     assert pl.read_parquet(tmp_path / "best.parquet").equals(want)
-    assert (tmp_path / "tile.csv").read_text().count("tile:xla:") == 13
+    assert (tmp_path / "tile.csv").read_text().count("tile:xla:") == N_TEST
     text = call(*arguments)
     assert f"chosen: {choice['chosen']}" in text
     assert f"{choice['nested_value']:.4f}" in text
@@ -136,8 +153,11 @@ def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
 def chosen_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished smoke run of the sample's tiles, and a layout collection of too few graphs."""
     folder = tmp_path_factory.mktemp("choose")
-    for part in ("tile/xla", "layout/nlp/default"):
-        shutil.copytree(SAMPLE / "npz" / part, folder / "tree/npz" / part)
+    shutil.copytree(SAMPLE / "npz/layout/nlp/default", folder / "tree/npz/layout/nlp/default")
+    for file in (file for split in ("train", "valid", "test") for file in kernels(split)):
+        copy = folder / "tree" / file.path.relative_to(SAMPLE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file.path, copy)
     out = folder / "run"
     text = call(
         *("run", "--data", folder / "tree", "--recipe", "smoke", "--out", out),
@@ -205,7 +225,7 @@ def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
     tables = {name: pl.read_parquet(run / "scores-train.parquet") for name, run in members.items()}
     blending = BlendConfig(choose=True, weights={"tile_linear": 0.0})  # all trust in the blind one
     said: list[str] = []
-    files = find_graphs(SAMPLE, collections=(TILE,), splits=("train",))
+    files = kernels("train")
     for _ in range(2):  # the second time it is there already
         choose_in_run(
             tmp_path, blending, TILE, files, tables, seed=0, progress=None, say=said.append
@@ -217,8 +237,41 @@ def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
     assert "is what to believe" in record["note"]
     assert record["recipe_value"] < record["nested_value"]
     mixing = written_mixing(tmp_path, blending, TILE, list(tables))
-    assert mixing == (record["method"], record["weights"])
+    assert mixing == (record["method"], record["weights"], None)
     off = blending.model_copy(update={"choose": False})
     assert written_mixing(tmp_path, off, TILE, list(tables)) == recipe_mixing(
         off, "tile", list(tables)
     )
+
+
+def test_a_recipe_that_stays_keeps_its_spread_of_picks(tmp_path: Path) -> None:
+    blending = BlendConfig(choose=True, tile_spread=1.5, tile_spread_length=3.0)
+    files = kernels("valid")[:2]  # too few to choose by
+    tables = {
+        name: pl.concat([scores_table(g, g.config_feat[:, 8]) for g in map(read_tile, files)])
+        for name in ("tile_boosting-seed0", "tile_linear-seed0")
+    }
+    choose_in_run(
+        tmp_path, blending, TILE, files, tables, seed=0, progress=None, say=lambda line: None
+    )
+    record = json.loads(choice_file(tmp_path, TILE).read_text())
+    assert (record["chosen"], record["spread"]) == (RECIPE, {"error": 1.5, "length": 3.0})
+    mixing = written_mixing(tmp_path, blending, TILE, list(tables))
+    assert mixing.spread == Spread(1.5, 3.0)
+    assert recipe_mixing(blending, "layout", ["layout_linear-seed0"]).spread is None
+
+
+def test_the_command_spreads_the_picks_of_tiles(runs: list[Path], tmp_path: Path) -> None:
+    both = ("--runs", runs[1], runs[2], "--out", tmp_path / "spread.parquet")
+    tiles = ("--spread-tiles", SAMPLE)
+    text = call("blend", *both, *tiles, expect=2)
+    assert "--spread-tiles: pass --collection tile:xla" in text
+    call("blend", *both, *tiles, "--collection", "tile:xla")
+    spread = pl.read_parquet(tmp_path / "spread.parquet")
+    call("blend", *both, "--collection", "tile:xla")
+    blended = pl.read_parquet(tmp_path / "spread.parquet")
+    assert spread.drop("score").equals(blended.drop("score"))
+    for name, table in spread.group_by("graph"):
+        own = blended.filter(pl.col("graph") == name[0])
+        assert table["score"].arg_min() == own["score"].arg_min()
+        assert table["score"].arg_sort().to_list() != own["score"].arg_sort().to_list()
