@@ -66,9 +66,9 @@ tile-accuracy: setup  ## train tile models against each other: writes benchmarks
 	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy
 	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy --report
 
-ladder: setup  ## train what the ladder needs: writes benchmarks/LADDER.md and its picture
+ladder: setup  ## train what the ladder needs: writes benchmarks/LADDER.md and TILE_LADDER.md
 	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy --models gcn,boosting,plain,zero-padding,ours,blend --tasks sample-folds,unet3d-all,unet3d-100,cross-graph
-	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy --tasks sample-folds,alexnet
+	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy --tasks sample,sample-folds,alexnet
 	$(BIN)/python -m benchmarks.ladder
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample

@@ -46,7 +46,7 @@ TILE_RUNGS = {
     "no-attention": "one network",
     "late-fusion": "+ attention across configs",
     "best-first": "+ blend of three rankers",
-    "ours": "+ picks that cover for each other",
+    "ours": "+ spread picks",
 }
 
 
