@@ -12,12 +12,14 @@ Whether it pays on kernels of unknown families stands in benchmarks/TILE_ACCURAC
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy.stats import rankdata
+from threadpoolctl import ThreadpoolController
 
 from data.distinct import distinct_configs
 from data.errors import PipelineError
@@ -76,7 +78,8 @@ def spread_picks(
     guess = _standardised(scores[order])[:N_CANDIDATES]
     places = tile_places(config_feat[order])[:N_CANDIDATES]
     order = order[:N_CANDIDATES]
-    draws = guess[:, None] + spread.error * _errors(places, spread.length)  # (m, draws)
+    with _blas().limit(limits=1):  # the products are small: threads would wait for each other
+        draws = guess[:, None] + spread.error * _errors(places, spread.length)  # (m, draws)
     fastest = np.full(draws.shape[1], np.inf)
     picked: list[int] = []
     for _ in range(min(n_picks, len(order))):
@@ -87,6 +90,12 @@ def spread_picks(
     return order[picked]
 
 
+@cache
+def _blas() -> ThreadpoolController:
+    """Return what limits the threads of numpy's BLAS; looking for it takes milliseconds."""
+    return ThreadpoolController().select(user_api="blas")
+
+
 def tile_places(config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     """Place tile configs (c, 24) by the logarithms of their bounds; (c, d) float64.
 
@@ -95,8 +104,8 @@ def tile_places(config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     """
     logarithms = np.log1p(np.abs(config_feat[:, BOUNDS].astype(np.float64)))
     relative = np.round(logarithms - logarithms.min(axis=0), 6)
-    columns = np.unique(relative, axis=1)
-    return columns[:, columns.any(axis=0)]
+    columns = {column.tobytes(): column for column in relative.T if column.any()}
+    return np.array([*columns.values()]).reshape(len(columns), len(config_feat)).T
 
 
 def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float64]:
