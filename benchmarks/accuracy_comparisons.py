@@ -109,8 +109,9 @@ TILE_CONTENDERS = {
         ("late_fusion_sage",), "cpu", (_BEST_FIRST, "late_fusion_sage.cross_config=false")
     ),
     "early-fusion": Contender(("early_fusion_sage",), "cpu", (_BEST_FIRST,)),
+    "early-spread": Contender(("early_fusion_sage",), "cpu", part_of="early-fusion"),
     "boosting": Contender(("tile_boosting",), "cpu", (_BEST_FIRST,)),
-    "boosting-spread": Contender(("tile_boosting",), "cpu"),
+    "boosting-spread": Contender(("tile_boosting",), "cpu", part_of="boosting"),
     "linear": Contender(("tile_linear",), "cpu", (_BEST_FIRST,)),
 }
 COMPARISONS = {

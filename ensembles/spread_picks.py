@@ -30,10 +30,9 @@ from models.predict import scores_table
 
 N_PICKS = 10  # chosen together: the best of ten is reported as well; the others follow by score
 N_CANDIDATES = 256  # best by score, of which is picked; bounds time and memory
-N_DRAWS = 512
+N_DRAWS = 4096  # with 512 the picks still depend on which are drawn
 BOUNDS = (*range(6), *range(8, 14), *range(16, 22))  # of config_feat; sums and products left out
 JITTER = 1e-6  # added to the variances: of tiles that are alike no Cholesky factor can be found
-TIE = 1e-9  # of equal gains the better score decides
 
 
 class Spread(NamedTuple):
@@ -64,7 +63,7 @@ def spread_picks(
     Costs O(m³ + m² · draws + picks · m · draws) for m = min(c, 256) candidates: some milliseconds.
 
     Args:
-        scores: (c,) lower = faster.
+        scores: (c,) finite, lower = faster.
         config_feat: (c, 24) tile configs, all distinct.
         spread: how far; an error of 0 picks by score.
         n_picks: p.
@@ -79,11 +78,12 @@ def spread_picks(
     places = tile_places(config_feat[order])[:N_CANDIDATES]
     order = order[:N_CANDIDATES]
     with _blas().limit(limits=1):  # the products are small: threads would wait for each other
-        draws = guess[:, None] + spread.error * _errors(places, spread.length)  # (m, draws)
-    fastest = np.full(draws.shape[1], np.inf)
-    picked: list[int] = []
-    for _ in range(min(n_picks, len(order))):
-        expected = np.minimum(fastest, draws).mean(axis=1) + TIE * guess  # (m,)
+        errors = spread.error * _errors(places, spread.length)
+    draws = guess[:, None].astype(np.float32) + errors  # (m, draws)
+    picked, fastest = [0], draws[0]  # errors are 0 on average
+    either = np.empty_like(draws)
+    for _ in range(1, min(n_picks, len(order))):
+        expected = np.minimum(fastest, draws, out=either).mean(axis=1)  # (m,)
         expected[picked] = np.inf
         picked.append(int(np.argmin(expected)))
         fastest = np.minimum(fastest, draws[picked[-1]])
@@ -115,16 +115,22 @@ def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float64]:
     return centred / deviation if deviation > 0 else centred
 
 
-def _errors(places: NDArray[np.float64], length: float) -> NDArray[np.float64]:
+def _errors(places: NDArray[np.float64], length: float) -> NDArray[np.float32]:
     """Draw errors of configs at `places` (m, d), the more alike the nearer; (m, draws)."""
     squares = np.square(places).sum(axis=1)
     distances = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
+    np.fill_diagonal(distances, 0)
     covariance = np.exp(-distances / (2 * length**2))
     factor = np.linalg.cholesky(covariance + JITTER * np.eye(len(places)))
-    # The same draws for every kernel: rankings depend on nothing but scores and configs. Each comes
-    # with its opposite, so that errors are 0 on average and the first pick is the best by score.
-    drawn = factor @ np.random.default_rng(0).standard_normal((len(places), N_DRAWS // 2))
-    return np.concatenate([drawn, -drawn], axis=1)
+    drawn = factor.astype(np.float32) @ _normals()[: len(places)]
+    return np.concatenate([drawn, -drawn], axis=1)  # each with its opposite: 0 on average
+
+
+@cache
+def _normals() -> NDArray[np.float32]:
+    """Return (256, draws / 2): the same for every kernel, so that nothing else decides picks."""
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((N_CANDIDATES, N_DRAWS // 2), dtype=np.float32)
 
 
 def spread_scores(
@@ -153,9 +159,14 @@ def spread_table(scores: pl.DataFrame, files: Sequence[GraphFile], spread: Sprea
         The same rows in the same order.
 
     Raises:
-        PipelineError: a kernel of the table has no file, or other configs; or a damaged file.
+        PipelineError: a kernel of the table has no file, or other configs; two files of one name,
+            or a damaged one.
     """
-    by_name = {file.name: file for file in files}
+    by_name: dict[str, GraphFile] = {}
+    for file in files:
+        other = by_name.setdefault(file.name, file)
+        if other != file:
+            raise PipelineError(f"{file.path}: has the name of {other.path}; expected one of them")
     tables = []
     numbered = scores.with_row_index("number")
     for (name,), table in numbered.group_by("graph", maintain_order=True):

@@ -17,7 +17,6 @@ from models.model_configs import (
     GlobalAttentionSageConfig,
     LateFusionSageConfig,
     Positive,
-    PositiveFloat,
     ReferenceSageConfig,
     SegmentSageConfig,
     Weight,
@@ -116,8 +115,8 @@ class BlendConfig(FrozenConfig):
 
     method: Literal["minmax-mean", "rank-mean", "in-turn"] = "minmax-mean"
     tile_method: Literal["same", "minmax-mean", "rank-mean", "in-turn"] = "same"
-    tile_spread: Weight = 0.0
-    tile_spread_length: PositiveFloat = 2.0
+    tile_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
+    tile_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
     weights: dict[LayoutModelName | TileModelName, Weight] = Field(default={})
     choose: bool = False
 

@@ -96,10 +96,10 @@ def test_the_command_trains_resumes_and_reports(
     assert "early-fusion − ours" in page.read_text()
 
 
-def test_only_ours_and_boosting_spread_spread_their_picks() -> None:
+def test_picks_are_spread_where_the_name_says_so() -> None:
     cells = {name: Cell("sample", name, 0, kind="tile") for name in TILE_CONTENDERS}
     spread = {name for name, cell in cells.items() if cell.recipe().blend.spread_for("tile")}
-    assert spread == {"ours", "boosting-spread"}
+    assert spread == {"ours", "boosting-spread", "early-spread"}
     assert cells["best-first"].members == cells["ours"].members
 
 
