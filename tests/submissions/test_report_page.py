@@ -188,6 +188,13 @@ def test_of_many_graphs_the_worst_the_best_and_some_between_are_drawn(tmp_path: 
     assert f"{MAX_SCATTERS} of {MAX_SCATTERS + 7} graphs" in page.text
 
 
+def test_a_choice_of_picks_is_named(tmp_path: Path) -> None:
+    report, ranks = illustrated_report(2)
+    report["models"][LAYOUT]["spread"] = {"error": 2.0, "length": 2.0}
+    page = render(report, tmp_path, ranks)
+    assert "Method: rank-mean, the first picks spread to cover for each other." in page.text
+
+
 def test_what_pictures_lack_is_said(tmp_path: Path) -> None:
     page = render(scored_report() | {"missing_stages": ["Nothing was trained."]}, tmp_path)
     assert page.pictures() == []
