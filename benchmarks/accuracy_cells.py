@@ -26,6 +26,7 @@ from ensembles.ensemble import Ensemble
 from ensembles.report import environment
 from ensembles.revisions import revision
 from models.folds import family_of
+from models.heuristics import FLOORS
 from models.jobs import Ranker, TrainJob
 from models.older_recipe import with_new_keys
 from models.recipe import Recipe, load_recipe
@@ -35,6 +36,7 @@ from models.saved_network import WEIGHTS
 from models.train import load_model, train_model
 from models.weights import load_tensors, save_tensors
 
+FLOOR = "floor"  # what ranks without training
 POINTS = 8  # of a learning curve
 SEED_STEP = 1000  # from a cell's seed to its next
 
@@ -163,7 +165,7 @@ def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
         "contender": cell.contender,
         "seed": cell.seed,
         "tuning": cell.tuning,
-        "model": "+".join(cell.models),
+        "model": "+".join(cell.models) or FLOOR,
         "recipe": {key: dumped[key] for key in keys},
         "data": fingerprint(cell.comparison.tasks[cell.task].files(sources)),
     }
@@ -254,14 +256,14 @@ def _run_part(cell: Cell, part: Part, folder: Path) -> dict[str, Outcome]:
     rankers = {name: load_model(run_dir) for name, run_dir in run_dirs.items()}
     outcomes = {}
     for judged in (*cell.parts_judged, cell):
-        own = {name: rankers[name] for name in judged.members}
+        own = {name: rankers[name] for name in judged.members} or {FLOOR: FLOORS[collection.kind]}
         mixing = recipe_mixing(judged.recipe().blend, collection.kind, list(own))
         ranker = Ensemble(collection, own, mixing)
         found = {name: judge(ranker, graph) | facts_of(graph) for name, graph in graphs.items()}
         taus = {name: metrics["kendall_tau"] for name, metrics in found.items()}
         last = {
-            "step": max(n_steps(recipe, model) for model in judged.models),
-            **seconds[list(own)[-1]],
+            "step": max((n_steps(recipe, model) for model in judged.models), default=0),
+            **seconds.get(list(own)[-1], {"wall_s": 0.0, "cpu_s": 0.0}),
             "kendall_tau": taus,
         }
         outcomes[judged.contender] = Outcome(found, [*points, last])

@@ -21,6 +21,7 @@ class Contender:
         within_graph: the recipe for tasks that ask for further configs of one graph, where that is
             another one; `within_graph_models` the models.
         n_seeds: so many trainings of each model.
+        models: none for the floor, which ranks without training.
         part_of: the contender that trains it on the way; it has no training of its own.
     """
 
@@ -113,6 +114,8 @@ TILE_CONTENDERS = {
     "boosting": Contender(("tile_boosting",), "cpu", (_BEST_FIRST,)),
     "boosting-spread": Contender(("tile_boosting",), "cpu", part_of="boosting"),
     "linear": Contender(("tile_linear",), "cpu", (_BEST_FIRST,)),
+    "floor": Contender((), "cpu", (_BEST_FIRST,), part_of="linear"),
+    "floor-spread": Contender((), "cpu", part_of="linear"),
 }
 COMPARISONS = {
     "layout": Comparison(TASKS, CONTENDERS, with_curves=LAYOUT_NETS),

@@ -91,6 +91,9 @@ def test_the_command_trains_resumes_and_reports(
     (cell,) = (tmp_path / "cells").glob("*--early-fusion--0.json")
     made = json.loads(cell.read_text())
     assert made["model"] == "early_fusion_sage" and made["steps"] == 3
+    (cell,) = (tmp_path / "cells").glob("*--floor--0.json")
+    made = json.loads(cell.read_text())
+    assert (made["model"], made["steps"], made["cpu_s"]) == ("floor", 0, 0.0)
     page = tmp_path / "page.md"
     assert tile_accuracy.main([*base, "--report", str(page)]) == 0
     assert "early-fusion − ours" in page.read_text()
@@ -99,7 +102,7 @@ def test_the_command_trains_resumes_and_reports(
 def test_picks_are_spread_where_the_name_says_so() -> None:
     cells = {name: Cell("sample", name, 0, kind="tile") for name in TILE_CONTENDERS}
     spread = {name for name, cell in cells.items() if cell.recipe().blend.spread_for("tile")}
-    assert spread == {"ours", "boosting-spread", "early-spread"}
+    assert spread == {"ours", "boosting-spread", "early-spread", "floor-spread"}
     assert cells["best-first"].members == cells["ours"].members
 
 
