@@ -12,7 +12,7 @@ from data.tree import Collection, GraphFile, collection_named, find_graphs
 from ensembles.choice_record import Row, choice_rows, record_of
 from ensembles.choose_from_scores import choose_and_blend, labelled, mixing_of
 from ensembles.run_scores import submission_rows
-from ensembles.stages import blend_files, given_scores, spread_over
+from ensembles.stages import TILE, blend_files, given_scores, spread_over
 from models.jobs import Progress
 from models.predict import write_scores
 from submissions.write import write_submission
@@ -65,6 +65,8 @@ def blend_by(
     """
     if len(set(runs)) < len(runs):
         raise UsageError("--runs: the same run is given twice; expected each once")
+    if tiles is not None and collection != TILE.name:
+        raise UsageError(f"--spread-tiles: pass --collection {TILE.name}; layouts are not picked")
     if method != BEST:
         if labels is not None:
             raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
@@ -90,7 +92,7 @@ def blend_by(
         raise PipelineError(f"{labels}: {named.name}: the scores hold {missing}")
     targets = members if split == JUDGED_SPLIT else _scores(runs, split)
     choice, mixed = choose_and_blend(by, members, targets, seed=seed, progress=progress)
-    mixed = spread_over(mixed, tiles, named)
+    mixed = spread_over(mixed, tiles)
     write_scores(out, mixed)
     if submission:
         write_submission(submission, submission_rows([(named, mixed)]))

@@ -16,9 +16,9 @@ from ensembles.blend import blend
 from ensembles.choice_record import choice_file
 from ensembles.choose_in_run import recipe_mixing, written_mixing
 from ensembles.members import Member, members_of
-from ensembles.mix import Mixing
+from ensembles.mix import Mixing, mix
 from ensembles.sources import choose_source
-from ensembles.spread_picks import spread_scores, spread_table
+from ensembles.spread_picks import spread_scores
 from models.jobs import Progress, Ranker
 from models.predict import predict, scores_table
 from models.recipe import BlendConfig, Recipe, recipe_from_table
@@ -52,8 +52,7 @@ class Ensemble:
             name: predict(ranker, files, what=f"predict by {name}", progress=progress)
             for name, ranker in self.rankers.items()
         }
-        blended, spread = self._blended(members), self.mixing.spread
-        return spread_table(blended, files, spread) if spread else blended
+        return mix(members, self.mixing, files) if self.mixing.spread else self._blended(members)
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of one graph; (c,) float32, lower = faster.

@@ -60,7 +60,7 @@ def spread_picks(
 ) -> NDArray[np.int64]:
     """Choose picks among the distinct configs of a kernel.
 
-    Costs O(m³ + m² · draws + picks · m · draws) for m = min(c, 256) candidates: some milliseconds.
+    Costs O(c log c + m³ + m² · draws + picks · m · draws) for m = min(c, 256) candidates.
 
     Args:
         scores: (c,) finite, lower = faster.

@@ -22,6 +22,8 @@ from models.train import check_device, train_model
 from models.train_set import split_usable
 from submissions.write import write_submission
 
+TILE = collection_named("tile:xla")
+
 
 def train_collection(
     data_dir: Path,
@@ -167,24 +169,18 @@ def blend_files(
     named = collection_named(collection) if collection else None
     members = {str(run): given_scores(run, split) for run in runs}
     mixed = blend(members, method=method, weights=member_weights(list(members), {}))
-    mixed = spread_over(mixed, tiles, named)
+    mixed = spread_over(mixed, tiles)
     write_scores(out, mixed)
     if submission and named:
         write_submission(submission, submission_rows([(named, mixed)]))
 
 
-def spread_over(
-    scores: pl.DataFrame, tiles: Path | None, collection: Collection | None
-) -> pl.DataFrame:
+def spread_over(scores: pl.DataFrame, tiles: Path | None) -> pl.DataFrame:
     """Spread the picks of kernels by their tiles in a data folder; None leaves the scores alone.
 
     Raises:
-        UsageError: the collection is not given, or one of layouts.
         PipelineError: the folder lacks a kernel or its configs.
     """
     if tiles is None:
         return scores
-    if collection is None or collection.kind != "tile":
-        raise UsageError("--spread-tiles: pass --collection tile:xla; layouts are not picked")
-    files = find_graphs(tiles, collections=(collection,))
-    return spread_table(scores, files, USUAL_SPREAD)
+    return spread_table(scores, find_graphs(tiles, collections=(TILE,)), USUAL_SPREAD)

@@ -266,6 +266,8 @@ def test_the_command_spreads_the_picks_of_tiles(runs: list[Path], tmp_path: Path
     tiles = ("--spread-tiles", SAMPLE)
     text = call("blend", *both, *tiles, expect=2)
     assert "--spread-tiles: pass --collection tile:xla" in text
+    layouts = ("--collection", "layout:xla:random", "--method", "best", "--labels", SAMPLE)
+    assert call("blend", *both, *tiles, *layouts, expect=2) == text
     call("blend", *both, *tiles, "--collection", "tile:xla")
     spread = pl.read_parquet(tmp_path / "spread.parquet")
     call("blend", *both, "--collection", "tile:xla")
