@@ -53,23 +53,23 @@ bench: setup  ## speed and memory: writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
 
 bench-largest: setup  ## packing of a 43,615-node graph: writes benchmarks/PACKING_LARGEST.md
-	$(BIN)/python -m benchmarks.packing --largest
+	$(BIN)/python -m benchmarks.speed.packing --largest
 
 rehearsal: setup  ## `run` on graphs of the largest real sizes: writes benchmarks/REHEARSAL.md
-	$(BIN)/python -m benchmarks.rehearsal --folder data/raw/rehearsal
+	$(BIN)/python -m benchmarks.rehearsal.command --folder data/raw/rehearsal
 
 accuracy: setup  ## train layout models against each other: writes benchmarks/LAYOUT_ACCURACY.md
-	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy
-	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy --report
+	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy
+	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy --report
 
 tile-accuracy: setup  ## train tile models against each other: writes benchmarks/TILE_ACCURACY.md
-	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy
-	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy --report
+	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy
+	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy --report
 
 ladder: setup  ## train what the ladder needs: writes benchmarks/LADDER.md and TILE_LADDER.md
-	$(BIN)/python -m benchmarks.layout_accuracy --out runs/accuracy --models gcn,boosting,plain,zero-padding,ours,blend --tasks sample-folds,unet3d-all,unet3d-100,cross-graph
-	$(BIN)/python -m benchmarks.tile_accuracy --out runs/tile-accuracy --tasks sample,sample-folds,alexnet
-	$(BIN)/python -m benchmarks.ladder
+	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy --models gcn,boosting,plain,zero-padding,ours,blend --tasks sample-folds,unet3d-all,unet3d-100,cross-graph
+	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy --tasks sample,sample-folds,alexnet
+	$(BIN)/python -m benchmarks.accuracy.ladder
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --again --workers 2 --budget-s 8400 --out data/raw/sample

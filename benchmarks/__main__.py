@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import (
+from benchmarks.speed import (
     blending,
     compiled_block,
     inference_chunks,
@@ -17,8 +17,8 @@ from benchmarks import (
     statistics_cost,
     tile_inference,
 )
-from data.atomic import write_text
-from ensembles.revisions import revision
+from common.atomic import write_text
+from pipeline.run.revisions import revision
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError
 
 SPLITS = ("train", "valid", "test")
 

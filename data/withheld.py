@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.archive import Archive
-from data.atomic import atomic_path
-from data.errors import PipelineError
+from common.atomic import atomic_path
+from common.errors import PipelineError
+from data.npz.archive import Archive
 
 WITHHELD = Path("private") / "test_runtimes.npz"
 _NORMALIZER = "normalizer/"

@@ -14,11 +14,11 @@ Everything that goes wrong with a file or a run is a `PipelineError` of one line
 itself has wrong, such as an unknown collection, is a `UsageError`, which is one as well.
 """
 
-from data.errors import PipelineError, UsageError
-from ensembles.load_graph import load_graph, load_graphs
-from ensembles.named_graph import NamedGraph
-from ensembles.rank import Ranked, load_ranker, rank
-from ensembles.shown_configs import NodeLayouts
+from common.errors import PipelineError, UsageError
+from ensembles.rank.layouts import NodeLayouts
+from ensembles.rank.program import NamedGraph
+from ensembles.rank.rank import Ranked, load_ranker, rank
+from ensembles.rank.read import load_graph, load_graphs
 
 __all__ = [
     "NamedGraph",

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 
 KEYS = ["graph", "config_hash"]
 

@@ -9,21 +9,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from data.errors import PipelineError
-from data.graph import Graph, TileGraph
+from common.errors import PipelineError
+from data.graphs.graph import Graph, TileGraph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import blend
-from ensembles.choice_record import choice_file
-from ensembles.choose_in_run import recipe_mixing, written_mixing
+from ensembles.choice.in_run import recipe_mixing, written_mixing
+from ensembles.choice.record import choice_file
+from ensembles.diversify_picks import spread_scores
 from ensembles.members import Member, members_of
 from ensembles.mix import Mixing, mix
 from ensembles.sources import choose_source
-from ensembles.spread_picks import spread_scores
-from models.jobs import Progress, Ranker
+from models.config.recipe import BlendConfig, Recipe, recipe_from_table
 from models.predict import predict, scores_table
-from models.recipe import BlendConfig, Recipe, recipe_from_table
 from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.train import load_model
+from models.training.jobs import Progress, Ranker
 
 
 @dataclass(frozen=True)

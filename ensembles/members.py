@@ -5,10 +5,10 @@ from pathlib import Path
 
 from data.tree import Collection
 from ensembles.sources import Source
-from models.heuristics import HEURISTICS
-from models.jobs import Ranker
-from models.recipe import Recipe
+from models.config.recipe import Recipe
 from models.train import load_model
+from models.training.jobs import Ranker
+from models.trees.baselines import HEURISTICS
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import polars as pl
 
 from data.tree import GraphFile
 from ensembles.blend import blend
-from ensembles.spread_picks import Spread, spread_table
+from ensembles.diversify_picks import Spread, spread_table
 
 
 class Mixing(NamedTuple):

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from data.tree import Collection
 from ensembles.members import Member, members_of
-from models.older_recipe import with_new_keys
-from models.recipe import Recipe
+from models.config.recipe import Recipe
+from models.config.recipe_migration import with_new_keys
 from models.run_folder import CONFIG, first_difference, is_done, read_config
 from models.shared_training import SHARED_FOLDER
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from console import Debug, command, print_table, progress_bar
+from pipeline.cli.console import Debug, command, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from ensembles.trial import Trial
+    from ensembles.rank.measure import Trial
 
 
 @command
@@ -40,7 +40,7 @@ def main(
     """
     from data.collect.request import Effort, check_kind, layout_job, tile_job
     from ensembles.api import load_ranker
-    from ensembles.trial import try_ranking
+    from ensembles.rank.measure import try_ranking
 
     check_kind(kind)
     effort = Effort(candidates, rounds, timeout_s=60.0, seed=seed)

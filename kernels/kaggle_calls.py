@@ -1,6 +1,6 @@
 """Calls of the Kaggle client that it has no plain method for, and how to repeat them.
 
-Its inner names are here and in `kernels.careful_uploads` alone.
+Its inner names are here and in `kernels.datasets.uploads` alone.
 """
 
 import json
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data.errors import PipelineError
-from data.fetch.retry import Again, Patience, persist
-from data.network import retry_after_s
-from kernels.client_errors import explain, passing_fault, refusal
-from kernels.credentials import KaggleSession
+from common.errors import PipelineError
+from common.kaggle.errors import explain, passing_fault, refusal
+from common.kaggle.session import KaggleSession
+from common.network import retry_after_s
+from common.retry import Again, Patience, persist
 
 _UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
 _PAGE = 200

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.atomic import write_text
-from data.errors import PipelineError
-from data.fetch.retry import Patience
-from kernels.credentials import kaggle_session
+from common.atomic import write_text
+from common.errors import PipelineError
+from common.kaggle.session import kaggle_session
+from common.retry import Patience
+from kernels.build.metadata import check_kernel_id
 from kernels.kaggle_calls import kernel_output, kernel_version, patiently
-from kernels.metadata import check_kernel_id
 from kernels.output_folder import NOTE, OutputFolder, check_names, is_fetched
 from kernels.push import KernelStatus, status_in
 

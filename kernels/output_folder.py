@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from data.atomic import write_text
-from data.errors import PipelineError, UsageError
+from common.atomic import write_text
+from common.errors import PipelineError, UsageError
+from common.kaggle.errors import passing_fault
+from common.network import PASSING_STATUS, retry_after_s
+from common.retry import Again, Patience, persist
 from data.fetch.download import check_address
-from data.fetch.retry import Again, Patience, persist
-from data.network import PASSING_STATUS, retry_after_s
-from kernels.client_errors import passing_fault
 from kernels.kaggle_calls import OutputFile
 
 NOTE = ".kernel-output.json"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.errors import PipelineError
-from data.fetch.retry import Patience
-from kernels.client_errors import acted, one_line
-from kernels.credentials import KaggleSession, kaggle_session
+from common.errors import PipelineError
+from common.kaggle.errors import acted, one_line
+from common.kaggle.scratch import scratch_folder
+from common.kaggle.send_once import PUSH_PATIENCE, send_once
+from common.kaggle.session import KaggleSession, kaggle_session
+from common.retry import Patience
+from kernels.build.metadata import METADATA_FILE, check_kernel_id, read_metadata
 from kernels.kaggle_calls import ask, kernel_version, save_kernel
-from kernels.metadata import METADATA_FILE, check_kernel_id, read_metadata
-from kernels.scratch import scratch_folder
-from kernels.send_once import PUSH_PATIENCE, send_once
 
 _STARTS = "SaveKernel"  # Kaggle's method
 _IN_DOUBT = (
@@ -47,7 +47,7 @@ def push(
     patience: Patience = PUSH_PATIENCE,
     say: Callable[[str], None] = lambda line: None,
 ) -> KernelVersion:
-    """Send the kernel in `folder`, which `kernels.build` wrote, as a new version; it starts to run.
+    """Send the kernel in `folder`, which `kernels.build.build` wrote, as a new version; it starts to run.
 
     It is never sent twice: where the answer is lost, Kaggle is asked for the kernel's version.
 

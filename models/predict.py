@@ -7,13 +7,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from data.distinct import config_hashes
-from data.errors import PipelineError
-from data.graph import Graph
-from data.parquet import read_table, write_table
-from data.read import read_graph
+from common.errors import PipelineError
+from common.parquet import read_table, write_table
+from data.graphs.distinct import config_hashes
+from data.graphs.graph import Graph
+from data.packing.npz_graphs import read_graph
 from data.tree import GraphFile
-from models.jobs import Progress, Ranker
+from models.training.jobs import Progress, Ranker
 
 # Rows are named by what the config holds, since row order differs between copies of the dataset.
 SCORE_SCHEMA = {

@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import PipelineError
-from data.graph import Graph
-from models.boosting import load_boosting, train_boosting
-from models.config_columns import load_config_columns, train_config_columns
-from models.jobs import Ranker, TrainJob
-from models.layout_nets import LAYOUT_NETS, LayoutNet
-from models.layout_task import load_layout, train_layout
-from models.linear import load_linear, train_linear
-from models.model_configs import TrainingConfig
-from models.recipe import Recipe
-from models.segment_task import load_segments, train_segments
-from models.statistics_configs import BoostingConfig, LinearConfig
-from models.tile_nets import TILE_NETS, TileNet
-from models.tile_task import load_tile, train_tile
+from common.errors import PipelineError
+from data.graphs.graph import Graph
+from models.config.networks import TrainingConfig
+from models.config.rankers import BoostingConfig, LinearConfig
+from models.config.recipe import Recipe
+from models.layout.networks import LAYOUT_NETS, LayoutNet
+from models.layout.task import load_layout, train_layout
+from models.segments.task import load_segments, train_segments
+from models.tile.networks import TILE_NETS, TileNet
+from models.tile.task import load_tile, train_tile
+from models.training.jobs import Ranker, TrainJob
+from models.trees.boosting import load_boosting, train_boosting
+from models.trees.linear import load_linear, train_linear
+from models.trees.one_program import load_config_columns, train_config_columns
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import tomli_w
 
-from data.atomic import create_text, sweep, write_bytes
-from data.errors import PipelineError, UsageError
-from data.sealed import MARK, UNSEALED, check_seal, checksum_of, sealed
-from models.older_recipe import with_new_keys
+from common.atomic import create_text, sweep, write_bytes
+from common.checksums import MARK, UNSEALED, check_seal, checksum_of, sealed
+from common.errors import PipelineError, UsageError
+from models.config.recipe_migration import with_new_keys
 
 CONFIG = "config.toml"
 DONE = "DONE"

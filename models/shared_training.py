@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data.tree import GraphFile
-from models.jobs import SharedModel
-from models.recipe import Recipe
+from models.config.recipe import Recipe
 from models.registry import model_entry
+from models.training.jobs import SharedModel
 
 SHARED_FOLDER = "layout-shared"
 

@@ -5,14 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.errors import OutOfTime, PipelineError, UsageError
-from data.fingerprint import fingerprint
+from common.errors import OutOfTime, PipelineError, UsageError
+from data.graph_store.fingerprint import fingerprint
 from data.tree import COLLECTIONS, Collection
-from models.device import training_device
-from models.engine import CHECKPOINT
-from models.jobs import Ranker, SharedModel, TrainJob
-from models.processes import on_processes
-from models.recipe import Recipe, recipe_from_table
+from models.config.recipe import Recipe, recipe_from_table
 from models.registry import model_entry
 from models.run_folder import (
     CONFIG,
@@ -25,6 +21,10 @@ from models.run_folder import (
     read_config,
 )
 from models.shared_training import recipe_of_shared, shared_steps
+from models.training.device import training_device
+from models.training.jobs import Ranker, SharedModel, TrainJob
+from models.training.loop import CHECKPOINT
+from models.training.processes import on_processes
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

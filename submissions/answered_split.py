@@ -3,7 +3,7 @@
 from collections.abc import Collection as Container
 from pathlib import Path
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from data.tree import SPLITS, find_graphs
 from data.withheld import WITHHELD, read_withheld
 

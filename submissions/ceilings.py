@@ -1,7 +1,7 @@
 """Noise ceilings: how well one measurement of a graph's configs ranks as another one does.
 
 It is the Kendall tau between two measurements of the configs that a graph holds more than once;
-see `data.noise` for what it does and does not bound.
+see `data.audit.noise` for what it does and does not bound.
 """
 
 import math
@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data.configs import distinct_rows
-from data.distinct import config_hashes
-from data.errors import PipelineError
-from data.noise import measure_noise
-from data.read import read_graph
+from common.errors import PipelineError
+from data.audit.noise import measure_noise
+from data.graphs.configs import distinct_rows
+from data.graphs.distinct import config_hashes
+from data.packing.npz_graphs import read_graph
 from data.tree import GraphFile
 from submissions.labels import Labels
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.archive import Archive
-from data.errors import PipelineError
+from common.errors import PipelineError
+from common.metrics import TILE_PICKS
+from data.npz.archive import Archive
 from data.official.config_counts import ALL_TILE_CONFIGS
 from data.tree import find_graphs
-from models.metrics import TILE_PICKS
 from submissions.plain_text import text_faults
 from submissions.write import ScannedRow, n_picks, scan_submission, split_id
 

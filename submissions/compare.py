@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import PipelineError
-from data.tree import Collection, GraphFile, collection_named
-from models.folds import family_of
-from submissions.family_bootstrap import (
+from common.bootstrap import (
     family_means,
     interval_of,
     share_above_zero,
     stretched_means,
 )
+from common.errors import PipelineError
+from data.tree import Collection, GraphFile, collection_named
+from models.training.folds import family_of
 
 Report = Mapping[str, Any]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.archive import Archive
-from data.graph import TileGraph
-from data.packing.stored_graph import is_stored
-from data.read import read_graph
+from data.graph_store.stored_graph import is_stored
+from data.graphs.graph import TileGraph
+from data.npz.archive import Archive
+from data.packing.npz_graphs import read_graph
 from data.tree import GraphFile, find_graphs
 
 

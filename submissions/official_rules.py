@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from common.metrics import TILE_PICKS
 from data.official.config_counts import LAYOUT_CONFIGS, OTHER_LAYOUT_CONFIGS, SHORT_TILE_KERNELS
 from data.official.names import official_parts
 from data.tree import COLLECTIONS
-from models.metrics import TILE_PICKS
 from submissions.check import Problem, check_submission
 from submissions.write import ScannedRow, scan_submission, split_id
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONE_RETURN = re.compile(rb"\r(?!\n)")

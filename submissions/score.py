@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import PipelineError
-from data.tree import COLLECTIONS, Collection
-from models.metrics import (
+from common.errors import PipelineError
+from common.metrics import (
     kendall_tau,
     ordered_pair_accuracy,
     slowdown_at_k,
     tile_score,
 )
+from data.tree import COLLECTIONS, Collection
 from submissions.check import ranking_faults
 from submissions.labels import Labels
 from submissions.write import n_picks
@@ -52,7 +52,7 @@ def score_submission(
             layout graph, at least min(5, c) of a tile kernel.
         labels: runtimes by submission ID; those that are all 0 count as withheld.
         ceilings: Kendall tau between two measurements of the same configs, by submission ID (see
-            `data.noise`); nan, or no entry, where unknown. None: the report says nothing of it.
+            `data.audit.noise`); nan, or no entry, where unknown. None: the report says nothing of it.
 
     Returns:
         score: mean of the collections' values, None if no collection has one.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from data.tree import LAYOUT_COLLECTIONS, Collection
 from submissions.labels import Labels
 from submissions.score import fitting_ranking, reason_to_leave_out

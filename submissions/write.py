@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.atomic import write_text
-from data.errors import PipelineError
+from common.atomic import write_text
+from common.errors import PipelineError
+from common.metrics import TILE_PICKS
 from data.tree import COLLECTIONS, Collection
-from models.metrics import TILE_PICKS
 from submissions.plain_text import read_regular
 
 HEADER = "ID,TopConfigs"

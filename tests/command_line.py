@@ -2,8 +2,8 @@
 
 from typer.testing import CliRunner
 
-from console import STAGE_PREFIX
-from pipeline import app
+from pipeline.__main__ import app
+from pipeline.cli.console import STAGE_PREFIX
 
 
 def call(*arguments: object, expect: int = 0) -> str:

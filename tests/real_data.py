@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data.graph import LayoutGraph, TileGraph
-from data.read import read_layout, read_tile
+from data.graphs.graph import LayoutGraph, TileGraph
+from data.packing.npz_graphs import read_layout, read_tile
 from data.tree import GraphFile, find_graphs
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from console import progress_bar
-from pipeline import app
+from pipeline.__main__ import app
+from pipeline.cli.console import progress_bar
 
 
 class Terminal(io.StringIO):

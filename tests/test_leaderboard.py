@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ensembles.run import run
-from models.recipe import load_recipe
+from models.config.recipe import load_recipe
+from pipeline.run.run import run
 
 TINY = [
     *(

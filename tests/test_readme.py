@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from models.recipe import load_recipe
-from settings import ROOT
+from common.settings import ROOT
+from models.config.recipe import load_recipe
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SETTINGS = re.findall(r"--set ([\w.]+=[^\s`]+)", README)

@@ -7,9 +7,9 @@ import shlex
 import pytest
 import typer
 
-from models.recipe import load_recipe
-from pipeline import app
-from settings import ROOT
+from common.settings import ROOT
+from models.config.recipe import load_recipe
+from pipeline.__main__ import app
 from tests.command_line import call
 
 PAGE = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")

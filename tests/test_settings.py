@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-import settings
-from data.errors import PipelineError, UsageError
-from models.recipe import Recipe, load_recipe
-from settings import (
+from common import settings
+from common.errors import PipelineError, UsageError
+from common.settings import (
     CONFIGS,
     FrozenConfig,
     apply_overrides,
@@ -17,6 +16,7 @@ from settings import (
     read_toml,
     recipe_path,
 )
+from models.config.recipe import Recipe, load_recipe
 
 
 class Inner(FrozenConfig):

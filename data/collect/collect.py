@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import UsageError
+from common.metrics import kendall_tau
 from data.collect.job import Job
-from data.collect.journal import open_journal
 from data.collect.manifest import (
     add_environment,
     check_family,
@@ -21,8 +22,8 @@ from data.collect.manifest import (
     is_done,
     read_manifest,
 )
-from data.collect.measure import Figures, clock_for, figures
-from data.collect.rounds import (
+from data.collect.measuring.journal import open_journal
+from data.collect.measuring.rounds import (
     IsOver,
     Measured,
     Progress,
@@ -31,14 +32,13 @@ from data.collect.rounds import (
     run_rounds,
     run_search,
 )
-from data.collect.search import Choices, Space, start_search
-from data.collect.session import Session
-from data.collect.worker import Description
+from data.collect.measuring.search import Choices, Space, start_search
+from data.collect.measuring.session import Session
+from data.collect.measuring.timing import Figures, clock_for, figures
+from data.collect.measuring.worker import Description
 from data.collect.write import write_graph
-from data.configs import distinct_rows, hash_rows
-from data.errors import UsageError
+from data.graphs.configs import distinct_rows, hash_rows
 from data.synthetic.measure import generator
-from models.metrics import kendall_tau
 
 MIN_SPREAD = 1.2
 AGAIN_CONFIGS = 30  # a second measurement of that many tells how well the first repeats

@@ -9,11 +9,11 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.errors import PipelineError, UsageError
 from data.collect.collect import Outcome, collect_graph
 from data.collect.job import JOURNALS, Job
-from data.collect.rounds import OutOfTime, Progress
-from data.collect.session import ProgramFailed
-from data.errors import PipelineError, UsageError
+from data.collect.measuring.rounds import OutOfTime, Progress
+from data.collect.measuring.session import ProgramFailed
 from models.run_folder import alone_in
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough

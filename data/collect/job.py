@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.collect.worker import SubjectSource
+from data.collect.measuring.worker import SubjectSource
 from data.synthetic.write import file_stem
 from data.tree import Collection, GraphFile
 
@@ -23,7 +23,7 @@ class Job:
         route: how choices are realised: "tiles", "physical" or "constraints".
         collection: where the graph goes.
         split: "train", "valid" or "test".
-        search: a name in `data.collect.search.SEARCHES`.
+        search: a name in `data.collect.measuring.search.SEARCHES`.
         n_configs: how many configs to try.
         seed: of the search and of the order of visits.
         n_rounds: interleaved rounds, after the search's own.

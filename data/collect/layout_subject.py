@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data.collect.device import open_device
-from data.collect.realise import LayoutProgram
-from data.collect.worker import Description
-from data.errors import UsageError
+from common.errors import UsageError
+from data.collect.layouts.realise import LayoutProgram
+from data.collect.measuring.device import open_device
+from data.collect.measuring.worker import Description
 
 ROUTES = ("physical", "constraints")
 
@@ -32,8 +32,8 @@ class LayoutSource:
         if self.route not in ROUTES:
             raise UsageError(f"--route {self.route}: no such route; known: {', '.join(ROUTES)}")
         facts = open_device(self.device)
-        from data.collect.constraints import load_constrained
-        from data.collect.physical import load_physical
+        from data.collect.layouts.constraints import load_constrained
+        from data.collect.physical.module import load_physical
         from data.collect.programs import load_program
 
         load = load_physical if self.route == "physical" else load_constrained

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from data.atomic import write_text
+from common.atomic import write_text
+from common.errors import PipelineError, UsageError
+from common.locks import locked
 from data.collect.job import JOURNALS, MANIFEST, Job
-from data.errors import PipelineError, UsageError
-from data.locked import locked
 
 PARTS = ("environments", "graphs", "left_out")
 LOCK = ".manifest.lock"

@@ -4,8 +4,8 @@ import importlib
 import os
 import sys
 
-from data.collect.worker import one_line
-from data.errors import PipelineError
+from common.errors import PipelineError
+from data.collect.measuring.worker import one_line
 
 
 def named_object(name: str) -> object:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from common.errors import UsageError
 from data.collect.job import Job
 from data.collect.layout_subject import LayoutSource
 from data.collect.request import LAYOUT_SEARCHES
-from data.collect.tile_kernels import catalogue as tile_catalogue
-from data.collect.tile_subject import TileSource
-from data.errors import UsageError
+from data.collect.tiles.catalogue import catalogue as tile_catalogue
+from data.collect.tiles.subject import TileSource
 from data.tree import collection_named
 
 # Drawn at random from the families, before any was measured. Many are held out: how far two rankers

@@ -2,11 +2,11 @@
 
 from dataclasses import asdict, dataclass
 
+from common.errors import UsageError
 from data.collect.job import Job
 from data.collect.layout_subject import ROUTES, LayoutSource
-from data.collect.tile_kernels import catalogue as tile_catalogue
-from data.collect.tile_subject import TileSource, find_kernel
-from data.errors import UsageError
+from data.collect.tiles.catalogue import catalogue as tile_catalogue
+from data.collect.tiles.subject import TileSource, find_kernel
 from data.tree import SPLITS, collection_named
 
 KINDS = ("layout", "tile")

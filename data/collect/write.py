@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.collect.job import Job
-from data.synthetic.archive import Member, write_npz
+from data.npz.write import Member, write_npz
 from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers, write_withheld
 
 NODE_KEYS = ("node_feat", "node_opcode", "edge_index")

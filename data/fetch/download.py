@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from data.atomic import write_text
-from data.errors import PipelineError, UsageError
-from data.fetch.retry import Again, Patience, persist
-from data.network import PASSING_STATUS, certificate_refused, network_fault, retry_after_s
+from common.atomic import write_text
+from common.errors import PipelineError, UsageError
+from common.network import PASSING_STATUS, certificate_refused, network_fault, retry_after_s
+from common.retry import Again, Patience, persist
 
 if TYPE_CHECKING:
     from requests import Response, Session

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data.atomic import write_text
-from data.errors import PipelineError
+from common.atomic import write_text
+from common.errors import PipelineError
+from common.retry import Patience
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
-from data.fetch.retry import Patience
 
 GIB = 2**30
 DOWNLOADS = "downloads"  # below the data folder: archives, unfinished ones, marks

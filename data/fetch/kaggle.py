@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.errors import PipelineError
+from common.errors import PipelineError
+from common.kaggle.errors import passing_fault
+from common.kaggle.session import kaggle_session
+from common.network import retry_after_s
+from common.retry import Again, persist
 from data.fetch.job import Fetched, FetchJob, finish, finished, graphs_in, require_space
 from data.fetch.parts import Part, place_of
-from data.fetch.retry import Again, persist
 from data.fetch.unpack import Member, damage_named, opened_zip, place, unpack
-from data.network import retry_after_s
-from kernels.client_errors import passing_fault
-from kernels.credentials import kaggle_session
 
 COMPETITION = "predict-ai-model-runtime"
 _ACTION = f"fetch {COMPETITION}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from data.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError
 from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from data.atomic import atomic_path
-from data.errors import PipelineError
+from common.atomic import atomic_path
+from common.errors import PipelineError
 from data.fetch.job import Fetched, FetchJob, check_count, finish
 from data.fetch.parts import Part, place_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from data.atomic import write_text
+from common.atomic import write_text
 
 SIZES = Path(__file__).parent / "sizes.csv"
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from data import crc32
+from data.npz import crc32
 from data.packing.columns import TiedColumns
 from data.packing.vectors import VECTOR_BYTES, VectorTable
 

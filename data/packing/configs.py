@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.configs import ConfigColumns
-from data.packing.spool import Alphabets, Spool
+from data.graphs.configs import ConfigColumns
+from data.packing.config_encoder import Alphabets, Spool
 from data.packing.vectors import decoded
 
 

@@ -4,8 +4,8 @@ What a stretch of the stream would be, had it brought nothing new, has a known c
 stretch has another one, it is read once more and compared.
 """
 
-from data.packing.spool import Spool
-from data.rows import Rows
+from data.npz.rows import Rows
+from data.packing.config_encoder import Spool
 
 LOOKED_AT = 16  # chunks in a row that must bring nothing new before the next are skimmed
 SHORTEST_BYTES, LONGEST_BYTES = 4 << 20, 16 << 20  # of a stretch

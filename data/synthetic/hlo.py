@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graph import N_NODE_FEATURES
+from data.graphs.graph import N_NODE_FEATURES
 
 # The dataset's own opcode numbers, for the instructions that synthetic programs use.
 OPCODES = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graph import N_TILE_VALUES
+from data.graphs.graph import N_TILE_VALUES
 from data.synthetic import blocks
 from data.synthetic.hlo import Program, ProgramBuilder
 from data.synthetic.tile_cost import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.synthetic.archive import Streamed, write_npz
+from data.npz.write import Streamed, write_npz
 from data.synthetic.layout_cost import LayoutCost, layout_cost
 from data.synthetic.measure import generator, log_uniform, measured_ns
 from data.synthetic.networks import LayoutProgram, build_program

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from data.synthetic import blocks
 from data.synthetic.hlo import OPCODES, Program, ProgramBuilder
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError
 from data.synthetic.layout_files import sized_transformer, write_layout_graph
 from data.synthetic.whole_tree import whole_tree
 from data.tree import SPLITS, Collection, GraphFile, collection_named

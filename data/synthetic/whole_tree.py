@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.synthetic.archive import write_npz
+from data.npz.write import write_npz
 from data.synthetic.kernels import random_kernel, tile_configs
 from data.synthetic.layout_files import Report, search_configs, write_searched
 from data.synthetic.measure import generator, log_uniform, measured_ns

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.blending import COLLECTIONS, GOAL_MIB, GOAL_S, make, measure, peak
+from benchmarks.speed.blending import COLLECTIONS, GOAL_MIB, GOAL_S, make, measure, peak
 
 
 def test_members_and_runtimes_are_of_the_same_configs() -> None:

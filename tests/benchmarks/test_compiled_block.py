@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from benchmarks import compiled_block
+from benchmarks.speed import compiled_block
 
 
 def test_a_compiled_function_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

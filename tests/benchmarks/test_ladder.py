@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from benchmarks.accuracy_comparisons import CONTENDERS, TILE_CONTENDERS
-from benchmarks.ladder import (
+from benchmarks.accuracy.comparisons import CONTENDERS, TILE_CONTENDERS
+from benchmarks.accuracy.ladder import (
     LAYOUT_LADDERS,
     LAYOUT_RUNGS,
     TILE_LADDERS,
@@ -17,9 +17,9 @@ from benchmarks.ladder import (
     main,
     rungs_of,
 )
-from benchmarks.ladder_picture import draw_rungs
-from data.atomic import write_text
-from submissions.pictures import new_figure
+from benchmarks.accuracy.ladder_picture import draw_rungs
+from common.atomic import write_text
+from submissions.report.svg import new_figure
 
 SAMPLE, UNET3D = LAYOUT_LADDERS[0], LAYOUT_LADDERS[1]
 

@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import accuracy_cells, accuracy_command, accuracy_judge, layout_accuracy
-from benchmarks.accuracy_cells import Cell, run_cell
-from benchmarks.accuracy_command import cells_of
-from benchmarks.accuracy_comparisons import CONTENDERS, Contender
-from benchmarks.accuracy_tasks import (
+from benchmarks.accuracy import cells as accuracy_cells
+from benchmarks.accuracy import command as accuracy_command
+from benchmarks.accuracy import judge as accuracy_judge
+from benchmarks.accuracy import layout as layout_accuracy
+from benchmarks.accuracy.cells import Cell, run_cell
+from benchmarks.accuracy.command import cells_of
+from benchmarks.accuracy.comparisons import CONTENDERS, Contender
+from benchmarks.accuracy.tasks import (
     REPORTED_SEEDS,
     TASKS,
     Part,
@@ -22,18 +25,18 @@ from benchmarks.accuracy_tasks import (
     why_no_data,
     within_graph,
 )
-from data.distinct import config_hashes, distinct_configs
-from data.errors import PipelineError, UsageError
-from data.read import read_layout
+from common.errors import PipelineError, UsageError
+from common.metrics import kendall_tau
+from common.settings import SAMPLE
+from data.graphs.distinct import config_hashes, distinct_configs
+from data.packing.npz_graphs import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, npz_root
 from data.withheld import read_withheld
-from models.jobs import TrainJob
-from models.metrics import kendall_tau
-from models.recipe import load_recipe
+from models.config.recipe import load_recipe
 from models.run_folder import DONE
 from models.train import load_model, train_model
-from settings import SAMPLE
+from models.training.jobs import TrainJob
 
 XLA_DEFAULT = collection_named("layout:xla:default")
 SMALL = (

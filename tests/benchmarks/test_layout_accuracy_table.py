@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_statistics import DRAWS, bootstrap_interval, estimate, seed_interval
-from benchmarks.accuracy_table import paired, read_cells, report, time_to_reach, values
-from data.atomic import write_text
+from benchmarks.accuracy.intervals import DRAWS, bootstrap_interval, estimate, seed_interval
+from benchmarks.accuracy.table import paired, read_cells, report, time_to_reach, values
+from common.atomic import write_text
 
 FAMILIES = ["b", "a", "b", "c", "a", "b"]
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import layout_model
-from benchmarks.plain_layout_model import plain_copy, plain_gradients, plain_inputs
-from data.graph import LayoutGraph
-from features.node_features import fit_node_scaler
-from models.cross_config_sage import CrossConfigSage
-from models.layout_inputs import layout_inputs
-from models.model_configs import CrossConfigSageConfig
+from benchmarks.speed import layout_model
+from benchmarks.speed.plain_layout_model import plain_copy, plain_gradients, plain_inputs
+from data.graphs.graph import LayoutGraph
+from features.scaling import fit_node_scaler
+from models.config.networks import CrossConfigSageConfig
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.inputs import layout_inputs
 
 CONFIGS = [
     CrossConfigSageConfig(hidden=16, blocks=blocks, cross_config=cross, channel_reduction=reduction)

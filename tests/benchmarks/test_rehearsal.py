@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rehearsal_cases import (
+from benchmarks.rehearsal.cases import (
     GRID,
     TILE_GRID,
     TREES_GRID,
@@ -13,10 +13,10 @@ from benchmarks.rehearsal_cases import (
     largest_cases,
     layout_settings,
 )
-from benchmarks.rehearsal_laws import laws_of
-from benchmarks.rehearsal_report import along, fitted_table, page
-from benchmarks.rehearsal_run import Told, run_case
-from benchmarks.rehearsal_tree import write_case
+from benchmarks.rehearsal.laws import laws_of
+from benchmarks.rehearsal.report import along, fitted_table, page
+from benchmarks.rehearsal.run import Told, run_case
+from benchmarks.rehearsal.tree import write_case
 from data.synthetic import GraphSize
 from data.tree import find_graphs
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks import segment_memory
-from benchmarks.segment_memory import Costs, measure, node_input_mib, report
+from benchmarks.speed import segment_memory
+from benchmarks.speed.segment_memory import Costs, measure, node_input_mib, report
 from data.synthetic import GraphSize
 
 TINY = GraphSize(1_500, 60, 40)

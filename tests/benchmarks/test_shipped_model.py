@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from benchmarks import shipped_model
+from benchmarks.speed import shipped_model
 
 
 def test_a_line_holds_seconds_and_ratios_of_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The benchmark of statistics measures both sets, and both ways of summing agree."""
 
-from benchmarks.statistics_cost import GOAL_MIB, compare_sums, report
+from benchmarks.speed.statistics_cost import GOAL_MIB, compare_sums, report
 from data.synthetic import GraphSize
 
 

@@ -7,20 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import tile_accuracy, tile_inference
-from benchmarks.accuracy_cells import Cell
-from benchmarks.accuracy_command import cells_of
-from benchmarks.accuracy_comparisons import TILE_CONTENDERS
-from benchmarks.accuracy_judge import judge
-from benchmarks.accuracy_tasks import Sources, sample_families
-from benchmarks.tile_table import report
-from benchmarks.tile_tasks import ALEXNET, TILE_TASKS, alexnet_kernels, labelled
-from data.graph import Graph
-from data.read import read_tile
-from models.folds import family_of
-from models.metrics import slowdown_at_k, tile_score
-from models.recipe import load_recipe
-from settings import SAMPLE
+from benchmarks.accuracy import tile as tile_accuracy
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.command import cells_of
+from benchmarks.accuracy.comparisons import TILE_CONTENDERS
+from benchmarks.accuracy.judge import judge
+from benchmarks.accuracy.tasks import Sources, sample_families
+from benchmarks.accuracy.tile_table import report
+from benchmarks.accuracy.tile_tasks import ALEXNET, TILE_TASKS, alexnet_kernels, labelled
+from benchmarks.speed import tile_inference
+from common.metrics import slowdown_at_k, tile_score
+from common.settings import SAMPLE
+from data.graphs.graph import Graph
+from data.packing.npz_graphs import read_tile
+from models.config.recipe import load_recipe
+from models.training.folds import family_of
 from tests.real_data import REAL
 
 SMALL = (

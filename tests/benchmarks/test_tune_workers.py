@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tune_workers import Search, main, report, space_of
-from models.search_space import load_space
+from benchmarks.once.tune_workers import Search, main, report, space_of
+from pipeline.tuning.space import load_space
 
 
 def test_a_seed_changes_the_search_and_nothing_else(tmp_path: Path) -> None:

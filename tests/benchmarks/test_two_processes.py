@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.two_processes import MODEL, Way, check_same, main, report
-from models.weights import save_tensors
+from benchmarks.once.two_processes import MODEL, Way, check_same, main, report
+from models.training.weights import save_tensors
 
 
 def test_the_page_compares_medians_job_by_job() -> None:

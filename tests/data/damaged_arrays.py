@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from tests.data.damaged_archives import Damage, Damaged, Victim, members_of, packed, repacked
+from tests.data.npz.damaged_archives import Damage, Damaged, Victim, members_of, packed, repacked
 
 Values = NDArray[np.generic]
 PER_CONFIG = (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from data.tree import (
     COLLECTIONS,
     SPLITS,

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers, write_withheld
-from tests.data.damaged_archives import npy, packed
+from tests.data.npz.damaged_archives import npy, packed
 
 TILE, LAYOUT = "tile:xla:" + "a" * 32, "layout:nlp:random:" + "b" * 32
 RUNTIMES = {TILE: np.array([5, 9], np.int64), LAYOUT: np.array([2**40, 7, 8], np.int64)}

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from console import STAGE_PREFIX
-from settings import ROOT
+from common.settings import ROOT
+from pipeline.cli.console import STAGE_PREFIX
 from tests.drills.warm import WarmProcess
 
 RECIPE = Path(__file__).with_name("drill.toml")

@@ -1,6 +1,6 @@
 """Processes that a run starts, killed: the run ends with one line; and none outlives a killed run.
 
-Packing on several processes is drilled in tests/packing/test_prepare_processes.py.
+Packing on several processes is drilled in tests/data/graph_store/test_prepare_processes.py.
 """
 
 import os

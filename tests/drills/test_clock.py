@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data.packing.prepare import prepare
+from data.graph_store.prepare import prepare
 from data.tree import find_graphs
+from tests.data.packing.stores import contents
 from tests.drills.outcome import check_same, check_same_store
 from tests.drills.processes import Scene, Watched, finish
-from tests.packing.stores import contents
 
 # Each call of time.time() is years away from the one before, in either direction.
 JUMPS = """

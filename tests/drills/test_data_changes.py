@@ -1,6 +1,6 @@
 """Data that may only be read, and data that goes or changes while a run reads it.
 
-A store that may not be written is in tests/packing/test_prepare_faults.py as well.
+A store that may not be written is in tests/data/graph_store/test_prepare_faults.py as well.
 """
 
 import shutil

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from settings import ROOT
+from common.settings import ROOT
 from tests.drills.outcome import check_same, check_same_store, contents
 from tests.drills.processes import Scene
 from tests.kernels.kaggle_machine import has_namespaces

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from ensembles.revisions import REVISIONS
 from models.run_folder import read_config
+from pipeline.run.revisions import REVISIONS
 from tests.command_line import call
 from tests.drills.outcome import contents
 from tests.drills.processes import RECIPE, Scene
@@ -37,8 +37,8 @@ def test_a_run_that_another_revision_goes_on_with_says_so(
     older: Scene, calm: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (older.out / REVISIONS).write_text(f"{OLDER}\n")
-    monkeypatch.setattr("ensembles.run.revision", lambda: NEWER)
-    monkeypatch.setattr("ensembles.report.revision", lambda: NEWER)
+    monkeypatch.setattr("pipeline.run.run.revision", lambda: NEWER)
+    monkeypatch.setattr("pipeline.run.report.revision", lambda: NEWER)
     said = resume(older, monkeypatch)
     assert f"begun under revision {OLDER}, goes on under {NEWER}; what is done is kept" in said
     report = json.loads((older.out / "report.json").read_text())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from settings import ROOT
+from common.settings import ROOT
 from tests.drills.outcome import check_same, contents
 from tests.drills.processes import (
     POLL_S,
@@ -28,7 +28,7 @@ ENDS = {
 }
 SLEEPER = """
 import time
-import console
+from pipeline.cli import console
 @console.command
 def wait() -> None:
     print("begun", flush=True)
@@ -36,7 +36,7 @@ def wait() -> None:
 wait()
 """
 CHATTER = """
-import console
+from pipeline.cli import console
 @console.command
 def talk() -> None:
     for number in range(3):

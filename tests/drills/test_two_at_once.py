@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import UsageError
+from common.errors import UsageError
+from common.settings import ROOT
 from models.run_folder import alone_in, begin, read_config
-from settings import ROOT
 from tests.drills.outcome import check_same, check_same_store
 from tests.drills.processes import RECIPE, Scene, Watched, refused
 
 BEGIN = """
 import sys, time
 from pathlib import Path
-from data.errors import UsageError
+from common.errors import UsageError
 from models.run_folder import alone_in, begin
 folder, name, start = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 while time.time() < start:

@@ -12,15 +12,15 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 IMPORTED = (
-    "ensembles.run",
+    "pipeline.run.run",
     "lightgbm",
     "matplotlib.figure",
-    "models.engine",
-    "models.layout_nets",
-    "models.tile_nets",
+    "models.training.loop",
+    "models.layout.networks",
+    "models.tile.networks",
     "lightning_fabric",
     "pipeline",
-    "submissions.overview",
+    "submissions.report.sheet",
 )
 
 
@@ -37,7 +37,7 @@ def _call(words: list[str], changes: dict[str, str], output: str, errors: str) -
     for path, stream in ((output, sys.stdout), (errors, sys.stderr)):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(handle, stream.fileno())
-    from pipeline import app
+    from pipeline.__main__ import app
 
     app(words, prog_name="python -m pipeline")
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ensembles.judges import Judge, Metric, Objective
-from ensembles.scored_graphs import ScoredGraphs
+from ensembles.choice.objectives import Judge, Metric, Objective
+from ensembles.choice.scored_graphs import ScoredGraphs
 
 Floats = NDArray[np.float64]
 

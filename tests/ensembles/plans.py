@@ -1,7 +1,7 @@
 """Made-up sizes and laws for tests of plans: every unit costs a round number."""
 
 from data.official.sizes import PartSize
-from ensembles.plan.laws import Laws, PowerLaw
+from pipeline.planning.laws import Laws, PowerLaw
 
 LAYOUT, TILE = "layout:xla:random", "tile:xla"
 NETWORKS = ("cross_config_sage", "global_attention_sage", "late_fusion_sage", "early_fusion_sage")

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import PipelineError, UsageError
-from data.graph import LayoutGraph
+from common.errors import PipelineError, UsageError
+from common.settings import ROOT
+from data.graphs.graph import LayoutGraph
 from data.packing.configs import pack_values
 from data.tree import find_graphs
 from ensembles.api import load_graph, load_ranker, rank
 from ensembles.ensemble import load_ensemble
-from settings import ROOT
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from ensembles.blend import IN_TURN, METHODS, SCALES, blend, member_weights
 from models.predict import SCORE_SCHEMA
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data.sealed import sealed
+from common.checksums import sealed
 from data.tree import find_graphs
 from models.run_folder import mark_done
 from tests.command_line import call

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from data.tree import collection_named
 from ensembles.trained_models import continue_earlier, find_models, take_models
-from models.recipe import load_recipe
+from models.config.recipe import load_recipe
 from tests.command_line import call
 
 TILE, XLA = collection_named("tile:xla"), collection_named("layout:xla:random")

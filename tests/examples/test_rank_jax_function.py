@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from common.settings import ROOT
 from examples.rank_jax_function import main
-from settings import ROOT
 from tests.command_line import call
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

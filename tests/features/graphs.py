@@ -7,7 +7,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from data.graph import LayoutGraph, TileGraph
+from data.graphs.graph import LayoutGraph, TileGraph
 from data.packing.configs import pack_values
 from data.tree import GraphFile, collection_named
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from features.hlo.descriptor import message_class
+from data.hlo.descriptor import message_class
 
 F32, S32, PRED, TUPLE, BF16, F8 = 11, 4, 1, 13, 16, 20
 FINGERPRINT = (1 << 64) - 0x1234  # -1234 as signed hexadecimal

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data.fetch.retry import Patience
-from kernels.archive import PACKAGES
-from kernels.dataset_push import push_dataset
+from common.retry import Patience
+from kernels.build.archive import PACKAGES
+from kernels.datasets.push import push_dataset
 from tests.fake_kaggle import clear_credentials, logged_in_at
 from tests.fake_kaggle_datasets import FakeKaggleDatasets
 from tests.kernels.dataset_folders import Push, write_dataset
@@ -41,7 +41,7 @@ rows = "".join(f"tile:xla:{graph.stem},0;1;2\\n" for graph in graphs)
 
 
 def stand_in_pipeline(module: str, name: str) -> str:
-    """Return a pipeline.py that imports one name of the embedded packages and reports it."""
+    """Return a pipeline/__main__.py that imports one name of the embedded packages and reports it."""
     return PIPELINE.replace("{module}", module).replace("{name}", name)
 
 
@@ -79,9 +79,9 @@ def project(tmp_path: Path) -> Path:
         (root / package).mkdir(parents=True)
         if package != "configs":
             (root / package / "__init__.py").write_text("")
-    (root / "pipeline.py").write_text(stand_in_pipeline("features.marker", "MARKER"))
-    (root / "settings.py").write_text("")
-    (root / "console.py").write_text("")
+    (root / "pipeline/__main__.py").write_text(stand_in_pipeline("features.marker", "MARKER"))
+    (root / "common/settings.py").write_text("")
+    (root / "pipeline/cli/console.py").write_text("")
     (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
     return root
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import PipelineError
-from kernels.dataset_folder import DATASET_METADATA_FILE, DatasetMetadata, seal
-from kernels.dataset_push import DatasetVersion
+from common.errors import PipelineError
+from kernels.datasets.folder import DATASET_METADATA_FILE, DatasetMetadata, seal
+from kernels.datasets.push import DatasetVersion
 from tests.fake_kaggle import KEY, USERNAME
 from tests.fake_kaggle_datasets import FakeKaggleDatasets
 

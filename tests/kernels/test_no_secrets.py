@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from data.fetch.retry import Patience
-from kernels.build import build
-from kernels.dataset_push import push_dataset
-from kernels.kinds import INFER, RUN, train_kind
+from common.retry import Patience
+from kernels.build.build import build
+from kernels.build.kinds import INFER, RUN, train_kind
+from kernels.datasets.push import push_dataset
+from kernels.datasets.weights import write_weights
+from kernels.datasets.wheels import write_wheels
 from kernels.push import push
-from kernels.weights import write_weights
-from kernels.wheels import write_wheels
 from tests.fake_kaggle import KEY
 from tests.fake_kaggle_datasets import FakeKaggleDatasets
 
@@ -45,7 +45,7 @@ def test_nothing_written_or_sent_holds_a_secret(
         (run / name).write_text(SECRET)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr("kernels.wheels.run", _download)
+    monkeypatch.setattr("kernels.datasets.wheels.run", _download)
 
     written = tmp_path / "written"
     for name, kind in (("run", RUN), ("train", train_kind("tile:xla")), ("infer", INFER)):
@@ -81,5 +81,5 @@ def _unpacked(script: str) -> bytes:
     found = re.search(r'^ARCHIVE = """\n(.+?)"""', script, re.DOTALL | re.MULTILINE)
     assert found
     with zipfile.ZipFile(io.BytesIO(lzma.decompress(base64.b64decode(found[1])))) as archive:
-        assert "pipeline.py" in archive.namelist()
+        assert "pipeline/__main__.py" in archive.namelist()
         return b"".join(archive.read(name) for name in archive.namelist())

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import PipelineError, UsageError
-from data.fetch.retry import Patience
+from common.errors import PipelineError, UsageError
+from common.retry import Patience
 from kernels.output import KernelOutput, fetch_output
 from kernels.output_folder import NOTE, check_names
 from tests.command_line import call
+from tests.data.fetch.file_server import FileServer, Trouble, running_file_server
 from tests.fake_kaggle import KEY, USERNAME, Answer
 from tests.fake_kaggle_datasets import DROPPED, FakeKaggleDatasets
-from tests.fetch.file_server import FileServer, Trouble, running_file_server
 
 SLUG = "fast-or-slow-cpu"
 ID = f"{USERNAME}/{SLUG}"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import PipelineError
-from data.fetch.retry import Patience
-from kernels.build import KernelFolder, build
-from kernels.metadata import METADATA_FILE
+from common.errors import PipelineError
+from common.kaggle.send_once import LOOK_AFTER_S, PUSH_PATIENCE
+from common.retry import Patience
+from kernels.build.build import KernelFolder, build
+from kernels.build.metadata import METADATA_FILE
 from kernels.push import KernelVersion, push, status
-from kernels.send_once import LOOK_AFTER_S, PUSH_PATIENCE
 from tests.command_line import call
 from tests.fake_kaggle import USERNAME, Answer
 from tests.fake_kaggle_datasets import DROPPED, FakeKaggleDatasets

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from kernels.push import KernelStatus, status
 from tests.command_line import call
 from tests.fake_kaggle import USERNAME, Answer

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from settings import ROOT
+from common.settings import ROOT
 from tests.fake_kaggle import KEY, USERNAME, Answer, FakeKaggle, running_fake_kaggle
 from tests.submissions.official_file import write_official
 
 CODE = """
 import sys
 import pytest
-from pipeline import app
+from pipeline.__main__ import app
 from tests.fake_kaggle import point_client_at
 point_client_at(sys.argv[1], pytest.MonkeyPatch())
 app(sys.argv[2:])

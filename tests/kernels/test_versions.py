@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kernels.build import build
-from kernels.kinds import INFER, KINDS, RUN, Kind
-from tests.kernels.test_build import MOUNT, RECIPE, add_data, run_kernel
+from kernels.build.build import build
+from kernels.build.kinds import INFER, KINDS, RUN, Kind
+from tests.kernels.build.test_build import MOUNT, RECIPE, add_data, run_kernel
 
 RESUMABLE = [RUN, INFER]
 IDS = [kind.template for kind in RESUMABLE]
@@ -36,7 +36,7 @@ class Machine:
     """Runs a kernel of one kind, version after version."""
 
     def __init__(self, project: Path, folder: Path, kind: Kind, pipeline: str = PIPELINE) -> None:
-        (project / "pipeline.py").write_text(pipeline)
+        (project / "pipeline/__main__.py").write_text(pipeline)
         sources = ["someone/models"]
         options: dict[str, Any] = {"root": project, "required_modules": {}}
         built = build("cpu", RECIPE, folder / "built", kind=kind, kernel_sources=sources, **options)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import call
+from tests.data.fetch.file_server import FileServer, running_file_server
 from tests.fake_kaggle import USERNAME, Answer
 from tests.fake_kaggle_datasets import FakeKaggleDatasets
-from tests.fetch.file_server import FileServer, running_file_server
-from tests.kernels.test_dataset_folders import WHEELS, FakePip, write_run
+from tests.kernels.datasets.test_dataset_folders import WHEELS, FakePip, write_run
 
 TRAIN = "fast-or-slow-smoke-train-tile-xla"
 INFER = "fast-or-slow-smoke-infer"
@@ -39,7 +39,7 @@ def test_every_command_of_the_way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kernels.wheels.run", FakePip(*WHEELS))
+    monkeypatch.setattr("kernels.datasets.wheels.run", FakePip(*WHEELS))
     runs = tmp_path / "runs"
     wheels = ["--dataset", f"{USERNAME}/fast-or-slow-wheels"]
     built = ["kernel", "build", "--recipe", "smoke", *wheels]

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from models import device
-from models.train_set import RecentlyUsed
+from models.training import device
+from models.training.dataset import RecentlyUsed
 
 CLAIMED = torch.device("meta")
 COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
@@ -105,7 +105,7 @@ def _claimed(value: Any) -> Any:
 
 @contextmanager
 def claimed_device() -> Iterator[ClaimedDevice]:
-    """Make the claimed device the GPU that `models.device` finds, while the block runs."""
+    """Make the claimed device the GPU that `models.training.device` finds, while the block runs."""
     autocast = torch.autocast
 
     def same_on_cpu(device_type: str, **keys: Any) -> torch.autocast:

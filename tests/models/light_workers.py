@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from models.claims import count_trials
-from models.study_storage import open_storage, quiet_optuna
-from settings import ROOT
+from common.settings import ROOT
+from pipeline.tuning.storage.claims import count_trials
+from pipeline.tuning.storage.storage import open_storage, quiet_optuna
 
 _WORKER = """
 import json, os, signal, sys, time
 from types import SimpleNamespace
 from pathlib import Path
-from models.study_storage import open_storage, quiet_optuna
-from models.tune_worker import Work, run_trials
+from pipeline.tuning.storage.storage import open_storage, quiet_optuna
+from pipeline.tuning.worker import Work, run_trials
 folder, storage, budget, killed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 def judge(trial, x):
     if trial.number == killed:

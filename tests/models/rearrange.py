@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graph import Graph, LayoutGraph, TileGraph
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing.configs import pack_values
 
 AnyGraph = TypeVar("AnyGraph", bound=Graph)

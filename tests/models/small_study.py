@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from models.recipe import load_recipe
-from models.search_space import SearchSpace, space_from_table, with_values
-from models.tune_result import TuneResult
-from models.tuning import tune
+from models.config.recipe import load_recipe
+from pipeline.tuning.result import TuneResult
+from pipeline.tuning.space import SearchSpace, space_from_table, with_values
+from pipeline.tuning.tune import tune
 
 LEARNING_RATE = "cross_config_sage.training.learning_rate"
 

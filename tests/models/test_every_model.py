@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.distinct import distinct_configs, group_means
-from data.graph import Graph
-from data.read import read_graph
+from common.metrics import kendall_tau
+from data.graphs.distinct import distinct_configs, group_means
+from data.graphs.graph import Graph
+from data.packing.npz_graphs import read_graph
 from data.tree import find_graphs
-from models.heuristics import HEURISTICS
-from models.jobs import Ranker, TrainJob
-from models.metrics import kendall_tau
-from models.recipe import Recipe, load_recipe
+from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS
+from models.training.jobs import Ranker, TrainJob
+from models.trees.baselines import HEURISTICS
 from tests.models.rearrange import permute_configs, relabel_nodes
 
 RANKERS = [*MODELS, "heuristic-layout", "heuristic-tile"]

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError
 from data.tree import collection_named, find_graphs
-from models.engine import CHECKPOINT
-from models.jobs import TrainJob
-from models.recipe import load_recipe
+from models.config.recipe import load_recipe
 from models.run_folder import (
     CONFIG,
     DONE,
@@ -22,7 +20,9 @@ from models.run_folder import (
     read_config,
 )
 from models.train import load_model, train_model
-from models.train_set import RecentlyUsed, split_usable
+from models.training.dataset import RecentlyUsed, split_usable
+from models.training.jobs import TrainJob
+from models.training.loop import CHECKPOINT
 
 XLA_RANDOM = collection_named("layout:xla:random")
 
@@ -157,7 +157,7 @@ def test_a_layout_model_cannot_learn_tiles(tiny_tree: Path, tmp_path: Path) -> N
 
 
 def test_a_damaged_booster_is_one_line(tiny_tree: Path, tmp_path: Path) -> None:
-    from data.read import read_graph
+    from data.packing.npz_graphs import read_graph
 
     job = job_in(tmp_path / "model", tiny_tree)
     train_model(job, XLA_RANDOM, resume=False)

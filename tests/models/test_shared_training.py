@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import UsageError
-from data.fingerprint import fingerprint
-from data.read import read_graph
+from common.errors import UsageError
+from data.graph_store.fingerprint import fingerprint
+from data.packing.npz_graphs import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
-from ensembles.stages import train_collection
-from models.cross_validate import cross_validate
-from models.folds import family_of, grouped_folds
-from models.jobs import SharedModel, TrainJob
-from models.layout_nets import LAYOUT_NETS
-from models.recipe import Recipe, load_recipe
+from models.config.recipe import Recipe, load_recipe
+from models.layout.networks import LAYOUT_NETS
 from models.registry import MODELS
 from models.run_folder import alone_in, is_done, read_config
 from models.shared_training import shared_model
 from models.train import load_model, train_model
-from models.weights import load_tensors
+from models.training.folds import family_of, grouped_folds
+from models.training.jobs import SharedModel, TrainJob
+from models.training.weights import load_tensors
+from pipeline.run.stages import train_collection
+from pipeline.tuning.cross_validate import cross_validate
 from tests.command_line import call
 
 XLA, NLP = collection_named("layout:xla:random"), collection_named("layout:nlp:random")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from data.fetch.retry import Patience
-from submissions.ledger import Entry, hash_of, marker_of, put_entry
-from submissions.send import Sending, send_once
-from submissions.upload import COMPETITION
+from common.retry import Patience
+from submissions.upload.client import COMPETITION
+from submissions.upload.ledger import Entry, hash_of, marker_of, put_entry
+from submissions.upload.send import Sending, send_once
 from tests.fake_kaggle import KEY, TOKEN
 from tests.submissions.fake_competition import FakeCompetition, running_fake_competition
 from tests.submissions.sending import Send

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
+from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from submissions.write import SubmissionRow, write_submission
 
 Indices = NDArray[np.int64]

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from submissions.labels import Labels
-from submissions.picks import RANKS_SCHEMA, rank_points, slowdown_curve
+from submissions.report.curves import RANKS_SCHEMA, rank_points, slowdown_curve
 from submissions.score import score_submission
 from submissions.write import ranking_from_scores
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import PipelineError
-from submissions.ledger import Entry, read_ledger
+from common.errors import PipelineError
+from submissions.upload.ledger import Entry, read_ledger
 from tests.fake_kaggle import KEY, Answer
 from tests.submissions.fake_competition import CarriedOut
 

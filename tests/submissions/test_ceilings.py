@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.errors import PipelineError
-from data.noise import measure_noise
-from data.packing.open_tree import stored_graphs
+from common.errors import PipelineError
+from data.audit.noise import measure_noise
+from data.graph_store.open_tree import stored_graphs
 from data.tree import find_graphs
 from submissions.ceilings import read_ceilings
 from submissions.labels import Labels, read_labels, read_labels_of

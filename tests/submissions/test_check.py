@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from submissions.check import check_submission, count_configs, expected_rows
 from submissions.write import SubmissionRow, ranking_from_scores, write_submission
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.errors import PipelineError
+from common.bootstrap import family_interval, family_means, share_above_zero
+from common.errors import PipelineError
 from submissions.compare import compare_reports
-from submissions.family_bootstrap import family_interval, family_means, share_above_zero
 from tests.command_line import call
 
 XLA = "layout:xla:default"

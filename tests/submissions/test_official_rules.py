@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import PipelineError
+from common.errors import PipelineError
+from common.settings import SAMPLE
 from data.tree import COLLECTIONS
-from settings import SAMPLE
-from submissions.before_upload import problems_before_upload
 from submissions.check import expected_rows
 from submissions.official_rules import all_official, check_official, official_rows
+from submissions.upload.check import problems_before_upload
 from tests.real_data import REAL, requires_real_data
 from tests.submissions.official_file import official_lines, write_official
 from tests.submissions.test_check import place_npz
@@ -114,7 +114,7 @@ def test_without_test_files_the_competition_has_the_say(
     place_npz(tmp_path, "tile/xla/train", "mine", np.zeros(3, np.int64))
     path = write_official(tmp_path / "s.csv")
     assert problems_before_upload(path, tmp_path) == []
-    monkeypatch.setattr("submissions.before_upload.default_data_dir", lambda: SAMPLE)
+    monkeypatch.setattr("submissions.upload.check.default_data_dir", lambda: SAMPLE)
     assert problems_before_upload(path, None) == []
     with pytest.raises(PipelineError, match="no such folder"):
         problems_before_upload(path, tmp_path / "none")

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from data.tree import COLLECTIONS
 from submissions.labels import Labels, read_labels
 from submissions.score import bootstrap_interval, score_submission

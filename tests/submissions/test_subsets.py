@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from submissions.labels import Labels
 from submissions.score import score_submission
 from submissions.subsets import MAX_BYTES, read_subsets, restrict, subset_remarks

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import PipelineError
+from common.errors import PipelineError
 from submissions.write import (
     SubmissionRow,
     ranking_from_scores,

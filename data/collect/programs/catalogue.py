@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from data.collect.layouts.realise import ProgramSource, Source
 from data.collect.programs import convolutional, dense_and_recurrent, transformers
 from data.collect.programs.layers import (
     Draw,
@@ -16,7 +17,6 @@ from data.collect.programs.layers import (
     example_target,
     training_step,
 )
-from data.collect.realise import ProgramSource, Source
 
 Parts = tuple[Network, Weights, Any]
 Architecture = Callable[[int], Parts]

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast, get_args
 
-from data.collect.module import first_line
+from common.errors import PipelineError
+from data.collect.layouts.module import first_line
+from data.collect.layouts.realise import ProgramSource, Source
 from data.collect.programs.catalogue import catalogue
-from data.collect.realise import ProgramSource, Source
-from data.errors import PipelineError
 
 
 def load_program(name: str) -> ProgramSource:

@@ -1,0 +1,141 @@
+"""What each stage costs, and how the cost grows with configs and with nodes."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.speed.memory import peak_mib
+from common.metrics import kendall_tau
+from data.packing.npz_graphs import read_layout
+from data.synthetic import GraphSize, write_sized
+from data.tree import GraphFile, collection_named
+from features.pruning.rules import prune
+from features.scaling import fit_node_scaler
+from features.statistics.configs import statistics_of
+from models.config.recipe import load_recipe
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.inference import chunk_for, score_all
+from models.layout.inputs import layout_inputs
+from models.training.loop import prepare_torch
+from models.training.losses import pairwise_hinge
+
+REPEATS = 3
+
+
+BASE = GraphSize(2_000, 100, 500)
+MORE_CONFIGS = (BASE, GraphSize(2_000, 100, 1_000), GraphSize(2_000, 100, 2_000))
+MORE_NODES = (BASE, GraphSize(4_000, 200, 500), GraphSize(8_000, 400, 500))
+
+
+def write_graph(folder: Path, size: GraphSize) -> GraphFile:
+    """Write a synthetic graph of this size below `folder`."""
+    return write_sized(folder, size, collection=collection_named("layout:xla:random"))
+
+
+def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
+    """Return each stage as a function of no arguments, on one graph's file."""
+    recipe = load_recipe("cpu")
+    config, rule = recipe.cross_config_sage, recipe.features.prune
+    prepare_torch(seed=0, threads=recipe.threads)
+    graph = read_layout(file)
+    scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
+    inputs = layout_inputs(graph, rule=rule, scaler=scaler)
+    model = CrossConfigSage(config)
+    sample = np.arange(config.configs_per_step)
+    target = torch.from_numpy(inputs.runtime_ns[sample])
+
+    def statistics() -> object:
+        rows = np.arange(graph.n_configs)
+        return statistics_of(graph, recipe.layout_boosting.statistics)(rows)
+
+    def training_step() -> object:
+        model.zero_grad()
+        loss = pairwise_hinge(model(inputs, sample), target)
+        loss.backward()
+        return loss
+
+    scores = np.random.default_rng(0).normal(size=graph.n_configs)
+    return {
+        "read and check": lambda: read_layout(file),
+        "prune": lambda: prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids),
+        "prepare for the GNN": lambda: layout_inputs(graph, rule=rule, scaler=scaler),
+        "statistics for boosting": statistics,
+        f"GNN training step, {config.configs_per_step} configs": training_step,
+        "GNN scores of all configs": lambda: score_all(
+            model, inputs, chunk_configs=chunk_for(inputs, config)
+        ),
+        "Kendall tau": lambda: kendall_tau(scores, graph.runtime_ns),
+    }
+
+
+def shortest_s(function: Callable[[], object]) -> float:
+    """Return the shortest of a few timings, after one that does not count."""
+    function()
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Fit seconds = a · size^b by least squares on logarithms; return b."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def measure(sizes: Sequence[GraphSize], folder: Path) -> dict[str, list[float]]:
+    """Return the seconds of each stage at each size."""
+    by_size = [
+        {name: shortest_s(stage) for name, stage in stages(write_graph(folder, size)).items()}
+        for size in sizes
+    ]
+    return {name: [seconds[name] for seconds in by_size] for name in by_size[0]}
+
+
+def table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str]:
+    """Measure and write one Markdown table; `axis` is the field of GraphSize that grows."""
+    lengths = [getattr(size, axis) for size in sizes]
+    lines = [
+        f"| stage | {' | '.join(f'{length:,}' for length in lengths)} | exponent |",
+        "|---|" + "---:|" * (len(sizes) + 1),
+    ]
+    for name, seconds in measure(sizes, folder).items():
+        cells = " | ".join(f"{value * 1e3:.1f} ms" for value in seconds)
+        lines.append(f"| {name} | {cells} | {growth_exponent(lengths, seconds):.2f} |")
+    return lines
+
+
+def report() -> list[str]:
+    """Measure everything; return the section of RESULTS.md."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        by_configs = table(MORE_CONFIGS, "n_configs", folder)
+        by_nodes = table(MORE_NODES, "n_nodes", folder)
+        largest = write_graph(folder, GraphSize(8_000, 400, 8_000))
+        memory = peak_mib(
+            "from data.packing.npz_graphs import read_graph_at",
+            f"read_graph_at(Path({str(largest.path)!r}))",
+        )
+    inflated_mib = 8_000 * 400 * 18 * 4 / 2**20
+    return [
+        "## Stages on one layout graph",
+        "",
+        f"Synthetic graphs, `cpu` recipe, two threads; the shortest of {REPEATS} timings. The",
+        "exponent b is that of seconds = a · size^b.",
+        "",
+        f"By configs ({BASE.n_nodes:,} nodes, {BASE.n_configurable} configurable):",
+        "",
+        *by_configs,
+        "",
+        "By nodes, of which one in 20 is configurable (500 configs):",
+        "",
+        *by_nodes,
+        "",
+        f"Reading 8,000 configs of 400 nodes ({inflated_mib:.0f} MiB as float32 in the file) takes",
+        f"{memory:.0f} MiB above what the interpreter and its libraries take.",
+    ]

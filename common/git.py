@@ -1,0 +1,56 @@
+"""Ask git about a project: in its own checkout, whatever a hook's environment says."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from common.errors import PipelineError
+
+_LIMIT_S = 30
+
+# Within a git hook these name another checkout. Variables of its configuration (GIT_CONFIG_…) stay:
+# they may be what lets git read this one.
+_OF_ANOTHER_CHECKOUT = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_DIR",
+        "GIT_GRAFT_FILE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    }
+)
+
+
+def has_checkout(root: Path) -> bool:
+    """Tell whether `root` is meant to be a git checkout's top: it holds .git, of any kind."""
+    return os.path.lexists(root / ".git")
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Return what git prints; names of files that are not UTF-8 come as `os.fsdecode` gives them.
+
+    Raises:
+        PipelineError: git is missing, takes too long, or fails; in its own words.
+    """
+    environment = {key: os.environ[key] for key in os.environ if key not in _OF_ANOTHER_CHECKOUT}
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, check=True, timeout=_LIMIT_S, env=environment
+        )
+    except FileNotFoundError as error:
+        raise PipelineError(f"{root}: is a git checkout, but there is no git to ask") from error
+    except OSError as error:
+        raise PipelineError(f"{root}: git cannot be run: {error.strerror or error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise PipelineError(f"{root}: git does not answer within {_LIMIT_S} s") from error
+    except subprocess.CalledProcessError as error:
+        said = " ".join(os.fsdecode(error.stderr).split()) or f"exit {error.returncode}"
+        raise PipelineError(f"{root}: git {arguments[0]} fails: {said}") from error
+    return os.fsdecode(done.stdout)

@@ -1,0 +1,164 @@
+"""An authenticated Kaggle client, with nothing secret in any message that leaves it.
+
+The client finds its credentials itself: KAGGLE_API_TOKEN, KAGGLE_USERNAME with KAGGLE_KEY, or a
+key file. It prints and exits where it should raise, and does so on import already, so both happen
+only inside `kaggle_session`.
+"""
+
+import io
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import PipelineError
+from common.kaggle.errors import explain
+
+_SECRET_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_KEY", "KAGGLE_TOKEN")
+_SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json")
+_SECRET_KEYS = ("key", "token", "access_token", "refresh_token")
+_SHORTEST_SECRET = 8  # characters; a shorter value would blank out ordinary words
+
+_HOW_TO_LOG_IN = (
+    "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put kaggle.json into ~/.kaggle "
+    "(the account's settings on kaggle.com make either)"
+)
+
+
+@dataclass(frozen=True)
+class KaggleSession:
+    """An authenticated client, its user's name, and what the client has printed so far."""
+
+    api: Any  # KaggleApi, whose import is heavy and untyped
+    username: str
+    printed: io.StringIO
+
+
+@contextmanager
+def kaggle_session(
+    action: str,
+    *,
+    in_doubt: str = "",
+    acts: Callable[[BaseException], bool] = lambda error: True,
+) -> Iterator[KaggleSession]:
+    """Yield an authenticated client; whatever goes wrong in the block becomes one line.
+
+    What the client prints on standard output is caught, and shown nowhere: it may hold signed
+    addresses.
+
+    Args:
+        action: what is being done, the start of every error line ("upload a.csv to …").
+        in_doubt: what to do where Kaggle may have acted although no answer came.
+        acts: tells whether the request that failed would have acted; of others there is no doubt.
+
+    Raises:
+        PipelineError: no or refused credentials, a refused request, no connection, or a fault of
+            the client. Its cause is cut off, because the client's errors hold the credentials.
+    """
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield _log_in(action, printed)
+    except PipelineError as error:
+        raise type(error)(redact(str(error))) from None
+    except SystemExit as error:
+        raise PipelineError(f"{action}: the Kaggle client gave up (exit {error.code})") from None
+    except Exception as error:
+        doubt = in_doubt if acts(error) else ""
+        raise PipelineError(redact(str(explain(error, action, in_doubt=doubt)))) from None
+
+
+def known_secrets() -> frozenset[str]:
+    """Return the credentials that lie in the environment and in Kaggle's key files."""
+    secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
+    files = [folder / name for folder in _config_folders() for name in _SECRET_FILES]
+    files += [Path(value) for value in secrets if value]  # the variable may name a token's file
+    for file in files:
+        secrets |= _secrets_of(file)
+    return frozenset(value.strip() for value in secrets if len(value.strip()) >= _SHORTEST_SECRET)
+
+
+def redact(text: str) -> str:
+    """Return `text` with every known credential blanked out."""
+    for secret in sorted(known_secrets(), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _log_in(action: str, printed: io.StringIO) -> KaggleSession:
+    with _logging_kept():
+        from kaggle.api.kaggle_api_extended import KaggleApi
+
+    api = KaggleApi()
+    # VERBOSE=1, which other programs use too, makes the client print its authorization headers.
+    api.args = [argument for argument in api.args if argument != "--verbose"]
+    key_file = Path(api.config)
+    try:
+        api.authenticate()
+    except SystemExit:
+        raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None
+    except Exception as error:
+        if isinstance(error, TypeError) and key_file.is_file():  # a key file that is a list
+            raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None
+        raise explain(error, action) from None  # nothing was asked for yet: no doubt
+    # The import has tried to log in as well: what it printed says nothing about this block.
+    printed.seek(0)
+    printed.truncate()
+    return KaggleSession(api, api.config_values.get(api.CONFIG_NAME_USER, ""), printed)
+
+
+@contextmanager
+def _logging_kept() -> Iterator[None]:
+    """Keep the block from setting logging up.
+
+    With VERBOSE=1 or VERBOSE_OUTPUT=1 the client's import lets every library log all it does,
+    urllib3 its requests' addresses, and those of uploads are signed. It does so by `basicConfig`,
+    which leaves alone what has a handler.
+    """
+    root, silent = logging.getLogger(), logging.NullHandler()
+    root.addHandler(silent)
+    try:
+        yield
+    finally:
+        root.removeHandler(silent)
+
+
+def _why_no_login(key_file: Path) -> str:
+    """Say why the client found no credentials: it takes a broken key file for a missing one."""
+    from kagglesdk.kaggle_env import get_access_token_from_env
+
+    token, source = get_access_token_from_env()
+    if token:
+        return f"Kaggle does not accept the access token from {source}; make a new one and set it"
+    if key_file.is_file() and not _secrets_of(key_file):
+        return f'{key_file}: expected {{"username": "…", "key": "…"}}; download it again'
+    return f"no Kaggle credentials; {_HOW_TO_LOG_IN}"
+
+
+def _config_folders() -> list[Path]:
+    home = Path(os.environ.get("HOME") or Path.home())
+    folders = [home / ".kaggle"]
+    folders.append(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "kaggle")
+    if os.environ.get("KAGGLE_CONFIG_DIR"):
+        folders.append(Path(os.environ["KAGGLE_CONFIG_DIR"]))
+    return folders
+
+
+def _secrets_of(file: Path) -> set[str]:
+    """Return the secrets in one key file: the values of a JSON object, or the whole text."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError):  # absent, unreadable, not text, or no file name at all
+        return set()
+    if file.suffix != ".json":
+        return {text}
+    try:
+        table = json.loads(text)
+    except ValueError:
+        return set()
+    values = [table.get(key) for key in _SECRET_KEYS] if isinstance(table, dict) else []
+    return {value for value in values if isinstance(value, str)}

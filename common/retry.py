@@ -1,0 +1,76 @@
+"""Trying again: how often, how long between tries, and what is said meanwhile."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from common.errors import PipelineError
+
+T = TypeVar("T")
+
+
+class Again(Exception):  # noqa: N818
+    """The attempt failed in a way that another one may mend: no error for the user yet."""
+
+    def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to go on; `sleep` is a parameter so that tests need not wait."""
+
+    attempts: int = 6  # in a row that bring nothing
+    first_wait_s: float = 1.0  # doubled each time
+    longest_wait_s: float = 60.0
+    longest_asked_wait_s: float = 300.0  # cap of what a server may ask for
+    sleep: Callable[[float], None] = time.sleep
+
+    def wait_s(self, failures: int, asked_s: float | None) -> float:
+        """Return the wait after so many failures in a row, or what the server asked for."""
+        if asked_s is not None:
+            return min(asked_s, self.longest_asked_wait_s)
+        return min(self.first_wait_s * 2 ** (failures - 1), self.longest_wait_s)
+
+
+def persist(
+    attempt: Callable[[], T],
+    *,
+    what: str,
+    patience: Patience,
+    say: Callable[[str], None],
+    gained: Callable[[], int] = lambda: 0,
+    advice: str = "check the network, then run the same command: it goes on from here",
+) -> T:
+    """Call `attempt` until it returns, as long as `patience` lasts.
+
+    Args:
+        attempt: raises `Again` where it should be called again.
+        what: start of every line said.
+        patience: how often and with which waits.
+        say: told about each failure.
+        gained: bytes held so far; an attempt that adds to the most ever held starts the count of
+            failures anew, so that a long download over a bad line comes to its end.
+        advice: end of the error's line.
+
+    Raises:
+        PipelineError: patience is at its end.
+    """
+    failures, best = 0, gained()
+    while True:
+        try:
+            return attempt()
+        except Again as fault:
+            held = gained()
+            failures = 1 if held > best else failures + 1
+            best = max(best, held)
+            if failures >= patience.attempts:
+                raise PipelineError(
+                    f"{what}: {fault.reason}; gave up after {failures} tries; {advice}"
+                ) from None
+            wait_s = patience.wait_s(failures, fault.retry_after_s)
+            say(f"{what}: {fault.reason}; next try in {wait_s:.0f} s")
+            patience.sleep(wait_s)

@@ -1,0 +1,209 @@
+"""Paths and configuration: where data lies, and typed recipes read from TOML.
+
+A recipe is one TOML file, checked against a frozen model of its keys: an unknown key, a wrong type
+or a value out of range is refused with the key's dotted name. `--set a.b=value` overrides a key
+before the check.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from common.errors import PipelineError, UsageError
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "configs"
+RAW_DATA = ROOT / "data" / "raw"
+SAMPLE = ROOT / "data" / "sample"
+RUNS = ROOT / "runs"
+SUBMISSION_LEDGER = RUNS / "submissions.jsonl"  # what was sent to Kaggle, one line each
+
+# Where Kaggle mounts the competition's files: today's place, then that of older images.
+KAGGLE_MOUNTS = (
+    Path("/kaggle/input/competitions/predict-ai-model-runtime"),
+    Path("/kaggle/input/predict-ai-model-runtime"),
+)
+
+BARE_WORD = re.compile(r"[\w.:+-]+")
+
+
+class FrozenConfig(BaseModel):
+    """Base of every configuration: frozen, typed, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any], *, source: str) -> Self:
+        """Check `table` against this model.
+
+        Raises:
+            UsageError: names `source`, the dotted key, and what was expected.
+        """
+        try:
+            return cls.model_validate(table)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = _dotted(first["loc"])
+            if first["type"] == "extra_forbidden":
+                raise UsageError(
+                    f"{source}: unknown key '{key}'; {_known_keys(cls, key)}"
+                ) from None
+            problem = _problem(first["type"], first["msg"], first["input"])
+            raise UsageError(f"{source}: key '{key}' is {first['input']!r}: {problem}") from None
+
+
+def _dotted(place: Sequence[str | int]) -> str:
+    """Return a place in a table as it is written: `layout.models[0]`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return "".join(parts).removeprefix(".")
+
+
+def _problem(kind: str, message: str, given: object) -> str:
+    """Return pydantic's message in the words of a recipe."""
+    if kind in ("tuple_type", "list_type"):
+        is_word = isinstance(given, str) and BARE_WORD.fullmatch(given)
+        return f"expected a list, such as {f'[{given}]' if is_word else '[0, 1]'}"
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _known_keys(model: type[BaseModel], key: str) -> str:
+    """Name the keys that are allowed where `key` was found."""
+    *parents, _ = key.split(".")
+    current: Any = model
+    for parent in parents:
+        field = getattr(current, "model_fields", {}).get(parent)
+        if field is None:
+            break
+        current = field.annotation
+    names = sorted(getattr(current, "model_fields", {}))
+    return f"expected one of: {', '.join(names)}" if names else "no such key exists"
+
+
+def default_data_dir() -> Path:
+    """Return the data folder: PIPELINE_DATA, else Kaggle's mount, data/raw, or the sample.
+
+    In data/raw it is the folder itself or the one that `fetch` fills.
+
+    Raises:
+        PipelineError: none of them exists.
+    """
+    named = os.environ.get("PIPELINE_DATA")
+    if named:
+        return Path(named)
+    for folder in (*KAGGLE_MOUNTS, RAW_DATA, RAW_DATA / "tpugraphs"):
+        if any((folder / tree).is_dir() for tree in ("npz", "npz_all/npz")):
+            return folder
+    if SAMPLE.is_dir():
+        return SAMPLE
+    raise PipelineError(
+        "no data: pass --data DIR (a folder that holds npz/), or set PIPELINE_DATA; "
+        "`python -m pipeline fetch` downloads the dataset"
+    )
+
+
+def default_store_dir(data_dir: Path) -> Path:
+    """Return where the packed graphs of a data folder are kept.
+
+    That is a folder of its own for each data folder, below PIPELINE_STORE, or data/store, or, on
+    Kaggle, whose working folder is small, the system's temporary folder.
+    """
+    place = data_dir.resolve()
+    digest = hashlib.blake2b(str(place).encode(), digest_size=4).hexdigest()
+    named = os.environ.get("PIPELINE_STORE")
+    if named:
+        root = Path(named)
+    elif any(mount.is_dir() for mount in KAGGLE_MOUNTS):
+        root = Path(tempfile.gettempdir()) / "pipeline-store"
+    else:
+        root = ROOT / "data" / "store"
+    return root / f"{place.name or 'root'}-{digest}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        PipelineError: the file is missing or not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise PipelineError(f"{path}: cannot be read: {reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PipelineError(f"{path}: not a TOML file: {error}") from error
+
+
+def recipe_path(name_or_file: str) -> Path:
+    """Find a recipe: a path to a TOML file, or the name of one in configs/.
+
+    Raises:
+        UsageError: there is no such recipe; the known names are listed.
+    """
+    given = Path(name_or_file)
+    if given.suffix == ".toml":
+        if given.is_file():
+            return given
+        raise UsageError(f"recipe file {given}: no such file")
+    found = CONFIGS / f"{name_or_file}.toml"
+    if found.is_file():
+        return found
+    known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.toml")))
+    raise UsageError(
+        f"recipe '{name_or_file}': no such recipe; known: {known}; or give a .toml file"
+    )
+
+
+def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of `table` with each `dotted.key=value` set; values are read as TOML.
+
+    A value that is not TOML (a bare word) is taken as a string, alone or in a list, so
+    `--set features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
+
+    Raises:
+        UsageError: an override without '=' or whose parent key is not a table.
+    """
+    result = _copy_tables(table)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key.strip():
+            raise UsageError(f"--set {override!r}: expected key=value")
+        *parents, last = key.strip().split(".")
+        target = result
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                raise UsageError(f"--set {override!r}: '{parent}' is not a table of the recipe")
+        target[last] = _parse_value(text.strip())
+    return result
+
+
+def _copy_tables(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _copy_tables(v) if isinstance(v, dict) else v for k, v in table.items()}
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return _parse_words(text)
+    return table["value"] if len(table) == 1 else text  # more lines would be lost in silence
+
+
+def _parse_words(text: str) -> Any:
+    """Read a list that holds bare words; whatever else is no TOML is a word by itself."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return text
+    items = [item.strip() for item in text[1:-1].removesuffix(",").split(",")]
+    values = [_parse_value(item) for item in items]
+    read = zip(items, values, strict=True)
+    is_clear = all(value != item or BARE_WORD.fullmatch(item) for item, value in read)
+    return values if is_clear else text

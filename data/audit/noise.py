@@ -1,0 +1,141 @@
+"""How much of a graph's ranking is noise: what its repeated configs say.
+
+A config that was measured more than once gives two measurements of one truth. Their Kendall tau
+over many such configs is what a second measurement scores as a predictor of the first.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.metrics import kendall_tau
+
+MIN_REPEATED = 10  # configs; below that tau says nothing
+DRAWS = 10
+MAX_RATIO = math.sqrt(2)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Two measurements of the same configs, compared.
+
+    Attributes:
+        n_repeated: configs that were measured at least twice.
+        tau: Kendall tau between two measurements of each of them; nan where one draw of them
+            gives no order.
+        same: the median of |ln a - ln b| over two measurements a, b of one config.
+        different: the same median over measurements of two different configs.
+    """
+
+    n_repeated: int
+    tau: float
+    same: float
+    different: float
+
+    @property
+    def best_tau(self) -> float:
+        """Return what knowing every true runtime would score at most: the square root of tau.
+
+        With q the expected sign of a pair's measured difference, two independent measurements
+        agree to the mean of q² over pairs, and no predictor gets beyond the mean of |q|, which is
+        at most the root of that. Knowing the truth scores between `tau` and this; more than this,
+        on configs such as the repeated ones, is luck or leakage.
+        """
+        return math.nan if math.isnan(self.tau) else math.sqrt(max(self.tau, 0.0))
+
+    @property
+    def is_dominant(self) -> bool:
+        """Tell whether noise is larger than the true differences between configs.
+
+        Measurements of different configs differ by truth and noise (squares add up), those of one
+        config by noise alone: the truth's share is the smaller one where their ratio is at most
+        the square root of 2. Medians keep single outliers out of it.
+        """
+        return self.same > 0 and self.different <= MAX_RATIO * self.same
+
+
+def measure_noise(
+    runtime_ns: NDArray[np.int64],
+    group: NDArray[np.int64],
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Noise | None:
+    """Compare repeated measurements of a graph's configs.
+
+    Each draw takes two different measurements of every repeated config at random, and one
+    measurement of every distinct config. `tau` is the mean over draws, the medians are those of
+    all draws together. Time O(draws * c log² c), memory O(draws * c). Neither the order of rows nor
+    the numbering of groups matters.
+
+    Repeated configs are no fair sample of all: a search comes back to the good ones, whose runtimes
+    lie close together.
+
+    Args:
+        runtime_ns: (c,) int64, positive.
+        group: (c,) int64, which of the u distinct configs a row is; 0..u-1, none empty.
+        seed: of the draws.
+        draws: how many, at least 1.
+
+    Returns:
+        None where fewer than 10 configs were measured twice or more.
+
+    Raises:
+        ValueError: a runtime that is not positive, or no draw.
+    """
+    if draws < 1 or not (runtime_ns > 0).all():
+        raise ValueError("expected at least one draw, and runtimes above 0")
+    ordered, sizes = _in_plain_order(runtime_ns, group)
+    starts = np.cumsum(sizes) - sizes
+    n_repeated = int((sizes > 1).sum())
+    if n_repeated < MIN_REPEATED:
+        return None
+    rng = np.random.default_rng(seed)
+    taus, same, different = [], [], []
+    for _ in range(draws):
+        one, other = _draw_pairs(ordered, starts[sizes > 1], sizes[sizes > 1], rng)
+        taus.append(kendall_tau(one, other))
+        same.append(np.abs(np.log(one / other)))
+        single = ordered[starts + rng.integers(0, sizes)]
+        shuffled = rng.permutation(single)
+        different.append(np.abs(np.log(shuffled / np.roll(shuffled, 1))))
+    return Noise(
+        n_repeated=n_repeated,
+        tau=float(np.mean(taus)),
+        same=float(np.median(np.concatenate(same))),
+        different=float(np.median(np.concatenate(different))),
+    )
+
+
+def _draw_pairs(
+    ordered: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw two different measurements of every group; (r,) int64 each, all sizes at least 2."""
+    one = rng.integers(0, sizes)
+    other = rng.integers(0, sizes - 1)
+    other += other >= one
+    return ordered[starts + one], ordered[starts + other]
+
+
+def _in_plain_order(
+    runtime_ns: NDArray[np.int64], group: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sort by group, and groups by their runtimes, so that the draws depend on nothing else.
+
+    Returns:
+        runtimes: (c,) int64, group by group, ascending within each.
+        sizes: (u,) int64.
+    """
+    ordered = runtime_ns[np.lexsort((runtime_ns, group))]
+    sizes = np.bincount(group)
+    starts = np.cumsum(sizes) - sizes
+    sums = np.add.reduceat(ordered, starts)
+    place = np.lexsort((sums, sizes, ordered[starts + sizes - 1], ordered[starts]))
+    rank = np.empty_like(place)
+    rank[place] = np.arange(len(place))
+    return runtime_ns[np.lexsort((runtime_ns, rank[group]))], sizes[place]

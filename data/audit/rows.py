@@ -1,0 +1,189 @@
+"""Check every file of a tree and count what is there; damaged files are listed, not fatal.
+
+`data.audit.tree` adds the rows up and says what concerns more than one file.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from common.errors import PipelineError
+from data.audit.noise import Noise, measure_noise
+from data.graph_store.prepare import Prepared
+from data.graphs.distinct import RuntimeGroups, config_hashes, runtime_groups
+from data.graphs.graph import Graph, LayoutGraph
+from data.packing.npz_graphs import read_graph
+from data.tree import GraphFile, duplicate_stems
+
+Progress = Callable[[str, int, int], None]
+COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct", "n_repeated")
+MAX_DISAGREEMENT = 0.01
+LOW_TAU = 0.5
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """What one file holds, or what is wrong with it.
+
+    Attributes:
+        file: where it lies.
+        error: the reader's line, or None for a good file.
+        notes: what a reader of scores should know of it.
+        n_nodes, n_edges, n_configurable, n_configs, n_distinct: counts; 0 for a bad file;
+            n_configurable is 0 for tile kernels.
+        n_repeated: distinct configs that stand in the file more than once.
+        is_labelled: whether runtimes are known.
+        n_apart: repeated configs whose runtimes disagree by more than the bound.
+        worst_disagreement: slowest over fastest - 1 of the repeated config where that is largest;
+            None where no config is repeated, or runtimes are withheld.
+        noise: what repeated configs say of the runtimes; None for too few.
+        is_noise: whether runtimes say next to nothing about configs: one config alone, equal
+            runtimes, or configs that differ less than noise does (`Noise.is_dominant`); None where
+            that cannot be told.
+    """
+
+    file: GraphFile
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+    n_nodes: int = 0
+    n_edges: int = 0
+    n_configurable: int = 0
+    n_configs: int = 0
+    n_distinct: int = 0
+    n_repeated: int = 0
+    is_labelled: bool = False
+    n_apart: int = 0
+    worst_disagreement: float | None = None
+    noise: Noise | None = None
+    is_noise: bool | None = None
+
+
+def audit(
+    files: Sequence[GraphFile],
+    *,
+    prepared: Sequence[Prepared] | None = None,
+    max_disagreement: float = MAX_DISAGREEMENT,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[AuditRow]:
+    """Read every file, one in memory at a time; stems used twice in a collection are errors.
+
+    Args:
+        prepared: what became of each file on its way into the store; good files are then read
+            from there, and their rows name the file of the store.
+        max_disagreement: how far the slowest and the fastest runtime of one config may lie apart,
+            as a share of the fastest.
+        seed: of the measurements that are drawn to compare repeated configs.
+
+    Returns:
+        One row per file, in the order given.
+    """
+    known = {} if prepared is None else {id(entry.source): entry for entry in prepared}
+    twins = {id(second): first for first, second in duplicate_stems(files)}
+    rows = []
+    what = f"audit {len(files)} files"
+    if progress:
+        progress(what, 0, len(files))
+    for number, file in enumerate(files, start=1):
+        first = twins.get(id(file))
+        if first is not None:
+            error = (
+                f"{file.path}: the name stands in {file.collection.name} already ({first.path}); "
+                "expected each graph once, in one split"
+            )
+            rows.append(AuditRow(file, error=error))
+        else:
+            entry = known.get(id(file), Prepared(file, file))
+            if entry.error:
+                rows.append(AuditRow(file, error=entry.error))
+            else:
+                rows.append(_audit_file(entry.stored, max_disagreement, seed))
+        if progress:
+            progress(what, number, len(files))
+    return rows
+
+
+def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> AuditRow:
+    assert file is not None, "without an error a graph is in the store"
+    try:
+        graph = read_graph(file)
+    except PipelineError as error:
+        return AuditRow(file, error=str(error))
+    except MemoryError:
+        return AuditRow(file, error=f"{file.path}: does not fit into memory")
+    groups = runtime_groups(config_hashes(graph), graph.runtime_ns)
+    spread = groups.spread[np.bincount(groups.group) > 1]
+    noise, is_noise = _judge_noise(graph, groups, seed)
+    return AuditRow(
+        file=file,
+        notes=tuple(_notes(graph, groups, noise)),
+        n_nodes=graph.n_nodes,
+        n_edges=len(graph.edge_index),
+        n_configurable=len(graph.node_config_ids) if isinstance(graph, LayoutGraph) else 0,
+        n_configs=graph.n_configs,
+        n_distinct=len(groups.first),
+        n_repeated=len(spread),
+        is_labelled=graph.is_labelled,
+        n_apart=int((spread > max_disagreement).sum()) if graph.is_labelled else 0,
+        worst_disagreement=float(spread.max()) if graph.is_labelled and len(spread) else None,
+        noise=noise,
+        is_noise=is_noise,
+    )
+
+
+def _judge_noise(
+    graph: Graph, groups: RuntimeGroups, seed: int
+) -> tuple[Noise | None, bool | None]:
+    """Return how repeated measurements agree, and whether runtimes are noise alone."""
+    if not graph.is_labelled:
+        return None, None
+    if groups.mean_ns.min() == groups.mean_ns.max():
+        return None, True
+    noise = measure_noise(graph.runtime_ns, groups.group, seed=seed)
+    return noise, None if noise is None else noise.is_dominant
+
+
+def _notes(graph: Graph, groups: RuntimeGroups, noise: Noise | None) -> Iterator[str]:
+    if graph.file.split != "test" and not graph.is_labelled:
+        yield "runtimes are withheld"
+    if graph.file.split == "test" and graph.is_labelled:
+        yield "runtimes are known, which is unusual in the test split"
+    if len(groups.first) == 1:
+        times = f" measured {graph.n_configs} times" if graph.n_configs > 1 else ""
+        yield f"one config{times}"
+    elif graph.is_labelled and groups.mean_ns.min() == groups.mean_ns.max():
+        yield "all configs have the same runtime"
+    elif noise is not None and (noise.is_dominant or noise.tau < LOW_TAU):
+        what = "more noise than difference between configs" if noise.is_dominant else "much noise"
+        yield (
+            f"{what}: tau {noise.tau:.2f} between two measurements of {noise.n_repeated} configs; "
+            f"knowing the truth would score up to about {noise.best_tau:.2f}"
+        )
+    edges = graph.edge_index
+    if len(edges) and not (edges[:, 0] > edges[:, 1]).all():
+        yield "nodes are not in topological order"
+
+
+def as_dict(row: AuditRow) -> dict[str, object]:
+    """Return a row as plain values for JSON."""
+    counts = {name: getattr(row, name) for name in COUNTED}
+    return {
+        "id": row.file.submission_id,
+        "split": row.file.split,
+        "path": str(row.file.path),
+        "error": row.error,
+        "notes": list(row.notes),
+        "is_labelled": row.is_labelled,
+        **counts,
+        "n_apart": row.n_apart,
+        "worst_disagreement": row.worst_disagreement,
+        "is_noise": row.is_noise,
+        "noise": None if row.noise is None else _noise_as_dict(row.noise),
+    }
+
+
+def _noise_as_dict(noise: Noise) -> dict[str, float | None]:
+    values = asdict(noise) | {"best_tau": noise.best_tau}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}

@@ -1,0 +1,178 @@
+"""What an audit says of whole collections: totals, and how a tree compares with the public one."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from common.metrics import TILE_PICKS
+from data.audit.rows import AuditRow
+from data.official.names import OfficialPart, official_parts
+
+LAYOUT_INDICES = 1000  # of every layout row of the sample submission; a tile row has TILE_PICKS
+MAX_NOTES = 10  # on single files, for each split of a collection
+MAX_NAMES = 3
+
+HEADER = (
+    *("collection", "split", "files", "bad", "labels", "nodes", "edges", "configs", "distinct"),
+    *("apart", "ceiling"),
+)
+COLUMNS = (
+    *("collection", "split", "n_files", "n_bad", "n_labelled", "n_nodes", "n_edges", "n_configs"),
+    *("n_distinct", "n_apart", "median_tau"),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The names of one split of a collection, beside the published ones.
+
+    Attributes:
+        part: "collection/split".
+        n_official: graphs in the public dataset.
+        n_present: files here with a name of it.
+        foreign: other names here.
+        missing: official names that are not here; None where they cannot be told, or are all.
+    """
+
+    part: str
+    n_official: int
+    n_present: int
+    foreign: tuple[str, ...]
+    missing: tuple[str, ...] | None
+
+
+def by_part(rows: Sequence[AuditRow]) -> dict[str, list[AuditRow]]:
+    """Sort rows by "collection/split", in the order given."""
+    parts: dict[str, list[AuditRow]] = {}
+    for row in rows:
+        parts.setdefault(f"{row.file.collection.name}/{row.file.split}", []).append(row)
+    return parts
+
+
+def totals(rows: Sequence[AuditRow]) -> list[dict[str, object]]:
+    """Add up files by collection and split.
+
+    `n_apart` are configs whose runtimes disagree by more than the bound, `n_disagreeing` the files
+    with such a config; `n_apart` is None where all runtimes are withheld. `median_tau` is that over
+    the graphs where two measurements can be compared, None without any.
+    """
+    return [_total(part, rows) for part, rows in by_part(rows).items()]
+
+
+def _total(part: str, rows: Sequence[AuditRow]) -> dict[str, object]:
+    collection, split = part.split("/")
+    good = [row for row in rows if row.error is None]
+    labelled = [row.is_labelled for row in good]
+    taus = [row.noise.tau for row in good if row.noise and row.noise.tau == row.noise.tau]
+    return {
+        "collection": collection,
+        "split": split,
+        "n_files": len(rows),
+        "n_bad": len(rows) - len(good),
+        "n_labelled": sum(labelled),
+        "n_unlabelled": len(good) - sum(labelled),
+        "n_nodes": sum(row.n_nodes for row in good),
+        "n_edges": sum(row.n_edges for row in good),
+        "n_configs": sum(row.n_configs for row in good),
+        "n_distinct": sum(row.n_distinct for row in good),
+        "n_repeated": sum(row.n_repeated for row in good),
+        "n_apart": sum(row.n_apart for row in good) if any(labelled) else None,
+        "n_disagreeing": sum(row.n_apart > 0 for row in good),
+        "n_noise": sum(row.is_noise is True for row in good),
+        "median_tau": median(taus) if taus else None,
+    }
+
+
+def table(rows: Sequence[AuditRow]) -> list[list[object]]:
+    """Return the lines below HEADER, one for each split of a collection."""
+    return [[line[key] for key in COLUMNS] for line in totals(rows)]
+
+
+def compare_names(rows: Sequence[AuditRow]) -> list[Comparison]:
+    """Compare the names of each split that is there with the published ones."""
+    official = official_parts()
+    return [_compare(part, rows, official[part]) for part, rows in by_part(rows).items()]
+
+
+def _compare(part: str, rows: Sequence[AuditRow], official: OfficialPart) -> Comparison:
+    names = {row.file.name for row in rows}
+    present = names & official.names
+    can_tell = bool(present) and official.is_complete
+    return Comparison(
+        part=part,
+        n_official=official.n_graphs,
+        n_present=len(present),
+        foreign=tuple(sorted(names - official.names)),
+        missing=tuple(sorted(official.names - names)) if can_tell else None,
+    )
+
+
+def tree_notes(rows: Sequence[AuditRow]) -> list[str]:
+    """Say what concerns more than one file, or how a file stands to the public dataset."""
+    return [*_disagreements(rows), *_name_notes(rows), *_row_count_notes(rows)]
+
+
+def file_notes(rows: Sequence[AuditRow]) -> list[str]:
+    """List the notes on single files, up to ten for each split of a collection."""
+    lines = []
+    for part, found in by_part(rows).items():
+        notes = [f"{row.file.submission_id}: {note}" for row in found for note in row.notes]
+        lines += notes[:MAX_NOTES]
+        if len(notes) > MAX_NOTES:
+            lines.append(f"{part}: {len(notes) - MAX_NOTES} more such notes; --json has all")
+    return lines
+
+
+def _disagreements(rows: Sequence[AuditRow]) -> Iterator[str]:
+    for part, found in by_part(rows).items():
+        apart = [row for row in found if row.n_apart]
+        if apart:
+            worst = max(apart, key=lambda row: row.worst_disagreement or 0.0)
+            yield (
+                f"{part}: runtimes of {sum(row.n_apart for row in apart)} of "
+                f"{sum(row.n_repeated for row in found)} repeated configs disagree, in "
+                f"{len(apart)} of {len(found)} files; the worst by "
+                f"{100 * (worst.worst_disagreement or 0.0):.3g} % in {worst.file.name}"
+            )
+
+
+def _name_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
+    compared = compare_names(rows)
+    if not any(part.n_present for part in compared):
+        yield "none of the names is official: not the public dataset"
+        return
+    for part in compared:
+        if part.n_present < part.n_official:
+            yield f"{part.part}: {part.n_present} of {part.n_official} official graphs present"
+        if part.foreign:
+            yield f"{part.part}: not official: {_some(part.foreign)}"
+
+
+def _row_count_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
+    """Name the test graphs whose row differs from the sample submission's in length."""
+    if not any(part.n_present for part in compare_names(rows)):
+        return  # such a tree has no sample submission
+    for part, found in by_part(rows).items():
+        usual = TILE_PICKS if part.startswith("tile") else LAYOUT_INDICES
+        odd = [
+            f"{row.file.name} ({row.n_configs})"
+            for row in found
+            if row.file.split == "test" and row.error is None and _is_odd(row)
+        ]
+        if odd:
+            yield (
+                f"{part}: rows of {len(odd)} of {len(found)} graphs differ from the sample "
+                f"submission's {usual} indices (configs in brackets): {', '.join(odd)}"
+            )
+
+
+def _is_odd(row: AuditRow) -> bool:
+    if row.file.collection.kind == "tile":
+        return row.n_configs < TILE_PICKS
+    return row.n_configs != LAYOUT_INDICES
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES])
+    more = len(names) - MAX_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

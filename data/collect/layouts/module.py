@@ -1,0 +1,145 @@
+"""The HLO module of a JAX program just before layouts are chosen, and which nodes may be chosen.
+
+That module is inlined and simplified, with nothing fused yet: what TpuGraphs stores. Node
+positions count instructions in the order of the module's computations.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import PipelineError
+from data.collect.layouts.realise import ProgramSource
+from data.hlo.descriptor import message_class
+
+CONFIGURABLE = ("convolution", "dot", "reshape")
+DUMPED_STEP = "layout-assignment"
+
+
+@dataclass(frozen=True)
+class DumpedModule:
+    """A program as the compiler holds it before layout assignment.
+
+    Attributes:
+        name: the program's.
+        message: the HloModule message; edit copies only.
+        arguments: the flat example arguments, by parameter number.
+    """
+
+    name: str
+    message: Any
+    arguments: tuple[Any, ...]
+
+    def copy(self) -> Any:
+        """Return a copy of the message that may be edited."""
+        module = message_class("HloModuleProto")()
+        module.CopyFrom(self.message)
+        return module
+
+
+@dataclass(frozen=True)
+class ConfigurableNode:
+    """An instruction whose layouts a config chooses.
+
+    Attributes:
+        position: its node in the graph.
+        instruction: its message.
+        shapes: dimensions of its output, its input and, but for reshapes, its kernel.
+    """
+
+    position: int
+    instruction: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def dump_module(source: ProgramSource) -> DumpedModule:
+    """Compile a program once and read its module from the compiler's dump.
+
+    Raises:
+        PipelineError: the program cannot be built, traced or compiled, or no dump was written.
+    """
+    import jax
+
+    try:
+        function, arguments = source.build()
+        lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+        leaves = tuple(jax.device_put(leaf) for leaf in jax.tree.leaves(arguments))
+        with tempfile.TemporaryDirectory() as folder:
+            lowered.compile(
+                compiler_options={
+                    "xla_dump_to": folder,
+                    "xla_dump_hlo_as_proto": True,
+                    "xla_dump_hlo_pass_re": DUMPED_STEP,
+                }
+            )
+            message = _read_dump(source.name, Path(folder))
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise PipelineError(f"{source.name}: cannot be compiled: {first_line(error)}") from error
+    return DumpedModule(source.name, message, leaves)
+
+
+def _read_dump(name: str, folder: Path) -> Any:
+    """Return the module that was dumped before layout assignment."""
+    files = sorted(folder.glob(f"*before_{DUMPED_STEP}.hlo.pb"))
+    if not files:
+        raise PipelineError(
+            f"{name}: the compiler dumped no module before {DUMPED_STEP}; expected one from "
+            "xla_dump_hlo_pass_re (a newer jaxlib may have renamed the pass)"
+        )
+    # Helper programs that run while tracing are dumped too; the program itself is the largest.
+    largest = max(files, key=lambda path: path.stat().st_size)
+    return message_class("HloProto").FromString(largest.read_bytes()).hlo_module
+
+
+def instructions(module: Any) -> Iterator[tuple[int, Any]]:
+    """Yield each instruction with its node position."""
+    position = 0
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            yield position, instruction
+            position += 1
+
+
+def configurable_nodes(module: Any) -> list[ConfigurableNode]:
+    """Return the convolutions, dots and reshapes of which a tensor has two dimensions to order."""
+    positions = [
+        position
+        for position, instruction in instructions(module)
+        if instruction.opcode in CONFIGURABLE
+    ]
+    return [
+        node
+        for node in nodes_at(module, positions)
+        if any(sum(size > 1 for size in shape) > 1 for shape in node.shapes)
+    ]
+
+
+def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
+    """Return the instructions at some node positions with the shapes of their tensors."""
+    in_order = [instruction for _, instruction in instructions(module)]
+    by_id = {instruction.id: instruction for instruction in in_order}
+    nodes = []
+    for position in positions:
+        instruction = in_order[position]
+        tensors = [instruction, *(by_id[i] for i in instruction.operand_ids)]
+        shapes = tuple(tuple(tensor.shape.dimensions) for tensor in tensors)
+        nodes.append(ConfigurableNode(position, instruction, shapes))
+    return nodes
+
+
+def row_major_outputs(module: Any) -> list[tuple[int, ...]]:
+    """Return the orders of a module's flat outputs where all of them are row-major."""
+    result = module.host_program_shape.result
+    shapes = result.tuple_shapes or [result]
+    return [tuple(range(len(shape.dimensions))) for shape in shapes]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without control characters."""
+    text = str(error).strip() or type(error).__name__
+    return re.sub(r"\s+", " ", text.splitlines()[0])[:300]

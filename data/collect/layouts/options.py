@@ -1,0 +1,142 @@
+"""Which layouts a configurable node may be given.
+
+Every order of a rank-4 tensor for three tensors would be 24 ** 3 rows a node; the options are the
+orders that kernels are written for: where the channel, the batch or the contracted axis lies.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.collect.layouts.module import ConfigurableNode
+from data.collect.layouts.realise import MAX_RANK, N_TENSORS, N_VALUES
+
+Order = tuple[int, ...]  # major to minor: dimensions as they lie in memory, outermost first
+UNSET: Order = ()
+
+
+def node_options(node: ConfigurableNode) -> NDArray[np.int8]:
+    """Return the (o, 18) int8 rows that `node` may be given; row 0 leaves all to the compiler."""
+    per_tensor = [
+        [UNSET, *_distinct(orders, shape)]
+        for orders, shape in zip(_orders(node), node.shapes, strict=True)
+    ]
+    rows = [spell_row(choice) for choice in product(*per_tensor)]
+    return np.array(rows, np.int8)
+
+
+def spell_row(orders: Sequence[Order]) -> list[int]:
+    """Return the 18 values of a node from major-to-minor orders of its tensors."""
+    padded = [*orders, *[UNSET] * (N_TENSORS - len(orders))]
+    return [
+        value for order in padded for value in [*reversed(order), *[-1] * (MAX_RANK - len(order))]
+    ]
+
+
+def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
+    """Return the major-to-minor orders of output, input and kernel that a (18,) row holds."""
+    assert row.shape == (N_VALUES,)
+    output, operand, kernel = (
+        tuple(int(v) for v in part[part >= 0][::-1]) for part in row.reshape(N_TENSORS, MAX_RANK)
+    )
+    return output, operand, kernel
+
+
+def node_groups(nodes: Sequence[ConfigurableNode]) -> NDArray[np.int64]:
+    """Return (k,) int64: nodes of equal operation, shapes and dimension numbers share a group."""
+    groups: dict[tuple[object, ...], int] = {}
+    return np.array(
+        [groups.setdefault(_signature(node), len(groups)) for node in nodes], dtype=np.int64
+    )
+
+
+def _signature(node: ConfigurableNode) -> tuple[object, ...]:
+    given = node.instruction
+    numbers = (given.dot_dimension_numbers, given.convolution_dimension_numbers)
+    return (given.opcode, node.shapes, *(message.SerializeToString() for message in numbers))
+
+
+def _distinct(orders: Sequence[Order], shape: Order) -> list[Order]:
+    """Drop orders that differ only in axes of size 1, and ranks that no config can hold."""
+    if len(shape) > MAX_RANK or sum(size > 1 for size in shape) < 2:
+        return []
+    by_effect: dict[Order, Order] = {}
+    for order in orders:
+        by_effect.setdefault(tuple(axis for axis in order if shape[axis] > 1), order)
+    return list(by_effect.values())
+
+
+def _orders(node: ConfigurableNode) -> list[list[Order]]:
+    """Return candidate orders of each tensor of a node."""
+    if node.instruction.opcode == "dot":
+        return _dot_orders(node.instruction.dot_dimension_numbers, node.shapes)
+    if node.instruction.opcode == "convolution":
+        return _convolution_orders(node.instruction.convolution_dimension_numbers)
+    return [_plain_orders(len(shape)) for shape in node.shapes]
+
+
+def _plain_orders(rank: int) -> list[Order]:
+    """Return the row-major order, its last two axes swapped, its first axis last, and reversed."""
+    axes = tuple(range(rank))
+    swapped = (*axes[:-2], *axes[-2:][::-1])
+    return [axes, swapped, (*axes[1:], *axes[:1]), axes[::-1]]
+
+
+def _dot_orders(numbers: Any, shapes: Sequence[Order]) -> list[list[Order]]:
+    """Order batch, free and contracted axes of the operands; batch, left, right of the output."""
+    batch = (tuple(numbers.lhs_batch_dimensions), tuple(numbers.rhs_batch_dimensions))
+    contracted = (
+        tuple(numbers.lhs_contracting_dimensions),
+        tuple(numbers.rhs_contracting_dimensions),
+    )
+    operands, n_free = [], []
+    for shape, shared, summed in zip(shapes[1:], batch, contracted, strict=True):
+        free = tuple(axis for axis in range(len(shape)) if axis not in (*shared, *summed))
+        n_free.append(len(free))
+        orders = [shared + free + summed, shared + summed + free]
+        operands.append(_with_batch_inside(orders, shared))
+    n_batch = len(batch[0])
+    shared = tuple(range(n_batch))
+    left = tuple(range(n_batch, n_batch + n_free[0]))
+    right = tuple(range(n_batch + n_free[0], n_batch + sum(n_free)))
+    output = _with_batch_inside([shared + left + right, shared + right + left], shared)
+    return [output, *operands]
+
+
+def _with_batch_inside(orders: list[Order], shared: Order) -> list[Order]:
+    """Add the row-major order and, where there are batch axes, one with the batch not outermost."""
+    rest = orders[0][len(shared) :]
+    inside = [rest[:1] + shared + rest[1:]] if shared and rest else []
+    return [*orders, tuple(range(len(orders[0]))), *inside]
+
+
+def _convolution_orders(numbers: Any) -> list[list[Order]]:
+    """Order batch, channel and window axes; of the kernel, input and output channels."""
+
+    def activations(batch: int, feature: int, spatial: Sequence[int]) -> list[Order]:
+        window = tuple(spatial)
+        return [
+            (batch, *window, feature),
+            (batch, feature, *window),
+            (*window, batch, feature),
+            (feature, *window, batch),
+        ]
+
+    inner, outer = numbers.kernel_input_feature_dimension, numbers.kernel_output_feature_dimension
+    window = tuple(numbers.kernel_spatial_dimensions)
+    return [
+        activations(
+            numbers.output_batch_dimension,
+            numbers.output_feature_dimension,
+            numbers.output_spatial_dimensions,
+        ),
+        activations(
+            numbers.input_batch_dimension,
+            numbers.input_feature_dimension,
+            numbers.input_spatial_dimensions,
+        ),
+        [(*window, inner, outer), (*window, outer, inner), (outer, inner, *window)],
+    ]

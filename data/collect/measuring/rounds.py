@@ -1,0 +1,147 @@
+"""Visit the configs of one graph in rounds, through a journal; c configs of g genes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.collect.measuring.journal import Journal
+from data.collect.measuring.search import Choices, Search
+from data.collect.measuring.session import ConfigFailed, ProgramFailed, Session
+
+SEARCH_ROUND = 0
+MAX_FAILED_AT_START = 10
+
+Progress = Callable[[str, int, int], None]
+IsOver = Callable[[], bool]
+
+
+class OutOfTime(Exception):  # noqa: N818 (what happened, said in the past tense)
+    """The time that was given is over; the journal keeps what was measured."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Configs that ran in every round.
+
+    Attributes:
+        choices: (c, g) int64.
+        configs: (c,) int64, their numbers in the journal.
+        rounds_ns: (r, c) int64 shortest run by round; row 0 is the search's.
+        failed: the other configs, by number, with the reason.
+    """
+
+    choices: Choices
+    configs: NDArray[np.int64]
+    rounds_ns: NDArray[np.int64]
+    failed: dict[int, str]
+
+
+class Visitor:
+    """Visits configs unless the journal knows them already.
+
+    Args:
+        is_over: asked before each visit, which raises OutOfTime if so.
+        progress: called with (what, visits done, visits in all).
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        journal: Journal,
+        *,
+        what: str,
+        total: int,
+        is_over: IsOver = lambda: False,
+        progress: Progress = lambda what, done, total: None,
+    ) -> None:
+        self._session = session
+        self._journal = journal
+        self._what = what
+        self._total = total
+        self._is_over = is_over
+        self._progress = progress
+
+    def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
+        """Return the runtime in ns of a config in a round; inf if it fails or has failed.
+
+        Raises:
+            OutOfTime: the time is over.
+            ProgramFailed: nothing works.
+            PipelineError: the journal cannot be written.
+        """
+        known = self._journal.visits.get((config, turn))
+        if known is not None:
+            return known.runtime_ns
+        if config in self._journal.failed:
+            return math.inf
+        if self._is_over():
+            raise OutOfTime(self._what)
+        reason = self._journal.why_failed(choice.tolist())
+        if reason is not None:
+            self._journal.add_failure(config, reason, choice.tolist())
+            return math.inf
+        try:
+            visit = self._session.visit(choice)
+        except ConfigFailed as failure:
+            self._journal.add_failure(config, str(failure), choice.tolist())
+            self._give_up(str(failure))
+            return math.inf
+        self._journal.add_visit(config, turn, visit, choice.tolist())
+        self._progress(self._what, len(self._journal.visits), self._total)
+        return visit.runtime_ns
+
+    def _give_up(self, reason: str) -> None:
+        """Stop where no config has ever run: the program is at fault, and not its configs."""
+        if not self._journal.visits and len(self._journal.failed) >= MAX_FAILED_AT_START:
+            n_failed = len(self._journal.failed)
+            raise ProgramFailed(f"{self._what}: the first {n_failed} configs all failed: {reason}")
+
+
+def run_search(visitor: Visitor, search: Search) -> Choices:
+    """Visit what a search asks for; return all its choices (c, g), those that failed included."""
+    found: list[Choices] = []
+    n_found = 0
+    try:
+        batch = next(search)
+        while True:
+            found.append(batch)
+            runtimes = [
+                visitor.visit(config, SEARCH_ROUND, choice)
+                for config, choice in enumerate(batch, start=n_found)
+            ]
+            n_found += len(batch)
+            batch = search.send(np.array(runtimes))
+    except StopIteration:
+        return np.concatenate(found)
+
+
+def run_rounds(
+    visitor: Visitor, choices: Choices, *, n_rounds: int, rng: np.random.Generator
+) -> None:
+    """Visit all configs `n_rounds` times, each time in a new random order."""
+    for turn in range(1, n_rounds + 1):
+        for config in rng.permutation(len(choices)).tolist():
+            visitor.visit(config, turn, choices[config])
+
+
+def measured(journal: Journal, choices: Choices, *, n_rounds: int) -> Measured:
+    """Gather the visits of choices (c, g); configs that failed in any round are left out.
+
+    Raises:
+        ProgramFailed: fewer than two configs ran.
+    """
+    kept = np.array([c for c in range(len(choices)) if c not in journal.failed], np.int64)
+    if len(kept) < 2:
+        reason = next(iter(journal.failed.values()))
+        raise ProgramFailed(
+            f"{journal.path}: {len(kept)} of {len(choices)} configs ran; expected 2 or more; "
+            f"one says: {reason}"
+        )
+    rounds_ns = [
+        [journal.visits[config, turn].runtime_ns for config in kept.tolist()]
+        for turn in range(n_rounds + 1)
+    ]
+    return Measured(choices[kept], kept, np.array(rounds_ns, np.int64), dict(journal.failed))

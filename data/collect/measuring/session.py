@@ -1,0 +1,193 @@
+"""The measuring process as seen from outside: it may crash or hang, and is started again."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PipelineError
+from data.collect.measuring.timing import Visit
+from data.collect.measuring.worker import Description, Reply, SubjectSource, one_line
+
+OPEN_TIMEOUT_S = 600.0
+KILL_WAIT_S = 10.0
+LOAD_SAMPLE_S = 0.2
+
+
+class ProgramFailed(PipelineError):  # noqa: N818 (what happened, said in the past tense)
+    """A program cannot be measured at all; others may be."""
+
+
+class ConfigFailed(Exception):  # noqa: N818 (what happened, said in the past tense)
+    """One config was refused, crashed the process or hung; the message is one line."""
+
+
+class Session:
+    """A worker process with one open subject; use it as a context manager.
+
+    After a crash or a hang the next request starts a fresh process and opens the subject again.
+
+    Args:
+        core: the core that the process keeps to; None for the one that is idlest as it starts.
+    """
+
+    def __init__(self, source: SubjectSource, *, timeout_s: float, core: int | None = None) -> None:
+        self._source = source
+        self._core = core
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._said: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def describe(self) -> Description:
+        """Open the subject and return what does not depend on a choice.
+
+        Raises:
+            ProgramFailed: it cannot be opened; the line says why.
+        """
+        self._stop()
+        self._start()
+        reply = self._ask("open", self._source, OPEN_TIMEOUT_S)
+        if reply.problem:
+            self._stop()
+            raise ProgramFailed(reply.problem)
+        description = reply.value
+        assert isinstance(description, Description)
+        return description
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
+        """Return choices (c, g) as the file's config features (c, …).
+
+        Raises:
+            ProgramFailed: the subject cannot spell them.
+        """
+        self._open_again()
+        reply = self._ask("spell", choices, OPEN_TIMEOUT_S)
+        if reply.problem:
+            raise ProgramFailed(reply.problem)
+        spelled: NDArray[Any] = reply.value
+        return spelled
+
+    def visit(self, choice: NDArray[np.int64]) -> Visit:
+        """Compile and time one choice (g,).
+
+        Raises:
+            ConfigFailed: refused, crashed, or not done after the time limit.
+            ProgramFailed: the subject cannot be opened again.
+        """
+        self._open_again()
+        reply = self._ask("visit", choice, self._timeout_s)
+        if reply.problem:
+            raise ConfigFailed(reply.problem)
+        return Visit(*reply.value)
+
+    def _open_again(self) -> None:
+        if self._process is None:
+            self.describe()
+
+    def _start(self) -> None:
+        ours, theirs = Pipe()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in _stop)
+        core = idlest_core() if self._core is None else self._core
+        # Not `-m`: classes of a module that runs as __main__ cannot be sent back.
+        start = "from data.collect.measuring.worker import main; main()"
+        command = [sys.executable, "-c", start, str(theirs.fileno())]
+        self._process = subprocess.Popen(  # noqa: S603
+            command if core is None else [*command, str(core)],
+            pass_fds=(theirs.fileno(),),
+            env=worker_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=self._said,
+        )
+        theirs.close()
+        self._connection = ours
+
+    def _ask(self, what: str, argument: Any, timeout_s: float) -> Reply:
+        """Send one request; a crash or a hang stops the process and is told as a problem."""
+        assert self._connection is not None, "the process is started first"
+        try:
+            self._connection.send((what, argument))
+            if not self._connection.poll(timeout_s):
+                self._stop()
+                return Reply(problem=f"not done after {timeout_s:g} s")
+            reply = self._connection.recv()
+        except (EOFError, OSError):
+            return Reply(problem=self._crash())
+        assert isinstance(reply, Reply)
+        return reply
+
+    def _crash(self) -> str:
+        """Return the exit code and the last words of a process that ended by itself."""
+        assert self._process is not None, "only a started process crashes"
+        assert self._said is not None, "only a started process crashes"
+        code = self._process.wait(KILL_WAIT_S)
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        self._stop()
+        return one_line(f"the process ended with {code}: {lines[-1] if lines else 'no word'}")
+
+    def _stop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(KILL_WAIT_S)
+        if self._said is not None:
+            self._said.close()
+        self._process = self._connection = self._said = None
+
+
+def worker_environment() -> dict[str, str]:
+    """Return the environment of the measuring process: one thread, our import path."""
+    one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {one_thread}".strip(),
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+
+
+def idlest_core() -> int | None:
+    """Return the core, of those that we may use, that has been idle most in the last 0.2 s.
+
+    None where the system does not tell (it is no Linux).
+    """
+    statistics = Path("/proc/stat")
+    if not hasattr(os, "sched_getaffinity") or not statistics.is_file():
+        return None
+    before = _idle_ticks(statistics)
+    time.sleep(LOAD_SAMPLE_S)
+    after = _idle_ticks(statistics)
+    allowed = sorted(os.sched_getaffinity(0))
+    return max(allowed, key=lambda core: after.get(core, 0) - before.get(core, 0))
+
+
+def _idle_ticks(statistics: Path) -> dict[int, int]:
+    """Return the idle time of each core since boot, in ticks."""
+    rows = [line.split() for line in statistics.read_text().splitlines()]
+    return {
+        int(row[0][3:]): int(row[4]) for row in rows if row[0][:3] == "cpu" and row[0][3:].isdigit()
+    }

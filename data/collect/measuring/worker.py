@@ -1,0 +1,159 @@
+"""The process that compiles and runs: some compiler flags abort it, some configs hang it.
+
+It serves requests on a socket until that is closed: open a subject, spell choices as configs,
+visit one choice.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PipelineError
+from data.collect.measuring.timing import VISIT_BUDGET_NS, Clock, clock_for, time_visit
+
+MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
+MAX_REASON = 200
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the search and the file need to know of a subject; g genes per choice.
+
+    Attributes:
+        n_options: (g,) int64, how many options each gene has; option 0 is the compiler's own.
+        groups: (g,) int64, genes that may be drawn alike share a number.
+        arrays: the arrays of the npz file that no config changes.
+        facts: what the manifest says of it: platform, device, versions.
+    """
+
+    n_options: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    arrays: Mapping[str, NDArray[Any]]
+    facts: Mapping[str, str]
+
+
+class Subject(Protocol):
+    """Something that runs at different speeds for different choices; choices are (g,) int64."""
+
+    def describe(self) -> Description:
+        """Return what does not depend on a choice."""
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
+        """Return choices (c, g) as the file's config features (c, …)."""
+
+    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        """Compile for a choice (g,); calling the result runs once and waits for the end.
+
+        Raises:
+            Exception: the compiler refuses; the first line of the message is kept.
+        """
+
+
+class SubjectSource(Protocol):
+    """A picklable recipe of a subject; only the worker opens it."""
+
+    def open(self) -> Subject:
+        """Make the subject.
+
+        Raises:
+            PipelineError: no such program, it cannot be imported, or the device is missing.
+        """
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Answer to a request: a value, or the line that says what failed."""
+
+    value: Any = None
+    problem: str = ""
+
+
+@dataclass
+class _Server:
+    """The open subject and its compiled programs, the most recently used ones last."""
+
+    budget_ns: int = VISIT_BUDGET_NS
+    subject: Subject | None = None
+    clock: Clock | None = None
+    programs: OrderedDict[bytes, Callable[[], object]] = field(default_factory=OrderedDict)
+
+    def open(self, source: SubjectSource) -> Description:
+        """Open the subject and choose its clock."""
+        self.subject = source.open()
+        description = self.subject.describe()
+        self.clock = clock_for(description.facts.get("platform", "cpu"))
+        return description
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
+        """Return choices (c, g) as config features."""
+        assert self.subject is not None, "open comes first"
+        return self.subject.spell(choices)
+
+    def visit(self, choice: NDArray[np.int64]) -> tuple[int, int]:
+        """Compile a choice (g,) unless that is done, and time it; (ns, runs)."""
+        assert self.subject is not None, "open comes first"
+        assert self.clock is not None, "open comes first"
+        key = choice.tobytes()
+        if key not in self.programs:
+            self.programs[key] = self.subject.load(choice)
+            if len(self.programs) > MAX_PROGRAMS:
+                self.programs.popitem(last=False)
+        self.programs.move_to_end(key)
+        return time_visit(self.programs[key], self.clock, budget_ns=self.budget_ns)
+
+    def answer(self, what: str, argument: Any) -> Reply:
+        """Serve one request; whatever it raises becomes a line."""
+        calls: dict[str, Callable[[Any], Any]] = {
+            "open": self.open,
+            "spell": self.spell,
+            "visit": self.visit,
+        }
+        try:
+            return Reply(calls[what](argument))
+        except Exception as error:  # compilers and users' programs raise anything
+            known = isinstance(error, PipelineError)
+            line = str(error) if known else f"{type(error).__name__}: {error}"
+            return Reply(problem=one_line(line))
+
+
+def one_line(text: str) -> str:
+    """Return `text` without line breaks, shortened to 200 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests (what, argument) until the other side closes the connection."""
+    server = _Server()
+    gc.disable()  # a collection in the middle of a run would be timed with it
+    while True:
+        try:
+            what, argument = connection.recv()
+        except (EOFError, OSError):
+            return
+        connection.send(server.answer(what, argument))
+
+
+def main() -> None:
+    """Serve on the socket whose number is the first argument, on the core that is the second.
+
+    The process ends with its parent, and is pinned before jax is imported, which counts its cores
+    once. Ctrl-C is the parent's to handle: here it would look as if a config had crashed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if len(sys.argv) > 2 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(sys.argv[2])})
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,243 @@
+"""A fused kernel as a loop over tiles of its output, compiled anew for every tile size.
+
+A kernel is written over *axes*, one letter each, as in an einsum: matmul is "mk", "kn" -> "mn".
+The loop runs over tiles of the output's axes and, where the contraction is tiled too, sums over
+tiles of the contracted axes before the epilogue. g is the number of tiled axes.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PipelineError
+from data.graphs.graph import N_TILE_VALUES
+
+MAX_STEPS = 1024  # a tile that needs more steps measures the loop's own overhead
+MAX_BLOCK_BYTES = 128 * 1024  # all blocks of a step: a scratchpad's worth, as on an accelerator
+ELEMENT_BYTES = 4
+MAX_RANK = 6
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input array: its axes in order, and how many elements it has beyond an axis's extent.
+
+    A 3x3 window needs a halo of 2: an output tile of h rows reads h + 2 rows of the input.
+    """
+
+    axes: str
+    halo: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TileKernel:
+    """A fused kernel whose output may be made tile by tile.
+
+    Attributes:
+        name: unique; becomes a file name.
+        family: the kind of kernel; splits keep families together.
+        extents: size of every axis.
+        operands: the arrays that `combine` takes; the second one is the kernel (weights) of a
+            dot or convolution, see `has_weights`.
+        output: axes of the output.
+        tiled: axes whose tile size is chosen, a subset of those of the output and of the
+            contracted ones, over which `combine` sums.
+        combine: blocks of `operands` to a block of the output, summed over contracted tiles.
+        epilogue: that sum and the blocks of `extras` to the final block.
+        extras: arrays that only the epilogue reads; they have no contracted axis.
+        has_weights: the second operand is a weight, whose tile is the "kernel bounds".
+    """
+
+    name: str
+    family: str
+    extents: Mapping[str, int]
+    operands: tuple[Operand, ...]
+    output: str
+    tiled: str
+    combine: Callable[..., Any]
+    epilogue: Callable[..., Any] = lambda block, *extras: block
+    extras: tuple[Operand, ...] = ()
+    has_weights: bool = False
+
+    @cached_property
+    def tiles(self) -> NDArray[np.int64]:
+        """Return the (o, g) tile sizes that may be chosen; row 0 is the default.
+
+        Sizes are 2^i, 3·2^i and the extent itself; contracted axes take divisors only, because a
+        last tile that overlaps its neighbour would be summed twice. The blocks of a step fit
+        128 KiB together, the loop takes 2 to 1,024 steps. The default is what a compiler without
+        a cost model would take: the fewest steps, and of those the largest blocks.
+
+        Raises:
+            PipelineError: fewer than two tiles remain.
+        """
+        sizes = [_sizes(self.extents[axis], axis not in self.output) for axis in self.tiled]
+        tiles = [tile for tile in itertools.product(*sizes) if self._is_legal(tile)]
+        if len(tiles) < 2:
+            raise PipelineError(
+                f"{self.name}: {len(tiles)} tiles of {self.tiled} are legal; expected 2 or more, "
+                f"with 2 to {MAX_STEPS} steps and blocks of {MAX_BLOCK_BYTES} bytes in all"
+            )
+        tiles.sort(key=lambda tile: (self.n_steps(tile), -self.block_bytes(tile), tile))
+        return np.array(tiles, np.int64)
+
+    def _is_legal(self, tile: Sequence[int]) -> bool:
+        fits = self.block_bytes(tile) <= MAX_BLOCK_BYTES
+        return fits and 2 <= self.n_steps(tile) <= MAX_STEPS
+
+    def block_bytes(self, tile: Sequence[int]) -> int:
+        """Return the bytes of all blocks of one step under a tile (g,)."""
+        tensors = (*self.operands, *self.extras, Operand(self.output))
+        return ELEMENT_BYTES * sum(math.prod(self.block_shape(t, tile)) for t in tensors)
+
+    def n_steps(self, tile: Sequence[int]) -> int:
+        """Return how often the kernel's body runs with a tile (g,)."""
+        return math.prod(
+            -(-self.extents[axis] // size) for axis, size in zip(self.tiled, tile, strict=True)
+        )
+
+    def config_feat(self, tiles: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return (c, 24) kernel, output and input bounds of tiles (c, g), in dimension order.
+
+        Each is up to 6 sizes, their sum and their product; 0 where there is no such tensor.
+        """
+        rows = np.zeros((len(tiles), N_TILE_VALUES), np.float32)
+        weights = self.operands[1] if self.has_weights else None
+        for part, operand in enumerate((weights, Operand(self.output), self.operands[0])):
+            if operand is not None:
+                for row, tile in enumerate(tiles.tolist()):
+                    sizes = self.block_shape(operand, tile)
+                    start = 8 * part
+                    rows[row, start : start + len(sizes)] = sizes
+                    rows[row, start + MAX_RANK : start + 8] = sum(sizes), math.prod(sizes)
+        return rows
+
+    def block_shape(self, operand: Operand, tile: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of an operand's block under a tile (g,)."""
+        sizes = dict(self.extents) | dict(zip(self.tiled, tile, strict=True))
+        return tuple(sizes[axis] + operand.halo.get(axis, 0) for axis in operand.axes)
+
+    def arguments(self, seed: int = 0) -> list[NDArray[np.float32]]:
+        """Return the operands, then the extras, filled with small random float32 numbers."""
+        rng = np.random.default_rng(seed)
+        whole = [self.extents[axis] for axis in self.tiled]
+        return [
+            rng.standard_normal(self.block_shape(operand, whole), dtype=np.float32) * 0.1
+            for operand in (*self.operands, *self.extras)
+        ]
+
+    def whole(self, *arguments: Any) -> Any:
+        """Apply the kernel to whole arrays, without a loop."""
+        n = len(self.operands)
+        return self.epilogue(self.combine(*arguments[:n]), *arguments[n:])
+
+
+def _sizes(extent: int, must_divide: bool) -> list[int]:
+    """Return the tile sizes of one axis, ascending."""
+    steps = (base << shift for base in (1, 3) for shift in range(extent.bit_length()))
+    sizes = {size for size in steps if size <= extent and not (must_divide and extent % size)}
+    return sorted(sizes | {extent})
+
+
+def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any]:
+    """Return the kernel as a function of its arguments that loops over tiles (g,).
+
+    The last tile of an axis is moved back to end with it, so that every block has one shape; it
+    then makes some elements a second time, to the same values.
+    """
+    loops = _Loops(kernel, tuple(tile))
+
+    def tiled(*arguments: Any) -> Any:
+        from jax import lax
+        from jax import numpy as jnp
+
+        empty = jnp.zeros([kernel.extents[axis] for axis in kernel.output], jnp.float32)
+        return lax.fori_loop(
+            0,
+            loops.n_steps(loops.outer),
+            lambda i, output: loops.outer_step(i, output, arguments),
+            empty,
+        )
+
+    return tiled
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """The two loops of a tiled kernel: over the output's tiles, and over contracted ones."""
+
+    kernel: TileKernel
+    tile: tuple[int, ...]
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Return each axis's size within a block."""
+        return dict(self.kernel.extents) | dict(zip(self.kernel.tiled, self.tile, strict=True))
+
+    @cached_property
+    def outer(self) -> list[str]:
+        """Return the tiled axes of the output."""
+        return [axis for axis in self.kernel.tiled if axis in self.kernel.output]
+
+    @cached_property
+    def inner(self) -> list[str]:
+        """Return the tiled axes that are contracted."""
+        return [axis for axis in self.kernel.tiled if axis not in self.kernel.output]
+
+    def n_steps(self, axes: Sequence[str]) -> int:
+        """Return how many tiles cover these axes."""
+        return math.prod(-(-self.kernel.extents[axis] // self.sizes[axis]) for axis in axes)
+
+    def outer_step(self, i: Any, output: Any, arguments: Sequence[Any]) -> Any:
+        """Make the i-th block of the output and put it in its place."""
+        from jax import lax
+
+        kernel = self.kernel
+        starts = self._starts(i, self.outer)
+        n = len(kernel.operands)
+        made = self._contracted(starts, arguments[:n])
+        extras = zip(arguments[n:], kernel.extras, strict=True)
+        made = kernel.epilogue(made, *(self._block(a, part, starts) for a, part in extras))
+        places = [starts.get(axis, 0) for axis in kernel.output]
+        return lax.dynamic_update_slice(output, made, places)
+
+    def _contracted(self, starts: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
+        """Combine the operands' blocks, summed over the contracted tiles."""
+        from jax import lax
+        from jax import numpy as jnp
+
+        def partial(j: Any) -> Any:
+            both = {**starts, **self._starts(j, self.inner)}
+            pairs = zip(arguments, self.kernel.operands, strict=True)
+            return self.kernel.combine(*(self._block(a, operand, both) for a, operand in pairs))
+
+        n_inner = self.n_steps(self.inner)
+        if n_inner == 1:
+            return partial(0)
+        empty = jnp.zeros([self.sizes[axis] for axis in self.kernel.output], jnp.float32)
+        return lax.fori_loop(0, n_inner, lambda j, total: total + partial(j), empty)
+
+    def _starts(self, step: Any, axes: Sequence[str]) -> dict[str, Any]:
+        """Return where the tile of a step begins on each of these axes; the last varies first."""
+        from jax import numpy as jnp
+
+        starts: dict[str, Any] = {}
+        for axis in reversed(axes):
+            last = self.kernel.extents[axis] - self.sizes[axis]
+            count = self.n_steps([axis])
+            starts[axis] = jnp.minimum(step % count * self.sizes[axis], last)
+            step = step // count
+        return starts
+
+    def _block(self, array: Any, operand: Operand, starts: Mapping[str, Any]) -> Any:
+        """Cut an operand's block out of its array."""
+        from jax import lax
+
+        shape = self.kernel.block_shape(operand, self.tile)
+        return lax.dynamic_slice(array, [starts.get(axis, 0) for axis in operand.axes], shape)

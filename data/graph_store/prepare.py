@@ -1,0 +1,203 @@
+"""Bring the store up to date: every graph packed once, several files at a time."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from common.atomic import write_text
+from common.child_processes import children_end_with_block, end_with_parent, interrupts_held
+from common.errors import PipelineError
+from common.locks import locked
+from data.graph_store.files import is_fresh, store_graph, stored_file
+from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
+from data.graph_store.tensor_file import open_tensors
+from data.tree import COLLECTIONS, SPLITS, GraphFile
+
+LOCK = ".lock"
+COLUMNS = "node_columns.json"
+SMALL_TREE_BYTES = 64 << 20  # less than that is packed sooner than processes start
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What became of one file.
+
+    Attributes:
+        source: the npz file.
+        stored: the graph in the store; None if the source is damaged.
+        error: the line that says what is damaged.
+        is_new: whether it was packed now; else it was there.
+    """
+
+    source: GraphFile
+    stored: GraphFile | None
+    error: str | None = None
+    is_new: bool = False
+
+
+def prepare(
+    files: Sequence[GraphFile],
+    store: Path,
+    *,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> list[Prepared]:
+    """Pack the files that the store does not hold yet, or holds from another source.
+
+    A call that was killed goes on with the next one, and the store ends with the same bytes.
+    Another process that prepares the same store is waited for.
+
+    Args:
+        workers: files packed at once, each in a process of its own.
+        progress: told how many files are done.
+
+    Returns:
+        One entry per file, in the order given.
+
+    Raises:
+        PipelineError: the store cannot be written: no space, no permission.
+    """
+    with alone(store):
+        todo = [file for file in files if not _is_fresh(store, file)]
+        n_bytes = sum(_size(file) for file in todo)
+        if n_bytes < SMALL_TREE_BYTES:
+            workers = 1
+        errors: dict[GraphFile, str | None] = {}
+        what = f"pack {len(todo)} files"
+        if progress and todo:
+            progress(what, 0, len(todo))
+        for file, error in _packed(todo, store, workers):
+            errors[file] = error
+            if progress:
+                progress(what, len(errors), len(todo))
+    done = []
+    for file in files:
+        error = errors.get(file)
+        stored = None if error else stored_file(store, file)
+        is_new = file in errors and error is None
+        done.append(Prepared(file, stored, error, is_new))
+    return done
+
+
+def _is_fresh(store: Path, file: GraphFile) -> bool:
+    try:
+        return is_fresh(stored_file(store, file), file)
+    except PipelineError:
+        return False  # the source is damaged; packing says how
+
+
+def _size(file: GraphFile) -> int:
+    return file.path.stat().st_size if file.path.is_file() else 0
+
+
+def _packed(
+    files: Sequence[GraphFile], store: Path, workers: int
+) -> Iterator[tuple[GraphFile, str | None]]:
+    """Pack files; yield each as it is done, with the line that says what is wrong with it."""
+    if workers == 1 or len(files) < 2:
+        yield from ((file, _pack_one(file, store)) for file in files)
+        return
+    # The largest first: then no worker is left with a large one at the end.
+    waiting = sorted(files, key=_size)
+    context = get_context("spawn")
+    with (
+        ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool,
+        children_end_with_block(),
+    ):
+        running: dict[Future[str | None], GraphFile] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    file = waiting.pop()
+                    with interrupts_held():
+                        running[pool.submit(_pack_one, file, store)] = file
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+        except BrokenProcessPool:
+            names = ", ".join(sorted(file.path.name for file in running.values()))
+            raise PipelineError(
+                f"{store}: a process that packed one of {names} was ended from outside (out of "
+                "memory?); the same command goes on"
+            ) from None
+
+
+def _pack_one(file: GraphFile, store: Path) -> str | None:
+    """Pack one file; return what is wrong with it. Then nothing older is left in its place.
+
+    Raises:
+        PipelineError: the store cannot be written.
+    """
+    keep_freed_memory()
+    target = stored_file(store, file)
+    try:
+        store_graph(file, target)
+    except PipelineError as error:
+        if str(error).startswith(f"{target.path}: "):
+            raise
+        line = str(error)
+    except MemoryError:
+        line = f"{file.path}: does not fit into memory"
+    else:
+        return None
+    with suppress(OSError):
+        target.path.unlink()
+    return line
+
+
+def keep_freed_memory() -> None:
+    """Make the C library keep blocks of up to 30 MiB that are freed, for the next chunk.
+
+    glibc hands a block back to the system unless a larger one has been freed before (mallopt(3),
+    M_MMAP_THRESHOLD); getting zeroed pages anew costs a third of the time to inflate a chunk.
+    """
+    np.empty(30 << 20, np.uint8)  # freed at once, and never touched
+
+
+@contextmanager
+def alone(store: Path) -> Iterator[None]:
+    """Wait until no other process works in the store; sweep up what a killed one left.
+
+    What others keep in the same folder is not touched.
+    """
+    with locked(store / LOCK):
+        left = list(store.glob(f".{COLUMNS}.*.tmp"))
+        for collection, split in product(COLLECTIONS, SPLITS):
+            left += (store / collection.folder / split).glob(f".*{STORE_SUFFIX}.*.tmp")
+        for file in left:
+            file.unlink(missing_ok=True)
+        yield
+
+
+def write_columns(store: Path, prepared: Sequence[Prepared]) -> Path:
+    """Record which node features are the same all over a collection's train split.
+
+    They are left in the store; models decide whether to read them.
+
+    Returns:
+        STORE/node_columns.json: by collection, the constant columns and their value.
+    """
+    found = {}
+    for collection in COLLECTIONS:
+        low, high = np.full(140, np.inf), np.full(140, -np.inf)
+        for entry in prepared:
+            is_train = entry.source.collection == collection and entry.source.split == "train"
+            if entry.stored and is_train:
+                tensors = open_tensors(entry.stored.path).tensors
+                low = np.minimum(low, tensors["node_feat_low"])
+                high = np.maximum(high, tensors["node_feat_high"])
+        constant = np.flatnonzero(low == high)
+        if np.isfinite(low).all():
+            found[collection.name] = {str(column): float(low[column]) for column in constant}
+    path = store / COLUMNS
+    write_text(path, json.dumps({"version": VERSION, "constant": found}, indent=1) + "\n")
+    return path

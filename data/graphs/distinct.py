@@ -1,0 +1,78 @@
+"""Equal configs of a graph, found by content: many are measured more than once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graphs.configs import distinct_rows, hash_rows
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
+
+
+def tile_hashes(config_feat: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """Return the (c,) content hashes of tile configs (c, 24)."""
+    return hash_rows(config_feat + np.float32(0))  # -0 becomes 0, its equal
+
+
+def config_hashes(graph: Graph) -> NDArray[np.uint64]:
+    """Return (c,) uint64 content hashes of a graph's configs, equal on every machine."""
+    if isinstance(graph, TileGraph):
+        return tile_hashes(graph.config_feat)
+    assert isinstance(graph, LayoutGraph)
+    return graph.configs.content_hashes()
+
+
+def distinct_configs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Group equal configs.
+
+    Returns:
+        first: (u,) int64 the first row of each distinct config, ascending.
+        group: (c,) int64 which distinct config a row is.
+    """
+    return distinct_rows(config_hashes(graph))
+
+
+def group_means(values: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Average `values` (c,) within each group; (u,) float64."""
+    return np.bincount(group, weights=values.astype(np.float64)) / np.bincount(group)
+
+
+@dataclass(frozen=True)
+class RuntimeGroups:
+    """Runtimes of equal configs taken together: u distinct configs among c.
+
+    Attributes:
+        first: (u,) int64 the first row of each distinct config, ascending.
+        group: (c,) int64 which distinct config each row is.
+        mean_ns, median_ns: (u,) float64.
+        min_ns: (u,) int64.
+        spread: (u,) float64, slowest over fastest - 1: how far equal configs disagree.
+    """
+
+    first: NDArray[np.int64]
+    group: NDArray[np.int64]
+    mean_ns: NDArray[np.float64]
+    median_ns: NDArray[np.float64]
+    min_ns: NDArray[np.int64]
+    spread: NDArray[np.float64]
+
+
+def runtime_groups(hashes: NDArray[np.uint64], runtime_ns: NDArray[np.int64]) -> RuntimeGroups:
+    """Group configs by content hash (c,) and summarise the runtimes (c,) of each group."""
+    first, group = distinct_rows(hashes)
+    order = np.lexsort((runtime_ns, group))
+    ordered = runtime_ns[order]
+    sizes = np.bincount(group)
+    starts = np.cumsum(sizes) - sizes
+    fastest, slowest = ordered[starts], ordered[starts + sizes - 1]
+    middle = (ordered[starts + (sizes - 1) // 2] + ordered[starts + sizes // 2]) / 2
+    spread = slowest / np.maximum(fastest, 1) - 1 if runtime_ns.any() else np.zeros(len(first))
+    return RuntimeGroups(
+        first=first,
+        group=group,
+        mean_ns=group_means(runtime_ns, group),
+        median_ns=middle,
+        min_ns=fastest,
+        spread=spread,
+    )

@@ -1,0 +1,84 @@
+"""Typed graphs: one HLO program or kernel, its compiler configs and their runtimes.
+
+Shapes use one letter per axis: n nodes, e edges, c configs, k configurable nodes, s splits.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graphs.configs import LayoutConfigs
+from data.tree import GraphFile
+
+N_NODE_FEATURES = 140
+N_LAYOUT_VALUES = 18
+N_TILE_VALUES = 24
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What layout graphs and tile kernels share.
+
+    Attributes:
+        file: where the graph comes from.
+        node_feat: (n, 140) float32, as stored (absent dimensions padded with 0).
+        node_opcode: (n,) uint8, the dataset's own opcode numbers (0 = unknown).
+        edge_index: (e, 2) int64; a row [u, v] means that u consumes the output of v.
+        runtime_ns: (c,) int64; all 0 where runtimes are withheld.
+    """
+
+    file: GraphFile
+    node_feat: NDArray[np.float32]
+    node_opcode: NDArray[np.uint8]
+    edge_index: NDArray[np.int64]
+    runtime_ns: NDArray[np.int64]
+
+    @property
+    def n_nodes(self) -> int:
+        """Return n."""
+        return len(self.node_opcode)
+
+    @property
+    def n_configs(self) -> int:
+        """Return c."""
+        return len(self.runtime_ns)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Tell whether runtimes are known (the test split's are stored as 0)."""
+        return bool(self.runtime_ns.any())
+
+
+@dataclass(frozen=True)
+class LayoutGraph(Graph):
+    """A whole program whose configs give tensor layouts to k configurable nodes.
+
+    Attributes:
+        configs: yields (rows, k, 18) int8 by row index; values -1..5, -1 = left to the compiler.
+            The 18 are the minor-to-major orders of the node's output, input and kernel, 6 each.
+        node_config_ids: (k,) int64 node positions of the configurable nodes, in config order.
+        node_splits: (1, s) int64 boundaries of the program's computations in the node list.
+    """
+
+    configs: LayoutConfigs
+    node_config_ids: NDArray[np.int64]
+    node_splits: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TileGraph(Graph):
+    """A fused kernel whose configs are tile sizes.
+
+    Attributes:
+        config_feat: (c, 24) float32: kernel, output and input bounds, each 6 sizes, sum, product.
+        runtime_normalizers: (c,) int64; the default config's runtime, 1 where withheld.
+    """
+
+    config_feat: NDArray[np.float32]
+    runtime_normalizers: NDArray[np.int64]
+
+    @property
+    def normalized_runtime(self) -> NDArray[np.float64]:
+        """Return (c,) runtimes relative to the compiler's default."""
+        return self.runtime_ns / self.runtime_normalizers

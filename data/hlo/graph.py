@@ -1,0 +1,201 @@
+"""From an HLO module to the arrays of a graph: nodes, edges and computation boundaries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PipelineError
+from data.graphs.node_columns import MINOR_TO_MAJOR, RANK_MAX
+from data.graphs.node_layouts import Padding
+from data.hlo.descriptor import message_class
+from data.hlo.node_features import node_features
+from data.hlo.opcodes import OPCODE_NUMBERS, UNKNOWN
+
+# In the dataset a boundary follows each computation that is named like one of these, and the last.
+SPLIT_NAMES = ("cluster", "while", "cond")
+MAX_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class HloGraph:
+    """One HLO module as the dataset stores it.
+
+    Nodes are the instructions: computations in the module's order, instructions in theirs.
+
+    Attributes:
+        name: the module's name.
+        node_feat: (n, 140) float32.
+        node_opcode: (n,) uint8, 0 for operations unknown to the dataset.
+        edge_index: (e, 2) int64, sorted, each once; a row [u, v] means that u consumes v: v is an
+            operand of u, or the root of a computation that u calls. u > v.
+        node_splits: (1, s) int64 boundaries of the module's major computations.
+        instruction_names: n names, unique in modules that XLA wrote.
+    """
+
+    name: str
+    node_feat: NDArray[np.float32]
+    node_opcode: NDArray[np.uint8]
+    edge_index: NDArray[np.int64]
+    node_splits: NDArray[np.int64]
+    instruction_names: tuple[str, ...]
+
+    @property
+    def n_nodes(self) -> int:
+        """Return n."""
+        return len(self.node_opcode)
+
+
+def featurize_module(
+    module: Any, *, padding: Padding = "zero", source: str | None = None
+) -> HloGraph:
+    """Turn an HLO module into a graph.
+
+    Args:
+        module: a HloModuleProto: the message class of this package, or of any other that can
+            be serialised, or the serialised bytes.
+        padding: what fills node layouts beyond a tensor's rank; see `node_features`.
+        source: what error messages name; default: the module's name.
+
+    Raises:
+        PipelineError: the bytes are no HLO module, or its parts do not fit each other.
+    """
+    module = _own_message(module, source)
+    source = source or f"HLO module '{_shown(module.name)}'"
+    instructions = [i for computation in module.computations for i in computation.instructions]
+    if not instructions:
+        raise PipelineError(f"{source}: the module has no instruction; expected at least one")
+    positions = _positions(instructions, source)
+    roots = _roots(module, positions, source)
+    _check_instructions(instructions, source)
+    sizes = [len(computation.instructions) for computation in module.computations]
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return HloGraph(
+        name=module.name,
+        node_feat=node_features(instructions, roots.values(), padding=padding),
+        node_opcode=np.array(
+            [OPCODE_NUMBERS.get(i.opcode, UNKNOWN) for i in instructions], dtype=np.uint8
+        ),
+        edge_index=_edges(instructions, positions, roots, source),
+        node_splits=_node_splits([c.name for c in module.computations], ends),
+        instruction_names=tuple(i.name for i in instructions),
+    )
+
+
+def check_layouts(graph: HloGraph, source: str) -> None:
+    """Check that layouts use no dimension number beyond those of the dataset's format.
+
+    Raises:
+        PipelineError: a tensor has more dimensions; the line names the instruction.
+    """
+    deepest = graph.node_feat[:, MINOR_TO_MAJOR].max(axis=1)
+    if deepest.max() >= RANK_MAX:
+        name = graph.instruction_names[int(np.argmax(deepest))]
+        raise PipelineError(
+            f"{source}: instruction '{_shown(name)}' has more than {RANK_MAX} dimensions; "
+            "the dataset's format has no room for their layout"
+        )
+
+
+def _own_message(module: Any, source: str | None) -> Any:
+    """Return `module` as this package's HloModuleProto, parsing it where it is another's."""
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    own = message_class("HloModuleProto")
+    if isinstance(module, own):
+        return module
+    content = module if isinstance(module, bytes) else module.SerializeToString()
+    try:
+        return own.FromString(content)
+    except DecodeError as error:
+        raise PipelineError(
+            f"{source or 'HLO module'}: is not a serialised HloModuleProto, or is cut short"
+        ) from error
+
+
+def _positions(instructions: list[Any], source: str) -> dict[int, int]:
+    """Map instruction ids to node positions."""
+    positions = {instruction.id: node for node, instruction in enumerate(instructions)}
+    if len(positions) < len(instructions):
+        twice = next(i for node, i in enumerate(instructions) if positions[i.id] != node)
+        raise PipelineError(
+            f"{source}: instruction id {twice.id} occurs twice; expected each once in the module"
+        )
+    return positions
+
+
+def _roots(module: Any, positions: dict[int, int], source: str) -> dict[int, int]:
+    """Map computation ids to the node positions of their roots."""
+    roots: dict[int, int] = {}
+    start = 0
+    for computation in module.computations:
+        end = start + len(computation.instructions)
+        root = positions.get(computation.root_id, -1)
+        if computation.id in roots or not start <= root < end:
+            raise PipelineError(
+                f"{source}: computation '{_shown(computation.name)}': its id {computation.id} is "
+                f"taken or its root {computation.root_id} is not in it; is the file damaged?"
+            )
+        roots[computation.id] = root
+        start = end
+    return roots
+
+
+def _edges(
+    instructions: list[Any], positions: dict[int, int], roots: dict[int, int], source: str
+) -> NDArray[np.int64]:
+    """Return (e, 2) int64 rows [consumer, producer], sorted, each once."""
+    n_nodes = len(instructions)
+    pairs = list(_edge_numbers(instructions, positions, roots, source))
+    unique = np.unique(np.array(pairs, dtype=np.int64))
+    return np.stack(np.divmod(unique, n_nodes), axis=1)
+
+
+def _edge_numbers(
+    instructions: list[Any], positions: dict[int, int], roots: dict[int, int], source: str
+) -> Iterator[int]:
+    """Yield consumer * n + producer of each edge, some more than once."""
+    n_nodes = len(instructions)
+    for node, instruction in enumerate(instructions):
+        for kind, keys, places in (
+            ("operand", instruction.operand_ids, positions),
+            ("called computation", instruction.called_computation_ids, roots),
+        ):
+            for key in keys:
+                producer = places.get(key)
+                if producer is None or producer >= node:
+                    raise PipelineError(
+                        f"{source}: instruction '{_shown(instruction.name)}': {kind} {key} is not "
+                        "among what comes before it; expected callees and operands first"
+                    )
+                yield node * n_nodes + producer
+
+
+def _node_splits(names: list[str], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (1, s) int64 boundaries, from the names and ends (m,) of the computations."""
+    major = [any(part in name for part in SPLIT_NAMES) for name in names]
+    bounds = [0, *ends[major].tolist()]
+    if bounds[-1] < ends[-1]:
+        bounds.append(int(ends[-1]))
+    return np.array([bounds], dtype=np.int64)
+
+
+def _check_instructions(instructions: list[Any], source: str) -> None:
+    """Check that each instruction has an operation, and a layout that orders its dimensions."""
+    for instruction in instructions:
+        rank = len(instruction.shape.dimensions)
+        order = instruction.shape.layout.minor_to_major
+        if not instruction.opcode or (len(order) and sorted(order) != list(range(rank))):
+            problem = f"layout {list(order)[:8]} of a tensor of {rank} dimensions"
+            raise PipelineError(
+                f"{source}: instruction '{_shown(instruction.name)}': "
+                f"{problem if instruction.opcode else 'no operation'}; is the file damaged?"
+            )
+
+
+def _shown(name: str) -> str:
+    """Return a name fit for one line of a message, whatever it holds."""
+    text = ascii(name)[1:-1]
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

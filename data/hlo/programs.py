@@ -1,0 +1,78 @@
+"""The programs of one protobuf file: their graphs, and the configs that were tuned of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import PipelineError
+from data.graphs.node_layouts import Padding
+from data.hlo.files import read_hlo_file
+from data.hlo.graph import HloGraph, check_layouts, featurize_module
+from data.hlo.tuning_data import TunedConfigs, tuned_configs
+
+
+@dataclass(frozen=True)
+class HloProgram:
+    """One HLO module of a file, with the runs of its configs if there are any.
+
+    Attributes:
+        name: the file's stem; of a kernel among several `<stem>_<fingerprint>`, the fingerprint as
+            signed hexadecimal number.
+        source: what error messages name: the file and, among several kernels, the kernel.
+        graph: the module as the dataset stores it.
+        module: the HloModuleProto message; not to be edited.
+        runs: the ConfigProfile messages, in the order of the file.
+        configs: those of the runs that succeeded; None for a module that comes without configs.
+    """
+
+    name: str
+    source: str
+    graph: HloGraph
+    module: Any
+    runs: tuple[Any, ...] = ()
+    configs: TunedConfigs | None = None
+
+
+def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:
+    """Read tuning data or an HLO module; what the file is, is told from its content.
+
+    Args:
+        path: its stem is the program's name.
+        padding: of node layouts beyond a tensor's rank: "zero" as in the dataset, or "minus-one".
+
+    Returns:
+        One program, or every kernel of a TuningData; in the order of the file.
+
+    Raises:
+        PipelineError: the file is damaged or of another kind, or holds a kernel twice.
+    """
+    content = read_hlo_file(path)
+    stem = program_name(path)
+    programs = [
+        HloProgram(
+            stem, str(path), featurize_module(module, padding=padding, source=str(path)), module
+        )
+        for module in content.modules
+    ]
+    names: set[str] = set()
+    for entry in content.tuned:
+        kernel = f"{stem}_{signed_hex(entry.fingerprint)}"
+        name, source = (kernel, f"{path}, {kernel}") if content.holds_many else (stem, str(path))
+        if name in names:
+            raise PipelineError(f"{source}: a second kernel of this fingerprint; expected one")
+        names.add(name)
+        graph = featurize_module(entry.module, padding=padding, source=source)
+        check_layouts(graph, source)
+        configs = tuned_configs(entry, graph.n_nodes, source)
+        programs.append(HloProgram(name, source, graph, entry.module, tuple(entry.runs), configs))
+    return programs
+
+
+def program_name(path: Path) -> str:
+    """Return a file's name without its endings .pb and .hlo, which XLA's dumps have."""
+    return path.name.removesuffix(".pb").removesuffix(".hlo") or path.name
+
+
+def signed_hex(fingerprint: int) -> str:
+    """Return an unsigned 64-bit number as signed hexadecimal: 2**64 - 1 gives "-1"."""
+    return f"{fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint:x}"

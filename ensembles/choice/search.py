@@ -1,0 +1,94 @@
+"""Weights of members by direct search: tau and the best of five are steps, without slopes."""
+
+from collections.abc import Iterator, Sequence
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ensembles.choice.greedy import LEAST_GAIN
+from ensembles.choice.objectives import Objective
+
+Floats = NDArray[np.float64]
+
+PARTS = 16  # weights are multiples of 1/16
+MAX_TRIED_ALL = 1_000  # weightings; up to four members have fewer
+MAX_MOVES = 64
+
+
+def search_weights(
+    objective: Objective, n_members: int, *, starts: Sequence[Floats], parts: int = PARTS
+) -> Floats:
+    """Return the best weights found among multiples of 1/`parts` that sum to 1; (m,).
+
+    All are tried where they are few. Else from each start, parts move from one member to another,
+    the move that improves most first: a quarter of all at a time, then an eighth, … , then one. A
+    start counts anew, so the result is never worse than the best start on the grid; equal values go
+    to fewer members.
+
+    Args:
+        objective: weightings (q, m), each summing to 1, to their value (q,); more is better.
+        starts: (m,) weights each, not all 0, of any sum.
+    """
+    if comb(parts + n_members - 1, n_members - 1) <= MAX_TRIED_ALL:
+        counts = np.asarray(list(_all_parts(n_members, parts)))
+    else:
+        ends = [exchange_parts(objective, to_parts(start, parts)) for start in starts]
+        counts = np.asarray(ends)
+    return _simplest_best(counts, objective(counts / parts)) / parts
+
+
+def exchange_parts(objective: Objective, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Move parts between members while that improves; (m,) counts of one sum.
+
+    No single part can be moved to advantage at the end, unless the moves were used up.
+    """
+    parts = int(counts.sum())
+    value = float(objective(counts[None] / parts)[0])
+    step = max(parts // 4, 1)
+    for _ in range(MAX_MOVES):
+        moved = _moves(counts, step)
+        values = objective(moved / parts) if len(moved) else np.asarray([-np.inf])
+        while values.max() <= value + LEAST_GAIN:
+            if step == 1:
+                return counts
+            step = max(step // 2, 1)
+            moved = _moves(counts, step)
+            values = objective(moved / parts) if len(moved) else np.asarray([-np.inf])
+        counts, value = moved[int(values.argmax())], float(values.max())
+    return counts
+
+
+def to_parts(weights: Floats, parts: int = PARTS) -> NDArray[np.int64]:
+    """Round weights (m,) to whole parts of the same sum, the largest remainders upwards."""
+    exact = weights / weights.sum() * parts
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    upwards = np.argsort(counts - exact, kind="stable")[: parts - int(counts.sum())]
+    counts[upwards] += 1
+    return counts
+
+
+def _moves(counts: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+    """Return every way to move `step` parts from one member to another; (q, m)."""
+    giver, taker = np.nonzero((counts >= step)[:, None] & ~np.eye(len(counts), dtype=bool))
+    moved = np.tile(counts, (len(giver), 1))
+    rows = np.arange(len(giver))
+    moved[rows, giver] -= step
+    moved[rows, taker] += step
+    return moved
+
+
+def _all_parts(n_members: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield every way to deal `parts` out to the members."""
+    if n_members == 1:
+        yield (parts,)
+        return
+    for own in range(parts, -1, -1):
+        for others in _all_parts(n_members - 1, parts - own):
+            yield (own, *others)
+
+
+def _simplest_best(found: NDArray[np.int64], values: Floats) -> NDArray[np.int64]:
+    """Return the best of (q, m) counts; of equals that of the fewest members, then the first."""
+    n_members = np.where(values >= values.max() - LEAST_GAIN, (found > 0).sum(axis=1), np.inf)
+    return found[int(n_members.argmin())]

@@ -1,0 +1,191 @@
+"""Rank the configs of one graph."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PipelineError, UsageError
+from data.graphs.distinct import distinct_configs
+from data.graphs.graph import LayoutGraph, TileGraph
+from data.tree import collection_named
+from ensembles.ensemble import Ensemble, load_ensemble
+from ensembles.rank.configs import check_layouts, with_configs
+from ensembles.rank.layouts import NodeLayouts, Order, layouts_of, tile_of
+from ensembles.rank.program import NamedGraph
+from submissions.write import ranking_from_scores
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A graph's configs in predicted order.
+
+    Attributes:
+        collection: which collection's models ranked them.
+        members: those models.
+        scores: (c,) float32 by row, lower = faster.
+        group: (c,) int64 by row; equal where configs are.
+        graph: what was ranked; None where only the scores are known.
+        seconds: how long the models took to score all configs; nothing else is in it.
+        top: how many configs `best` lists by default; None = all.
+    """
+
+    collection: str
+    members: list[str]
+    scores: NDArray[np.float32]
+    group: NDArray[np.int64]
+    graph: NamedGraph | None = None
+    seconds: float | None = None
+    top: int | None = None
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Return the (c,) int64 rows of the configs, predicted fastest first."""
+        return ranking_from_scores(self.scores)
+
+    @property
+    def ms_per_config(self) -> float | None:
+        """Return the milliseconds of inference per config; None if it was not timed."""
+        return None if self.seconds is None else 1000 * self.seconds / len(self.scores)
+
+    def best(self, top: int | None = None, *, distinct: bool = False) -> list[dict[str, Any]]:
+        """Return the `top` best configs, fastest first.
+
+        Args:
+            top: how many, or all if there are fewer; by default as many as `rank` was told.
+            distinct: list a config that stands in the file several times only once.
+
+        Returns:
+            For each `rank`, `config` (its row of the file), `score`, and `same_as`: the row listed
+            first of those that hold the very same config; None if that is this one.
+
+        Raises:
+            UsageError: `top` is below 1.
+        """
+        listed = self.top if top is None else top
+        _check_top(listed)
+        order = self.order
+        _, first, group = np.unique(self.group[order], return_index=True, return_inverse=True)
+        places = np.sort(first) if distinct else np.arange(len(order))
+        return [
+            {
+                "rank": number,
+                "config": int(order[place]),
+                "score": float(self.scores[order[place]]),
+                "same_as": None
+                if first[group[place]] == place
+                else int(order[first[group[place]]]),
+            }
+            for number, place in enumerate(places[:listed], start=1)
+        ]
+
+    def layouts(self, config: int) -> tuple[NodeLayouts, ...]:
+        """Return the layouts that a config gives to the k configurable nodes, in config order.
+
+        Raises:
+            UsageError: there is no such config, or the configs are tiles.
+        """
+        return layouts_of(self._graph_with(config, "layout"), config)
+
+    def tile(self, config: int) -> dict[str, Order]:
+        """Return the tile sizes of a config by field, such as `output_bounds`.
+
+        Raises:
+            UsageError: there is no such config, or the configs are layouts.
+        """
+        return tile_of(self._graph_with(config, "tile"), config)
+
+    def _graph_with(self, config: int, kind: str) -> NamedGraph:
+        assert self.graph is not None, "the graph is known where `rank` made this"
+        if self.graph.kind != kind:
+            raise UsageError(f"{self.graph.name}: its configs are {self.graph.kind}s, no {kind}s")
+        if not 0 <= config < len(self.scores):
+            last = len(self.scores) - 1
+            raise UsageError(f"{self.graph.name}: no config {config}; expected 0..{last}")
+        return self.graph
+
+
+def _check_top(top: int | None) -> None:
+    if top is not None and top < 1:
+        raise UsageError(f"top {top}: expected 1 or more")
+
+
+def rank(
+    ranker: Ensemble,
+    graph: NamedGraph,
+    configs: NDArray[Any] | None = None,
+    top: int | None = None,
+) -> Ranked:
+    """Rank the configs of a graph by trained models, fastest first.
+
+    Args:
+        ranker: as `load_ranker` returns it.
+        graph: as `load_graph` returns it.
+        configs: to rank instead of the graph's own: (c, k, 18) layouts, -1 = the compiler's choice,
+            or (c, 24) tiles; `graph.candidates` makes layouts.
+        top: how many configs `Ranked.best` lists by default.
+
+    Raises:
+        PipelineError: the models rank the other kind of configs, configs do not fit the graph, or
+            scores are not finite.
+        UsageError: `top` is below 1.
+    """
+    _check_top(top)
+    if ranker.collection.kind != graph.kind:
+        raise PipelineError(
+            f"{graph.path}: holds {graph.kind} configs; the models rank those of "
+            f"{ranker.collection.name}"
+        )
+    ranked = graph if configs is None else with_configs(graph, configs)
+    if configs is None and graph.kind == "layout":
+        check_layouts(graph, str(graph.path))
+    start = time.perf_counter()
+    scores = ranker.score(ranked.graph)
+    seconds = time.perf_counter() - start
+    _, group = distinct_configs(ranked.graph)
+    members = list(ranker.rankers)
+    return Ranked(ranker.collection.name, members, scores, group, ranked, seconds, top)
+
+
+def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
+    """Score one config, so that what follows is timed without what libraries do at first use."""
+    whole = graph.graph
+    if isinstance(whole, LayoutGraph):
+        check_layouts(graph, str(graph.path))
+        ranker.score(with_configs(graph, whole.configs.rows(np.zeros(1, np.int64))).graph)
+    elif isinstance(whole, TileGraph):
+        ranker.score(with_configs(graph, whole.config_feat[:1]).graph)
+
+
+def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
+    """Load the trained models of a run folder.
+
+    Args:
+        run: folder of a whole run, or of one model.
+        collection: whose models, such as "layout:xla:random"; of one model's folder by default the
+            one that it was trained on. Where the run has none of it, a sibling's serve.
+
+    Raises:
+        PipelineError: not a run folder, unfinished, damaged, or no fitting models.
+        UsageError: no such collection.
+    """
+    return load_ensemble(Path(run), collection_named(collection) if collection else None)
+
+
+def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:
+    """Load the models of a run folder that rank a graph: of its collection, if that is known.
+
+    Raises:
+        PipelineError: as `load_ranker`, or the models rank the other kind of configs.
+    """
+    told = graph.collection.name if graph.collection else None
+    ranker = load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))
+    if ranker.collection.kind != graph.kind:
+        raise PipelineError(
+            f"{run}: ranks {ranker.collection.kind} configs; {graph.path} holds {graph.kind} "
+            "configs; expected a run of that kind"
+        )
+    return ranker

@@ -1,0 +1,82 @@
+"""A member's scores of one split, kept while they are made: what is scored is not scored again.
+
+Until all graphs are scored, those that are lie in a file beside the one that will hold all.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from common.errors import OutOfTime
+from data.tree import GraphFile
+from models.predict import predict, read_scores, write_scores
+from models.training.jobs import Progress, Ranker
+
+KEEP_EVERY_S = 60.0  # what a kill costs at most, besides the graph it hits
+
+
+def begun_path(path: Path) -> Path:
+    """Return where the scores lie that `path` will hold, as long as graphs are missing."""
+    return path.with_name(f"{path.stem}.begun.parquet")
+
+
+def scores_by_graph(
+    path: Path,
+    files: Sequence[GraphFile],
+    load: Callable[[], Ranker],
+    *,
+    what: str,
+    deadline: float | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> pl.DataFrame:
+    """Return the scores in `path`; make them first, or the rest of them, if it does not exist.
+
+    Args:
+        path: parquet file of the scores of `files`, in their order.
+        files: graphs of one split of a collection; each is scored by itself.
+        load: gives the ranker; called only if a graph is left.
+        what: the stage as `progress` is told it.
+        deadline: of `clock`, after which no graph is begun; None = never.
+        clock: seconds that only grow.
+
+    Returns:
+        Columns as in models.predict.SCORE_SCHEMA.
+
+    Raises:
+        OutOfTime: graphs are left; the same call goes on after those that are scored.
+        PipelineError: a damaged file, or scores that are not finite.
+    """
+    begun = begun_path(path)
+    if not path.exists():
+        tables = _begun_tables(begun)
+        left = [file for file in files if file.name not in tables]
+        if progress:
+            progress(what, 0, len(files))  # says what begins
+            progress(what, len(files) - len(left), len(files))
+        ranker, kept_at = None, clock()
+        for file in left:
+            now = clock()
+            is_over = deadline is not None and now > deadline
+            if tables and (is_over or now - kept_at >= KEEP_EVERY_S):
+                write_scores(begun, pl.concat(tables.values()))
+                kept_at = now
+            if is_over:
+                raise OutOfTime(f"{path}: out of time with {len(tables)} of {len(files)} graphs")
+            ranker = ranker or load()
+            tables[file.name] = predict(ranker, [file])
+            if progress:
+                progress(what, len(tables), len(files))
+        write_scores(path, pl.concat([tables[file.name] for file in files]))
+    begun.unlink(missing_ok=True)
+    return read_scores(path)
+
+
+def _begun_tables(begun: Path) -> dict[str, pl.DataFrame]:
+    """Read the scores of the graphs that are done; by graph, in the order they were made."""
+    if not begun.exists():
+        return {}
+    parts = read_scores(begun).partition_by("graph", maintain_order=True)
+    return {part["graph"][0]: part for part in parts}

@@ -1,0 +1,78 @@
+"""Pruned graphs beside the graphs of the store: GRAPH.prune-RULE.safetensors."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from common.errors import PipelineError
+from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
+from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
+from data.graphs.graph import LayoutGraph
+from data.packing.npz_graphs import read_graph
+from data.tree import GraphFile
+from features.pruning.rules import PrunedGraph, prune, pruning_rule
+
+TENSORS = {field.name for field in fields(PrunedGraph)}
+
+Progress = Callable[[str, int, int], None]
+
+
+def check_rule(rule: str) -> None:
+    """Refuse a pruning rule that does not exist.
+
+    Raises:
+        UsageError: names the known ones.
+    """
+    pruning_rule(rule)
+
+
+def pruned_file(stored: Path, rule: str) -> Path:
+    """Return where the pruned form of a graph of the store is kept."""
+    return stored.with_name(f"{stored.name.removesuffix(STORE_SUFFIX)}.prune-{rule}{STORE_SUFFIX}")
+
+
+def store_pruned(
+    files: Sequence[GraphFile], rule: str, *, progress: Progress | None = None
+) -> None:
+    """Prune every layout graph of the store by a rule, unless that is done and undamaged.
+
+    Raises:
+        UsageError: there is no such rule.
+        PipelineError: a file of the store is damaged, or the store cannot be written.
+    """
+    check_rule(rule)
+    layouts = [file for file in files if file.collection.kind == "layout"]
+    for number, file in enumerate(layouts, start=1):
+        path = pruned_file(file.path, rule)
+        source = read_facts(file.path)["source"]
+        if _kept(path, source) is None:
+            graph = read_graph(file)
+            assert isinstance(graph, LayoutGraph)
+            pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
+            write_tensors(path, vars(pruned), facts={"version": VERSION, "source": source})
+        if progress:
+            progress("prune", number, len(layouts))
+
+
+def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
+    """Return the pruned form of a graph that the store keeps, or None: then it is made anew.
+
+    Raises:
+        PipelineError: the graph's own file is damaged.
+    """
+    path = graph.file.path
+    if path.suffix != STORE_SUFFIX or os.sep in rule:
+        return None
+    return _kept(pruned_file(path, rule), read_facts(path)["source"])
+
+
+def _kept(path: Path, source: str) -> PrunedGraph | None:
+    """Read a pruned graph; None if it is missing, damaged, of another source or version."""
+    try:
+        opened = open_tensors(path)
+    except PipelineError:
+        return None
+    facts, tensors = opened.facts, opened.tensors
+    is_it = facts.get("version") == VERSION and facts.get("source") == source
+    return PrunedGraph(**tensors) if is_it and tensors.keys() == TENSORS else None

@@ -1,0 +1,84 @@
+"""Node features for models: log1p or standardised, with statistics of the train split only."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PipelineError
+from data.graphs.graph import N_NODE_FEATURES
+from data.graphs.node_columns import CATEGORICAL
+
+SCALINGS = ("log1p", "standardise", "log1p-standardise")
+# Values this far outside the train split carry no more information than "very large".
+CLIP = 10.0
+
+
+@dataclass(frozen=True)
+class NodeScaler:
+    """How to scale the 140 node features, learned from train graphs.
+
+    Flags and dimension numbers stay as they are. Columns that are constant over the train split
+    say nothing there, and would say something arbitrary elsewhere: they become 0.
+
+    Attributes:
+        scaling: "log1p", "standardise" or "log1p-standardise".
+        shift: (140,) float32, subtracted after the logarithm.
+        factor: (140,) float32, multiplied after the shift; 0 for constant columns.
+    """
+
+    scaling: str
+    shift: NDArray[np.float32]
+    factor: NDArray[np.float32]
+
+    def __call__(self, node_feat: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scale (n, 140) stock features to (n, 140) float32; standardised ones clipped to ±10."""
+        scaled = (_logarithm(node_feat, self.scaling) - self.shift) * self.factor
+        if self.scaling != "log1p":  # a logarithm alone passes 10 at 22,026, an everyday size
+            scaled = np.clip(scaled, -CLIP, CLIP)
+        return scaled.astype(np.float32)
+
+
+def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) -> NodeScaler:
+    """Learn a scaler in one pass over train graphs, one graph in memory at a time.
+
+    Args:
+        node_feats: (n, 140) float32 per train graph.
+        scaling: one of SCALINGS.
+
+    Raises:
+        PipelineError: there is no train graph.
+    """
+    total = np.zeros(N_NODE_FEATURES)
+    total_square = np.zeros(N_NODE_FEATURES)
+    low = np.full(N_NODE_FEATURES, np.inf)
+    high = np.full(N_NODE_FEATURES, -np.inf)
+    n_nodes = 0
+    for node_feat in node_feats:
+        values = _logarithm(node_feat, scaling).astype(np.float64)
+        total += values.sum(axis=0)
+        total_square += np.square(values).sum(axis=0)
+        low = np.minimum(low, values.min(axis=0))
+        high = np.maximum(high, values.max(axis=0))
+        n_nodes += len(values)
+    if n_nodes == 0:
+        raise PipelineError("node features: no train graph to learn the scaling from")
+    shift = np.zeros(N_NODE_FEATURES)
+    factor = (high > low).astype(np.float64)
+    if scaling != "log1p":
+        numeric = np.setdiff1d(np.flatnonzero(high > low), CATEGORICAL)
+        mean = total[numeric] / n_nodes
+        variance = np.maximum(total_square[numeric] / n_nodes - mean**2, 1e-12)
+        shift[numeric] = mean
+        factor[numeric] = 1 / np.sqrt(variance)
+    return NodeScaler(scaling, shift.astype(np.float32), factor.astype(np.float32))
+
+
+def _logarithm(node_feat: NDArray[np.float32], scaling: str) -> NDArray[np.float32]:
+    """Take sign(x) log(1 + |x|) of the numeric columns where the scaling says so; (n, 140)."""
+    if scaling == "standardise":
+        return node_feat
+    logged = np.sign(node_feat) * np.log1p(np.abs(node_feat))
+    logged[:, CATEGORICAL] = node_feat[:, CATEGORICAL]
+    return logged.astype(np.float32)

@@ -1,0 +1,101 @@
+"""Hand-crafted statistics of some configs of a graph: rows for trees, inputs for networks.
+
+Two sets: "plain" is what networks read as well; "all" adds details of each config and statistics
+of the whole program. features/STATISTICS.md has the formula of each.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from features.layout_codes import minor_codes
+from features.statistics.layout import (
+    GRAPH_STATISTICS,
+    LAYOUT_STATISTICS,
+    layout_statistics,
+    layout_tables,
+)
+from features.statistics.layout_details import LAYOUT_DETAILS, detail_tables, layout_details
+from features.statistics.program import PROGRAM_STATISTICS, program_statistics
+from features.statistics.tile import TILE_STATISTICS, tile_statistics
+from features.statistics.tile_details import TILE_DETAILS, tile_details
+
+StatisticsSet = Literal["plain", "all"]
+STATISTICS = {"layout": LAYOUT_STATISTICS, "tile": TILE_STATISTICS}
+N_CONFIG_STATISTICS = len(LAYOUT_STATISTICS) - len(GRAPH_STATISTICS)
+ALL_STATISTICS = {
+    "layout": (*LAYOUT_STATISTICS, *LAYOUT_DETAILS, *PROGRAM_STATISTICS),
+    "tile": (*TILE_STATISTICS, *TILE_DETAILS, *PROGRAM_STATISTICS),
+}
+# Statistics of this many configs are computed at once; bounds memory whatever the file's size.
+CHUNK_CONFIGS = 4096
+
+RowStatistics = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+def statistics_names(kind: str, chosen: StatisticsSet) -> tuple[str, ...]:
+    """Return the names of a set's statistics, in the order of columns."""
+    return (STATISTICS if chosen == "plain" else ALL_STATISTICS)[kind]
+
+
+def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
+    """Work out what a graph's configs share; return what computes rows (r,) as (r, f) float32."""
+    if isinstance(graph, TileGraph):
+        return _tile_rows(graph, chosen)
+    assert isinstance(graph, LayoutGraph)
+    return _layout_rows(graph, chosen)
+
+
+def graph_statistics(graph: Graph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Compute the plain statistics of some configs of a layout or tile graph; (r, f) float32."""
+    return statistics_of(graph, "plain")(rows)
+
+
+def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Compute what tells configs apart: each statistic less its mean over `rows`; (r, s) float32.
+
+    What is the same for all configs of the graph is left out. Only differences within a graph
+    order its configs, and a network need not learn what is usual for which graph.
+    """
+    statistics = graph_statistics(graph, rows)[:, :N_CONFIG_STATISTICS]
+    return statistics - statistics.mean(axis=0)
+
+
+def _tile_rows(graph: TileGraph, chosen: StatisticsSet) -> RowStatistics:
+    table = tile_statistics(graph)
+    if chosen == "all":
+        table = np.concatenate([table, tile_details(graph), _program(graph, len(table))], axis=1)
+    return lambda rows: table[rows]
+
+
+def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
+    tables = layout_tables(graph)
+    details = detail_tables(graph, tables.sources) if chosen == "all" else None
+    vector_codes = minor_codes(graph.configs.vectors)
+    program = _program(graph, 1) if chosen == "all" else None
+
+    def chunk(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        codes = vector_codes.take(graph.configs.vector_ids(rows), axis=0)
+        plain = layout_statistics(tables, codes)
+        if details is None or program is None:
+            return plain
+        further = layout_details(details, codes, graph.configs.places(rows), rows)
+        return np.concatenate([plain, further, program.repeat(len(rows), axis=0)], axis=1)
+
+    def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        parts = np.array_split(rows, max(1, -(-len(rows) // CHUNK_CONFIGS)))
+        table = np.empty((len(rows), len(statistics_names("layout", chosen))), np.float32)
+        start = 0
+        for part in parts:
+            table[start : start + len(part)] = chunk(part)
+            start += len(part)
+        return table
+
+    return compute
+
+
+def _program(graph: Graph, n_rows: int) -> NDArray[np.float32]:
+    return np.tile(program_statistics(graph).astype(np.float32), (n_rows, 1))

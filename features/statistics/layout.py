@@ -1,0 +1,172 @@
+"""Hand-crafted statistics of layout configs, for rankers that see one row per config.
+
+Each statistic is a share between 0 and 1, or a logarithm, so that one model serves graphs of every
+size. Ideas: counts of layout kinds per opcode and copies implied by layout mismatches are what the
+competition's tree-based entries used; waste against the 8 x 128 tile is a fact of the TPU.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graphs.graph import LayoutGraph
+from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, SHAPE_PRODUCT
+from data.graphs.node_layouts import dimension_sizes, minor_to_major
+from features.layout_codes import N_CODES, N_SYMBOLS, minor_codes
+from features.statistics.layout_paths import SourceEdges, layout_sources
+
+TENSORS = ("output", "input", "kernel")
+OPCODE_GROUPS = ("convolution", "dot", "reshape")
+TILE_MINOR, TILE_SECOND = 128, 8
+
+
+@dataclass(frozen=True)
+class LayoutTables:
+    """What the statistics of one graph share between configs.
+
+    Attributes:
+        weight: (k, 3) float32 share of the configurable bytes, by opcode group.
+        default_code: (k,) int8 layout of each configurable node's output as the compiler had it.
+        padded_share: (k, 49) float32 padded bytes under each layout code, as a share of all bytes.
+        sources: which configurable node's output reaches which configurable node.
+        graph: (g,) float32 statistics of the graph itself, the same for all configs.
+    """
+
+    weight: NDArray[np.float32]
+    default_code: NDArray[np.int8]
+    padded_share: NDArray[np.float32]
+    sources: SourceEdges
+    graph: NDArray[np.float32]
+
+
+GRAPH_STATISTICS = (
+    "log_nodes",
+    "log_configurable",
+    "log_bytes",
+    *(f"share_{group}" for group in OPCODE_GROUPS),
+)
+LAYOUT_STATISTICS = (
+    *(
+        f"{tensor}_minor_{'default' if symbol == 0 else symbol - 1}_{group}"
+        for tensor in TENSORS
+        for symbol in range(N_SYMBOLS)
+        for group in OPCODE_GROUPS
+    ),
+    *(f"output_as_default_{group}" for group in OPCODE_GROUPS),
+    "log_padding",
+    "copied_bytes_share",
+    "copied_edges_share",
+    "open_edges_share",
+    *GRAPH_STATISTICS,
+)
+
+
+def layout_tables(graph: LayoutGraph) -> LayoutTables:
+    """Work out what all configs of a graph share; cost grows with nodes and edges."""
+    ids = graph.node_config_ids
+    bytes_of = output_bytes(graph.node_feat)
+    layouts = minor_to_major(graph.node_feat)
+    opcode = graph.node_opcode[ids]
+    groups = np.stack([opcode == OPCODES[name] for name in OPCODE_GROUPS], axis=1)
+    share = bytes_of[ids] / max(bytes_of[ids].sum(), 1.0)
+    weight = groups * share[:, None]
+    sizes = dimension_sizes(graph.node_feat[ids])
+    graph_statistics = [
+        np.log1p(graph.n_nodes),
+        np.log1p(len(ids)),
+        np.log1p(bytes_of.sum()),
+        *groups.mean(axis=0),
+    ]
+    default_code = minor_codes(layouts[ids])[:, 0]
+    return LayoutTables(
+        weight=weight.astype(np.float32),
+        default_code=default_code,
+        padded_share=(padding_growth(sizes) * share[:, None]).astype(np.float32),
+        sources=layout_sources(graph, bytes_of),
+        graph=np.asarray(graph_statistics, dtype=np.float32),
+    )
+
+
+def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Compute the statistics of configs.
+
+    Args:
+        tables: of the graph.
+        codes: (c, k, 3) by `minor_codes`, of each node's layouts.
+
+    Returns:
+        (c, f) float32, columns as in LAYOUT_STATISTICS.
+    """
+    minor = codes // np.int8(N_SYMBOLS)
+    columns = [
+        (minor[:, :, tensor] == symbol).astype(np.float32) @ tables.weight
+        for tensor in range(len(TENSORS))
+        for symbol in range(N_SYMBOLS)
+    ]
+    output = codes[:, :, 0]
+    as_default = (output == 0) | (output == tables.default_code)
+    columns.append(as_default.astype(np.float32) @ tables.weight)
+    chosen = np.where(output == 0, tables.default_code, output)
+    nodes = np.arange(codes.shape[1])
+    padding = tables.padded_share[nodes, chosen].sum(axis=1)
+    columns.append(np.log(np.maximum(padding, 1e-6))[:, None])
+    columns.append(_copies(tables.sources, codes, chosen))
+    columns.append(np.tile(tables.graph, (len(codes), 1)))
+    return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def output_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return (n,) bytes of each node's output; 0 for tuples and tokens."""
+    element = node_feat[:, ELEMENT_TYPE] @ np.asarray(ELEMENT_BYTES, dtype=np.float32)
+    return element.astype(np.float64) * node_feat[:, SHAPE_PRODUCT]
+
+
+def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How padding to the 8 x 128 tile grows tensors of these sizes (n, 6) by layout code; (n, 49).
+
+    A code that names a dimension the tensor lacks, or none, counts without padding.
+    """
+    first = np.arange(N_CODES) // N_SYMBOLS - 1
+    second = np.arange(N_CODES) % N_SYMBOLS - 1
+    growth = np.ones((len(sizes), N_CODES))
+    for dimension, tile in ((first, TILE_MINOR), (second, TILE_SECOND)):
+        size = np.where(dimension >= 0, sizes[:, dimension], -1)
+        padded = np.ceil(size / tile) * tile
+        growth *= np.where(size > 0, padded / np.maximum(size, 1), 1.0)
+    return growth
+
+
+def _copies(
+    sources: SourceEdges, codes: NDArray[np.int8], chosen: NDArray[np.int8]
+) -> NDArray[np.float32]:
+    """Copies that layout mismatches imply along edges between configurable nodes; (c, 3).
+
+    An edge needs a copy when its consumer asks for layouts, of its input or its kernel or both,
+    and the producer's output has none of them; it is open when the consumer asks for nothing.
+    Columns: share of bytes copied, share of edges copied, share of edges open.
+    """
+    if len(sources.consumer) == 0:
+        return np.zeros((len(codes), 3), dtype=np.float32)
+    copied, is_open = implied_copies(sources, codes, chosen)
+    by_bytes = copied.astype(np.float32) @ sources.bytes_share
+    return np.stack([by_bytes, copied.mean(axis=1), is_open.mean(axis=1)], axis=1)
+
+
+def implied_copies(
+    sources: SourceEdges, codes: NDArray[np.int8], chosen: NDArray[np.int8]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell which edges need a copy, and which are open; (c, p) each.
+
+    Args:
+        codes: (c, k, 3) of each node's output and of what it asks of its operands.
+        chosen: (c, k) each node's output, the compiler's own where it is left open.
+    """
+    produced = chosen.take(sources.producer, axis=1)  # (c, p)
+    unmet = np.ones(produced.shape, dtype=np.bool_)
+    is_open = unmet.copy()
+    for tensor in range(1, len(TENSORS)):
+        wanted = codes[:, :, tensor].take(sources.consumer, axis=1)  # (c, p)
+        unmet &= (wanted == 0) | (wanted != produced)
+        is_open &= wanted == 0
+    return unmet & ~is_open, is_open

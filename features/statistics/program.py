@@ -1,0 +1,104 @@
+"""Statistics of a program or kernel as a whole, the same for all its configs.
+
+They order nothing within a graph by themselves; a tree splits on them to treat a deep convolutional
+network otherwise than a wide one.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graphs.graph import Graph
+from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES, SHAPE_PRODUCT
+from data.graphs.node_layouts import dimension_sizes
+from data.hlo.opcodes import OPCODE_NUMBERS
+from features.statistics.layout import output_bytes
+
+COUNTED = (
+    *("add", "broadcast", "concatenate", "constant", "convert", "convolution", "copy", "dot"),
+    *("fusion", "get-tuple-element", "maximum", "multiply", "pad", "parameter", "reduce"),
+    *("reduce-window", "reshape", "scatter", "select", "slice", "transpose", "tuple"),
+)
+# name -> formula; n nodes, e edges
+PROGRAM_STATISTICS = {
+    "program_log_edges": "log(1 + e)",
+    "program_log_depth": "log(1 + d), d edges on the longest path",
+    "program_log_width": "log of the most nodes whose longest path from a source is equally long",
+    "program_log_mean_width": "log(n / (d + 1))",
+    "program_log_bytes": "log(1 + Σ bytes of all outputs)",
+    "program_log_parameter_bytes": "log(1 + Σ bytes of the parameters)",
+    "program_log_flops_convolution": "log(1 + Σ over convolutions of 2 · output elements · window "
+    "elements · input features / groups), input features read off the largest operand",
+    "program_log_flops_dot": "log(1 + Σ over dots of 2 · √(A · B · C)), A, B, C elements of both "
+    "operands and the output: exact without batch dimensions, √batch too much with them",
+    "program_log_intensity": "log of (1 + flops) / (1 + bytes of all outputs)",
+    **{f"program_share_{name}": f"nodes that are a {name}, / n" for name in COUNTED},
+}
+_WINDOW = NODE_FEATURE_NAMES.index("window_size_product")
+_FEATURE_DIM = NODE_FEATURE_NAMES.index("convolution_dim_numbers_input_feature_dim")
+_GROUPS = NODE_FEATURE_NAMES.index("feature_group_count")
+
+
+def program_statistics(graph: Graph) -> NDArray[np.float64]:
+    """Compute what PROGRAM_STATISTICS names; (f,) float64."""
+    levels = node_levels(graph.edge_index, graph.n_nodes)
+    bytes_of = output_bytes(graph.node_feat)
+    opcode = graph.node_opcode
+    flops = node_flops(graph)
+    logs = [
+        np.log1p(len(graph.edge_index)),
+        np.log1p(levels.max()),
+        np.log(np.bincount(levels).max()),
+        np.log(graph.n_nodes / (levels.max() + 1)),
+        np.log1p(bytes_of.sum()),
+        np.log1p(bytes_of[opcode == OPCODES["parameter"]].sum()),
+        np.log1p(flops[opcode == OPCODES["convolution"]].sum()),
+        np.log1p(flops[opcode == OPCODES["dot"]].sum()),
+        np.log1p(flops.sum()) - np.log1p(bytes_of.sum()),
+    ]
+    counts = np.bincount(opcode, minlength=256)
+    shares = [counts[OPCODE_NUMBERS[name]] / graph.n_nodes for name in COUNTED]
+    return np.asarray([*logs, *shares])
+
+
+def node_levels(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
+    """Return each node's longest path from a node without operands, in edges; (n,) int64."""
+    consumers: list[list[int]] = [[] for _ in range(n_nodes)]
+    for consumer, producer in edge_index.tolist():
+        consumers[producer].append(consumer)
+    waiting = np.bincount(edge_index[:, 0], minlength=n_nodes).tolist()
+    levels = [0] * n_nodes
+    ready = [node for node in range(n_nodes) if waiting[node] == 0]
+    while ready:
+        node = ready.pop()
+        for consumer in consumers[node]:
+            levels[consumer] = max(levels[consumer], levels[node] + 1)
+            waiting[consumer] -= 1
+            if waiting[consumer] == 0:
+                ready.append(consumer)
+    return np.asarray(levels, dtype=np.int64)
+
+
+def node_flops(graph: Graph) -> NDArray[np.float64]:
+    """Estimate the operations of convolutions and dots; (n,) float64, 0 for all other nodes."""
+    elements = graph.node_feat[:, SHAPE_PRODUCT].astype(np.float64)
+    heavy = np.isin(graph.node_opcode, (OPCODES["convolution"], OPCODES["dot"]))
+    edges = graph.edge_index[heavy[graph.edge_index[:, 0]]]
+    largest, smallest = np.full(graph.n_nodes, -1), np.full(graph.n_nodes, -1)
+    # The last write wins, so that the largest operand stays; operands of equal size are told
+    # apart by nothing but their number, and only their sizes are read.
+    order = np.argsort(elements[edges[:, 1]], kind="stable")
+    largest[edges[order, 0]] = edges[order, 1]
+    smallest[edges[order[::-1], 0]] = edges[order[::-1], 1]
+    flops = np.zeros(graph.n_nodes)
+    dots = np.flatnonzero((graph.node_opcode == OPCODES["dot"]) & (largest >= 0))
+    product = elements[largest[dots]] * elements[smallest[dots]] * elements[dots]
+    flops[dots] = 2 * np.sqrt(product)
+    convolutions = np.flatnonzero((graph.node_opcode == OPCODES["convolution"]) & (largest >= 0))
+    features = graph.node_feat[convolutions]
+    dimension = features[:, _FEATURE_DIM].astype(np.int64)
+    sizes = dimension_sizes(graph.node_feat[largest[convolutions]])
+    depth = np.maximum(sizes[np.arange(len(sizes)), dimension], 1)
+    window = np.maximum(features[:, _WINDOW], 1).astype(np.float64)
+    groups = np.maximum(features[:, _GROUPS], 1)
+    flops[convolutions] = 2 * elements[convolutions] * window * depth / groups
+    return flops

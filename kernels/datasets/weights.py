@@ -1,0 +1,107 @@
+"""A dataset folder with trained models: what ranking needs of their run folders, and no more."""
+
+import shutil
+from pathlib import Path
+
+from common.atomic import write_bytes
+from common.errors import PipelineError
+from ensembles.trained_models import FoundModel, find_models, same_content
+from kernels.datasets.folder import DatasetMetadata, require_free, seal
+from models.run_folder import CONFIG, DONE
+from models.shared_training import SHARED_FOLDER
+
+# What models of every kind leave that ranks with them; scores, pictures and reports do not.
+_NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
+_CHECKPOINTS = "checkpoint."
+_NOT_NEEDED = frozenset({"report.json", "costs.json"})
+_IMPORTANCES = "importances.parquet"
+
+
+def write_weights(
+    run: Path,
+    out: Path,
+    *,
+    title: str,
+    licence: str,
+    unfinished: bool = False,
+) -> list[str]:
+    """Write a new dataset folder with the models below `run`, their metadata and checksums.
+
+    Args:
+        run: a run, a model's folder, or a kernel's output; searched at any depth.
+        out: the folder; absent or empty. models/COLLECTION/MEMBER lie below it.
+        title: the dataset's; its slug follows from it.
+        licence: one of `kernels.datasets.folder.LICENCES`.
+        unfinished: also those whose training has not ended, with their checkpoints, and those that
+            collections share, so that a training kernel goes on with them.
+
+    Returns:
+        "COLLECTION/MEMBER" of each model.
+
+    Raises:
+        UsageError: `out` is in the way, or Kaggle would refuse the title.
+        PipelineError: no model, two that differ under one name, an unfinished one, or a credential
+            in a file.
+    """
+    require_free(out)
+    subtitle = "Trained models that rank XLA compiler configurations"
+    metadata = DatasetMetadata.of(title, subtitle=subtitle, licence=licence)
+    models = _checked(run, find_models(run), unfinished=unfinished)
+    try:
+        for name, model in models.items():
+            for path in needed_files(model.folder, checkpoints=not model.is_done):
+                target = out / "models" / name / path.name
+                content = path.read_bytes()
+                # Marks of older runs are empty, and stores of datasets may leave such files out.
+                write_bytes(target, content or b"done\n" if path.name == DONE else content)
+        seal(out, metadata)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    return list(models)
+
+
+def needed_files(folder: Path, *, checkpoints: bool) -> list[Path]:
+    """List a run folder's files that ranking needs, by name; with those that training goes on with.
+
+    Args:
+        checkpoints: take the state of an unfinished training as well.
+    """
+    return [path for path in sorted(folder.iterdir()) if _needed(path, checkpoints=checkpoints)]
+
+
+def _needed(path: Path, *, checkpoints: bool) -> bool:
+    name = path.name
+    if not path.is_file() or name.startswith(".") or name in _NOT_NEEDED:
+        return False
+    if name.startswith(_CHECKPOINTS):
+        return checkpoints
+    return name in {CONFIG, DONE, _IMPORTANCES} or path.suffix in _NEEDED_SUFFIXES
+
+
+def _checked(run: Path, found: list[FoundModel], *, unfinished: bool) -> dict[str, FoundModel]:
+    """Return the models by "COLLECTION/MEMBER", sorted.
+
+    Raises:
+        PipelineError: none, two that differ under one name, or an unfinished one.
+    """
+    models: dict[str, FoundModel] = {}
+    for model in found:
+        name = f"{model.place}/{model.member}"
+        if model.place == SHARED_FOLDER and not unfinished:
+            continue  # others began from it; nothing ranks with it
+        if name in models and same_content(model.folder, models[name].folder):
+            continue
+        if name in models:
+            raise PipelineError(
+                f"{model.folder}: {name} is in {models[name].folder} as well; expected it once"
+            )
+        if not model.is_done and not unfinished:
+            raise PipelineError(
+                f"{model.folder}: its training has not ended; end it with --resume, or pass "
+                "--unfinished to go on with it on Kaggle"
+            )
+        models[name] = model
+    if not models:
+        raise PipelineError(f"{run}: holds no run folder of a model")
+    return dict(sorted(models.items()))

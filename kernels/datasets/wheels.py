@@ -1,0 +1,105 @@
+"""A dataset folder with the wheels that Kaggle's image lacks, at the project's pinned versions."""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+from subprocess import TimeoutExpired, run
+
+from common import settings
+from common.atomic import write_bytes
+from common.errors import PipelineError
+from common.kaggle.session import redact
+from kernels.datasets.folder import DatasetMetadata, require_free, seal
+
+# Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
+REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
+WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
+
+_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
+_SIGNED_ADDRESS = re.compile(r"://[^/\s@]+@")  # an index may be given with a password in it
+_LIMIT_S = 600
+
+
+def write_wheels(
+    out: Path,
+    *,
+    requirements: Path = settings.ROOT / "requirements.txt",
+) -> list[Path]:
+    """Download wheels into a new dataset folder, with its metadata and a list of checksums.
+
+    The same pinned versions give the same bytes.
+
+    Args:
+        out: the folder; absent or empty.
+        requirements: where their versions are pinned.
+
+    Raises:
+        UsageError: `out` is in the way.
+        PipelineError: a version is not pinned, pip cannot get it, or it is no pure-Python wheel.
+    """
+    require_free(out)
+    versions = _pinned_versions(requirements)
+    wanted = []
+    for name in REQUIRED_MODULES.values():
+        version = versions.get(_normal(name))
+        if version is None:
+            raise PipelineError(f"{requirements}: {name} is not pinned; expected {name}==VERSION")
+        wanted.append(f"{name}=={version}")
+    with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
+        _download(wanted, Path(folder))
+        wheels = sorted(Path(folder).glob("*.whl"))
+        _require_pure(wheels, wanted)
+        contents = {wheel.name: wheel.read_bytes() for wheel in wheels}
+    for name, content in contents.items():
+        write_bytes(out / name, content)
+    subtitle = "Pure-Python packages that a kernel without internet installs"
+    licence = "other"  # each wheel holds its own licence
+    seal(out, DatasetMetadata.of(WHEELS_TITLE, subtitle=subtitle, licence=licence))
+    return [out / name for name in contents]
+
+
+def _pinned_versions(requirements: Path) -> dict[str, str]:
+    try:
+        lines = requirements.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise PipelineError(f"{requirements}: cannot be read: {error.strerror}") from error
+    pins = (_PINNED.match(line) for line in lines)
+    return {_normal(pin[1]): pin[2] for pin in pins if pin}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _download(wanted: list[str], folder: Path) -> None:
+    """Let pip download wheels alone: building from source would run foreign code."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *wanted]
+    try:
+        ended = run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+    except TimeoutExpired:
+        raise PipelineError(
+            f"pip download {' '.join(wanted)}: no end after {_LIMIT_S} s; check the network"
+        ) from None
+    if ended.returncode:
+        errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
+        said = _SIGNED_ADDRESS.sub("://***@", redact((errors or ["it said nothing"])[-1]))
+        raise PipelineError(f"pip download {' '.join(wanted)}: {said}; check the package index")
+
+
+def _require_pure(wheels: list[Path], wanted: list[str]) -> None:
+    """Refuse wheels that only one version of Python takes: Kaggle's may be another.
+
+    Raises:
+        PipelineError: names the first such wheel, or says that one did not come.
+    """
+    if len(wheels) != len(wanted):
+        raise PipelineError(
+            f"pip download {' '.join(wanted)}: expected {len(wanted)} wheels, got {len(wheels)}"
+        )
+    for wheel in wheels:
+        if not wheel.name.endswith("-none-any.whl"):
+            raise PipelineError(f"{wheel.name}: expected a pure-Python wheel, …-none-any.whl")

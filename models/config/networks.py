@@ -1,0 +1,288 @@
+"""The configuration of each network, typed and frozen; light to import.
+
+A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained. Rankers
+on statistics are in models/config/rankers.py.
+
+A key that is added here must have what was done without it as its default: run folders that were
+begun before count as having it so, see models/config/recipe_migration.py.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from common.settings import FrozenConfig
+
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+SamplerName = Literal["uniform", "stratified", "near-miss"]
+LossName = Literal["pairwise_hinge", "pairwise_logistic", "smooth_kendall", "list_mle"]
+StatisticsName = Literal["plain", "all"]
+TileLossName = LossName | Literal["best_of_five"]
+
+
+class TrainingConfig(FrozenConfig):
+    """How a GNN is trained: AdamW, linear warm-up, cosine decay, clipped gradients.
+
+    Attributes:
+        steps: updates of the weights.
+        learning_rate: at its highest, when the warm-up ends.
+        warmup_steps: the first steps, over which the learning rate rises to that.
+        weight_decay: AdamW's.
+        clip_norm: a step's gradients are scaled down to this norm where theirs is larger.
+        checkpoint_every: steps between checkpoints, which a killed training goes on from.
+        log_every: steps between lines of metrics.jsonl.
+        precision: "bfloat16" computes matrix products in half precision, weights stay in float32.
+        processes: on how many processes a step's graphs are computed; each takes `threads` cores.
+        average_from: the model ends with the mean of its weights after this share of the steps;
+            1 = with the last ones.
+        early_stop: stop after so many evaluations in a row that were no better than the best, and
+            end with the best weights; 0 = take every step. What is judged on is held out of the
+            train split, see models/training/held_out.py.
+        evaluate_every: steps between evaluations, where `early_stop` asks for such.
+        shared_steps: a layout GNN is first trained for so many steps on the train graphs of all
+            layout collections, once per seed; each collection's training begins from its weights.
+            0 = from random ones. Both trainings go by the other keys.
+    """
+
+    steps: Positive = 300
+    learning_rate: PositiveFloat = 2e-3
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    weight_decay: Weight = 1e-4
+    clip_norm: PositiveFloat = 1.0
+    checkpoint_every: Positive = 100
+    log_every: Positive = 20
+    precision: Literal["float32", "bfloat16"] = "float32"
+    processes: Positive = 1
+    average_from: Annotated[float, Field(ge=0, le=1)] = 1.0
+    early_stop: Annotated[int, Field(ge=0)] = 0
+    evaluate_every: Positive = 100
+    shared_steps: Annotated[int, Field(ge=0)] = 0
+
+
+def _each_collection_by_itself(training: TrainingConfig) -> TrainingConfig:
+    if training.shared_steps:
+        raise ValueError(
+            f"shared_steps = {training.shared_steps}: this network is trained on each collection "
+            "by itself; expected 0"
+        )
+    return training
+
+
+class LayoutGnnConfig(FrozenConfig):
+    """What all layout GNNs share: the loss, what a step takes, and how training goes.
+
+    Attributes:
+        loss: what training brings down, see models/training/losses.py.
+        statistics: also read hand-crafted statistics of each config beside the graph, see
+            features/statistics/configs.py; not every network does.
+        weigh_pairs: count a pair of configs by how sure the order of their runtimes is, where a
+            graph has repeated configs that tell; see models/training/losses.py.
+        sampler: which configs of a graph a step takes, see models/training/samplers.py.
+        graphs_per_step: how many graphs a step takes.
+        configs_per_step: how many configs of each of them.
+        inference_tensor_mib: configs are ranked in chunks as large as keep the widest tensor within
+            so many MiB. It decides speed and memory; scores do not depend on it.
+        training: how the weights are found.
+    """
+
+    loss: LossName = "pairwise_hinge"
+    statistics: bool = False
+    weigh_pairs: bool = False
+    sampler: SamplerName = "uniform"
+    graphs_per_step: Positive = 1
+    configs_per_step: Annotated[int, Field(ge=2)] = 64
+    inference_tensor_mib: Positive = 12
+    training: TrainingConfig = TrainingConfig()
+
+    READS_STATISTICS: ClassVar[bool] = False
+
+    @field_validator("statistics")
+    @classmethod
+    def _reads_statistics(cls, statistics: bool) -> bool:
+        if statistics and not cls.READS_STATISTICS:
+            raise ValueError("this network reads no statistics; expected false")
+        return statistics
+
+    @field_validator("weigh_pairs")
+    @classmethod
+    def _has_pairs(cls, weigh_pairs: bool, info: ValidationInfo) -> bool:
+        if weigh_pairs and info.data.get("loss") == "list_mle":
+            raise ValueError("list_mle has no pairs to weigh; expected a pairwise loss")
+        return weigh_pairs
+
+    @field_validator("training")
+    @classmethod
+    def _has_a_graph_per_process(
+        cls, training: TrainingConfig, info: ValidationInfo
+    ) -> TrainingConfig:
+        graphs = info.data.get("graphs_per_step", training.processes)
+        if training.processes > graphs:
+            raise ValueError(
+                f"{training.processes} processes share {graphs} graphs per step; expected "
+                "graphs_per_step to be at least processes"
+            )
+        return training
+
+
+class CrossConfigSageConfig(LayoutGnnConfig):
+    """The layout GNN; see models/layout/cross_config_sage.py.
+
+    Attributes:
+        hidden: channels of a node and config.
+        blocks: rounds of message passing.
+        opcode_width: channels of an opcode's embedding.
+        layout_width: channels of the embedding of each of a layout's 18 entries.
+        channel_reduction: channel attention squeezes `hidden` channels into so many times fewer.
+        cross_config: configs see each other, by attention across them.
+        pool_by_bytes: also sum nodes weighted by their share of the bytes that all put out: what a
+            layout costs grows with the tensor, and a plain mean counts all nodes alike.
+    """
+
+    READS_STATISTICS = True
+
+    hidden: Positive = 64
+    blocks: Positive = 2
+    opcode_width: Positive = 16
+    layout_width: Positive = 4
+    channel_reduction: Positive = 8
+    cross_config: bool = True
+    pool_by_bytes: bool = False
+
+
+class GlobalAttentionSageConfig(CrossConfigSageConfig):
+    """The layout GNN with linear attention over nodes; see models/layout/global_attention_sage.py.
+
+    Attributes:
+        heads: attentions that stand side by side, of hidden / heads channels each, rounded down.
+    """
+
+    heads: Positive = 4
+
+
+class SegmentSageConfig(CrossConfigSageConfig):
+    """The layout GNN for whole graphs, trained by segments; see models/segments/network.py.
+
+    Attributes:
+        segment_nodes: nodes in a segment, at most.
+        keep_stale: the share of the other segments' remembered embeddings that a step keeps; what
+            it drops is made up for by the live segment's weight, see models/segments/history.py.
+        table_configs: of each graph so many configs are learned from, and remembered.
+        head_steps: steps that then train the head alone, on fresh embeddings of all segments.
+    """
+
+    READS_STATISTICS = False
+
+    segment_nodes: Positive = 1000
+    keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
+    table_configs: Annotated[int, Field(ge=2)] = 128
+    head_steps: Annotated[int, Field(ge=0)] = 50
+
+    @field_validator("pool_by_bytes")
+    @classmethod
+    def _pools_plainly(cls, pool_by_bytes: bool) -> bool:
+        if pool_by_bytes:
+            raise ValueError("segments are pooled by plain means; expected false")
+        return pool_by_bytes
+
+    @field_validator("training")
+    @classmethod
+    def _shares_nothing(cls, training: TrainingConfig) -> TrainingConfig:
+        if training.processes > 1:
+            raise ValueError(
+                f"processes = {training.processes}: what is remembered of segments is not shared; "
+                "expected 1"
+            )
+        return _each_collection_by_itself(training)
+
+
+class ReferenceSageConfig(LayoutGnnConfig):
+    """The competition's winning layout model, for comparison; see models/layout/tgraph.py.
+
+    Attributes:
+        hidden: channels of a node and config.
+        blocks: residual blocks, after two linear ones.
+        dropout: the share of values that a training step drops.
+        cross_config: configs of a batch see each other.
+        inference_configs: configs are ranked in batches of at most so many; scores depend on it,
+            and here `inference_tensor_mib` is not read.
+        permutations: shuffles into batches whose scores are averaged.
+    """
+
+    hidden: Annotated[int, Field(gt=0, multiple_of=2)] = 256
+    blocks: Positive = 2
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    cross_config: bool = True
+    inference_configs: Positive = 128
+    permutations: Positive = 10
+
+
+class BaselineGcnConfig(LayoutGnnConfig):
+    """The dataset paper's layout baseline, for comparison; see models/layout/gcn.py.
+
+    Attributes:
+        hidden: channels of a node and config.
+        layers: graph convolutions.
+        loss, graphs_per_step, configs_per_step: as in LayoutGnnConfig.
+    """
+
+    hidden: Positive = 32
+    layers: Positive = 2
+    loss: LossName = "list_mle"
+    graphs_per_step: Positive = 8
+    configs_per_step: Annotated[int, Field(ge=2)] = 16
+
+
+class TileGnnConfig(FrozenConfig):
+    """What all tile GNNs share: the loss, what a step takes, and how training goes.
+
+    Attributes:
+        loss: what training brings down, see models/tile/losses.py.
+        statistics: what it reads of each config, see RowsConfig.
+        relative_configs: also read how each config differs from the mean of its kernel's.
+        kernels_per_step: how many kernels a step takes.
+        configs_per_kernel: how many configs of each of them.
+        training: how the weights are found.
+    """
+
+    loss: TileLossName = "list_mle"
+    statistics: StatisticsName = "plain"
+    relative_configs: bool = False
+    kernels_per_step: Positive = 16
+    configs_per_kernel: Annotated[int, Field(ge=2)] = 64
+    training: Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)] = (
+        TrainingConfig()
+    )
+
+
+class LateFusionSageConfig(TileGnnConfig):
+    """The tile GNN; see models/tile/late_fusion_sage.py.
+
+    Attributes:
+        hidden: channels of a node, and of a config.
+        blocks: rounds of message passing, and as many blocks over configs after pooling.
+        opcode_width: channels of an opcode's embedding.
+        cross_config: configs of a kernel see each other.
+    """
+
+    hidden: Positive = 64
+    blocks: Positive = 2
+    opcode_width: Positive = 16
+    cross_config: bool = True
+
+
+class EarlyFusionSageConfig(TileGnnConfig):
+    """The dataset paper's tile baseline, for comparison; see models/tile/early_fusion_sage.py.
+
+    Attributes:
+        hidden: channels of a node and config.
+        layers: rounds of message passing.
+        opcode_width: channels of an opcode's embedding.
+        inference_tensor_mib: as in LayoutGnnConfig.
+    """
+
+    hidden: Positive = 64
+    layers: Positive = 3
+    opcode_width: Positive = 64
+    inference_tensor_mib: Positive = 12

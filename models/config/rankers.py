@@ -1,0 +1,79 @@
+"""The configuration of each ranker that is no network, typed and frozen; light to import.
+
+A key that is added here must have what was done without it as its default: run folders that were
+begun before count as having it so, see models/config/recipe_migration.py.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from common.settings import FrozenConfig
+from models.config.networks import Positive, PositiveFloat, StatisticsName
+
+
+class RowsConfig(FrozenConfig):
+    """Which configs of each graph a ranker on statistics learns from, and which statistics.
+
+    Attributes:
+        statistics: "plain" are those that networks read as well, "all" add details of each config
+            and statistics of the program; features/STATISTICS.md has the formulas.
+        configs_per_graph: distinct configs of a graph that are learned from, at most; drawn.
+        relevance_levels: into how many levels of relevance "lambdarank" cuts a graph's runtimes.
+    """
+
+    statistics: StatisticsName = "plain"
+    configs_per_graph: Annotated[int, Field(ge=2)] = 500
+    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
+
+
+class LinearConfig(RowsConfig):
+    """The linear rankers; see models/trees/linear.py.
+
+    Attributes:
+        statistics: as in RowsConfig.
+        penalty: of the squares of the weights, on standardised statistics.
+    """
+
+    statistics: StatisticsName = "all"
+    penalty: PositiveFloat = 100.0
+
+
+class BoostingConfig(RowsConfig):
+    """The gradient-boosting rankers; see models/trees/boosting.py.
+
+    Attributes:
+        objective: "lambdarank", or "pairwise_logistic": every pair alike.
+        rounds: trees, one after the other.
+        learning_rate: how much of each tree is taken.
+        leaves: of a tree, at most.
+        min_rows_per_leaf: a leaf holds at least so many configs, of all graphs; fewer where there
+            are few.
+        column_share: the share of the statistics that a tree may read, drawn for each.
+        configs_per_group: configs are compared within groups of at most so many of a graph's; time
+            grows with it.
+        early_stop: take as many rounds as are best on folds of the train graphs, at most `rounds`,
+            each fold given up after so many rounds without progress; 0 = take all rounds.
+        folds: of those, families kept apart.
+    """
+
+    objective: Literal["lambdarank", "pairwise_logistic"] = "lambdarank"
+    rounds: Positive = 200
+    learning_rate: PositiveFloat = 0.08
+    leaves: Annotated[int, Field(ge=2)] = 31
+    min_rows_per_leaf: Positive = 20
+    column_share: Annotated[float, Field(gt=0, le=1)] = 0.7
+    configs_per_group: Annotated[int, Field(ge=2, le=10_000)] = 10_000
+    early_stop: Annotated[int, Field(ge=0)] = 0
+    folds: Annotated[int, Field(ge=2)] = 3
+
+
+class ConfigColumnsConfig(BoostingConfig):
+    """Boosting on one program's own configs; see models/trees/one_program.py.
+
+    Attributes:
+        configs_per_graph, min_rows_per_leaf: as in RowsConfig and BoostingConfig.
+    """
+
+    configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
+    min_rows_per_leaf: Positive = 5

@@ -1,0 +1,201 @@
+"""A recipe: every choice of a run, typed and frozen. Read from TOML; light to import."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import AfterValidator, Field, field_validator
+
+from common.errors import UsageError
+from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
+from data.graphs.node_layouts import Padding
+from features.pruning.rules import pruning_rule
+from models.config.networks import (
+    BaselineGcnConfig,
+    CrossConfigSageConfig,
+    EarlyFusionSageConfig,
+    GlobalAttentionSageConfig,
+    LateFusionSageConfig,
+    Positive,
+    ReferenceSageConfig,
+    SegmentSageConfig,
+    Weight,
+)
+from models.config.rankers import BoostingConfig, ConfigColumnsConfig, LinearConfig
+
+LayoutModelName = Literal[
+    "cross_config_sage",
+    "global_attention_sage",
+    "segment_sage",
+    "reference_sage",
+    "baseline_gcn",
+    "layout_boosting",
+    "layout_linear",
+    "config_columns_boosting",
+]
+TileModelName = Literal["late_fusion_sage", "early_fusion_sage", "tile_boosting", "tile_linear"]
+
+
+def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuse a list that names something twice: members would share a folder."""
+    if len(set(values)) != len(values):
+        raise ValueError("expected each entry once")
+    return values
+
+
+class FeaturesConfig(FrozenConfig):
+    """What models read of a graph.
+
+    `prune` decides which nodes and edges the layout GNN sees, see features/pruning/rules.py:
+        none: all.
+        config: configurable nodes and the edges between them.
+        config-graph: configurable nodes, with an edge wherever a path through others connects two.
+        collapse: configurable nodes, and one node for each connected part of all others.
+        hops-k: nodes at most k edges from a configurable one; k from 1 to 99.
+
+    `scaling` decides how numeric node features are scaled, see features/scaling.py.
+
+    `padding` is what networks read of a node's own layout beyond its tensor's rank: "minus-one"
+    for "no dimension", restored from the files, or the files' own "zero", which is a legal
+    dimension too; see data/graphs/node_layouts.py.
+    """
+
+    prune: str = "hops-1"
+    scaling: Literal["log1p", "standardise", "log1p-standardise"] = "log1p-standardise"
+    padding: Padding = "minus-one"
+
+    @field_validator("prune")
+    @classmethod
+    def _known_rule(cls, rule: str) -> str:
+        try:
+            pruning_rule(rule)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return rule
+
+
+class LayoutConfig(FrozenConfig):
+    """Which models rank layout configs."""
+
+    models: Annotated[
+        tuple[LayoutModelName, ...], Field(min_length=1), AfterValidator(_each_once)
+    ] = (
+        "cross_config_sage",
+        "layout_boosting",
+    )
+
+
+class TileConfig(FrozenConfig):
+    """Which models rank tile configs."""
+
+    models: Annotated[
+        tuple[TileModelName, ...], Field(min_length=1), AfterValidator(_each_once)
+    ] = (
+        "late_fusion_sage",
+        "tile_boosting",
+    )
+
+
+class BlendConfig(FrozenConfig):
+    """How the scores of several models become one ranking; see ensembles/blend.py.
+
+    Attributes:
+        tile_method: of tile kernels, where five picks count and not the order below them; "same"
+            is `method`. "in-turn" lets the models pick in turn.
+        tile_spread: how far a tile's score may be off, in standard deviations of a kernel's scores.
+            Above 0, the first picks are chosen to cover for each other, see
+            ensembles/diversify_picks.py; 0 picks best first.
+        tile_spread_length: how far tiles are apart, in logarithms of their bounds, where they no
+            longer share an error.
+        choose: choose each collection's blend by the labels of its valid split; what stands here
+            stays where nothing beats it beyond noise. See ensembles/choice/choose.py.
+        weights: by model; 1 where none is given.
+    """
+
+    method: Literal["minmax-mean", "rank-mean", "in-turn"] = "minmax-mean"
+    tile_method: Literal["same", "minmax-mean", "rank-mean", "in-turn"] = "same"
+    tile_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
+    tile_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
+    weights: dict[LayoutModelName | TileModelName, Weight] = Field(default={})
+    choose: bool = False
+
+    def method_for(self, kind: str) -> str:
+        """Return the method for collections of `kind` ("layout" or "tile")."""
+        return self.method if kind == "layout" or self.tile_method == "same" else self.tile_method
+
+    def spread_for(self, kind: str) -> tuple[float, float] | None:
+        """Return error and length of the spread of picks for `kind`; None for best first."""
+        if kind == "layout" or not self.tile_spread:
+            return None
+        return self.tile_spread, self.tile_spread_length
+
+
+class Recipe(FrozenConfig):
+    """Everything that decides what a run does, but for the data and the folder it writes to.
+
+    The default of a key that is added must be what was done without it, see models/config/recipe_migration.py.
+
+    `accelerator` decides where networks are trained and rank: "auto" on a CUDA GPU where there is
+    one, else on the CPU; "cuda" refuses to train without one. See models/training/device.py.
+    """
+
+    name: str = "unnamed"
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_each_once)
+    ] = (0,)
+    threads: Positive = 2
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    features: FeaturesConfig = FeaturesConfig()
+    layout: LayoutConfig = LayoutConfig()
+    tile: TileConfig = TileConfig()
+    cross_config_sage: CrossConfigSageConfig = CrossConfigSageConfig()
+    global_attention_sage: GlobalAttentionSageConfig = GlobalAttentionSageConfig()
+    segment_sage: SegmentSageConfig = SegmentSageConfig()
+    reference_sage: ReferenceSageConfig = ReferenceSageConfig()
+    baseline_gcn: BaselineGcnConfig = BaselineGcnConfig()
+    late_fusion_sage: LateFusionSageConfig = LateFusionSageConfig()
+    early_fusion_sage: EarlyFusionSageConfig = EarlyFusionSageConfig()
+    layout_boosting: BoostingConfig = BoostingConfig()
+    tile_boosting: BoostingConfig = BoostingConfig()
+    layout_linear: LinearConfig = LinearConfig()
+    tile_linear: LinearConfig = LinearConfig()
+    config_columns_boosting: ConfigColumnsConfig = ConfigColumnsConfig()
+    blend: BlendConfig = BlendConfig()
+
+    def models_of(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
+        return self.layout.models if kind == "layout" else self.tile.models
+
+    def to_toml(self) -> str:
+        """Write the whole recipe, defaults included, as TOML."""
+        return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+def load_recipe(
+    name_or_file: str, overrides: Sequence[str] = (), *, seed: int | None = None
+) -> Recipe:
+    """Read a recipe by name or file, with `--set` overrides applied before the check.
+
+    Args:
+        name_or_file: "cpu", or a path that ends in .toml.
+        overrides: "dotted.key=value" each.
+        seed: if given, the first of the recipe's seeds; the others follow it.
+
+    Raises:
+        UsageError: no such recipe, an unknown key, or a value that does not fit.
+        PipelineError: the file is not TOML.
+    """
+    path = recipe_path(name_or_file)
+    table = apply_overrides({"name": path.stem, **read_toml(path)}, overrides)
+    recipe = Recipe.from_table(table, source=f"recipe {path.stem}")
+    if seed is not None:
+        recipe = recipe.model_copy(
+            update={"seeds": tuple(seed + i for i in range(len(recipe.seeds)))}
+        )
+    return recipe
+
+
+def recipe_from_table(table: dict[str, Any], *, path: Path) -> Recipe:
+    """Check a table that was read from `path` (a run folder's config.toml)."""
+    return Recipe.from_table(table, source=str(path))

@@ -1,0 +1,184 @@
+"""The TpuGraphs dataset's own layout baseline: a residual graph convolution without attention.
+
+Equations and widths follow the dataset's repository (google-research-datasets/tpu_graphs,
+baselines/layout: models.py, train_args.py, data.py) and its paper (arXiv:2308.13490); the code is
+ours. Features of nodes and configs are joined before the first layer, and every layer sees the
+configs again. What is not as theirs: it reads our pruned graphs and our scaled node features where
+they read whole graphs by random segments; a step's configs are drawn evenly, theirs leaned towards
+fast ones; AdamW and our schedule, theirs Adam at 1e-3 with early stopping.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from data.graphs.graph import N_LAYOUT_VALUES
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
+from models.config.networks import BaselineGcnConfig
+from models.layout.cross_config_sage import N_OPCODES
+from models.layout.inputs import LayoutInputs
+from models.layout.sparse_aggregation import SparseProduct
+
+OPCODE_WIDTH = 32
+SLOPE = 0.2  # of the leaky ReLU
+CONFIG_SCALE = 100.0
+N_NUMERIC = MINOR_TO_MAJOR.start
+
+
+def symmetric_product(edge_index: Tensor, n_nodes: int) -> SparseProduct:
+    """Return the product with D^(-1/2) (A + Aᵀ + I) D^(-1/2), D the diagonal of its row sums.
+
+    The graph convolution of Kipf and Welling (2017).
+
+    Args:
+        edge_index: (e, 2) int64; an edge that is there twice counts twice. The product is for
+            tensors on its device.
+        n_nodes: n.
+    """
+    consumer, producer = edge_index.cpu().numpy().T
+    ones = np.ones(len(consumer), dtype=np.float32)
+    joined = sparse.csr_matrix((ones, (consumer, producer)), shape=(n_nodes, n_nodes))
+    joined = joined + joined.T + sparse.identity(n_nodes, dtype=np.float32, format="csr")
+    root = sparse.diags(1 / np.sqrt(np.asarray(joined.sum(axis=1)).ravel()), dtype=np.float32)
+    return SparseProduct((root @ joined @ root).tocsr()).to(edge_index.device)
+
+
+class TwoLayers(nn.Module):
+    """W' leaky(W x + b) + b'.
+
+    Args:
+        in_width: f.
+        width: h, of both layers.
+    """
+
+    def __init__(self, in_width: int, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(in_width, width)
+        self.outer = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (…, f) to (…, h)."""
+        return self.outer(F.leaky_relu(self.inner(x), SLOPE))
+
+
+class GcnLayer(nn.Module):
+    """x + leaky(TwoLayers(Â [s, x])): s the settings, Â by `symmetric_product`.
+
+    Args:
+        width: h.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = TwoLayers(N_LAYOUT_VALUES + width, width)
+
+    def forward(self, x: Tensor, settings: Tensor, product: SparseProduct) -> Tensor:
+        """Map (n, c, h) to (n, c, h).
+
+        Args:
+            x: (n, c, h).
+            settings: (n, c, 18).
+            product: of the graph's edges.
+        """
+        y = self.layers(product(torch.cat([settings, x], dim=-1)))
+        return x + F.leaky_relu(y, SLOPE)
+
+
+class BaselineGcn(nn.Module):
+    """Score configs of one graph; lower = faster.
+
+    Shapes: m kept nodes, c configs, k configurable nodes, h channels.
+
+    Args:
+        config: width and depth.
+    """
+
+    def __init__(self, config: BaselineGcnConfig) -> None:
+        super().__init__()
+        self.config = config
+        hidden = config.hidden
+        self.opcode = nn.Embedding(N_OPCODES, OPCODE_WIDTH)
+        self.in_width = N_LAYOUT_VALUES + N_NUMERIC + VALUES_PER_TENSOR + OPCODE_WIDTH
+        self.first = TwoLayers(self.in_width, hidden)
+        self.layers: Sequence[GcnLayer] = nn.ModuleList(  # type: ignore[assignment]
+            GcnLayer(hidden) for _ in range(config.layers)
+        )
+        self.head = nn.Sequential(
+            nn.Linear(3 * hidden, hidden, bias=False),
+            nn.LeakyReLU(SLOPE),
+            nn.Linear(hidden, 1, bias=False),
+        )
+
+    def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
+        """Do nothing: as in theirs, an opcode never trained on keeps its first embedding."""
+
+    def settings(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
+        """Return the configs (c, k) int64 as numbers 0..100, 0 at fixed nodes; (m, c, 18)."""
+        values = inputs.vectors.float() * (CONFIG_SCALE / (N_SYMBOLS - 1))  # (v, 18)
+        chosen = F.embedding(choices.T, values)  # (k, c, 18)
+        fixed = chosen.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
+        return fixed.index_copy(0, inputs.config_ids, chosen)
+
+    def forward(
+        self,
+        inputs: LayoutInputs,
+        distinct: NDArray[np.int64],
+        product: SparseProduct | None = None,
+    ) -> Tensor:
+        """Score configs, each on its own.
+
+        Args:
+            inputs: the graph.
+            distinct: (c,) int64 positions of distinct configs.
+            product: of the graph's edges, if the caller has it already.
+
+        Returns:
+            (c,) float32 scores, lower = faster.
+        """
+        if product is None:
+            product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
+        layout = inputs.layout / (N_SYMBOLS - 1)
+        parts = [inputs.node_feat[:, :N_NUMERIC], layout, self.opcode(inputs.opcode)]
+        choices = inputs.choices(distinct)
+        nodes = torch.cat(parts, dim=1)[:, None, :].expand(-1, len(choices), -1)
+        settings = self.settings(inputs, choices)
+        x = F.leaky_relu(self.first(torch.cat([settings, nodes], dim=-1)), SLOPE)
+        for layer in self.layers:
+            x = layer(x, settings, product)
+        directions = [F.normalize(x.sum(dim=0), dim=-1)]
+        directions += [F.normalize(x[inputs.config_ids].sum(dim=0), dim=-1)]
+        return self.head(torch.cat([x.mean(dim=0), *directions], dim=-1)).squeeze(-1)
+
+
+@torch.inference_mode()
+def score_in_chunks(
+    model: BaselineGcn, inputs: LayoutInputs, *, chunk_configs: int | None = None
+) -> NDArray[np.float32]:
+    """Score every config of a graph in bounded memory.
+
+    A score depends on its own config alone, so chunks are only a matter of memory. Equal configs
+    get equal scores, since only distinct ones are scored.
+
+    Args:
+        model: trained, in evaluation mode.
+        inputs: the graph.
+        chunk_configs: how many configs are in memory at once; if None, as many as make the
+            widest tensor one of `inference_tensor_mib`.
+
+    Returns:
+        (c,) float32 scores, lower = faster.
+    """
+    config, n_distinct = model.config, len(inputs.first)
+    product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
+    if chunk_configs is None:
+        bytes_per_config = len(inputs.opcode) * max(model.in_width, config.hidden) * 4
+        chunk_configs = max(1, (config.inference_tensor_mib << 20) // bytes_per_config)
+    chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk_configs))
+    scores = [model(inputs, chunk, product) for chunk in chunks]
+    return torch.cat(scores).cpu().numpy()[inputs.group]

@@ -1,0 +1,123 @@
+"""One layout graph as the layout GNN reads it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.audit.noise import measure_noise
+from data.graphs.configs import LayoutConfigs
+from data.graphs.distinct import distinct_configs, group_means
+from data.graphs.graph import LayoutGraph
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from data.graphs.node_layouts import Padding, padded
+from features.layout_codes import layout_symbols
+from features.pruning.nodes import prune_layout_graph
+from features.scaling import NodeScaler
+from features.statistics.configs import centred_statistics
+from features.statistics.layout import output_bytes
+from models.layout.sparse_aggregation import Neighbours
+from models.training.device import OnDevice
+
+
+@dataclass(frozen=True)
+class LayoutInputs(OnDevice):
+    """A pruned graph as tensors, and its distinct configs; m nodes after pruning.
+
+    Tensors can be moved to a device; configs, runtimes and all other arrays stay on the host.
+
+    Attributes:
+        node_feat: (m, 140) float32 scaled; the layout columns are 0, they are embedded instead.
+        opcode: (m,) int64.
+        layout: (m, 6) int64 embedding rows of each node's own layout, "no dimension" included.
+        config_ids: (k,) int64 configurable nodes as positions among the m.
+        neighbours: the edges after pruning.
+        bytes_share: (m,) float32 each node's share of the bytes that all of them put out.
+        vectors: (v, 18) int64 the distinct layout vectors of all configs, as embedding rows.
+        configs: all configs by row.
+        first: (u,) int64 the first row of each distinct config.
+        group: (c,) int64 which distinct config a row is.
+        statistics: (u, s) float32 hand-crafted statistics of each distinct config, centred; None if
+            nobody reads them.
+        runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
+        noise: the median of |ln a - ln b| over two measurements a, b of one config; 0 where the
+            graph does not tell, or was not asked.
+    """
+
+    node_feat: Tensor
+    opcode: Tensor
+    layout: Tensor
+    config_ids: Tensor
+    neighbours: Neighbours
+    bytes_share: Tensor
+    vectors: Tensor
+    configs: LayoutConfigs
+    first: NDArray[np.int64]
+    group: NDArray[np.int64]
+    statistics: Tensor | None
+    runtime_ns: NDArray[np.float64]
+    noise: float = 0.0
+
+    def choices(self, distinct: NDArray[np.int64]) -> Tensor:
+        """Return which of `vectors` each node takes in the configs at `distinct` (r,); (r, k)."""
+        chosen = torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
+        return chosen.to(self.vectors.device)
+
+    def symbols(self, distinct: NDArray[np.int64]) -> Tensor:
+        """Return the distinct configs at positions `distinct` (r,) as (r, k, 18) int64 rows."""
+        return self.vectors[self.choices(distinct)]
+
+
+def layout_inputs(
+    graph: LayoutGraph,
+    *,
+    rule: str,
+    scaler: NodeScaler,
+    padding: Padding = "minus-one",
+    with_noise: bool = False,
+    with_statistics: bool = False,
+) -> LayoutInputs:
+    """Prune and scale a graph and group its equal configs.
+
+    Args:
+        graph: as read.
+        rule: pruning rule, see features.pruning.rules.
+        scaler: learned on the train split.
+        padding: of each node's own layout beyond its rank.
+        with_noise: also find out how far repeated measurements differ.
+        with_statistics: also compute the statistics of every distinct config.
+    """
+    pruned, nodes = prune_layout_graph(graph, rule=rule)
+    scaled = scaler(nodes.node_feat)
+    scaled[:, MINOR_TO_MAJOR] = 0
+    first, group = distinct_configs(graph)
+    config_ids = torch.from_numpy(pruned.config_ids)
+    return LayoutInputs(
+        node_feat=torch.from_numpy(scaled),
+        opcode=torch.from_numpy(nodes.opcode.astype(np.int64)),
+        layout=torch.from_numpy(layout_symbols(padded(nodes.minor_to_major, padding))),
+        config_ids=config_ids,
+        neighbours=Neighbours(
+            torch.from_numpy(pruned.edge_index), len(pruned.kept), varying=config_ids
+        ),
+        bytes_share=_shares(output_bytes(nodes.node_feat)),
+        vectors=torch.from_numpy(layout_symbols(graph.configs.vectors)),
+        configs=graph.configs,
+        first=first,
+        group=group,
+        statistics=torch.from_numpy(centred_statistics(graph, first)) if with_statistics else None,
+        runtime_ns=group_means(graph.runtime_ns, group),
+        noise=_noise(graph.runtime_ns, group) if with_noise else 0.0,
+    )
+
+
+def _shares(sizes: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy((sizes / max(sizes.sum(), 1.0)).astype(np.float32))
+
+
+def _noise(runtime_ns: NDArray[np.int64], group: NDArray[np.int64]) -> float:
+    """Return how far two measurements of a config differ; 0 where too few were measured twice."""
+    measured = measure_noise(runtime_ns, group, draws=1) if (runtime_ns > 0).all() else None
+    return measured.same if measured else 0.0

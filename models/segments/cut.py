@@ -1,0 +1,190 @@
+"""A layout graph cut into segments of consecutive nodes in topological order.
+
+Graph Segment Training (Cao et al., NeurIPS 2023) cuts a graph too large for one training step into
+parts of bounded size. A segment keeps the edges among its nodes; those between segments are lost.
+"""
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.graphs.graph import LayoutGraph
+from data.graphs.node_layouts import Padding
+from features.pruning.rules import prune
+from features.scaling import NodeScaler
+from models.layout.inputs import LayoutInputs, layout_inputs
+from models.layout.sparse_aggregation import Neighbours
+from models.segments.receptive_field import Frontier, make_frontier
+from models.training.device import OnDevice
+
+
+@dataclass(frozen=True)
+class Segment(OnDevice):
+    """Some nodes of a graph of n nodes, s segments and k configurable nodes.
+
+    Attributes:
+        inputs: its nodes and edges; the configs, runtimes and vectors are the whole graph's.
+        columns: (j,) int64 which of the k configurable nodes lie in it, in the order of
+            inputs.config_ids.
+        frontier: which of its nodes vary after each block.
+        n_nodes, n_segments, n_configurable: n, s and k.
+    """
+
+    inputs: LayoutInputs
+    columns: Tensor
+    frontier: Frontier
+    n_nodes: int
+    n_segments: int
+    n_configurable: int
+
+    @property
+    def varies(self) -> bool:
+        """Tell whether configs differ in it at all."""
+        return len(self.columns) > 0
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes its nodes and edges take."""
+        inputs = self.inputs
+        nodes = inputs.node_feat.nbytes + inputs.opcode.nbytes + inputs.layout.nbytes
+        return nodes + inputs.neighbours.nbytes + self.frontier.nbytes
+
+
+@dataclass(frozen=True)
+class SegmentedGraph(OnDevice):
+    """A graph as its segments, of which there is at least one."""
+
+    segments: tuple[Segment, ...]
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same with every tensor on `device`, vectors once for all segments."""
+        vectors = self.shared.vectors.to(device)
+        given = (
+            replace(part, inputs=replace(part.inputs, vectors=vectors)) for part in self.segments
+        )
+        return replace(self, segments=tuple(part.to(device) for part in given))
+
+    @property
+    def shared(self) -> LayoutInputs:
+        """Return what every segment knows of the whole graph: its configs and runtimes."""
+        return self.segments[0].inputs
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes the segments and the packed configs take."""
+        configs = self.shared.configs
+        return configs.n_configs * configs.n_configurable * 18 + sum(
+            segment.nbytes for segment in self.segments
+        )
+
+
+def segmented(
+    graph: LayoutGraph,
+    *,
+    rule: str,
+    scaler: NodeScaler,
+    segment_nodes: int,
+    depth: int,
+    padding: Padding = "minus-one",
+    with_noise: bool = False,
+) -> SegmentedGraph:
+    """Prune and scale a graph, and cut it.
+
+    Args:
+        graph: as read.
+        rule: pruning rule, see features.pruning.rules; "none" keeps all nodes.
+        scaler: learned on the train split.
+        segment_nodes: at most so many nodes in a segment.
+        depth: how many blocks the network has.
+        padding: of each node's own layout beyond its rank.
+        with_noise: also find out how far repeated measurements differ.
+    """
+    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, with_noise=with_noise)
+    edges = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids).edge_index
+    parts = cut(edges, len(whole.opcode), segment_nodes)
+    part_of, position = np.empty((2, len(whole.opcode)), dtype=np.int64)
+    for number, part in enumerate(parts):
+        part_of[part], position[part] = number, np.arange(len(part))
+    inside = edges[part_of[edges[:, 0]] == part_of[edges[:, 1]]]
+    edge_part, column_part = part_of[inside[:, 0]], part_of[whole.config_ids.numpy()]
+    segments = []
+    for number, part in enumerate(parts):
+        own_edges = position[inside[edge_part == number]]
+        columns = np.flatnonzero(column_part == number)
+        config_ids = position[whole.config_ids.numpy()[columns]]
+        inputs = _part(whole, part, own_edges, config_ids)
+        segments.append(
+            Segment(
+                inputs=inputs,
+                columns=torch.from_numpy(columns),
+                frontier=make_frontier(inputs.neighbours, depth),
+                n_nodes=len(part_of),
+                n_segments=len(parts),
+                n_configurable=len(column_part),
+            )
+        )
+    return SegmentedGraph(tuple(segments))
+
+
+def _part(
+    whole: LayoutInputs,
+    nodes: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    config_ids: NDArray[np.int64],
+) -> LayoutInputs:
+    """Return the inputs of the nodes at `nodes` (m,), with edges and config_ids among them."""
+    index, varying = torch.from_numpy(nodes), torch.from_numpy(config_ids)
+    return replace(
+        whole,
+        node_feat=whole.node_feat[index],
+        opcode=whole.opcode[index],
+        layout=whole.layout[index],
+        bytes_share=whole.bytes_share[index],
+        config_ids=varying,
+        neighbours=Neighbours(torch.from_numpy(edges), len(nodes), varying=varying),
+    )
+
+
+def cut(edge_index: NDArray[np.int64], n_nodes: int, segment_nodes: int) -> list[NDArray[np.int64]]:
+    """Cut n nodes in topological order into parts of nearly equal size, at most `segment_nodes`.
+
+    Args:
+        edge_index: (e, 2) int64; a row [u, v] means that u consumes v.
+        n_nodes: n.
+        segment_nodes: the largest size of a part.
+
+    Returns:
+        Node positions by part; a node consumes nodes of its own and of earlier parts only.
+    """
+    order = topological_order(edge_index, n_nodes)
+    return np.array_split(order, max(1, -(-n_nodes // segment_nodes)))
+
+
+def topological_order(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
+    """Order nodes so that each comes after what it consumes, else by their position; (n,) int64.
+
+    The dataset lists nodes in such an order, which then stays. Nodes on or after a cycle, which
+    only the pruning rules `collapse` and `config-graph` might make, come last, by position.
+    """
+    consumer, producer = edge_index.T
+    if (consumer > producer).all():
+        return np.arange(n_nodes)
+    by_producer = np.argsort(producer, kind="stable")
+    starts = np.searchsorted(producer[by_producer], np.arange(n_nodes + 1))
+    waits_for = np.bincount(consumer, minlength=n_nodes)
+    ready = np.flatnonzero(waits_for == 0).tolist()  # ascending, hence a heap
+    order = list[int]()
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for user in consumer[by_producer[starts[node] : starts[node + 1]]].tolist():
+            waits_for[user] -= 1
+            if waits_for[user] == 0:
+                heapq.heappush(ready, user)
+    rest = np.setdiff1d(np.arange(n_nodes), order)
+    return np.concatenate([np.asarray(order, dtype=np.int64), rest])

@@ -1,0 +1,213 @@
+"""The layout GNN for whole graphs, in memory that does not grow with the graph.
+
+The equations within a segment are those of models/layout/cross_config_sage.py. What a graph is to the
+head is a sum over its segments, so that segments can be computed one by one, or remembered. Configs
+meet on that sum, (c, h), once per graph, and not node by node: then a node differs between configs
+only where a message from a configurable node has reached it (models/segments/receptive_field.py), and the exact
+normaliser over all configs is one number per channel, known after one pass. Where a graph of
+several segments is cut depends on the order of its nodes, so its scores do too.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.config.networks import SegmentSageConfig
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.layers import CrossConfigAttention, log_mean_exp
+from models.segments.cut import Segment, SegmentedGraph
+from models.segments.history import SegmentHistory
+from models.segments.receptive_field import advance, advance_shared
+from models.training.device import device_of
+
+N_POOLS = 3
+
+
+class SegmentHead(nn.Module):
+    """Score configs by the embeddings of their graph, each seen beside all others.
+
+    y = gelu(W g); score = w gelu(V [y, cross-config attention of y]).
+
+    Args:
+        hidden: h; a graph's embedding has 3 h channels.
+        cross_config: whether configs see each other.
+    """
+
+    def __init__(self, hidden: int, *, cross_config: bool) -> None:
+        super().__init__()
+        self.mix = nn.Linear(N_POOLS * hidden, hidden)
+        self.configs = CrossConfigAttention() if cross_config else None
+        self.out = nn.Sequential(
+            nn.Linear(2 * hidden if cross_config else hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, 1, bias=False),
+        )
+
+    def mixed(self, pooled: Tensor) -> Tensor:
+        """Map (c, 3h) to (1, c, h): up to where configs meet."""
+        return nn.functional.gelu(self.mix(pooled))[None]
+
+    def normaliser(self, pooled: Tensor) -> Tensor | None:
+        """Return the attention's (1, 1, h) over all configs, from all their (c, 3h)."""
+        if self.configs is None:
+            return None
+        return log_mean_exp(self.configs.logits(self.mixed(pooled)), dim=1)
+
+    def forward(self, pooled: Tensor, normaliser: Tensor | None = None) -> Tensor:
+        """Map (c, 3h) to (c,) scores; lower = faster.
+
+        Args:
+            pooled: (c, 3h).
+            normaliser: (1, 1, h) over all configs; over those at hand if None.
+        """
+        y = self.mixed(pooled)
+        if self.configs is not None:
+            y = self.configs(y, normaliser)
+        scores: Tensor = self.out(y[0]).squeeze(-1)
+        return scores
+
+
+class SegmentSage(nn.Module):
+    """Score configs of a graph from one segment at hand and what is known of the others.
+
+    Shapes: m nodes of a segment, j of them configurable, c configs, h channels.
+
+    Args:
+        config: widths and depth.
+    """
+
+    def __init__(self, config: SegmentSageConfig) -> None:
+        super().__init__()
+        self.config = config
+        nodes = CrossConfigSage(config.model_copy(update={"cross_config": False}))
+        del nodes.head
+        self.nodes = nodes
+        self.head = SegmentHead(config.hidden, cross_config=config.cross_config)
+        # While it is trained by segments; see models/segments/task.py.
+        self.history: SegmentHistory | None = None
+
+    def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
+        """Remember which opcodes training has; all others share the embedding of "unknown"."""
+        self.nodes.set_known_opcodes(opcodes)
+
+    @property
+    def width(self) -> int:
+        """Return 3 h, the width of an embedding."""
+        return N_POOLS * self.config.hidden
+
+    def encode(self, segment: Segment, choices: Tensor) -> Tensor:
+        """Embed a segment so that the sum over segments is the graph's embedding.
+
+        That sum is [mean over nodes, mean over segments of the maximum over their nodes, mean over
+        configurable nodes] of what the blocks give.
+
+        Args:
+            segment: of a graph.
+            choices: (c, k) int64 configs of the whole graph, see LayoutInputs.choices.
+
+        Returns:
+            (c, 3h), or (1, 3h) where configs do not differ.
+        """
+        net, inputs, frontier = self.nodes, segment.inputs, segment.frontier
+        shared = net.nodes(inputs)  # (m, 1, h)
+        if not segment.varies:
+            for block in net.blocks:
+                shared = advance_shared(block, shared, inputs.neighbours)
+            shared = net.norm(shared)
+            nothing = torch.zeros_like(shared[0])
+            return _shares(segment, shared.sum(dim=0), shared.amax(dim=0), nothing)
+        own = net.settings(inputs.vectors, choices[:, segment.columns])
+        varying = shared[inputs.config_ids] + own  # (j, c, h)
+        for block, ring in zip(net.blocks, frontier.rings, strict=True):
+            shared, varying = advance(block, shared, varying, ring, inputs.neighbours)
+        constant = net.norm(shared[frontier.constant])  # (m - a, 1, h)
+        varying = net.norm(varying)  # (a, c, h)
+        highest = varying.amax(dim=0)
+        if len(constant):
+            highest = torch.maximum(highest, constant.amax(dim=0))
+        total = varying.sum(dim=0) + constant.sum(dim=0)
+        return _shares(segment, total, highest, varying[frontier.configurable].sum(dim=0))
+
+    def forward(
+        self, segment: Segment, choices: Tensor, others: Tensor, weight: float
+    ) -> tuple[Tensor, Tensor]:
+        """Score configs.
+
+        Args:
+            segment: the one that carries gradients.
+            choices: (c, k) int64 configs.
+            others: (c, 3h) or (1, 3h) the sum of the other segments' embeddings.
+            weight: of this segment, see segment_weights.
+
+        Returns:
+            (c,) float32 scores, lower = faster, and this segment's embedding.
+        """
+        embedding = self.encode(segment, choices)
+        pooled = (others + weight * embedding).expand(len(choices), -1)
+        return self.head(pooled), embedding
+
+
+def _shares(segment: Segment, total: Tensor, highest: Tensor, configurable: Tensor) -> Tensor:
+    """Return what a segment adds to the three means of its graph; three (c, h) to (c, 3h)."""
+    parts = [
+        total / segment.n_nodes,
+        highest / segment.n_segments,
+        configurable / max(1, segment.n_configurable),
+    ]
+    return torch.cat(parts, dim=-1)
+
+
+def chunk_for(graph: SegmentedGraph, config: SegmentSageConfig) -> int:
+    """Return how many configs to embed at once, so that an (a, c, h) tensor stays small."""
+    largest = max(len(segment.frontier.reached) for segment in graph.segments)
+    bytes_per_config = max(1, largest) * config.hidden * 4
+    return max(4, (config.inference_tensor_mib << 20) // bytes_per_config)
+
+
+@torch.no_grad()
+def embed_configs(
+    model: SegmentSage, graph: SegmentedGraph, distinct: NDArray[np.int64], *, chunk_configs: int
+) -> Tensor:
+    """Embed a graph under each of the distinct configs at `distinct` (r,); (r, 3h).
+
+    One segment and `chunk_configs` configs are in memory at once; segments in which configs do not
+    differ are computed once.
+    """
+    constants = [segment for segment in graph.segments if not segment.varies]
+    varying = [segment for segment in graph.segments if segment.varies]
+    device = device_of(model)
+    no_choices = torch.zeros(1, 0, dtype=torch.int64, device=device)
+    base = torch.zeros(1, model.width, device=device)
+    for segment in constants:
+        base = base + model.encode(segment, no_choices)
+    pooled = base.repeat(len(distinct), 1)
+    for start in range(0, len(distinct), chunk_configs):
+        rows = slice(start, start + chunk_configs)
+        choices = graph.shared.choices(distinct[rows])
+        for segment in varying:
+            pooled[rows] += model.encode(segment, choices)
+    return pooled
+
+
+@torch.inference_mode()
+def score_all(
+    model: SegmentSage, graph: SegmentedGraph, *, chunk_configs: int
+) -> NDArray[np.float32]:
+    """Score every config of a graph in bounded memory, exactly.
+
+    Beside one segment and one chunk of configs, 12 h bytes per distinct config are in memory.
+    Equal configs get equal scores, since only distinct ones are scored.
+
+    Args:
+        model: trained, in evaluation mode.
+        graph: its segments.
+        chunk_configs: how many configs are in memory at once.
+
+    Returns:
+        (c,) float32 scores, lower = faster.
+    """
+    every = np.arange(len(graph.shared.first))
+    pooled = embed_configs(model, graph, every, chunk_configs=chunk_configs)
+    scores = model.head(pooled, model.head.normaliser(pooled))
+    return scores.cpu().numpy()[graph.shared.group]

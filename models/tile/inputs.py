@@ -1,0 +1,157 @@
+"""Tile kernels as the tile GNN reads them, and batches of them without padding."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.graphs.graph import TileGraph
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from data.graphs.node_layouts import Padding, minor_to_major, padded
+from features.layout_codes import layout_symbols
+from features.scaling import NodeScaler
+from features.statistics.configs import statistics_names, statistics_of
+from models.config.networks import TileGnnConfig
+from models.training.device import OnDevice
+
+
+@dataclass(frozen=True)
+class ConfigScaler:
+    """Standardises tile statistics with the train split's mean and deviation; (f,) each."""
+
+    shift: NDArray[np.float32]
+    factor: NDArray[np.float32]
+
+    def __call__(self, statistics: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scale (c, f) statistics; constant columns become 0."""
+        return ((statistics - self.shift) * self.factor).clip(-10, 10).astype(np.float32)
+
+
+def fit_config_scaler(statistics: Iterable[NDArray[np.float32]]) -> ConfigScaler:
+    """Learn a scaler from the (c, f) statistics of train kernels, each kernel weighing the same."""
+    sums = [
+        (table.mean(axis=0, dtype=np.float64), np.square(table.astype(np.float64)).mean(axis=0))
+        for table in statistics
+    ]
+    mean, mean_square = np.mean(sums, axis=0)  # (f,) each
+    deviation = np.sqrt(np.maximum(mean_square - mean**2, 0))
+    factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0)
+    return ConfigScaler(mean.astype(np.float32), factor.astype(np.float32))
+
+
+@dataclass(frozen=True)
+class TileInputs(OnDevice):
+    """One kernel as tensors.
+
+    Attributes:
+        node_feat: (n, 140) float32 scaled; layout columns are 0, they are embedded instead.
+        opcode: (n,) int64.
+        layout: (n, 6) int64 embedding rows of node layouts.
+        edge_index: (2, e) int64, from producer to consumer.
+        config_feat: (c, f) float32 scaled columns.
+        runtime: (c,) float64 relative to the default config; 0 where withheld.
+    """
+
+    node_feat: Tensor
+    opcode: Tensor
+    layout: Tensor
+    edge_index: Tensor
+    config_feat: Tensor
+    runtime: Tensor
+
+    def every_config(self) -> Tensor:
+        """Return the (c,) int64 rows of all configs."""
+        return torch.arange(len(self.runtime), device=self.runtime.device)
+
+
+def config_columns(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float32]:
+    """Return (c, f) statistics of a kernel's configs, or (c, 2 f) of them if they are relative.
+
+    The second half is each config's difference to the mean of the kernel's configs: what a bound is
+    among those that the kernel has says more than its size, which differs from kernel to kernel.
+    """
+    statistics = statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
+    if not config.relative_configs:
+        return statistics
+    mean = statistics.mean(axis=0, dtype=np.float64)
+    return np.concatenate([statistics, statistics - mean], axis=1, dtype=np.float32)
+
+
+def n_config_columns(config: TileGnnConfig) -> int:
+    """Return how many columns `config_columns` has."""
+    return len(statistics_names("tile", config.statistics)) * (1 + config.relative_configs)
+
+
+def tile_inputs(
+    graph: TileGraph,
+    config: TileGnnConfig,
+    *,
+    nodes: NodeScaler,
+    configs: ConfigScaler,
+    padding: Padding = "minus-one",
+) -> TileInputs:
+    """Scale a kernel's nodes and configs as the network of `config` reads them."""
+    scaled = nodes(graph.node_feat)
+    scaled[:, MINOR_TO_MAJOR] = 0
+    return TileInputs(
+        node_feat=torch.from_numpy(scaled),
+        opcode=torch.from_numpy(graph.node_opcode.astype(np.int64)),
+        layout=torch.from_numpy(layout_symbols(padded(minor_to_major(graph.node_feat), padding))),
+        edge_index=torch.from_numpy(np.ascontiguousarray(graph.edge_index[:, ::-1].T)),
+        config_feat=torch.from_numpy(configs(config_columns(graph, config))),
+        runtime=torch.from_numpy(graph.normalized_runtime),
+    )
+
+
+@dataclass(frozen=True)
+class TileBatch:
+    """g kernels joined: nodes and configs of all, and which kernel each belongs to.
+
+    The rows of a kernel stand together: n_nodes, n_edges and n_configs say how many each has.
+    """
+
+    node_feat: Tensor
+    opcode: Tensor
+    layout: Tensor
+    edge_index: Tensor
+    node_kernel: Tensor
+    config_feat: Tensor
+    config_kernel: Tensor
+    n_nodes: list[int]
+    n_edges: list[int]
+    n_configs: list[int]
+
+    @property
+    def n_kernels(self) -> int:
+        """Return g."""
+        return len(self.n_nodes)
+
+
+def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
+    """Join kernels into one batch, taking from each the configs at `rows` (r,) int64.
+
+    All of them on one device.
+    """
+    device = kernels[0].opcode.device
+    n_nodes = [len(kernel.opcode) for kernel in kernels]
+    starts = np.cumsum([0, *n_nodes])
+    n_configs = [len(part) for part in rows]
+    numbers = torch.arange(len(kernels))
+    edges = [k.edge_index + int(start) for k, start in zip(kernels, starts, strict=False)]
+    return TileBatch(
+        node_feat=torch.cat([kernel.node_feat for kernel in kernels]),
+        opcode=torch.cat([kernel.opcode for kernel in kernels]),
+        layout=torch.cat([kernel.layout for kernel in kernels]),
+        edge_index=torch.cat(edges, dim=1),
+        node_kernel=numbers.repeat_interleave(torch.tensor(n_nodes)).to(device),
+        config_feat=torch.cat(
+            [kernel.config_feat[part] for kernel, part in zip(kernels, rows, strict=True)]
+        ),
+        config_kernel=numbers.repeat_interleave(torch.tensor(n_configs)).to(device),
+        n_nodes=n_nodes,
+        n_edges=[kernel.edge_index.shape[1] for kernel in kernels],
+        n_configs=n_configs,
+    )

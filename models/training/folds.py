@@ -1,0 +1,92 @@
+"""Folds of the train split that keep the batch-size siblings of one architecture together.
+
+The train split holds many graphs that differ in batch size, precision or the number of chips
+alone. A model that has seen one of them has all but seen the others, so a fold that parts them
+would measure memory.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.errors import PipelineError, UsageError
+from data.tree import GraphFile
+
+# A kernel's name ends in its fingerprint: a signed 64-bit number in hex, leading zeros dropped.
+_KERNEL_FINGERPRINT = re.compile(r"_-?[0-9a-f]{10,16}$")
+_SIBLING_PARTS = (
+    r"[._]\d+x\d+",  # chips: .4x4
+    r"[._](?:bf|fp|f)\d+",  # precision: .bf16, _f32
+    r"\.performance",
+    r"_batch(?:_size)?_\d+",
+    r"_\d+_shard",
+    r"_img\d+",  # image size
+    r"_fast_epoch",
+    r"_(?:train|eval|test)",  # the same network with and without its backward pass
+    r"_dynamic(?:_batch_size|_sequence_length|_shape)?",
+)
+# Synthetic and measured programs: depth, width, backward pass, batch. Official names never end so,
+# but for what stands before a sibling part: mnasnet_b1_batch_128 is another network than _a1.
+_OWN_END = re.compile(r"(?<=.)(?:_d\d+)?(?:_w\d+)?(?:_train)?_b\d+$")
+# Measured kernels: their sizes, two letters or more with a number each. Official names end in none.
+_KERNEL_SIZES = re.compile(r"(?<=.)(?:_[a-z]\d+){2,}$")
+_SIBLING_END = re.compile(rf"(?<=.)(?:{'|'.join(_SIBLING_PARTS)})+$")
+
+
+def family_of(file: GraphFile) -> str:
+    """Return the architecture's name: the file's stem less all that only tells siblings apart.
+
+    Sizes that make another architecture stay: resnet_v2_50 and resnet_v2_101 are two families, as
+    are BERTs of different depth (L-12, L-24). Synthetic depths and widths go, since the generator
+    draws them per sibling.
+
+    Examples:
+        bert_pretraining.4x4.fp16 -> bert_pretraining
+        alexnet_train_batch_32_-1bae27a41d70f4dc, a kernel -> alexnet
+        resnet_like_d4_w64_b32 -> resnet_like
+        encoder_d1_train_b2 -> encoder
+        softmax_h8_q128_s128, a kernel -> softmax
+    """
+    name = file.name
+    if file.collection.kind == "tile":
+        name = _KERNEL_SIZES.sub("", _KERNEL_FINGERPRINT.sub("", name))
+    return _SIBLING_END.sub("", _OWN_END.sub("", name))
+
+
+def grouped_folds(
+    files: Sequence[GraphFile], n_folds: int, seed: int
+) -> tuple[tuple[GraphFile, ...], ...]:
+    """Part graphs into folds of about equal size, each family whole in one of them.
+
+    Families are dealt out largest first, each to the fold with the fewest graphs so far; `seed`
+    orders families of equal size. The order of `files` does not matter.
+
+    Args:
+        files: train graphs of one collection.
+        n_folds: at least 2.
+
+    Returns:
+        For each fold the graphs to hold out, by name; every graph is in exactly one.
+
+    Raises:
+        UsageError: fewer than two folds are asked for.
+        PipelineError: fewer families than folds.
+    """
+    if n_folds < 2:
+        raise UsageError(f"folds = {n_folds}: expected at least 2, one to hold out, one to learn")
+    families: dict[str, list[GraphFile]] = defaultdict(list)
+    for file in sorted(files, key=lambda file: file.name):
+        families[family_of(file)].append(file)
+    if len(families) < n_folds:
+        known = ", ".join(families) or "none"
+        raise PipelineError(
+            f"{len(files)} train graphs are of {len(families)} architectures ({known}); expected "
+            f"at least {n_folds}, one per fold; lower `folds` or add data"
+        )
+    shuffled = np.random.default_rng(seed).permutation(list(families))
+    folds: list[list[GraphFile]] = [[] for _ in range(n_folds)]
+    for family in sorted(shuffled, key=lambda family: -len(families[family])):
+        min(folds, key=len).extend(families[family])
+    return tuple(tuple(sorted(fold, key=lambda file: file.name)) for fold in folds)

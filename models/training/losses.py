@@ -1,0 +1,164 @@
+"""Ranking losses over the c configs of one graph.
+
+Scores are runtime-like: the LOWER a score, the faster the config is predicted to be. Two configs
+of equal runtime are never compared, so a graph whose runtimes are all equal has a loss of exactly
+zero with a zero gradient. Runtimes are only compared with each other; hand them over as int64 or
+float64, because float32 merges runtimes that differ by less than one part in ten million.
+
+The pairwise losses take O(c²) memory: meant for the sample of configs of one training step, not a
+whole file. Each takes `weights` (c, c) >= 0, by which the pair of the faster config i and the
+slower one j counts; then "mean" is the weighted mean. See `order_confidence`.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+# The median of |x| where x is normal with mean 0 and standard deviation 1.
+MEDIAN_OF_NORMAL = 0.6744897501960817
+
+
+class PairwiseLoss(Protocol):
+    """A loss that is a mean over pairs of configs."""
+
+    def __call__(self, scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
+        """Return () >= 0 from scores (c,), runtimes (c,) and weights (c, c)."""
+
+
+def pairwise_hinge(
+    scores: Tensor, runtime: Tensor, *, margin: float = 1.0, weights: Tensor | None = None
+) -> Tensor:
+    """Mean of max(0, margin - (s_j - s_i)) over the pairs where config i is faster than j.
+
+    The ranking SVM's loss (Joachims, "Optimizing Search Engines using Clickthrough Data", 2002).
+
+    Args:
+        scores: (c,) float, lower = faster; half precision is raised to float32.
+        runtime: (c,) int or float, any unit.
+        margin: by how much the slower config's score should exceed the faster one's.
+        weights: (c, c) >= 0; None counts every pair the same.
+
+    Returns:
+        () >= 0, differentiable in `scores`.
+
+    Raises:
+        ValueError: `scores` and `runtime` are not of one shape (c,).
+    """
+    scores = _checked_scores(scores, runtime)
+    return _mean_over_pairs(F.relu(margin - _gaps(scores)), runtime, weights)
+
+
+def pairwise_logistic(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
+    """Mean of ln(1 + exp(-(s_j - s_i))) over the pairs where config i is faster than j.
+
+    RankNet's loss (Burges et al., "Learning to Rank using Gradient Descent", 2005): a hinge without
+    a corner, which never stops asking for a wider gap.
+
+    Args, returns and raises as `pairwise_hinge`, without a margin.
+    """
+    scores = _checked_scores(scores, runtime)
+    return _mean_over_pairs(F.softplus(-_gaps(scores)), runtime, weights)
+
+
+def smooth_kendall(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
+    """1 - mean of tanh(s_j - s_i) over the pairs where config i is faster than j.
+
+    With the sign in tanh's place the mean is Kendall's tau-a over the comparable pairs, so the loss
+    runs from 0 (all in order) to 2 (all reversed). A pair that is far out of order is given up
+    rather than pulled at, which suits noisy runtimes, and a poor start less.
+
+    Args, returns and raises as `pairwise_hinge`, without a margin.
+    """
+    scores = _checked_scores(scores, runtime)
+    return _mean_over_pairs(1 - torch.tanh(_gaps(scores)), runtime, weights)
+
+
+def order_confidence(runtime: Tensor, noise: float) -> Tensor:
+    """How far the order of each pair of runtimes can be trusted; (c, c) in [0, 1], symmetric.
+
+    Measurements of one config scatter normally in ln(runtime), so that the difference of two is
+    normal with standard deviation s = noise / 0.6745. Two configs that were measured d =
+    |ln r_i - ln r_j| apart are in the right order with probability P = Phi(d / s), the normal
+    distribution's, where nothing else is known. The weight is 2 P - 1 = erf(d / (s sqrt(2))), the
+    probability that noise alone gives a smaller difference: what P says beyond a coin's 1/2, the
+    pair's expected sign. At d = noise it is 1/2.
+
+    Args:
+        runtime: (c,) > 0.
+        noise: the median of |ln a - ln b| over two measurements a, b of one config, see
+            data.audit.noise.Noise.same; 0 where measurements repeat exactly.
+    """
+    if noise <= 0:
+        return torch.ones(len(runtime), len(runtime), device=runtime.device)
+    logarithms = runtime.double().log()
+    apart = (logarithms[None, :] - logarithms[:, None]).abs()
+    return torch.erf(apart * (MEDIAN_OF_NORMAL / (noise * 2**0.5))).float()
+
+
+def list_mle(scores: Tensor, runtime: Tensor) -> Tensor:
+    """Mean negative log-likelihood of each config being picked before all slower ones.
+
+    ListMLE (Xia et al., "Listwise Approach to Learning to Rank", 2008): under a Plackett-Luce
+    model with utility u = -score, config i wins against the strictly slower configs S(i) with
+    probability exp(u_i) / (exp(u_i) + sum over S(i) of exp(u_j)). Without ties that is ListMLE
+    itself; configs of equal runtime are left out of each other's sums, which makes the loss
+    independent of the row order. The sums are running log-sum-exps from the slowest config
+    upwards, so that scores of any size neither overflow nor vanish.
+
+    Args:
+        scores: (c,) float, lower = faster; half precision is raised to float32.
+        runtime: (c,) int or float, any unit.
+
+    Returns:
+        () >= 0, the mean over the configs that have a slower one; differentiable in `scores`.
+
+    Raises:
+        ValueError: `scores` and `runtime` are not of one shape (c,).
+    """
+    scores = _checked_scores(scores, runtime)
+    sorted_runtime, order = torch.sort(runtime, stable=True)  # (c,) fastest first
+    utility = -scores[order]
+    from_here = torch.logcumsumexp(utility.flip(0), dim=0).flip(0)  # (c,) over i, i + 1, …
+    # (c,) where the strictly slower configs begin; c for those that have none
+    slower = torch.searchsorted(sorted_runtime, sorted_runtime, right=True)
+    has_slower = slower < len(scores)
+    advantage = utility[has_slower] - from_here[slower[has_slower]]
+    return -F.logsigmoid(advantage).sum() / has_slower.sum().clamp(min=1)
+
+
+PAIRWISE_LOSSES: dict[str, PairwiseLoss] = {
+    "pairwise_hinge": pairwise_hinge,
+    "pairwise_logistic": pairwise_logistic,
+    "smooth_kendall": smooth_kendall,
+}
+LOSSES: dict[str, Loss] = {**PAIRWISE_LOSSES, "list_mle": list_mle}
+
+
+def _gaps(scores: Tensor) -> Tensor:
+    """Return (c, c): s_j - s_i in row i, column j."""
+    return scores[None, :] - scores[:, None]
+
+
+def _mean_over_pairs(terms: Tensor, runtime: Tensor, weights: Tensor | None) -> Tensor:
+    """Average `terms` (c, c) where row i is faster than column j; 0 where no pair counts."""
+    is_pair = runtime[:, None] < runtime[None, :]
+    if weights is None:
+        return (terms * is_pair).sum() / is_pair.sum().clamp(min=1)
+    counts = torch.where(is_pair, weights.to(terms.dtype), 0)
+    total = counts.sum()
+    return (terms * counts).sum() / torch.where(total > 0, total, 1)
+
+
+def _checked_scores(scores: Tensor, runtime: Tensor) -> Tensor:
+    """Return (c,) scores in float32 or wider, or raise ValueError on other shapes."""
+    if scores.ndim != 1 or scores.shape != runtime.shape:
+        raise ValueError(
+            f"expected scores and runtimes of one shape (c,); "
+            f"got {tuple(scores.shape)} and {tuple(runtime.shape)}"
+        )
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))

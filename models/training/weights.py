@@ -1,0 +1,60 @@
+"""Weights and training state as safetensors: no pickle, whole or absent."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from common.atomic import atomic_path
+from common.checksums import SEAL_KEY, UNSEALED, check_seal, seal_file
+from common.errors import PipelineError
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+    """Write named tensors, and facts as JSON in the header, beside a checksum of the file.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    # One key of the header alone: the library writes several in an order that changes.
+    header = {"facts": json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)}
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(contiguous, temporary, header)
+        seal_file(temporary)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
+    """Read what `save_tensors` wrote.
+
+    Raises:
+        PipelineError: the file is missing, damaged, or not one of ours.
+    """
+    check_seal(path, "remove it, and train again")
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["facts"])
+            facts.pop(SEAL_KEY, None)
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except OSError as error:
+        raise PipelineError(f"{path}: weights cannot be read: {error}") from error
+    except (SafetensorError, KeyError, ValueError, AttributeError) as error:
+        raise PipelineError(f"{path}: not a weights file of this project ({error})") from error
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Put tensors named "model.…" into `model`.
+
+    Raises:
+        PipelineError: they are those of another model; `path` is named.
+    """
+    weights = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise PipelineError(
+            f"{path}: holds the weights of another model than its recipe's"
+        ) from error

@@ -1,0 +1,54 @@
+"""The command line: `python -m pipeline COMMAND …`. Each package brings its own commands."""
+
+import typer
+
+from pipeline.cli.collect import collect
+from pipeline.cli.data import audit, synthesize
+from pipeline.cli.dataset import app as dataset_app
+from pipeline.cli.features import featurize, statistics
+from pipeline.cli.fetch import fetch
+from pipeline.cli.kernel import app as kernel_app
+from pipeline.cli.plan import plan
+from pipeline.cli.prepare import prepare
+from pipeline.cli.rank import rank
+from pipeline.cli.run import blend, predict, run, train
+from pipeline.cli.runs import compare, report, runs
+from pipeline.cli.score import score
+from pipeline.cli.submission import app as submission_app
+from pipeline.cli.tune import app as tune_app
+
+app = typer.Typer(
+    help="Rank XLA compiler configs from fastest to slowest: TpuGraphs, end to end.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+for function in (
+    run,
+    plan,
+    synthesize,
+    fetch,
+    audit,
+    prepare,
+    featurize,
+    statistics,
+    collect,
+    train,
+    predict,
+    blend,
+    score,
+    rank,
+    report,
+    runs,
+    compare,
+):
+    app.command()(function)
+app.add_typer(submission_app, name="submission")
+app.add_typer(tune_app, name="tune")
+app.add_typer(kernel_app, name="kernel")
+app.add_typer(dataset_app, name="dataset")
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m pipeline")

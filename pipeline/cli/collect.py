@@ -1,0 +1,141 @@
+"""The `collect` command: one program, or a whole plan."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.console import (
+    Debug,
+    Json,
+    Seed,
+    command,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+)
+
+PLANNED = ("kind", "configs", "search", "split", "route", "rounds", "timeout_s")
+HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
+
+
+@command
+def collect(
+    call: typer.Context,
+    out: Annotated[
+        Path, typer.Option(help="Data folder to write to; the same command goes on.")
+    ] = Path("data/raw/collected"),
+    program: Annotated[
+        str | None, typer.Option(help="Name in the catalogue, or package.module:function.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="What is varied: layout or tile.")] = "layout",
+    plan: Annotated[
+        str | None,
+        typer.Option(help="Measure a plan instead, with settings of its own: sample or tiny."),
+    ] = None,
+    configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
+    search: Annotated[
+        str, typer.Option(help="How layouts are chosen: random or default (genetic).")
+    ] = "random",
+    split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
+    route: Annotated[
+        str, typer.Option(help="How layouts are realised: constraints or physical.")
+    ] = "constraints",
+    device: Annotated[
+        str | None, typer.Option(help="cpu, gpu or tpu. Default: what JAX chooses.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds of visits.")] = 2,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for a config and visit, at most.")
+    ] = 60.0,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure up to 30 configs twice; note how they agree.")
+    ] = False,
+    list_programs: Annotated[
+        bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
+    ] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Graphs measured at once, each on a core of its own.")
+    ] = 1,
+    budget_s: Annotated[
+        float | None, typer.Option(min=0, help="Begin nothing after this many seconds.")
+    ] = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Measure configs of a program on this machine.
+
+    What it writes are files of the official format.
+
+    Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
+    """
+    from common.errors import UsageError
+    from data.collect.collect_all import collect_jobs
+    from data.collect.measuring.device import check_device
+    from data.collect.plan import plan_named, sample_jobs
+    from data.collect.request import Effort, check_kind, known_programs, layout_job, tile_job
+
+    if list_programs:
+        _print_programs(known_programs(kind), json=json)
+        return
+    if (program is None) == (plan is None):
+        raise UsageError("collect: expected --program or --plan, and not both")
+    check_kind(kind)
+    check_device(device)
+    if plan is not None:
+        _refuse_settings_beside_plan(call)
+        jobs = sample_jobs(plan_named(plan), seed=seed or 0, device=device)
+    else:
+        assert program is not None, "checked above"
+        effort = Effort(configs, rounds, timeout_s, seed or 0)
+        if kind == "tile":
+            job = tile_job(program, split=split, device=device, effort=effort)
+        else:
+            job = layout_job(
+                program, search=search, split=split, route=route, device=device, effort=effort
+            )
+        jobs = [job]
+    with progress_bar() as progress:
+        outcomes = collect_jobs(
+            jobs,
+            out,
+            again=again,
+            workers=workers,
+            budget_s=budget_s,
+            progress=progress,
+            say=say,
+        )
+    if json:
+        print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
+        return
+    print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
+    for outcome in outcomes:
+        if outcome.was_there and plan is None:
+            say(f"{outcome.job.submission_id}: was there; another --out measures it anew")
+    for outcome in outcomes:
+        if outcome.path is None:
+            typer.echo(outcome.line())
+    if len(outcomes) < len(jobs):
+        n_left = len(jobs) - len(outcomes)
+        typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command goes on")
+    typer.echo(f"data        {out}")
+
+
+def _refuse_settings_beside_plan(call: typer.Context) -> None:
+    """Raise UsageError if a setting is given that a plan has of its own."""
+    from common.errors import UsageError
+
+    for name in PLANNED:
+        source = call.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.replace('_', '-')}: a --plan has settings of its own")
+
+
+def _print_programs(programs: list[tuple[str, str]], *, json: bool) -> None:
+    header = ("program", "family")
+    if json:
+        print_json([dict(zip(header, program, strict=True)) for program in programs])
+    else:
+        print_table(header, programs)

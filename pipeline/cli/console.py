@@ -1,0 +1,304 @@
+"""What all commands share: one-line errors, exit codes, tables, progress bars, common options."""
+
+import functools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
+
+from common.errors import OutOfTime, PipelineError, UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+P = ParamSpec("P")
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback where something fails.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, help="First of the seeds; where nothing is drawn, no effect."),
+]
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="Folder that holds npz/. Default: PIPELINE_DATA, Kaggle's mount, what `fetch` wrote, "
+        "the sample.",
+    ),
+]
+StoreDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", help="Folder of packed graphs. Default: one below PIPELINE_STORE or data/store."
+    ),
+]
+RecipeName = Annotated[
+    str, typer.Option("--recipe", help="Name of a recipe in configs/, or a .toml file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key; may be repeated."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was begun there.")]
+
+MaxMinutes = Annotated[
+    float | None,
+    typer.Option(min=0, help="Stop training after this many minutes; --resume goes on with it."),
+]
+
+EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+PROGRESS_AFTER_S = 2.0
+STAGE_PREFIX = "stage: "
+
+
+def command(function: Callable[P, None]) -> Callable[P, None]:
+    """Turn what a command raises into one line on standard error and an exit code.
+
+    0 done, 1 the input or the world is at fault, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM; `--debug`
+    shows the traceback.
+    """
+
+    return _guarded(function, _run_alone)
+
+
+def command_of_torchrun(function: Callable[P, None]) -> Callable[P, None]:
+    """Do as `command`, on processes started by torchrun as well: the first one runs and prints."""
+    return _guarded(function, _run_together)
+
+
+def _guarded(
+    function: Callable[P, None], run: Callable[[Callable[[], None]], None]
+) -> Callable[P, None]:
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with _terminated_by_sigterm():
+                run(functools.partial(function, *args, **kwargs))
+        except OutOfTime as stop:
+            say(f"{stop}, as --max-minutes asks; --resume goes on")
+        except PipelineError as error:
+            _fail(str(error), _exit_code(error), kwargs)
+        except Terminated:
+            _fail("terminated; what was finished is kept", EXIT_TERMINATED, kwargs)
+        except KeyboardInterrupt:
+            _fail("interrupted; what was finished is kept", EXIT_INTERRUPTED, kwargs)
+        except MemoryError:
+            _fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT, kwargs)
+        except BrokenPipeError:  # the reader, such as `head`, has all it wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            _fail(f"{place}{error.strerror or error}", EXIT_FAULT, kwargs)
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:  # a defect of ours: still one line, and how to see more
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            _fail(f"internal error: {line}; --debug shows where", EXIT_FAULT, kwargs)
+
+    return guarded
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as from a scheduler or `timeout`; stops work as Ctrl-C does."""
+
+
+@contextmanager
+def _terminated_by_sigterm() -> Iterator[None]:
+    """Raise Terminated on SIGTERM while the block runs; only a process's main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _run_alone(body: Callable[[], None]) -> None:
+    from models.training.torchrun import launched
+
+    launch = launched()
+    if launch and launch.rank > 0:
+        raise typer.Exit(EXIT_USAGE)
+    if launch:
+        raise UsageError("torchrun: of all commands, only `train` runs on several processes")
+    body()
+
+
+def _run_together(body: Callable[[], None]) -> None:
+    from models.training.torchrun import follow, launched, lead
+
+    launch = launched()
+    if launch is None:
+        body()
+    elif launch.rank == 0:
+        lead(body, _exit_code)
+    else:
+        try:
+            code = follow()
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+        raise typer.Exit(code)
+
+
+def _exit_code(error: Exception) -> int:
+    """Return the exit code of a command that raised `error`."""
+    if isinstance(error, OutOfTime | BrokenPipeError):
+        return 0
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
+
+
+def _fail(line: str, code: int, options: dict[str, Any]) -> None:
+    if options.get("debug"):
+        traceback.print_exc()
+    one_line = "\\n".join(line.splitlines())  # names of files may hold line ends
+    say(f"error: {one_line}")
+    raise typer.Exit(code)
+
+
+def deadline_after(minutes: float | None) -> float | None:
+    """Return when so many minutes will have passed, of time.monotonic(); None = never."""
+    return None if minutes is None else time.monotonic() + 60 * minutes
+
+
+def data_dir(given: Path | None) -> Path:
+    """Return the data folder that was given, else the default one."""
+    from common.settings import SAMPLE, default_data_dir
+
+    folder = given or default_data_dir()
+    if given is None and folder == SAMPLE:
+        say(f"no --data, and no dataset was found: the embedded sample is used, {SAMPLE}")
+    return folder
+
+
+def print_scores(report: Mapping[str, Any]) -> None:
+    """Print a report's value by collection, then the mean."""
+    rows = []
+    for name, part in report["collections"].items():
+        low, high = part["ci95"] or (None, None)
+        facts = (part["n_graphs"], part.get("floor"), part.get("noise_ceiling"))
+        rows.append((name, part["metric"], part["value"], low, high, *facts))
+    rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows), None, None))
+    header = (
+        "collection",
+        "metric",
+        "value",
+        "ci95 low",
+        "ci95 high",
+        "graphs",
+        "floor",
+        "ceiling",
+    )
+    print_table(header, rows, if_known=("floor", "ceiling"))
+
+
+def say(line: str) -> None:
+    """Print a remark to standard error, so that standard output holds results alone.
+
+    Where nobody reads it any more, as after `2>&1 | head -1`, the work goes on in silence.
+    """
+    try:
+        typer.echo(line, err=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def say_stage(what: str, done: int, total: int) -> None:
+    """Print which stage begins, and nothing of how far it is."""
+    if done == 0:
+        say(f"{STAGE_PREFIX}{what}")
+
+
+def print_json(value: object) -> None:
+    """Print strict JSON."""
+    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[object]], *, if_known: Sequence[str] = ()
+) -> None:
+    """Print aligned columns; numbers to the right, None as a dash.
+
+    Args:
+        if_known: columns that are left out where every row has None.
+    """
+    shown = [
+        i
+        for i, name in enumerate(header)
+        if name not in if_known or any(row[i] is not None for row in rows)
+    ]
+    header, rows = [header[i] for i in shown], [[row[i] for i in shown] for row in rows]
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    numeric = [
+        all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(header))
+    ]
+    for line in (header, *cells):
+        parts = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        typer.echo("  ".join(parts).rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a callback (what, done, total) that draws a bar on a terminal, and lines elsewhere.
+
+    A stage is drawn once it has taken two seconds. Without a terminal the call that begins a stage,
+    with nothing done, prints one line to standard error.
+    """
+    if not sys.stderr.isatty():
+        yield say_stage
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        yield _Stages(bars).update
+
+
+class _Stages:
+    """The bars of the stages seen so far; one at a time is visible."""
+
+    def __init__(self, bars: "Progress") -> None:
+        self._bars = bars
+        self._started: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._started.setdefault(what, now) >= PROGRESS_AFTER_S:
+            if what not in self._tasks:
+                self._tasks[what] = self._bars.add_task(what, total=total)
+            self._bars.update(self._tasks[what], completed=done, total=total)
+        if done >= total:
+            self._started.pop(what, None)
+            if what in self._tasks:
+                self._bars.remove_task(self._tasks.pop(what))

@@ -1,0 +1,197 @@
+"""The commands that make and check data: synthesize, audit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.console import (
+    DataDir,
+    Debug,
+    Json,
+    Seed,
+    command,
+    data_dir,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+)
+
+if TYPE_CHECKING:
+    from data.audit.rows import AuditRow
+
+Graphs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--graph",
+        metavar="NODES:CONFIGURABLE:CONFIGS",
+        help="A layout graph of this size, instead of a plan; may be repeated.",
+    ),
+]
+
+
+@command
+def synthesize(
+    out: Annotated[Path, typer.Option(help="Folder for the tree.")],
+    plan: Annotated[
+        str | None, typer.Option(help="tiny (tests) or small (examples). Default: small.")
+    ] = None,
+    graph: Graphs = None,
+    collection: Annotated[
+        str | None, typer.Option(help="Where each --graph goes. Default: layout:xla:random.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train or valid, for each --graph. Default: train.")
+    ] = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Write synthetic data of the official format.
+
+    Runtimes come from a known cost model. A plan makes all five collections; --graph makes labelled
+    layout graphs of any size, such as the largest real ones.
+
+    Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
+    """
+    from common.errors import UsageError
+
+    if graph and plan:
+        raise UsageError("--plan and --graph: give one of them")
+    if not graph and (collection or split):
+        raise UsageError("--collection and --split: they say where a --graph goes; give that too")
+    with progress_bar() as progress:
+        if graph:
+            made = _write_sizes(
+                out, graph, collection or "layout:xla:random", split or "train", seed or 0, progress
+            )
+        else:
+            made = _write_plan(out, plan or "small", seed or 0, progress)
+    if json:
+        print_json({"out": str(out), "seed": seed or 0, **made})
+        return
+    typer.echo(f"data        {out}")
+    for row in made.get("graphs", []):
+        megabytes = f"{row['file_bytes'] / 1e6:.1f} MB, {row['config_bytes'] / 1e6:.1f} inflated"
+        typer.echo(f"graph       {row['file']}  {megabytes}")
+
+
+def _write_plan(
+    out: Path, plan: str, seed: int, progress: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    """Write a plan's tree; return what --json says of it."""
+    from common.errors import UsageError
+    from data.synthetic import PLANS
+    from data.synthetic import synthesize as write_tree
+
+    if plan not in PLANS:
+        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(PLANS)}")
+    write_tree(out, seed=seed, plan=PLANS[plan], report=partial(progress, "synthesize"))
+    return {"plan": plan}
+
+
+def _write_sizes(
+    out: Path,
+    texts: Sequence[str],
+    collection: str,
+    split: str,
+    seed: int,
+    progress: Callable[[str, int, int], None],
+) -> dict[str, Any]:
+    """Write graphs of given sizes; return what --json says of them."""
+    from data.synthetic.sized import parse_size, synthesize_sizes
+    from data.tree import collection_named
+
+    sizes = [parse_size(text) for text in texts]
+    files = synthesize_sizes(
+        out,
+        sizes,
+        collection=collection_named(collection),
+        split=split,
+        seed=seed,
+        progress=progress,
+    )
+    rows = [
+        {
+            **asdict(size),
+            "file": str(file.path),
+            "file_bytes": file.path.stat().st_size,
+            "config_bytes": size.config_bytes,
+        }
+        for size, file in zip(sizes, files, strict=True)
+    ]
+    return {"collection": collection, "split": split, "graphs": rows}
+
+
+@command
+def audit(
+    data: DataDir = None,
+    max_disagreement: Annotated[
+        float,
+        typer.Option(
+            min=0, help="How far runtimes of one config may lie apart, as a share of the fastest."
+        ),
+    ] = 0.01,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Check every data file; print counts, noise and anomalies.
+
+    Counted are graphs, nodes, configs and repeated configs. Exits with 1 if a file is damaged.
+
+    Example: python -m pipeline audit --data DIR
+    """
+    from data.audit.rows import audit as audit_files
+    from data.tree import find_graphs
+
+    files = find_graphs(data_dir(data))
+    with progress_bar() as progress:
+        rows = audit_files(
+            files, max_disagreement=max_disagreement, seed=seed or 0, progress=progress
+        )
+    if json:
+        _print_audit_json(rows)
+    else:
+        _print_audit(rows, max_disagreement)
+    bad = [row for row in rows if row.error]
+    for row in bad:
+        say(f"error: {row.error}")
+    if bad:
+        raise typer.Exit(1)
+
+
+def _print_audit_json(rows: "Sequence[AuditRow]") -> None:
+    from data.audit.rows import as_dict
+    from data.audit.tree import compare_names, totals, tree_notes
+    from data.tree import missing_parts
+
+    print_json(
+        {
+            "files": [as_dict(row) for row in rows],
+            "parts": totals(rows),
+            "official": [asdict(part) for part in compare_names(rows)],
+            "missing_parts": missing_parts([row.file for row in rows]),
+            "notes": tree_notes(rows),
+            "n_bad": sum(row.error is not None for row in rows),
+        }
+    )
+
+
+def _print_audit(rows: "Sequence[AuditRow]", max_disagreement: float) -> None:
+    from data.audit.tree import HEADER, file_notes, table, tree_notes
+    from data.tree import missing_parts
+
+    print_table(HEADER, table(rows))
+    typer.echo(
+        f"apart: repeated configs whose runtimes differ by more than {100 * max_disagreement:g} %; "
+        "ceiling: Kendall tau\nbetween two measurements of the same configs, median over graphs"
+    )
+    for part in missing_parts([row.file for row in rows]):
+        typer.echo(f"missing: {part}")
+    for note in [*tree_notes(rows), *file_notes(rows)]:
+        typer.echo(f"note: {note}")

@@ -1,0 +1,218 @@
+"""The `kernel` commands: build, push, status, output; wheels and weights for its datasets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.console import (
+    Debug,
+    Json,
+    Overrides,
+    RecipeName,
+    Seed,
+    command,
+    print_json,
+    progress_bar,
+    say,
+)
+
+app = typer.Typer(
+    help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
+)
+
+
+@app.command()
+@command
+def build(
+    out: Annotated[Path, typer.Option(help="Folder for the kernel.")],
+    recipe: RecipeName = "cpu",
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="run: the whole recipe; train: one collection; infer: rank with attached models. "
+            "Each goes on with its own attached output, in as many versions as it takes."
+        ),
+    ] = "run",
+    collection: Annotated[
+        str | None, typer.Option(help="What a train kernel trains, such as layout:xla:default.")
+    ] = None,
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(help="Minutes until the kernel stops itself. Default: 690, of Kaggle's 720."),
+    ] = None,
+    overrides: Overrides = None,
+    gpu: Annotated[
+        bool, typer.Option(help="Ask for Kaggle's pair of T4; --no-gpu: a processor alone.")
+    ] = True,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
+    ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(help="Kernel whose output to attach, owner/slug; may be repeated."),
+    ] = None,
+    title: Annotated[
+        str, typer.Option(help="The kernel's, before the kind's words. Default: from the recipe.")
+    ] = "",
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Write a self-contained kernel that works by a recipe on Kaggle.
+
+    Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
+    """
+    from kernels.build.build import build as build_kernel
+    from kernels.build.kinds import kind_named
+    from models.config.recipe import load_recipe
+
+    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    table = chosen.model_dump(mode="json", exclude_none=True)
+    built = build_kernel(
+        chosen.name,
+        table,
+        out,
+        kind=kind_named(kind, collection, max_minutes),
+        gpu=gpu,
+        dataset_sources=dataset or [],
+        kernel_sources=kernel or [],
+        title=title,
+        say=say,
+    )
+    if json:
+        print_json({"folder": str(built.folder), "script_bytes": built.script_bytes})
+    else:
+        typer.echo(f"kernel      {built.folder} ({built.script_bytes} bytes of script)")
+
+
+@app.command()
+@command
+def push(
+    folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Send a built kernel to Kaggle, where it starts to run.
+
+    Example: python -m pipeline kernel push runs/kernel
+    """
+    from kernels.push import push as send
+
+    version = send(folder, say=say)
+    if json:
+        print_json({"kernel": version.kernel_id, "version": version.version, "url": version.url})
+    else:
+        typer.echo(f"pushed      {version.kernel_id} version {version.version}  {version.url}")
+
+
+@app.command()
+@command
+def status(
+    kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Say how a kernel's latest run fares.
+
+    Example: python -m pipeline kernel status fast-or-slow-cpu
+    """
+    from kernels.push import status as ask
+
+    answer = ask(kernel, say=say)
+    if json:
+        print_json(
+            {
+                "kernel": answer.kernel_id,
+                "state": answer.state,
+                "failure_message": answer.failure_message,
+            }
+        )
+    else:
+        typer.echo(f"{answer.kernel_id}  {answer.state}  {answer.failure_message}".rstrip())
+
+
+@app.command()
+@command
+def output(
+    kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
+    out: Annotated[Path, typer.Option(help="New folder for what the kernel wrote.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Fetch what a finished kernel wrote, and its log.
+
+    The same command goes on where it broke off.
+
+    Example: python -m pipeline kernel output fast-or-slow-cpu --out runs/kernel-output
+    """
+    from kernels.output import fetch_output
+
+    with progress_bar() as progress:
+        got = fetch_output(kernel, out, say=say, progress=progress)
+    if got.unfinished:
+        say(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
+    if json:
+        facts = {"kernel": got.kernel_id, "version": got.version, "files": got.files}
+        print_json({**facts, "folder": str(got.folder), "unfinished": got.unfinished})
+    else:
+        typer.echo(
+            f"output      {got.folder} ({got.files} files of {got.kernel_id} version {got.version})"
+        )
+
+
+@app.command()
+@command
+def wheels(
+    out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Download the wheels that Kaggle's image lacks.
+
+    They have the pinned versions, and lie in a dataset folder.
+
+    Example: python -m pipeline kernel wheels --out runs/wheels
+    """
+    from kernels.datasets.wheels import write_wheels
+
+    names = [path.name for path in write_wheels(out)]
+    if json:
+        print_json({"folder": str(out), "wheels": names})
+    else:
+        typer.echo(f"wheels      {out} ({', '.join(names)})")
+
+
+@app.command()
+@command
+def weights(
+    run: Annotated[Path, typer.Option(help="A run, a model's folder, or a kernel's output.")],
+    out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
+    title: Annotated[str, typer.Option(help="The dataset's, 6 to 50 characters.")] = (
+        "Fast or slow weights"
+    ),
+    licence: Annotated[str, typer.Option(help="Kaggle's name of it, such as CC-BY-4.0.")] = (
+        "CC-BY-4.0"
+    ),
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also what a train kernel shall go on with.")
+    ] = False,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Put what ranking needs of trained models into a dataset folder.
+
+    Example: python -m pipeline kernel weights --run runs/mine --out runs/weights
+    """
+    from kernels.datasets.weights import write_weights
+
+    names = write_weights(run, out, title=title, licence=licence, unfinished=unfinished)
+    if json:
+        print_json({"folder": str(out), "models": names})
+    else:
+        typer.echo(f"weights     {out} ({len(names)} models)")

@@ -1,0 +1,154 @@
+"""The command `rank`: the best configs of a graph, and what they say."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.console import Debug, Json, Seed, command, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from ensembles.rank.program import NamedGraph
+    from ensembles.rank.rank import Ranked
+
+CANDIDATES = 200  # of an HLO module, if nobody says how many
+KEYS = ("rank", "config", "run", "score", "same_as")
+
+
+@command
+def rank(
+    file: Annotated[Path, typer.Argument(help="A graph's npz, tuning data (.pb), an HLO module.")],
+    run: Annotated[Path, typer.Option(help="Folder of `run`, or of one trained model.")],
+    top: Annotated[int, typer.Option(min=1, help="How many configs to print.")] = 10,
+    collection: Annotated[
+        str | None, typer.Option(help="The graph's collection, if its folders do not tell.")
+    ] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Rank this kernel alone, of tuning data with several.")
+    ] = None,
+    configs: Annotated[
+        Path | None, typer.Option(help="An npz whose configs of this program are ranked instead.")
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rank so many random layouts. Default for HLO modules: 200."),
+    ] = None,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="List a config that the file repeats only once.")
+    ] = False,
+    show_layouts: Annotated[
+        bool, typer.Option("--show-layouts", help="Print the layouts of each config listed.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write to this file what --json prints.")
+    ] = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Print the best configs of a graph, fastest first.
+
+    Configs that the file repeats say which they equal. Layouts are minor-to-major orders of a
+    node's output, input and kernel; --json has them too.
+
+    Example: python -m pipeline rank --run runs/first graph.npz --top 5
+    """
+    from ensembles.rank.read import chosen_kernel, load_graphs
+
+    graphs = load_graphs(file, collection=collection)
+    several = len(graphs) > 1 and kernel is None
+    if kernel is not None:
+        graphs = [chosen_kernel(graphs, kernel)]
+    graphs = [_with_configs(graph, configs, candidates, seed or 0) for graph in graphs]
+    from ensembles.rank.as_json import as_json
+    from ensembles.rank.rank import rank as rank_configs  # takes seconds; a bad file is told before
+    from ensembles.rank.rank import ranker_for, warm_up
+
+    ranker = ranker_for(run, graphs[0])
+    warm_up(ranker, graphs[0])
+    ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
+    printed = [as_json(one, distinct=distinct) for one in ranked]
+    whole = {"kernels": printed} if several else printed[0]
+    if out is not None:
+        _write(out, whole)
+    if json:
+        print_json(whole)
+        return
+    for one, part in zip(ranked, printed, strict=True):
+        if several:
+            typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
+        _print(one, part["configs"], show_layouts=show_layouts)
+
+
+def _with_configs(
+    graph: "NamedGraph", configs: Path | None, candidates: int | None, seed: int
+) -> "NamedGraph":
+    """Give a graph the configs that are asked for, or leave it its own."""
+    from common.errors import UsageError
+    from ensembles.rank.configs import read_configs, with_configs
+
+    if configs is not None and candidates is not None:
+        raise UsageError("rank: --configs and --candidates; expected one of them")
+    if configs is not None:
+        return read_configs(graph, configs)
+    has_own = graph.program is None or graph.program.configs is not None
+    if candidates is None and has_own:
+        return graph
+    drawn = graph.candidates(candidates or CANDIDATES, seed=seed)
+    say(f"{graph.name}: {len(drawn)} random legal layouts; config 0 is the compiler's choice")
+    return with_configs(graph, drawn)
+
+
+def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) -> None:
+    """Print one graph's best configs."""
+    from ensembles.rank.layouts import TILE_BOUNDS
+
+    typer.echo(f"ranked by   {', '.join(ranked.members)}")
+    fields = (*TILE_BOUNDS, "iteration_bounds")
+    header = (*(key.replace("_", " ") for key in KEYS), *fields)
+    rows = []
+    for entry in best:
+        sizes = [_sizes(entry.get("tile", {}).get(field)) for field in fields]
+        rows.append((*(entry.get(key) for key in KEYS), *sizes))
+    print_table(header, rows, if_known=("run", "same as", *fields))
+    assert ranked.seconds is not None, "rank measures it"
+    n_configs = len(ranked.scores)
+    timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
+    typer.echo(f"inference   {timing}")
+    if show_layouts and ranked.graph and ranked.graph.kind == "layout":
+        for entry in best:
+            _print_layouts(ranked, entry["config"])
+
+
+def _sizes(bounds: list[int] | None) -> str | None:
+    """Return tile sizes as one cell; None for a tensor that the kernel does not have."""
+    return " x ".join(map(str, bounds)) if bounds else None
+
+
+def _print_layouts(ranked: "Ranked", config: int) -> None:
+    """Print the nodes that a config does not leave to the compiler."""
+    from ensembles.rank.layouts import TENSORS, spelled
+
+    layouts = ranked.layouts(config)
+    chosen = [node for node in layouts if not node.is_left_open]
+    n_open = len(layouts) - len(chosen)
+    typer.echo(
+        f"\nconfig {config}: minor to major, - = compiler's choice; {n_open} of {len(layouts)} "
+        "nodes are left to the compiler"
+    )
+    if not chosen:
+        return
+    rows = []
+    for node in chosen:
+        orders = [spelled(node.tensors[t]) if t in node.tensors else "" for t in TENSORS]
+        rows.append((node.node, node.name, node.opcode, *orders))
+    print_table(("node", "name", "opcode", *TENSORS), rows, if_known=("name",))
+
+
+def _write(path: Path, value: object) -> None:
+    """Write JSON, whole or not at all."""
+    import json
+
+    from common.atomic import write_text
+
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,277 @@
+"""The commands that train and rank a whole dataset: run, and its stages train, predict, blend."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.errors import UsageError
+from pipeline.cli.console import (
+    DataDir,
+    Debug,
+    Json,
+    MaxMinutes,
+    Overrides,
+    RecipeName,
+    Resume,
+    Seed,
+    StoreDir,
+    command,
+    command_of_torchrun,
+    data_dir,
+    deadline_after,
+    print_json,
+    print_scores,
+    print_table,
+    progress_bar,
+    say,
+)
+
+if TYPE_CHECKING:
+    from models.config.recipe import Recipe
+
+CollectionName = Annotated[str, typer.Option("--collection", help="Such as layout:xla:default.")]
+
+
+@command
+def run(
+    data: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("runs/first"),
+    recipe: RecipeName = "cpu",
+    overrides: Overrides = None,
+    resume: Resume = False,
+    skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
+    store: StoreDir = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="Folder that holds run folders of trained models: none is trained then."),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Only train the I-th of N shares; all may run at once."),
+    ] = None,
+    max_minutes: MaxMinutes = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Run a whole recipe, from the audit to submission and report.
+
+    Example: python -m pipeline run --data DIR --recipe cpu --out runs/mine
+    """
+    deadline = deadline_after(max_minutes)
+    from models.config.recipe import load_recipe
+    from pipeline.run.run import run as run_recipe
+
+    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    if shard is not None:
+        if models is not None:
+            raise UsageError(
+                "--shard trains, --models takes what was trained: expected one of them"
+            )
+        folders = _run_shard(shard, data_dir(data), out, chosen, skip_bad, store, deadline)
+        if json:
+            print_json({"shard": shard, "models": list(map(str, folders))})
+            return
+        for folder in folders:
+            typer.echo(f"model       {folder}")
+        typer.echo(f"shard {shard} is trained; once all are: run … --out {out} --resume")
+        return
+    with progress_bar() as progress:
+        result = run_recipe(
+            data_dir(data),
+            out,
+            chosen,
+            resume=resume,
+            skip_bad=skip_bad,
+            store=store,
+            models=models,
+            deadline=deadline,
+            progress=progress,
+            say=say,
+        )
+    if json:
+        print_json(result.report)
+        return
+    print_scores(result.report)
+    typer.echo(f"submission  {result.submission or 'none: the data has no test split'}")
+    typer.echo(f"report      {result.report_page}")
+
+
+def _run_shard(
+    shard: str,
+    data: Path,
+    out: Path,
+    recipe: "Recipe",
+    skip_bad: bool,
+    store: Path | None,
+    deadline: float | None,
+) -> list[Path]:
+    """Train a share of a run; return the folders of its models."""
+    from pipeline.run.run import run_shard
+    from pipeline.run.shards import parse_shard
+
+    mine = parse_shard(shard)
+    with progress_bar() as progress:
+        return run_shard(
+            data,
+            out,
+            recipe,
+            mine,
+            skip_bad=skip_bad,
+            store=store,
+            deadline=deadline,
+            progress=progress,
+            say=say,
+        )
+
+
+@command_of_torchrun
+def train(
+    collection: CollectionName,
+    out: Annotated[Path, typer.Option(help="Folder for the trained models.")],
+    data: DataDir = None,
+    recipe: RecipeName = "cpu",
+    model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
+    shared: Annotated[
+        Path | None,
+        typer.Option(help="Folder of models that collections share. Default: OUT/layout-shared."),
+    ] = None,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(help="Folder of what an earlier training left, to go on from."),
+    ] = None,
+    max_minutes: MaxMinutes = None,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Train a recipe's models on one collection.
+
+    They learn from its train split, each in a run folder of its own.
+
+    Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
+    """
+    deadline = deadline_after(max_minutes)
+    from data.tree import collection_named
+    from ensembles.trained_models import continue_earlier
+    from models.config.recipe import load_recipe
+    from models.shared_training import SHARED_FOLDER
+    from pipeline.run.stages import train_collection
+
+    wanted = collection_named(collection)
+    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    if earlier:
+        for folder in continue_earlier(earlier, wanted, out, shared or out / SHARED_FOLDER):
+            say(f"goes on with an earlier training: {folder}")
+    with progress_bar() as progress:
+        folders = train_collection(
+            data_dir(data),
+            wanted,
+            chosen,
+            out,
+            model=model,
+            shared_folder=shared,
+            resume=resume or earlier is not None,
+            deadline=deadline,
+            progress=progress,
+            say=say,
+        )
+    for folder in folders:
+        typer.echo(f"model       {folder}")
+
+
+@command
+def predict(
+    run: Annotated[Path, typer.Option(help="Folder of one trained model, or of a whole run.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Parquet file. Default: RUN/scores-SPLIT.parquet.")
+    ] = None,
+    data: DataDir = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    collection: Annotated[
+        str | None, typer.Option(help="Collection to score. Default: the model's own.")
+    ] = None,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Score every config of a split with trained models.
+
+    Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
+    """
+    from pipeline.run.stages import predict_split
+
+    with progress_bar() as progress:
+        path, n_graphs = predict_split(
+            data_dir(data),
+            run,
+            split=split,
+            out=out,
+            collection=collection,
+            progress=progress,
+        )
+    typer.echo(f"scores      {path} ({n_graphs} graphs)")
+
+
+@command
+def blend(
+    runs: Annotated[list[Path], typer.Option(help="Run folders after `predict`, or score files.")],
+    out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
+    more_runs: Annotated[
+        list[Path] | None, typer.Argument(help="More run folders or score files.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
+    method: Annotated[str, typer.Option(help="minmax-mean, rank-mean, in-turn or best.")] = (
+        "minmax-mean"
+    ),
+    labels: Annotated[
+        Path | None, typer.Option(help="Data folder whose runtimes decide which blend is best.")
+    ] = None,
+    submission: Annotated[
+        Path | None, typer.Option(help="Also write these rankings as a submission.")
+    ] = None,
+    collection: Annotated[
+        str | None,
+        typer.Option(help="Collection of the scores; needed for --submission, and for best."),
+    ] = None,
+    spread_tiles: Annotated[
+        Path | None,
+        typer.Option(help="Data folder of the kernels: their first picks cover for each other."),
+    ] = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Blend the scores of several models of one collection.
+
+    Scores are joined by what configs hold, so that differently ordered copies can be blended.
+
+    `--method best` chooses the blend by the runtimes in `--labels`: of run folders by the scores of
+    the valid split, then blends those of `--split`.
+
+    Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
+    """
+    from pipeline.run.blend_files import blend_by
+
+    with progress_bar() as progress:
+        done = blend_by(
+            method,
+            [*runs, *(more_runs or [])],
+            out,
+            labels=labels,
+            collection=collection,
+            split=split,
+            submission=submission,
+            tiles=spread_tiles,
+            seed=seed or 0,
+            progress=progress,
+        )
+    if json:
+        print_json(done.record)
+        return
+    if done.rows:
+        print_table(("blend", "nested value", "low", "high"), done.rows)
+    typer.echo(f"scores      {out}")
+    if submission:
+        typer.echo(f"submission  {submission}")

@@ -1,0 +1,95 @@
+"""The commands that look at runs that were made: report, runs, compare."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.console import Debug, Json, Seed, command, print_json, print_table, say
+
+SHORT_REVISION = 12
+
+
+@command
+def report(
+    run: Annotated[Path, typer.Option(help="Folder of a run, or of one model; finished or not.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Draw a run's report anew, report.html and report.png.
+
+    Example: python -m pipeline report --run runs/first
+    """
+    from pipeline.run.redraw import redraw_report
+    from pipeline.run.report import REPORT_PICTURE
+
+    page, drawn = redraw_report(run)
+    picture, missing = page.with_name(REPORT_PICTURE), drawn["missing_stages"]
+    if json:
+        print_json({"page": str(page), "picture": str(picture), "missing_stages": missing})
+        return
+    typer.echo(f"report      {page}")
+    typer.echo(f"picture     {picture}")
+    for line in missing:
+        say(line)
+
+
+@command
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """List run folders with recipe, seeds, revision and scores.
+
+    Example: python -m pipeline runs runs
+    """
+    from dataclasses import asdict
+
+    from pipeline.run.listing import list_runs
+
+    rows = list_runs(folder)
+    if json:
+        print_json([{**asdict(row), "folder": str(row.folder)} for row in rows])
+    elif rows:
+        names = list(dict.fromkeys(name for row in rows for name in row.values or {}))
+        header = ("folder", "state", "recipe", "model", "seeds", "revision", "score", *names)
+        lines = []
+        for row in rows:
+            facts = (row.recipe, row.model, " ".join(map(str, row.seeds)) or None)
+            revision = row.revision[:SHORT_REVISION] if row.revision else None
+            values = [(row.values or {}).get(name) for name in names]
+            lines.append((str(row.folder), row.state, *facts, revision, row.score, *values))
+        print_table(header, lines)
+    else:
+        typer.echo(f"no runs     {folder}")
+    for row in rows:
+        if row.problem:
+            say(f"error: {row.problem}")
+
+
+@command
+def compare(
+    first: Annotated[Path, typer.Argument(help="A run folder, or its report.json.")],
+    second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Compare two runs graph by graph.
+
+    Prints the difference, its interval, and the probability that the second run is better.
+
+    Example: python -m pipeline compare runs/first runs/hops2
+    """
+    from pipeline.cli.tables import print_comparison
+    from pipeline.run.listing import read_report
+    from submissions.compare import compare_reports
+
+    compared = compare_reports(read_report(first), read_report(second))
+    if json:
+        print_json({"first": str(first), "second": str(second), **compared})
+        return
+    print_comparison(compared)

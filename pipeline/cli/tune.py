@@ -1,0 +1,108 @@
+"""The `tune` command, and `tune report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.errors import UsageError
+from pipeline.cli.console import (
+    DataDir,
+    Debug,
+    Json,
+    Overrides,
+    RecipeName,
+    Seed,
+    command,
+    data_dir,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+)
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@app.callback()
+@command
+def tune(
+    context: typer.Context,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for trials and the winner's recipe; required.")
+    ] = None,
+    data: DataDir = None,
+    recipe: RecipeName = "cpu",
+    space: Annotated[str, typer.Option(help="Name in configs/tune/, or a .toml file.")] = "cpu",
+    storage: Annotated[
+        str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes, each with the recipe's threads.")
+    ] = 1,
+    timeout_s: Annotated[
+        float | None, typer.Option(help="Begin no trial after this many seconds.")
+    ] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Search hyper-parameters on held-out train graphs.
+
+    The same command again resumes; beside it, or on another machine with one database URL, it
+    shares the budget.
+
+    Example: python -m pipeline tune --recipe cpu --trials 20 --workers 2 --out runs/tune
+    """
+    if context.invoked_subcommand:
+        return
+    if out is None:
+        raise UsageError("tune: --out is missing; expected the folder for trials and the recipe")
+    from models.config.recipe import load_recipe
+    from pipeline.tuning.space import load_space
+    from pipeline.tuning.tune import tune as search
+
+    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    with progress_bar() as progress:
+        result = search(
+            chosen.model_dump(mode="json"),
+            load_space(space),
+            data_dir(data),
+            storage=storage or out / "journal.log",
+            trials=trials,
+            out=out,
+            workers=workers,
+            timeout_s=timeout_s,
+            say=say,
+            progress=progress,
+        )
+    if json:
+        print_json(result.as_dict())
+        return
+    print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best_value)])
+    typer.echo(f"recipe      {result.best_recipe}")
+
+
+@app.command("report")
+@command
+def report(
+    out: Annotated[Path, typer.Option(help="The --out of a search, running or ended.")],
+    json: Json = False,
+    seed: Seed = None,
+    debug: Debug = False,
+) -> None:
+    """Draw a search: write OUT/tune.html and OUT/tune.png.
+
+    They show history, importances, and what each parameter does.
+
+    Example: python -m pipeline tune report --out runs/tune
+    """
+    from pipeline.tuning.report.page import write_tune_report
+
+    page, sheet = write_tune_report(out)
+    if json:
+        print_json({"page": str(page), "sheet": str(sheet)})
+        return
+    typer.echo(f"page        {page}\nsheet       {sheet}")

@@ -1,0 +1,141 @@
+"""The plan of a recipe: what it costs by collection and stage, and how it fits into a budget."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from data.official.sizes import PartSize
+from models.config.recipe import Recipe
+from pipeline.planning.budget import Budget, Session, Task, pack
+from pipeline.planning.disk import disk_bytes
+from pipeline.planning.fit import Fitted, fit_budget
+from pipeline.planning.laws import Laws
+from pipeline.planning.memory import peak_mib
+from pipeline.planning.stage_costs import StageCost, stage_costs
+
+STAGES = ("prepare", "train", "rank", "score")
+ALL = "all"  # the collection of what ranks all of them
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """What a recipe costs on one collection: by stage, by folder, and by "train MODEL"."""
+
+    collection: str
+    gpu_hours: dict[str, float]
+    cpu_hours: dict[str, float]
+    disk_bytes: dict[str, float]
+    peak_mib: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe costs.
+
+    Attributes:
+        recipe: its name.
+        seeds: of each model.
+        collections: by collection.
+        gpu_speedup: over one thread of the processor that was measured; 0 = there is no GPU.
+        machine: that processor.
+    """
+
+    recipe: str
+    seeds: int
+    collections: list[CollectionPlan]
+    gpu_speedup: float
+    machine: dict[str, Any]
+
+    def total(self, table: str) -> float:
+        """Return the sum of `gpu_hours`, `cpu_hours` or `disk_bytes` over everything."""
+        return float(sum(sum(getattr(row, table).values()) for row in self.collections))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as `--json` prints it."""
+        tables = ("gpu_hours", "cpu_hours", "disk_bytes")
+        return {**asdict(self), "total": {table: self.total(table) for table in tables}}
+
+
+def make_plan(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, *, gpu_speedup: float) -> Plan:
+    """Compute what a recipe costs.
+
+    Args:
+        gpu_speedup: by how much a GPU trains and ranks faster than the laws say; 0 = no GPU.
+
+    Raises:
+        UsageError: the recipe has a model whose cost was not measured.
+    """
+    costs = stage_costs(recipe, sizes, laws)
+    rows = []
+    for name in dict.fromkeys(part.collection for part in sizes):
+        own = [cost for cost in costs if cost.collection == name]
+        parts = [part for part in sizes if part.collection == name]
+        rows.append(
+            CollectionPlan(
+                name,
+                {stage: _hours(own, stage, gpu_speedup, on_gpu=True) for stage in STAGES},
+                {stage: _hours(own, stage, gpu_speedup, on_gpu=False) for stage in STAGES},
+                disk_bytes(recipe, parts, laws),
+                peak_mib(recipe, parts, laws),
+            )
+        )
+    return Plan(recipe.name, len(recipe.seeds), rows, gpu_speedup, dict(laws.machine))
+
+
+def _hours(costs: Sequence[StageCost], stage: str, gpu_speedup: float, *, on_gpu: bool) -> float:
+    """Sum what a stage takes on the GPU, or beside it."""
+    there = [cost for cost in costs if cost.stage == stage]
+    hours = sum(c.cpu_s for c in there if (c.on_gpu and gpu_speedup > 0) == on_gpu) / HOUR_S
+    return hours / gpu_speedup if on_gpu and hours else hours
+
+
+def gpu_tasks(
+    recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, *, gpu_speedup: float
+) -> tuple[list[Task], dict[str, float]]:
+    """Return what needs a GPU's hours, and by collection for how long each session packs first.
+
+    The trainings of each collection, then one task that ranks with all models, of the collection
+    ALL: it ranks and scores the valid and test splits, which each of its sessions packs.
+    """
+    costs = stage_costs(recipe, sizes, laws)
+    tasks = [
+        Task(cost.collection, f"{cost.model}-seed{cost.seed}", cost.cpu_s / gpu_speedup / HOUR_S)
+        for cost in costs
+        if cost.stage == "train" and cost.on_gpu
+    ]
+    learned = [part for part in sizes if part.split == "train"]
+    ranked = [part for part in sizes if part.split != "train"]
+    ranking = sum(
+        cost.cpu_s / (gpu_speedup if cost.on_gpu else 1.0)
+        for cost in costs
+        if cost.stage in ("rank", "score")
+    )
+    tasks.append(Task(ALL, "rank valid and test", ranking / HOUR_S))
+    before = _packing_hours(recipe, learned, laws)
+    return tasks, before | {ALL: sum(_packing_hours(recipe, ranked, laws).values())}
+
+
+def _packing_hours(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws) -> dict[str, float]:
+    hours: dict[str, float] = {}
+    for cost in stage_costs(recipe, sizes, laws):
+        if cost.stage == "prepare":
+            hours[cost.collection] = hours.get(cost.collection, 0.0) + cost.cpu_s / HOUR_S
+    return hours
+
+
+def fit_plan(
+    recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, budget: Budget, *, gpu_speedup: float
+) -> Fitted:
+    """Return the largest part of a recipe that fits into a budget, and its sessions.
+
+    Raises:
+        UsageError: the recipe has a model whose cost was not measured.
+        PipelineError: nothing fits.
+    """
+
+    def sessions_of(smaller: Recipe) -> list[Session] | None:
+        tasks, start_hours = gpu_tasks(smaller, sizes, laws, gpu_speedup=gpu_speedup)
+        return pack(tasks, budget, start_hours=start_hours)
+
+    return fit_budget(recipe, sessions_of)

@@ -1,0 +1,161 @@
+"""What each stage of a recipe takes on a collection, in processor seconds, by measured laws."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import UsageError
+from data.official.sizes import PartSize
+from models.config.recipe import Recipe
+from pipeline.planning.laws import Laws
+from pipeline.planning.pruned import configurable_nodes, kept_nodes
+
+LAYOUT_NETWORKS = ("cross_config_sage", "global_attention_sage")
+TILE_NETWORKS = ("late_fusion_sage", "early_fusion_sage")
+TREES = ("layout_boosting", "tile_boosting")
+LINEAR = ("layout_linear", "tile_linear")
+NETWORKS = (*LAYOUT_NETWORKS, *TILE_NETWORKS)
+MEASURED_BLOCKS = 2  # of the networks that were measured; cost is taken to grow with blocks
+RANKED = ("valid", "test")
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What one stage takes, on one thread of the processor that was measured.
+
+    Attributes:
+        collection: where.
+        stage: "prepare", "train", "rank" or "score".
+        model: of the recipe; "" where the stage has none.
+        seed: of a training, else None.
+        cpu_s: processor seconds, if all of it is done there.
+        on_gpu: a GPU does it where there is one.
+    """
+
+    collection: str
+    stage: str
+    model: str
+    seed: int | None
+    cpu_s: float
+    on_gpu: bool
+
+
+def check_models(recipe: Recipe) -> None:
+    """Raise UsageError where a model's cost was not measured."""
+    known = (*NETWORKS, *TREES, *LINEAR)
+    for model in (*recipe.layout.models, *recipe.tile.models):
+        if model not in known:
+            raise UsageError(
+                f"recipe {recipe.name}: what {model} costs was not measured; expected models "
+                f"among {', '.join(known)}"
+            )
+
+
+def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws) -> list[StageCost]:
+    """Return the cost of every stage of a recipe on collections of these sizes.
+
+    Raises:
+        UsageError: the recipe has a model whose cost was not measured.
+    """
+    check_models(recipe)
+    collections = dict.fromkeys(part.collection for part in sizes)
+    return [
+        cost
+        for name in collections
+        for cost in _collection_costs(
+            recipe, name, {part.split: part for part in sizes if part.collection == name}, laws
+        )
+    ]
+
+
+def _collection_costs(
+    recipe: Recipe, name: str, parts: Mapping[str, PartSize], laws: Laws
+) -> Iterator[StageCost]:
+    kind = name.split(":", 1)[0]
+    models = recipe.models_of(kind)
+    prepare = sum(
+        part.graphs * laws.seconds[f"{kind} prepare"](**axes_of(part)) for part in parts.values()
+    )
+    yield StageCost(name, "prepare", "", None, prepare, False)
+    train = parts.get("train")
+    ranked = [parts[split] for split in RANKED if split in parts]
+    for model in models:
+        for seed in recipe.seeds:
+            if train:
+                cpu_s = training_s(recipe, model, train, laws)
+                on_gpu = may_use_gpu(recipe, model) and _processes(recipe, model) == 1
+                yield StageCost(name, "train", model, seed, cpu_s, on_gpu)
+            cpu_s = sum(part.graphs * ranking_s(recipe, model, part, laws) for part in ranked)
+            yield StageCost(name, "rank", model, seed, cpu_s, may_use_gpu(recipe, model))
+    score = sum(part.graphs * laws.seconds[f"{kind} score"](**axes_of(part)) for part in ranked)
+    yield StageCost(name, "score", "", None, score, False)
+
+
+def may_use_gpu(recipe: Recipe, model: str) -> bool:
+    """Tell whether a model is a network that the recipe does not keep on the processor."""
+    return model in NETWORKS and recipe.accelerator != "cpu"
+
+
+def _processes(recipe: Recipe, model: str) -> int:
+    """Return how many processes share a training; several stay on the processor."""
+    return int(getattr(recipe, model).training.processes) if model in NETWORKS else 1
+
+
+def axes_of(part: PartSize, rule: str = "none") -> dict[str, float]:
+    """Return the sizes of a part's mean graph, as laws know them."""
+    configurable = configurable_nodes(part.nodes)
+    return {
+        "nodes": part.nodes,
+        "kept": kept_nodes(rule, part.nodes, configurable),
+        "configs": part.configs,
+        "distinct": part.distinct,
+    }
+
+
+def training_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float:
+    """Return the processor seconds of one training of a model."""
+    config = getattr(recipe, model)
+    if model in NETWORKS:
+        return network_steps(config) * step_s(recipe, model, train, laws)
+    sampled = min(config.configs_per_graph, train.distinct)
+    axes = {**axes_of(train), "sampled": sampled, "rows": train.graphs * sampled}
+    kind = train.collection.split(":", 1)[0]
+    statistics = laws.seconds[f"{kind} statistics"](**axes) * train.graphs
+    if model in LINEAR:
+        return statistics
+    return statistics + boosting_rounds(config) * laws.seconds[f"round {model}"](**axes)
+
+
+def network_steps(config: Any) -> int:
+    """Return how many steps a network takes in one training; shared ones count in each."""
+    return int(config.training.steps + config.training.shared_steps)
+
+
+def boosting_rounds(config: Any) -> float:
+    """Return about how many rounds on all rows a booster takes at most.
+
+    Each fold learns from all rows but its own part.
+    """
+    return float(config.rounds * (1 + (config.folds - 1 if config.early_stop else 0)))
+
+
+def step_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float:
+    """Return the processor seconds of one step of a network."""
+    config = getattr(recipe, model)
+    if model in TILE_NETWORKS:
+        pairs = config.kernels_per_step * config.configs_per_kernel
+        return laws.seconds[f"step {model}"](pairs=pairs, hidden=config.hidden)
+    axes = axes_of(train, recipe.features.prune)
+    configs = min(config.configs_per_step, train.distinct)
+    one = laws.seconds[f"step {model}"](
+        kept=axes["kept"], configs_per_step=configs, hidden=config.hidden
+    )
+    return one * config.graphs_per_step * config.blocks / MEASURED_BLOCKS
+
+
+def ranking_s(recipe: Recipe, model: str, part: PartSize, laws: Laws) -> float:
+    """Return the processor seconds in which a model ranks one graph."""
+    config = getattr(recipe, model)
+    axes = {**axes_of(part, recipe.features.prune), "hidden": getattr(config, "hidden", 1)}
+    blocks = config.blocks / MEASURED_BLOCKS if model in LAYOUT_NETWORKS else 1.0
+    return laws.seconds[f"rank {model}"](**axes) * blocks

@@ -1,0 +1,60 @@
+"""Under which revisions of the code a run was worked on: a run may be gone on with by another."""
+
+from pathlib import Path
+
+from common.atomic import write_bytes
+from common.checksums import UNSEALED, check_seal, sealed
+from common.errors import PipelineError
+from common.git import git, has_checkout
+from common.settings import ROOT
+from submissions.upload.provenance import made_by
+
+REVISIONS = "revisions.txt"
+SEAL_LINE = "# "  # begins the line that holds the list's checksum
+REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
+
+
+def revision(root: Path = ROOT) -> str | None:
+    """Return the code's git revision, "+changed" if files differ from it; None if not known.
+
+    A kernel's code lies outside git, and has a file that says what it was built from. In a checkout
+    such a file says nothing.
+    """
+    if not has_checkout(root):
+        try:
+            return (root / REVISION_FILE).read_text(encoding="utf-8").strip() or None
+        except (OSError, ValueError):
+            pass  # no kernel
+    try:
+        head = git(root, "rev-parse", "--short=12", "HEAD").strip()
+        return f"{head}+changed" if git(root, "status", "--porcelain", "-uno") else head
+    except PipelineError:
+        return None
+
+
+def note_revision(out: Path, current: str | None) -> list[str]:
+    """Add the revision that works on a run now; return all that have, the first one first.
+
+    Args:
+        out: the run's folder; of an older run without a list, its report names one.
+        current: of the code; None if it is not known, which adds nothing.
+
+    Raises:
+        PipelineError: the list cannot be read or written.
+    """
+    path = out / REVISIONS
+    try:
+        known = [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+        check_seal(path, "remove it")
+        known = [line for line in known if not line.startswith(SEAL_LINE)]
+    except FileNotFoundError:
+        earlier = made_by(out).revision
+        known = [earlier] if earlier else []
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}; remove it") from error
+    if current is None or current in known:
+        return known
+    known.append(current)
+    text = "".join(f"{line}\n" for line in (*known, f"{SEAL_LINE}{UNSEALED}"))
+    write_bytes(path, sealed(text.encode()))
+    return known

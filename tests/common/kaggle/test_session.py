@@ -1,0 +1,192 @@
+"""Logging in by each of the client's ways, and that no credential ever shows."""
+
+import base64
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.errors import PipelineError
+from common.kaggle.session import kaggle_session, known_secrets
+from kernels.build.build import build
+from kernels.push import push, status
+from submissions.upload.client import list_submissions, upload
+from tests.fake_kaggle import KEY, TOKEN, USERNAME, Answer, make_client_verbose
+from tests.fake_kaggle_datasets import FakeKaggleDatasets
+
+
+def write_key_file(home: Path, text: str) -> None:
+    (home / ".kaggle").mkdir(parents=True, exist_ok=True)
+    (home / ".kaggle" / "kaggle.json").write_text(text)
+
+
+def use_token(monkeypatch: pytest.MonkeyPatch, token: str = TOKEN) -> None:
+    monkeypatch.delenv("KAGGLE_USERNAME")
+    monkeypatch.delenv("KAGGLE_KEY")
+    monkeypatch.setenv("KAGGLE_API_TOKEN", token)
+
+
+def login_failure() -> str:
+    with pytest.raises(PipelineError) as caught, kaggle_session("test"):
+        pass
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def test_a_key_file_logs_in(
+    fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KAGGLE_USERNAME")
+    monkeypatch.delenv("KAGGLE_KEY")
+    write_key_file(tmp_path / "home", json.dumps({"username": "filed", "key": "filed-key-1234"}))
+
+    with kaggle_session("test") as session:
+        assert session.username == "filed"
+        session.api.competition_submissions("x")
+
+    (call,) = fake_kaggle.received
+    scheme, _, credentials = call.headers["Authorization"].partition(" ")
+    assert (scheme, base64.b64decode(credentials)) == ("Basic", b"filed:filed-key-1234")
+    assert known_secrets() == {"filed-key-1234"}
+
+
+def test_a_token_logs_in(fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_token(monkeypatch)
+    with kaggle_session("test") as session:
+        assert session.username == USERNAME
+        session.api.competition_submissions("x")
+    assert fake_kaggle.received[-1].headers["Authorization"] == f"Bearer {TOKEN}"
+
+
+def test_without_credentials_the_line_says_how_to_give_them(no_credentials: Path) -> None:
+    line = login_failure()
+    for way in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME and KAGGLE_KEY", "kaggle.json"):
+        assert way in line
+
+
+@pytest.mark.parametrize("text", ["", "not json", "[]", '{"username": "a"}'])
+def test_a_broken_key_file_is_named(no_credentials: Path, text: str) -> None:
+    write_key_file(no_credentials, text)
+    line = login_failure()
+    assert str(no_credentials / ".kaggle" / "kaggle.json") in line
+    assert '"key": "…"' in line
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer(body={"active": False}), "does not accept the access token from KAGGLE_API_TOKEN"),
+        (Answer(403, {}), "does not accept the access token from KAGGLE_API_TOKEN"),
+        (Answer(401, {"code": 401, "message": "expired"}), "HTTP 401"),
+        (Answer(502, "<html>"), "HTTP 502"),
+        (Answer(drop=True), "dropped"),
+    ],
+)
+def test_a_refused_token_is_told_from_a_missing_one(
+    fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch, answer: Answer, expected: str
+) -> None:
+    # The client's first import logs in as well; here it is imported already.
+    use_token(monkeypatch)
+    fake_kaggle.will_answer("IntrospectToken", answer)
+    assert expected in login_failure()
+
+
+def test_an_exit_of_the_client_does_not_end_the_program(fake_kaggle: FakeKaggleDatasets) -> None:
+    with pytest.raises(PipelineError, match=r"test: the Kaggle client gave up \(exit 1\)"):  # noqa: SIM117
+        with kaggle_session("test"):
+            sys.exit(1)
+
+
+def test_what_the_client_prints_is_caught_and_other_output_is_not(
+    fake_kaggle: FakeKaggleDatasets, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = Answer(body={"submissions": []}, headers={"X-Kaggle-ApiVersion": "99.0"})
+    fake_kaggle.will_answer("ListSubmissions", newer)
+    with kaggle_session("test") as session:
+        session.api.competition_submissions("x")
+        assert "outdated" in session.printed.getvalue()
+    sys.stdout.write("after")
+    assert capsys.readouterr() == ("after", "")
+
+
+@pytest.fixture(params=["key", "token"])
+def secret(
+    request: pytest.FixtureRequest, fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Log in by key or by token, with a client told to print its requests; return the secret."""
+    make_client_verbose(monkeypatch)
+    if request.param == "key":
+        return KEY
+    use_token(monkeypatch)
+    return TOKEN
+
+
+def test_no_credential_is_written_or_printed_by_any_command(
+    fake_kaggle: FakeKaggleDatasets,
+    secret: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    root = tmp_path / "written" / "project"
+    root.mkdir(parents=True)
+    (root / "pipeline/__main__.py").write_text("")
+    (root / "common/settings.py").write_text("")
+    (root / "pipeline/cli/console.py").write_text("")
+    submission = tmp_path / "written" / "submission.csv"
+    submission.write_text("ID,TopConfigs\n")
+    kernel = build("cpu", {}, tmp_path / "written" / "kernel", root=root).folder
+    commands: dict[str, Callable[[], object]] = {
+        "CreateSubmission": lambda: upload(submission, "first", show_progress=True),
+        "ListSubmissions": list_submissions,
+        "SaveKernel": lambda: push(kernel),
+        "GetKernelSessionStatus": lambda: status("fast-or-slow-cpu"),
+    }
+    told = []
+    for method, command in commands.items():
+        told.append(repr(command()))
+        echoes = f"refused for {secret}"  # a server that repeats what it was given
+        fake_kaggle.will_answer(method, Answer(401, {"code": 401, "message": echoes}))
+        fake_kaggle.will_answer(method, Answer(400, {"code": 400, "message": echoes}))
+        for _ in range(2):
+            with pytest.raises(PipelineError) as caught:
+                command()
+            told += traceback.format_exception(caught.value)
+            assert "refused for ***" in str(caught.value)
+
+    sent = [call.headers["Authorization"] for call in fake_kaggle.calls("SaveKernel")]
+    assert all(secret in header or secret in _decoded(header) for header in sent)  # it was in use
+    written = [file.read_text() for file in (tmp_path / "written").rglob("*") if file.is_file()]
+    assert len(written) == 6
+    printed = capfd.readouterr()
+    everything = "\n".join([*told, *written, printed.out, printed.err, caplog.text])
+    assert secret not in everything
+    assert base64.b64encode(f"{USERNAME}:{secret}".encode()).decode() not in everything
+
+
+def _decoded(header: str) -> str:
+    return base64.b64decode(header.partition(" ")[2]).decode()
+
+
+def test_a_token_that_makes_a_bad_header_is_not_shown(
+    fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_token(monkeypatch, f"{TOKEN}\n")  # as a shell leaves it; the client quotes the header
+    line = login_failure()
+    assert "header" in line
+    assert TOKEN not in line
+
+
+def test_a_client_told_to_be_verbose_prints_no_headers(
+    fake_kaggle: FakeKaggleDatasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_client_verbose(monkeypatch)
+    with kaggle_session("test") as session:
+        session.api.competition_submissions("x")
+        assert "Authorization" not in session.printed.getvalue()

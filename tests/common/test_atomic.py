@@ -1,0 +1,160 @@
+"""A file is either whole or as it was before, whatever happens on the way."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.atomic import atomic_path, write_bytes, write_text
+from common.errors import PipelineError
+from tests.real_data import ROOT
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from common.atomic import atomic_path
+with atomic_path(Path(sys.argv[1])) as temporary:
+    with temporary.open("wb") as stream:
+        stream.write(b"half")
+        stream.flush()
+        print("begun", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_text_is_written_as_utf_8_with_unix_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file.txt"
+    write_text(path, "größer\n1\n")
+    assert path.read_bytes() == "größer\n1\n".encode()
+    write_bytes(path, b"other")
+    assert path.read_bytes() == b"other"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_file_appears_only_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        assert temporary.parent == path.parent
+        assert temporary.name.startswith(".")
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_an_exception_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(error), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupt_as_the_file_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.open
+
+    def interrupted(path: Path, *args: str) -> None:
+        make(path, *args).close()
+        assert len(list(tmp_path.iterdir())) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(tmp_path / "file", "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_permissions_follow_the_mask_as_for_any_new_file(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        write_text(tmp_path / "file", "")
+        assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(old)
+
+
+@pytest.mark.parametrize("name", ["folder", "file/below", "x" * 300])
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("in the way")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(PipelineError) as caught:
+        write_text(tmp_path / name, "text")
+    line = str(caught.value)
+    assert line.startswith(f"{tmp_path / name}: cannot be written: ")
+    assert len(line.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_read_only_folder_is_one_line(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    is_root = os.geteuid() == 0
+    try:
+        if is_root:
+            os.seteuid(65_534)  # root may write everywhere; nobody may not
+        with pytest.raises(PipelineError) as caught:
+            write_text(tmp_path / "file", "text")
+    finally:
+        if is_root:
+            os.seteuid(0)
+    assert str(caught.value) == f"{tmp_path / 'file'}: cannot be written: Permission denied"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(PipelineError) as caught, atomic_path(path) as temporary:
+        temporary.unlink()
+        temporary.symlink_to("/dev/full")
+        temporary.write_bytes(b"text")
+    assert str(caught.value) == f"{path}: cannot be written: No space left on device"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_over_the_size_limit_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    """What a quota does: the write itself fails halfway."""
+    path = tmp_path / "file"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(PipelineError) as caught:
+            write_bytes(path, bytes(5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert str(caught.value) == f"{path}: cannot be written: File too large"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"begun\n"
+        writer.send_signal(number)
+        assert writer.wait(timeout=30) != 0
+    assert path.read_text() == "old"
+    left = [p for p in tmp_path.iterdir() if p != path]
+    # Nobody can clean up after SIGKILL; what it leaves is hidden and never takes the file's place.
+    assert len(left) == (number == signal.SIGKILL)
+    assert all(p.name.startswith(".file.") and p.suffix == ".tmp" for p in left)

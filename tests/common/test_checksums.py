@@ -1,0 +1,113 @@
+"""A file with a checksum of its own: any flipped bit is noticed, and older files are read."""
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from common.checksums import UNSEALED, check_seal, checksum_of, seal_file, sealed
+from common.errors import PipelineError
+from common.parquet import read_table, write_table
+
+TEXT = f'{{"weights": [0.25, 0.75], "checksum": "{UNSEALED}", "more": true}}'.encode()
+TABLE = pl.DataFrame(
+    {"graph": ["one", "two"] * 50, "score": np.linspace(0, 1, 100).astype(np.float32)}
+)
+
+
+def flips(content: bytes) -> list[bytes]:
+    """Return the content with each of its bits flipped, or 500 of them."""
+    places = np.random.default_rng(0).permutation(8 * len(content))[:500]
+    found = []
+    for place in places.tolist():
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        found.append(bytes(flipped))
+    return found
+
+
+def test_the_seal_is_the_crc_32_of_the_file_as_it_was_before() -> None:
+    digits = f"{zlib.crc32(TEXT):08x}"
+    assert sealed(TEXT) == TEXT.replace(b"00000000", digits.encode())
+    assert checksum_of(TEXT) == digits
+
+
+def test_every_flipped_bit_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
+    """But for one in the mark's own name: then the file counts as one without a seal."""
+    path = tmp_path / "file"
+    path.write_bytes(TEXT)
+    seal_file(path)
+    whole = path.read_bytes()
+    assert whole == sealed(TEXT)
+    check_seal(path, "remove it")
+    for content in flips(whole):
+        path.write_bytes(content)
+        if b"crc32:" in content:
+            with pytest.raises(PipelineError) as error:
+                check_seal(path, "remove it")
+            line = f"{path}: damaged: it is not as it was written; remove it"
+            assert str(error.value) == line
+
+
+def test_a_file_without_a_seal_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"", b"crc", b"what older revisions wrote"):
+        path.write_bytes(content)
+        check_seal(path, "remove it")
+    with pytest.raises(PipelineError, match="missing: cannot be read: No such file"):
+        check_seal(tmp_path / "missing", "remove it")
+
+
+def test_a_table_comes_back_and_any_other_reader_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    write_table(path, TABLE)
+    assert read_table(path).equals(TABLE)
+    assert pl.read_parquet(path).equals(TABLE)
+    again = tmp_path / "again.parquet"
+    write_table(again, TABLE)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_flipped_bit_in_a_table_is_an_error_or_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    write_table(path, TABLE)
+    refused = 0
+    for content in flips(path.read_bytes()):
+        path.write_bytes(content)
+        try:
+            assert read_table(path).equals(TABLE)
+        except PipelineError as error:
+            assert str(error).startswith(f"{path}: ")
+            refused += 1
+    assert refused > 450
+
+
+def test_a_table_of_an_older_revision_is_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    TABLE.write_parquet(path)
+    assert read_table(path).equals(TABLE)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(PipelineError, match=r"table\.parquet: cannot be read: ") as error:
+        read_table(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_table_on_a_full_disk_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.parquet"
+    write = pl.DataFrame.write_parquet
+
+    def to_full(table: pl.DataFrame, target: Path, **options: object) -> None:
+        target.unlink()
+        target.symlink_to("/dev/full")
+        write(table, target, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", to_full)
+    with pytest.raises(PipelineError) as error:
+        write_table(path, TABLE)
+    assert str(error.value) == f"{path}: cannot be written: No space left on device"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,188 @@
+"""Metrics against loops over all pairs, against brute force, and against scipy."""
+
+import math
+import warnings
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+from common.metrics import (
+    PairCounts,
+    count_pairs,
+    kendall_tau,
+    ordered_pair_accuracy,
+    slowdown_at_k,
+    tile_score,
+)
+
+
+def loop_counts(scores: list[float], runtime: list[int]) -> PairCounts:
+    """Sort every pair into its kind, one at a time."""
+    counts = dict.fromkeys(PairCounts._fields, 0)
+    for i, j in combinations(range(len(scores)), 2):
+        by_score, by_runtime = scores[i] - scores[j], runtime[i] - runtime[j]
+        if by_score == 0 and by_runtime == 0:
+            counts["tied_both"] += 1
+        elif by_score == 0:
+            counts["tied_score_only"] += 1
+        elif by_runtime == 0:
+            counts["tied_runtime_only"] += 1
+        elif (by_score > 0) == (by_runtime > 0):
+            counts["concordant"] += 1
+        else:
+            counts["discordant"] += 1
+    return PairCounts(**counts)
+
+
+# Few distinct values make many ties; a wide range makes none.
+paired = st.sampled_from([2, 4, 1000]).flatmap(
+    lambda top: st.lists(
+        st.tuples(st.integers(-top, top), st.integers(1, top)), min_size=1, max_size=40
+    )
+)
+
+
+def columns(rows: list[tuple[int, int]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    scores, runtime = zip(*rows, strict=True)
+    return np.array(scores, float), np.array(runtime, np.int64)
+
+
+@given(paired)
+@settings(max_examples=300, deadline=None)
+def test_pair_counts_match_the_loop(rows: list[tuple[int, int]]) -> None:
+    scores, runtime = columns(rows)
+    assert count_pairs(scores, runtime) == loop_counts(scores.tolist(), runtime.tolist())
+
+
+@given(paired)
+@settings(max_examples=300, deadline=None)
+def test_tau_matches_scipy(rows: list[tuple[int, int]]) -> None:
+    scores, runtime = columns(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scipy warns of a sample of one
+        expected = kendalltau(scores, runtime).statistic
+    found = kendall_tau(scores, runtime)
+    if len(set(runtime.tolist())) == 1:
+        assert math.isnan(found)
+        assert math.isnan(expected)
+    elif len(set(scores.tolist())) == 1:
+        assert found == 0
+    else:
+        assert found == pytest.approx(expected, abs=1e-12)
+
+
+@given(paired)
+@settings(max_examples=300, deadline=None)
+def test_ordered_pair_accuracy_matches_the_loop(rows: list[tuple[int, int]]) -> None:
+    scores, runtime = columns(rows)
+    earned, judged = 0.0, 0
+    for i in range(len(rows)):
+        for j in range(len(rows)):
+            if runtime[i] < runtime[j]:
+                judged += 1
+                earned += 1.0 if scores[i] < scores[j] else 0.5 if scores[i] == scores[j] else 0.0
+    found = ordered_pair_accuracy(scores, runtime)
+    assert math.isnan(found) if judged == 0 else found == pytest.approx(earned / judged)
+
+
+@pytest.mark.parametrize("size", [999, 1024, 5000])
+def test_tau_matches_scipy_on_long_lists_with_ties(size: int) -> None:
+    rng = np.random.default_rng(size)
+    runtime = rng.integers(10**10, 10**10 + size // 3, size)
+    scores = np.round(runtime - 10**10 + rng.normal(0, size / 10, size), -1)
+    assert kendall_tau(scores, runtime) == pytest.approx(
+        kendalltau(scores, runtime).statistic, abs=1e-12
+    )
+
+
+def config_counts_of_a_hundred_thousand_reversed_configs() -> None:
+    size = 100_000
+    pairs = count_pairs(-np.arange(size), np.arange(size))
+    assert pairs == PairCounts(0, size * (size - 1) // 2, 0, 0, 0)
+    assert kendall_tau(-np.arange(size), np.arange(size)) == -1
+
+
+def test_low_scores_are_fast() -> None:
+    runtime = np.array([30, 10, 20])
+    assert kendall_tau(runtime.astype(float), runtime) == 1
+    assert ordered_pair_accuracy(runtime.astype(float), runtime) == 1
+    assert kendall_tau(-runtime.astype(float), runtime) == -1
+    assert ordered_pair_accuracy(-runtime.astype(float), runtime) == 0
+
+
+def test_constant_scores_are_no_better_than_a_coin() -> None:
+    scores, runtime = np.zeros(4), np.array([4, 3, 2, 2])
+    assert kendall_tau(scores, runtime) == 0
+    assert ordered_pair_accuracy(scores, runtime) == 0.5
+
+
+@pytest.mark.parametrize("runtime", [[7], [7, 7, 7]])
+def test_graphs_without_an_order_are_undefined(runtime: list[int]) -> None:
+    scores = np.arange(len(runtime))
+    assert math.isnan(kendall_tau(scores, np.array(runtime)))
+    assert math.isnan(ordered_pair_accuracy(scores, np.array(runtime)))
+
+
+@pytest.mark.parametrize("metric", [kendall_tau, ordered_pair_accuracy])
+@pytest.mark.parametrize(
+    ("scores", "runtime", "message"),
+    [
+        ([1.0, np.nan], [1, 2], "score of config 1 is nan"),
+        ([-np.inf, 1.0], [1, 2], "score of config 0 is -inf"),
+        ([1.0, 2.0], [1.0, np.inf], "runtime of config 1 is inf"),
+        ([1.0, 2.0], [1, 2, 3], "one shape"),
+        ([[1.0], [2.0]], [[1], [2]], "one shape"),
+        ([], [], "c >= 1"),
+    ],
+)
+def test_bad_input_is_refused(
+    metric: Any, scores: list[float], runtime: list[float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        metric(np.array(scores), np.array(runtime))
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.randoms(), st.integers(1, 15))
+@settings(max_examples=200, deadline=None)
+def test_slowdown_matches_brute_force(runtime: list[int], random: Any, k: int) -> None:
+    ranking = list(range(len(runtime)))
+    random.shuffle(ranking)
+    best_pick = min(runtime[config] for place, config in enumerate(ranking) if place < k)
+    expected = best_pick / min(runtime)
+    arrays = np.array(ranking), np.array(runtime)
+    assert slowdown_at_k(*arrays, k) == expected >= 1
+    if k == 5:
+        assert tile_score(*arrays) == 2 - expected
+
+
+def test_tile_score_counts_five_picks_of_normalised_runtimes_and_is_not_clipped() -> None:
+    runtime = np.array([8.0, 6.0, 4.0, 4.0, 4.0, 1.0])
+    assert tile_score(np.array([0, 1, 2, 3, 4, 5]), runtime) == -2  # the best comes sixth
+    assert tile_score(np.array([0, 1, 2, 3, 5, 4]), runtime) == 1
+    assert tile_score(np.array([1]), np.array([2.0, 3.0])) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("ranking", "runtime", "k", "message"),
+    [
+        ([0], [1], 0, "at least one pick"),
+        ([0], [1], -1, "at least one pick"),
+        ([], [1], 1, "at least one pick"),
+        ([1], [1], 1, r"outside 0\.\.0"),
+        ([-1], [1], 1, r"outside 0\.\.0"),
+        ([0], [0], 1, "positive"),
+        ([0], [np.nan], 1, "positive"),
+        ([0], [], 1, "non-empty"),
+    ],
+)
+def test_bad_rankings_are_refused(
+    ranking: list[int], runtime: list[float], k: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        slowdown_at_k(np.array(ranking), np.array(runtime), k)

@@ -1,0 +1,167 @@
+"""Noise as repeated configs show it, against enumeration, simulation and the real files."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from common.metrics import kendall_tau
+from data.audit.noise import Noise, measure_noise
+from data.graphs.distinct import config_hashes, distinct_configs
+from data.packing.npz_graphs import read_graph
+from tests.real_data import real_file, requires_real_data
+
+SLOWER = 1.0  # spread of the truth in the simulations, in units of ln
+
+
+def simulated(noise: float, n_distinct: int, repeats: int, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Return runtimes and groups (c,), and the true ln of each group's runtime."""
+    rng = np.random.default_rng(seed)
+    truth = SLOWER * rng.normal(size=n_distinct)
+    group = np.tile(np.arange(n_distinct), repeats)
+    log_runtime = truth[group] + noise * rng.normal(size=len(group))
+    return np.round(1e9 * np.exp(log_runtime)).astype(np.int64), group, truth
+
+
+def measured(*arguments: np.ndarray, **options: int) -> Noise:
+    noise = measure_noise(*arguments, **options)
+    assert noise is not None
+    return noise
+
+
+def expected_tau(runtime_ns: np.ndarray, group: np.ndarray) -> float:
+    """Enumerate every way to draw two measurements of two configs; without ties tau is this."""
+    pairs = []
+    for number in range(group.max() + 1):
+        own = runtime_ns[group == number]
+        pairs.append(list(itertools.permutations(own.tolist(), 2)))
+    means = [
+        np.mean([np.sign(a - c) * np.sign(b - d) for (a, b) in first for (c, d) in second])
+        for first, second in itertools.combinations([own for own in pairs if own], 2)
+    ]
+    return float(np.mean(means))
+
+
+def test_tau_is_the_expectation_over_all_draws() -> None:
+    rng = np.random.default_rng(3)
+    group = np.concatenate([np.full(size, i) for i, size in enumerate([2] * 6 + [3] * 5 + [7, 1])])
+    runtime_ns = rng.permutation(1_000_000)[: len(group)] + 400_000 * group
+    expected = expected_tau(runtime_ns, group)
+    assert 0.5 < expected < 1
+    noise = measured(runtime_ns, group, draws=2000)
+    assert noise.n_repeated == 12
+    assert noise.tau == pytest.approx(expected, abs=0.01)
+    assert measured(runtime_ns, group).tau == pytest.approx(expected, abs=0.1)
+
+
+def test_differences_are_medians_over_same_and_over_different_configs() -> None:
+    runtime_ns, group, _ = simulated(0.2, 40, 2)
+    log_runtime = np.log(runtime_ns)
+    same = [abs(np.diff(log_runtime[group == i])[0]) for i in range(40)]
+    rows = itertools.combinations(range(80), 2)
+    different = [abs(log_runtime[i] - log_runtime[j]) for i, j in rows if group[i] != group[j]]
+    noise = measured(runtime_ns, group, draws=500)
+    assert noise.same == pytest.approx(np.median(same))
+    assert noise.different == pytest.approx(np.median(different), rel=0.02)
+
+
+def test_only_the_content_counts_not_the_order_of_rows_or_the_numbers_of_groups() -> None:
+    rng = np.random.default_rng(0)
+    group = np.concatenate([np.arange(50), rng.integers(0, 50, 70)])
+    runtime_ns = rng.integers(1, 10**12, len(group))
+    rows, names = rng.permutation(len(group)), rng.permutation(50)
+    noise = measured(runtime_ns, group)
+    assert measured(runtime_ns[rows], names[group[rows]]) == noise
+    assert measured(runtime_ns, group, seed=1) != noise
+    in_other_units = measured(7 * runtime_ns, group)
+    assert in_other_units.tau == noise.tau
+    assert in_other_units.same == pytest.approx(noise.same)
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5, 2.0])
+def test_the_truth_scores_between_tau_and_its_root(noise: float) -> None:
+    runtime_ns, group, truth = simulated(noise, 3000, 2)
+    found = measured(runtime_ns, group)
+    score = kendall_tau(truth, runtime_ns[:3000])
+    assert found.tau < score < found.best_tau
+    assert found.is_dominant == (noise > SLOWER)
+
+
+@pytest.mark.parametrize(("noise", "is_dominant"), [(0.8, False), (1.25, True)])
+def test_noise_is_dominant_where_it_is_larger_than_the_truth(
+    noise: float, is_dominant: bool
+) -> None:
+    runtime_ns, group, _ = simulated(noise, 5000, 3)
+    assert measured(runtime_ns, group).is_dominant is is_dominant
+
+
+def test_noise_alone_has_a_tau_of_zero_and_outliers_do_not_hide_it() -> None:
+    rng = np.random.default_rng(0)
+    runtime_ns = 10**9 + rng.integers(0, 1000, 4000)
+    runtime_ns[:40] *= 5
+    noise = measured(runtime_ns, np.arange(4000) % 2000)
+    assert noise.tau == pytest.approx(0, abs=0.05)
+    assert noise.is_dominant
+    assert noise.best_tau == math.sqrt(max(noise.tau, 0))
+
+
+def test_measurements_without_noise_agree_fully() -> None:
+    noise = measured(np.repeat(np.arange(1, 31), 2), np.repeat(np.arange(30), 2))
+    assert (noise.tau, noise.best_tau, noise.same, noise.is_dominant) == (1, 1, 0, False)
+
+
+def test_equal_runtimes_have_no_tau() -> None:
+    noise = measured(np.full(40, 7), np.arange(40) // 2)
+    assert math.isnan(noise.tau)
+    assert math.isnan(noise.best_tau)
+    assert not noise.is_dominant
+
+
+def test_ten_repeated_configs_are_needed() -> None:
+    runtime_ns = np.arange(1, 41)
+    assert measure_noise(runtime_ns, np.arange(40) % 31) is None
+    assert measured(runtime_ns, np.arange(40) % 30).n_repeated == 10
+    assert measure_noise(runtime_ns, np.arange(40) % 9) is None
+    assert measure_noise(runtime_ns, np.zeros(40, np.int64)) is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: measure_noise(np.arange(40), np.arange(40) // 2),
+        lambda: measure_noise(np.arange(1, 41), np.arange(40) // 2, draws=0),
+    ],
+)
+def test_what_is_no_measurement_is_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        call()
+
+
+@requires_real_data
+@pytest.mark.parametrize(
+    ("submission_id", "n_repeated", "published", "within"),
+    [
+        ("layout:xla:default:unet3d", 204, 0.82, 0.02),
+        ("layout:xla:default:unet_3d.4x4.bf16", 294, 0.30, 0.04),
+    ],
+)
+def test_the_ceilings_of_real_graphs(
+    submission_id: str, n_repeated: int, published: float, within: float
+) -> None:
+    graph = read_graph(real_file(submission_id))
+    group = distinct_configs(graph)[1]
+    noise = measured(graph.runtime_ns, group)
+    assert noise.n_repeated == n_repeated
+    assert noise.tau == pytest.approx(published, abs=within)
+    assert not noise.is_dominant
+
+    rows: dict[int, list[int]] = {}
+    for row, hashed in enumerate(config_hashes(graph).tolist()):
+        rows.setdefault(hashed, []).append(row)
+    first_two = [graph.runtime_ns[own[:2]] for own in rows.values() if len(own) > 1]
+    assert len(first_two) == n_repeated
+    slow = float(kendalltau(*np.transpose(first_two)).statistic)
+    assert noise.tau == pytest.approx(slow, abs=0.06)

@@ -1,0 +1,185 @@
+"""An audit names every bad file and counts every good one."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from data.audit.rows import AuditRow, as_dict, audit
+from data.audit.tree import totals
+from data.graph_store.prepare import prepare
+from data.graphs.distinct import distinct_configs
+from data.graphs.graph import LayoutGraph
+from data.packing.npz_graphs import read_graph
+from data.tree import GraphFile, collection_named, find_graphs
+from tests.data.npz.damaged_archives import read_arrays, repacked
+from tests.real_data import REAL, real_file, requires_real_data
+
+
+def test_good_files_are_counted(tiny_tree: Path) -> None:
+    files = find_graphs(tiny_tree)
+    told = []
+    rows = audit(files, progress=lambda *told_of: told.append(told_of))
+    assert [row.file for row in rows] == files
+    assert told == [("audit 28 files", i, 28) for i in range(28 + 1)]
+    for row in rows:
+        graph = read_graph(row.file)
+        assert row.error is None
+        assert (row.n_nodes, row.n_edges) == (graph.n_nodes, len(graph.edge_index))
+        assert row.n_configs == graph.n_configs
+        assert row.is_labelled == (row.file.split != "test")
+        if isinstance(graph, LayoutGraph):
+            values = graph.configs.rows(np.arange(graph.n_configs)).reshape(graph.n_configs, -1)
+            assert row.n_configurable == len(graph.node_config_ids)
+        else:
+            values = graph.config_feat
+            assert row.n_configurable == 0
+        assert row.n_distinct == len(np.unique(values, axis=0))
+
+
+def test_all_bad_files_are_listed_and_the_good_ones_still_counted(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_tree, tmp_path / "tree")
+    files = find_graphs(tmp_path / "tree")
+    files[1].path.write_bytes(b"no archive")
+    files[-1].path.write_bytes(files[-1].path.read_bytes()[:-40])
+    files[3].path.unlink()
+    rows = audit(files)
+    bad = [place for place, row in enumerate(rows) if row.error]
+    assert bad == [1, 3, len(files) - 1]
+    for place in bad:
+        assert str(rows[place].error).startswith(f"{files[place].path}: ")
+        assert rows[place].n_configs == 0
+    table = totals(rows)
+    assert [sum(line[key] for line in table) for key in ("n_bad", "n_files", "n_configs")] == [
+        3,
+        len(files),
+        sum(row.n_configs for row in rows),
+    ]
+
+
+def test_a_stem_twice_is_an_error_of_the_second_file(tiny_tree: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_tree, tmp_path / "tree")
+    train = find_graphs(tmp_path / "tree", splits=("train",))[0]
+    twin = train.path.parent.parent / "valid" / train.path.name
+    shutil.copy(train.path, twin)
+    bad = [row for row in audit(find_graphs(tmp_path / "tree")) if row.error]
+    assert [row.file.path for row in bad] == [twin]
+    assert str(train.path) in str(bad[0].error)
+
+
+def altered(graph: LayoutGraph, folder: Path, **changes: np.ndarray) -> GraphFile:
+    path = folder / "altered.npz"
+    path.write_bytes(repacked(read_arrays(graph.file.path.read_bytes()), **changes))
+    return replace(graph.file, path=path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        (lambda g: {"config_runtime": 0 * g.runtime_ns}, "runtimes are withheld"),
+        (lambda g: {"config_runtime": 0 * g.runtime_ns + 7}, "all configs have the same runtime"),
+        (lambda g: {"edge_index": g.edge_index[:, ::-1]}, "nodes are not in topological order"),
+        (
+            lambda g: {
+                "node_config_feat": np.repeat(
+                    g.configs.rows(np.zeros(1, np.int64)), g.n_configs, axis=0
+                ).astype(np.float32)
+            },
+            "one config measured 40 times",
+        ),
+    ],
+)
+def test_odd_files_carry_a_note(
+    layout_graph: LayoutGraph, tmp_path: Path, changes, note: str
+) -> None:
+    (row,) = audit([altered(layout_graph, tmp_path, **changes(layout_graph))])
+    assert (row.error, row.notes) == (None, (note,))
+
+
+def with_repeats(graph: LayoutGraph, folder: Path, runtime_ns: np.ndarray) -> GraphFile:
+    """Write a graph of 20 distinct configs, each there twice: row i and row 20 + i are equal."""
+    first, _ = distinct_configs(graph)
+    values = graph.configs.rows(np.tile(first[:20], 2)).astype(np.float32)
+    return altered(graph, folder, node_config_feat=values, config_runtime=runtime_ns)
+
+
+def test_repeated_configs_are_compared(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+    runtime_ns = np.tile(np.arange(1, 21) * 1_000_000, 2)
+    runtime_ns[20:23] = [1_005_000, 2_030_000, 3_300_000]
+    file = with_repeats(layout_graph, tmp_path, runtime_ns)
+    (row,) = audit([file])
+    assert (row.n_distinct, row.n_repeated, row.n_apart, row.notes) == (20, 20, 2, ())
+    assert row.worst_disagreement == pytest.approx(0.1)
+    assert audit([file], max_disagreement=0.2)[0].n_apart == 0
+    assert audit([file], max_disagreement=0)[0].n_apart == 3
+    assert row.noise is not None
+    assert row.noise.tau == kendalltau(runtime_ns[:20], runtime_ns[20:]).statistic == 1
+    assert (row.noise.n_repeated, row.noise.same, row.is_noise) == (20, 0, False)
+    entry = json.loads(json.dumps(as_dict(row)))
+    assert (entry["n_apart"], entry["n_repeated"]) == (2, 20)
+    assert entry["noise"]["tau"] == entry["noise"]["best_tau"] == 1
+
+
+def test_runtimes_that_are_noise_are_noted(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+    runtime_ns = 10**9 + np.random.default_rng(0).integers(0, 10_000, 40)
+    (row,) = audit([with_repeats(layout_graph, tmp_path, runtime_ns)])
+    assert row.is_noise
+    (note,) = row.notes
+    assert note.startswith("more noise than difference between configs: tau ")
+    assert "measurements of 20 configs" in note
+
+
+def test_known_runtimes_of_a_test_graph_are_noted(layout_graph: LayoutGraph) -> None:
+    (row,) = audit([replace(layout_graph.file, split="test")])
+    assert row.notes == ("runtimes are known, which is unusual in the test split",)
+
+
+def test_withheld_runtimes_say_nothing_of_noise(tiny_tree: Path) -> None:
+    for row in audit(find_graphs(tiny_tree, splits=("test",))):
+        assert (row.n_apart, row.worst_disagreement, row.noise, row.is_noise) == (0, *[None] * 3)
+        assert row.notes == ()
+
+
+def test_graphs_of_the_store_give_the_same_rows(tiny_tree: Path, tmp_path: Path) -> None:
+    files = find_graphs(tiny_tree)
+    prepared = prepare(files, tmp_path / "store")
+    stored = audit(files, prepared=prepared)
+    assert [row.file for row in stored] == [entry.stored for entry in prepared]
+    expected = [
+        replace(row, file=entry.stored) for row, entry in zip(audit(files), prepared, strict=True)
+    ]
+    assert stored == expected
+
+
+def test_a_file_without_oddities_carries_no_note(layout_graph: LayoutGraph) -> None:
+    (row,) = audit([layout_graph.file])
+    assert row.notes == ()
+
+
+def test_a_row_can_be_written_as_json(tmp_path: Path) -> None:
+    file = GraphFile(collection_named("tile:xla"), "train", "k", tmp_path / "k.npz")
+    row = AuditRow(file, notes=("odd",), n_nodes=2, n_configs=3, is_labelled=True)
+    read_back = json.loads(json.dumps(as_dict(row)))
+    assert read_back["id"] == "tile:xla:k"
+    assert read_back["path"] == str(tmp_path / "k.npz")
+    assert (read_back["n_nodes"], read_back["n_configs"], read_back["notes"]) == (2, 3, ["odd"])
+
+
+@requires_real_data
+def test_real_files_are_all_good_and_the_noise_file_is_noted() -> None:
+    noise = real_file("layout:xla:random:openai_v0_rnn_optimized")
+    rows = {row.file: row for row in audit(find_graphs(REAL))}
+    assert [row.error for row in rows.values() if row.error] == []
+    assert rows[noise].notes == ("one config measured 20 times",)
+    assert (rows[noise].is_noise, rows[noise].n_apart) == (True, 0)
+    assert rows[noise].worst_disagreement == pytest.approx(2.1e-4, rel=0.02)
+    unet_3d = rows[real_file("layout:xla:default:unet_3d.4x4.bf16")]
+    assert "much noise: tau 0.2" in unet_3d.notes[0]
+    assert unet_3d.n_repeated == 294
+    assert rows[real_file("layout:xla:default:unet3d")].notes == ()

@@ -1,0 +1,196 @@
+"""Totals of an audit, and how a tree compares with the public dataset."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.settings import SAMPLE
+from data.audit.noise import Noise
+from data.audit.rows import AuditRow, as_dict, audit
+from data.audit.tree import HEADER, compare_names, file_notes, table, totals, tree_notes
+from data.official.names import official_parts
+from data.tree import GraphFile, collection_named, find_graphs
+from tests.command_line import call
+from tests.real_data import REAL, ROOT, requires_real_data
+
+FOREIGN = "none of the names is official: not the public dataset"
+
+
+def row(collection: str, split: str, name: str, n_configs: int = 1000, **facts: object) -> AuditRow:
+    file = GraphFile(collection_named(collection), split, name, Path(f"{name}.npz"))
+    return replace(AuditRow(file, n_nodes=2, n_edges=1, n_configs=n_configs), **facts)
+
+
+def rows_of(part: str, n_configs: int = 1000) -> list[AuditRow]:
+    """Make a row for each official graph of a part."""
+    collection, split = part.split("/")
+    return [
+        row(collection, split, name, n_configs) for name in sorted(official_parts()[part].names)
+    ]
+
+
+def noise(tau: float) -> Noise:
+    return Noise(n_repeated=20, tau=tau, same=1e-6, different=1e-3)
+
+
+def test_totals_add_up_by_collection_and_split() -> None:
+    rows = [
+        row("tile:xla", "train", "a", 3, is_labelled=True, n_distinct=2, n_repeated=1),
+        row("tile:xla", "train", "b", 4, is_labelled=True, n_distinct=4, n_apart=2),
+        row("tile:xla", "train", "c", 0, error="c.npz: damaged"),
+        row("tile:xla", "test", "d", 5, n_distinct=5),
+        row(
+            "layout:xla:random", "train", "e", 6, is_labelled=True, noise=noise(0.2), is_noise=True
+        ),
+        row("layout:xla:random", "train", "f", 7, is_labelled=True, noise=noise(0.6)),
+        row("layout:xla:random", "train", "g", 8, is_labelled=True, noise=noise(float("nan"))),
+        row("layout:xla:random", "train", "h", 9),
+    ]
+    tile_train, tile_test, layout = totals(rows)
+    counts = [tile_train[key] for key in ("n_files", "n_bad", "n_labelled", "n_unlabelled")]
+    assert counts == [3, 1, 2, 0]
+    assert (tile_train["n_configs"], tile_train["n_distinct"]) == (7, 6)
+    assert (tile_train["n_apart"], tile_train["n_disagreeing"]) == (2, 1)
+    assert (tile_test["n_unlabelled"], tile_test["n_apart"]) == (1, None)
+    assert tile_train["median_tau"] is None
+    assert (layout["n_labelled"], layout["n_unlabelled"], layout["n_noise"]) == (3, 1, 1)
+    assert layout["median_tau"] == pytest.approx(0.4)
+
+
+def test_the_table_is_no_wider_than_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipeline.cli.console import print_table
+
+    large = row("layout:nlp:default", "train", "a", 16_100_000, is_labelled=True, noise=noise(0.9))
+    large = replace(large, n_nodes=1_200_000, n_edges=2_100_000, n_distinct=13_700_000, n_apart=999)
+    print_table(HEADER, table([large]))
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_an_official_tree_needs_no_remark() -> None:
+    rows = [
+        line for part in official_parts() if "random/train" not in part for line in rows_of(part)
+    ]
+    rows = [line for line in rows if line.file.collection.name != "layout:nlp:default"]
+    assert tree_notes(rows) == []
+    assert all(part.missing == () and part.foreign == () for part in compare_names(rows))
+
+
+def test_gaps_are_counted_and_the_missing_graphs_listed() -> None:
+    rows = rows_of("layout:xla:default/train")
+    kept, left_out = rows[:7], rows[7:]
+    assert tree_notes(kept) == ["layout:xla:default/train: 7 of 61 official graphs present"]
+    (part,) = compare_names(kept)
+    assert (part.n_official, part.n_present, part.foreign) == (61, 7, ())
+    assert part.missing == tuple(line.file.name for line in left_out)
+
+
+def test_graphs_that_no_list_names_are_counted_alone() -> None:
+    rows = [row("layout:xla:random", "train", "openai_v0_rnn_optimized")]
+    assert tree_notes(rows) == ["layout:xla:random/train: 1 of 69 official graphs present"]
+    assert compare_names(rows)[0].missing is None
+
+
+def test_other_names_share_one_line() -> None:
+    rows = rows_of("layout:xla:default/valid")
+    rows += [row("layout:xla:default", "valid", f"mine{i}") for i in range(5)]
+    rows += [row("layout:xla:random", "valid", "mine")]
+    assert tree_notes(rows) == [
+        "layout:xla:default/valid: not official: mine0, mine1, mine2 and 2 more",
+        "layout:xla:random/valid: 0 of 7 official graphs present",
+        "layout:xla:random/valid: not official: mine",
+    ]
+    part = compare_names(rows)[0]
+    assert part.foreign == tuple(f"mine{i}" for i in range(5))
+
+
+def test_an_official_name_in_another_split_is_not_at_home() -> None:
+    stray = rows_of("layout:xla:default/valid")[0].file.name
+    rows = [*rows_of("layout:xla:default/train"), row("layout:xla:default", "train", stray)]
+    assert tree_notes(rows) == [f"layout:xla:default/train: not official: {stray}"]
+
+
+def test_test_graphs_with_unusual_counts_are_all_named() -> None:
+    layouts, kernels = rows_of("layout:nlp:default/test"), rows_of("tile:xla/test", n_configs=5)
+    layouts[3] = replace(layouts[3], n_configs=1001)
+    layouts[5] = replace(layouts[5], n_configs=0, error="damaged")
+    for place in range(16):
+        kernels[place] = replace(kernels[place], n_configs=4)
+    kernels[20] = replace(kernels[20], n_configs=2000)
+    train = row("tile:xla", "train", "k", 2)
+    kernel_note, layout_note = [
+        note for note in tree_notes([train, *kernels, *layouts]) if "rows of" in note
+    ]
+    assert f"{layouts[3].file.name} (1001)" in layout_note
+    assert "rows of 1 of 17 graphs differ" in layout_note
+    assert "rows of 16 of 844 graphs differ" in kernel_note
+    assert all(f"{line.file.name} (4)" in kernel_note for line in kernels[:16])
+
+
+def test_data_of_ones_own_gets_one_calm_line(tiny_tree: Path) -> None:
+    assert [
+        note for note in tree_notes(audit(find_graphs(tiny_tree))) if "repeated" not in note
+    ] == [FOREIGN]
+
+
+def test_disagreeing_runtimes_are_summed_up_with_the_worst() -> None:
+    rows = [
+        row("tile:xla", "train", "a", n_repeated=5, n_apart=1, worst_disagreement=0.02),
+        row("tile:xla", "train", "b", n_repeated=4, n_apart=2, worst_disagreement=0.125),
+        row("tile:xla", "train", "c", n_repeated=3, n_apart=0, worst_disagreement=0.001),
+    ]
+    assert tree_notes(rows)[0] == (
+        "tile:xla/train: runtimes of 3 of 12 repeated configs disagree, in 2 of 3 files; "
+        "the worst by 12.5 % in b"
+    )
+
+
+def test_many_notes_on_files_are_cut_short() -> None:
+    rows = [row("tile:xla", "train", f"k{i}", notes=("odd",)) for i in range(25)]
+    lines = file_notes([*rows, row("tile:xla", "test", "t", notes=("odd", "very odd"))])
+    assert lines[:2] == ["tile:xla:k0: odd", "tile:xla:k1: odd"]
+    assert lines[10:] == [
+        "tile:xla/train: 15 more such notes; --json has all",
+        "tile:xla:t: odd",
+        "tile:xla:t: very odd",
+    ]
+
+
+def test_the_command_prints_the_samples_table_and_one_line_on_its_names() -> None:
+    text = call("audit", "--data", SAMPLE)
+    readme = (ROOT / "README.md").read_text().split("## Audit\n")[1].split("```")[1]
+    for line in readme.strip().splitlines():
+        assert line in ("…", *text.splitlines())
+    assert text.count(FOREIGN) == 1
+    assert "official graphs present" not in text
+    assert max(len(line) for line in text.splitlines() if not line.startswith("note")) <= 100
+
+
+def test_json_holds_everything(tiny_tree: Path) -> None:
+    found = json.loads(call("audit", "--data", tiny_tree, "--json", "--max-disagreement", 0))
+    files = find_graphs(tiny_tree)
+    rows = audit(files, max_disagreement=0)
+    assert found["files"] == json.loads(json.dumps([as_dict(line) for line in rows]))
+    assert found["parts"] == totals(rows)
+    assert found["notes"] == tree_notes(rows)
+    assert (found["n_bad"], found["missing_parts"]) == (0, [])
+    assert [part["n_present"] for part in found["official"]] == [0] * 15
+
+
+def test_only_damaged_files_make_the_command_fail(tiny_tree: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_tree / "npz/tile", tmp_path / "npz/tile")
+    assert "missing: layout:xla:default/train" in call("audit", "--data", tmp_path)
+    next((tmp_path / "npz/tile/xla/train").glob("*.npz")).write_bytes(b"no archive")
+    call("audit", "--data", tmp_path, expect=1)
+    assert json.loads(call("audit", "--data", tmp_path, "--json", expect=1))["n_bad"] == 1
+
+
+@requires_real_data
+def test_real_files_are_recognised() -> None:
+    notes = tree_notes(audit(find_graphs(REAL, splits=("test",))))
+    assert FOREIGN not in notes
+    assert "layout:xla:default/test: 1 of 8 official graphs present" in notes
+    (odd,) = [note for note in notes if "sample submission" in note]
+    assert "3a0c5517a87df8d82fd637b83298a3ba (1001)" in odd

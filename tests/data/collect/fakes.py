@@ -1,0 +1,98 @@
+"""Subjects whose runtimes are known, and which may crash, hang or refuse; no jax."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PipelineError
+from data.collect.job import Job
+from data.collect.measuring.worker import Description
+from data.tree import collection_named
+
+STEP_NS = 60_000
+HANG_S = 60.0
+
+
+@dataclass(frozen=True)
+class SpinSource:
+    """Two genes of four options: option (a, b) spins for 0.06 ms · (1 + 4 a + b).
+
+    Attributes:
+        crashes, hangs, refuses: options of the first gene that do so.
+        flat: every option takes the same time.
+        broken: the subject cannot be opened.
+        collection_kind: "layout" or "tile", whose arrays it has.
+    """
+
+    crashes: int = -1
+    hangs: int = -1
+    refuses: int = -1
+    flat: bool = False
+    broken: bool = False
+    collection_kind: str = "layout"
+
+    def open(self) -> "SpinSubject":
+        if self.broken:
+            raise PipelineError("no such device")
+        return SpinSubject(self)
+
+
+class SpinSubject:
+    def __init__(self, source: SpinSource) -> None:
+        self._source = source
+
+    def describe(self) -> Description:
+        arrays: dict[str, NDArray[Any]] = {
+            "node_feat": np.zeros((3, 140), np.float32),
+            "node_opcode": np.array([63, 63, 34], np.uint8),
+            "edge_index": np.array([[2, 0], [2, 1]], np.int64),
+        }
+        if self._source.collection_kind == "layout":
+            arrays["node_config_ids"] = np.array([1, 2], np.int64)
+            arrays["node_splits"] = np.array([[0, 3]], np.int64)
+        facts = {"platform": "cpu", "jax": "none", "device": "fake"}
+        return Description(np.array([4, 4]), np.array([0, 1]), arrays, facts)
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
+        if self._source.collection_kind == "tile":
+            return np.repeat(choices[:, :1], 24, axis=1).astype(np.float32)
+        configs = np.full((*choices.shape, 18), -1, np.int8)
+        configs[:, :, 6] = choices - 1  # the first dimension of the input's order
+        return configs
+
+    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        first, second = choice.tolist()
+        if first == self._source.crashes:
+            os.write(2, b"Check failed: layout\n")
+            os.abort()
+        if first == self._source.hangs:
+            time.sleep(HANG_S)
+        if first == self._source.refuses:
+            raise ValueError("layout is\nnot supported")
+        steps = 1 if self._source.flat else 1 + 4 * first + second
+        return lambda: spin(steps * STEP_NS)
+
+
+def spin(ns: int) -> None:
+    """Use the CPU for `ns`."""
+    end = time.process_time_ns() + ns
+    while time.process_time_ns() < end:
+        sum(range(50))  # asking the clock all the time is work of the system's
+
+
+def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
+    """A quick layout job."""
+    given: dict[str, Any] = {
+        "program": "spin_b8",
+        "family": "spin",
+        "route": "physical",
+        "collection": collection_named("layout:xla:random"),
+        "n_configs": 10,
+        "timeout_s": 20.0,
+    }
+    return Job(source or SpinSource(), **(given | changes))

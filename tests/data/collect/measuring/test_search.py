@@ -1,0 +1,119 @@
+"""Searches start at the compiler's own choice, stay legal, and can be replayed."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from common.errors import UsageError
+from data.collect.measuring.search import (
+    Space,
+    exhaustive_search,
+    genetic_search,
+    random_search,
+    start_search,
+)
+
+N_OPTIONS = np.array([3, 3, 3, 5, 2, 2, 1, 4])
+GROUPS = np.array([7, 7, 7, 1, 2, 2, 3, 4])
+
+
+def evolve(
+    n_configs: int, runtime_ns: Callable[[NDArray[np.int64]], NDArray[np.float64]], seed: int = 0
+) -> NDArray[np.int64]:
+    """Drive the genetic search with known runtimes; all its choices (c, g)."""
+    search = genetic_search(Space(N_OPTIONS, GROUPS), n_configs, np.random.default_rng(seed))
+    batches = [next(search)]
+    try:
+        while True:
+            batches.append(search.send(runtime_ns(batches[-1])))
+    except StopIteration:
+        return np.concatenate(batches)
+
+
+def distance_ns(choices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Runtimes that are lowest where every gene takes its last option."""
+    return 100.0 + np.abs(choices - (N_OPTIONS - 1)).sum(axis=1)
+
+
+def is_legal(choices: NDArray[np.int64]) -> bool:
+    return bool(((choices >= 0) & (choices < N_OPTIONS)).all())
+
+
+def test_random_search_starts_with_the_default_and_is_legal() -> None:
+    space = Space(N_OPTIONS, GROUPS)
+    (choices,) = list(random_search(space, 200, np.random.default_rng(0)))
+    assert choices.shape == (200, 8)
+    assert not choices[0].any()
+    assert is_legal(choices)
+    assert (choices.max(axis=0) == N_OPTIONS - 1).all()  # every option is drawn
+
+
+def test_random_search_changes_a_varying_share_and_repeats_some() -> None:
+    wide = Space(np.full(50, 4), np.arange(50))
+    (choices,) = list(random_search(wide, 300, np.random.default_rng(1)))
+    share = (choices > 0).mean(axis=1)
+    assert (share < 0.2).mean() > 0.1
+    assert (share > 0.5).mean() > 0.1
+    n_distinct = len(np.unique(choices, axis=0))
+    assert 260 <= n_distinct < 300
+
+
+def test_nodes_of_a_group_are_often_given_the_same_option() -> None:
+    (choices,) = list(random_search(Space(N_OPTIONS, GROUPS), 400, np.random.default_rng(2)))
+    group = choices[:, :3]
+    alike = (group == group[:, :1]).all(axis=1) & group.any(axis=1)
+    assert alike.mean() > 0.15
+    assert (~(group == group[:, :1]).all(axis=1)).mean() > 0.15
+
+
+def test_groups_of_unequal_options_stay_legal() -> None:
+    space = Space(np.array([2, 9]), np.array([0, 0]))
+    (choices,) = list(random_search(space, 200, np.random.default_rng(0)))
+    assert choices[:, 0].max() == 1
+    assert choices[:, 1].max() == 8
+
+
+def test_genetic_search_starts_at_the_default_is_legal_and_improves() -> None:
+    choices = evolve(200, distance_ns)
+    assert choices.shape == (200, 8)
+    assert not choices[0].any()
+    assert is_legal(choices)
+    runtime_ns = distance_ns(choices)
+    assert runtime_ns[-50:].mean() < runtime_ns[:50].mean() - 2
+    assert runtime_ns.min() == 100.0
+
+
+def test_genetic_search_is_the_same_for_the_same_seed_and_runtimes() -> None:
+    assert np.array_equal(evolve(60, distance_ns), evolve(60, distance_ns))
+    assert not np.array_equal(evolve(60, distance_ns), evolve(60, distance_ns, seed=1))
+
+
+def test_genetic_search_breeds_from_no_config_that_failed() -> None:
+    def only_the_default_runs(choices: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.where(choices.any(axis=1), np.inf, 1.0)
+
+    choices = evolve(150, only_the_default_runs)
+    # Children of the default alone differ from it in few genes; a pool of failures drifts away.
+    assert (choices > 0).sum(axis=1).mean() < 2.5
+
+
+def test_exhaustive_search_is_distinct_and_starts_at_the_default() -> None:
+    space = Space(np.array([30]), np.zeros(1, np.int64))
+    (some,) = list(exhaustive_search(space, 12, np.random.default_rng(0)))
+    assert some.shape == (12, 1)
+    assert some[0] == 0
+    assert len(np.unique(some)) == 12
+    (everything,) = list(exhaustive_search(space, 500, np.random.default_rng(0)))
+    assert sorted(everything[:, 0]) == list(range(30))
+    with pytest.raises(ValueError, match="8 genes"):
+        next(exhaustive_search(Space(N_OPTIONS, GROUPS), 4, np.random.default_rng(0)))
+
+
+def test_unknown_searches_and_empty_ones_are_refused() -> None:
+    space = Space(N_OPTIONS, GROUPS)
+    with pytest.raises(UsageError, match="--search best: no such search; known: random, default"):
+        start_search("best", space, 10, np.random.default_rng(0))
+    with pytest.raises(UsageError, match="--configs 1: expected 2 or more"):
+        start_search("random", space, 1, np.random.default_rng(0))

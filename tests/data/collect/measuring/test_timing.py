@@ -1,0 +1,136 @@
+"""Clocks, visits, figures, and a worker process that may crash or hang."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from common.errors import PipelineError
+from data.collect.measuring.session import ConfigFailed, Session, idlest_core
+from data.collect.measuring.timing import MAX_RUNS, MIN_RUNS, Clock, clock_for, figures, time_visit
+from tests.data.collect.fakes import STEP_NS, SpinSource
+
+
+class FakeClock:
+    """A clock that runs advance by the given durations."""
+
+    def __init__(self, durations_ns: list[int]) -> None:
+        self.now, self._durations = 0, iter(durations_ns)
+
+    def run(self) -> None:
+        self.now += next(self._durations)
+
+    @property
+    def clock(self) -> Clock:
+        return Clock("fake", lambda: self.now)
+
+
+def test_a_visit_is_the_shortest_run() -> None:
+    fake = FakeClock([50, 20, 30, 90])
+    assert time_visit(fake.run, fake.clock, budget_ns=100) == (20, 3)
+
+
+def test_runs_go_on_until_the_budget_is_spent_within_bounds() -> None:
+    fake = FakeClock([10] * 20)
+    assert time_visit(fake.run, fake.clock, budget_ns=95).n_runs == 10
+    slow = FakeClock([1000] * 20)
+    assert time_visit(slow.run, slow.clock, budget_ns=95).n_runs == MIN_RUNS
+    instant = FakeClock([0] * (MAX_RUNS + 1))
+    assert time_visit(instant.run, instant.clock, budget_ns=10**9) == (1, MAX_RUNS)
+
+
+def test_a_cpu_is_timed_by_what_the_process_uses_and_an_accelerator_by_the_wall() -> None:
+    cpu, gpu = clock_for("cpu"), clock_for("gpu")
+    assert (cpu.name, gpu.name) == ("process CPU time", "wall time")
+    before = cpu.now_ns(), gpu.now_ns()
+    time.sleep(0.05)
+    after = cpu.now_ns(), gpu.now_ns()
+    assert after[0] - before[0] < 20_000_000
+    assert after[1] - before[1] >= 50_000_000
+
+
+def test_figures_agree_with_scipy() -> None:
+    rng = np.random.default_rng(0)
+    true_ns = rng.integers(10_000, 20_000, 80)
+    rounds_ns = np.stack([true_ns + rng.integers(0, 3_000, 80) for _ in range(4)])
+    found = figures(rounds_ns)
+    assert found.repeat_tau == pytest.approx(kendalltau(rounds_ns[1], rounds_ns[2]).statistic)
+    assert np.array_equal(found.runtime_ns, rounds_ns.min(axis=0))
+    assert found.spread == found.runtime_ns.max() / found.runtime_ns.min()
+    relative = sorted(abs(int(a) - int(b)) / a for a, b in rounds_ns[1:3].T)
+    assert found.relative_noise == pytest.approx((relative[39] + relative[40]) / 2)
+
+
+def test_figures_need_two_interleaved_rounds() -> None:
+    with pytest.raises(ValueError, match=r"rounds are \(2, 5\)"):
+        figures(np.ones((2, 5), np.int64))
+
+
+def test_a_session_describes_spells_and_times() -> None:
+    with Session(SpinSource(), timeout_s=20) as session:
+        description = session.describe()
+        assert description.n_options.tolist() == [4, 4]
+        spelled = session.spell(np.array([[0, 0], [1, 3]]))
+        assert spelled.shape == (2, 2, 18)
+        fast = session.visit(np.array([0, 0]))
+        slow = session.visit(np.array([3, 3]))
+    assert STEP_NS <= fast.runtime_ns < 2 * STEP_NS
+    assert 16 * STEP_NS <= slow.runtime_ns < 18 * STEP_NS
+    assert fast.n_runs > slow.n_runs >= MIN_RUNS
+
+
+def test_crashes_hangs_and_refusals_are_told_apart_and_survived() -> None:
+    with Session(SpinSource(crashes=1, hangs=2, refuses=3), timeout_s=1) as session:
+        with pytest.raises(ConfigFailed, match="ended with -6: Check failed: layout"):
+            session.visit(np.array([1, 0]))
+        with pytest.raises(ConfigFailed, match="not done after 1 s"):
+            session.visit(np.array([2, 0]))
+        with pytest.raises(ConfigFailed, match=r"^ValueError: layout is not supported$"):
+            session.visit(np.array([3, 0]))
+        assert session.visit(np.array([0, 0])).runtime_ns >= STEP_NS
+
+
+def test_a_subject_that_cannot_be_opened_is_one_line() -> None:
+    broken = Session(SpinSource(broken=True), timeout_s=5)
+    with broken as session, pytest.raises(PipelineError, match=r"^no such device$"):
+        session.describe()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cores are pinned on Linux")
+def test_the_idlest_core_is_one_of_ours() -> None:
+    assert idlest_core() in os.sched_getaffinity(0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")
+def test_the_worker_ends_when_its_parent_is_killed() -> None:
+    code = (
+        "import time; from data.collect.measuring.session import Session\n"
+        "from tests.data.collect.fakes import SpinSource\n"
+        "session = Session(SpinSource(), timeout_s=5); session.describe()\n"
+        "print(session._process.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(100):
+        if not is_alive(worker):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the worker outlives its parent")
+
+
+def is_alive(process: int) -> bool:
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+        return status.rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,277 @@
+"""A graph is searched, measured in rounds, written, named in the manifest, and resumed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from common.errors import PipelineError, UsageError
+from data.collect.collect import MIN_SPREAD, _digest, collect_graph
+from data.collect.collect_all import collect_jobs
+from data.collect.job import MANIFEST, Job
+from data.collect.manifest import read_manifest
+from data.collect.measuring.journal import open_journal
+from data.collect.measuring.rounds import OutOfTime
+from data.collect.measuring.timing import Visit
+from data.graphs.graph import LayoutGraph, TileGraph
+from data.packing.npz_graphs import read_graph
+from data.tree import collection_named, find_graphs
+from data.withheld import read_withheld, read_withheld_normalizers
+from tests.data.collect.fakes import STEP_NS, SpinSource, layout_job
+
+TILE = collection_named("tile:xla")
+
+
+def tile_job(**changes: object) -> Job:
+    given = {"collection": TILE, "route": "tiles"} | changes
+    return layout_job(SpinSource(collection_kind="tile"), **given)
+
+
+def visits_of(journal: Path) -> list[tuple[int, int]]:
+    """(config, round) of every visit line, in order."""
+    lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+    return [(line["config"], line["round"]) for line in lines if "round" in line]
+
+
+def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
+    outcome = collect_graph(layout_job(), tmp_path)
+    (file,) = find_graphs(tmp_path)
+    assert outcome.path == file.path
+    assert file.path == tmp_path / "npz/layout/xla/random/train/spin_b8.npz"
+    graph = read_graph(file)
+    assert isinstance(graph, LayoutGraph)
+    assert graph.n_configs == 10
+    assert graph.node_config_ids.tolist() == [1, 2]
+    configs = graph.configs.rows(np.arange(10))
+    options = configs[:, :, 6].astype(np.int64) + 1  # as SpinSubject spells them
+    expected_ns = STEP_NS * (1 + 4 * options[:, 0] + options[:, 1])
+    assert (graph.runtime_ns >= expected_ns).all()
+    assert (graph.runtime_ns < expected_ns + STEP_NS / 2).all()
+
+
+def test_a_kernel_has_its_default_as_normalizer(tmp_path: Path) -> None:
+    collect_graph(tile_job(), tmp_path)
+    graph = read_graph(find_graphs(tmp_path)[0])
+    assert isinstance(graph, TileGraph)
+    assert len(set(graph.runtime_normalizers.tolist())) == 1
+    default_ns = int(graph.runtime_normalizers[0])
+    assert STEP_NS <= default_ns < 1.5 * STEP_NS
+    assert default_ns in graph.runtime_ns
+
+
+def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
+    done = [
+        collect_graph(layout_job(split="test"), tmp_path),
+        collect_graph(tile_job(split="test"), tmp_path),
+    ]
+    for outcome in done:
+        assert len(outcome.job.stem) == 32
+        assert int(outcome.job.stem, 16) >= 0
+        assert not read_graph(outcome.job.file(tmp_path)).is_labelled
+    runtimes, normalizers = read_withheld(tmp_path), read_withheld_normalizers(tmp_path)
+    layout_id, tile_id = (outcome.job.submission_id for outcome in done)
+    assert set(runtimes) == {layout_id, tile_id}
+    assert set(normalizers) == {tile_id}
+    assert (runtimes[layout_id] >= STEP_NS).all()
+    assert len(runtimes[layout_id]) == read_graph(done[0].job.file(tmp_path)).n_configs
+
+
+def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
+    entry = collect_graph(layout_job(seed=3), tmp_path, again=True).entry
+    manifest = read_manifest(tmp_path)
+    assert (
+        manifest["graphs"]["layout:xla:random:spin_b8"]
+        == json.loads((tmp_path / MANIFEST).read_text())["graphs"]["layout:xla:random:spin_b8"]
+    )
+    environment = manifest["environments"][entry["environment"]]
+    assert environment == {"platform": "cpu", "jax": "none", "device": "fake"}
+    asked = {"program": "spin_b8", "family": "spin", "search": "random", "seed": 3, "rounds": 2}
+    assert asked.items() <= entry.items()
+    assert entry["clock"] == "process CPU time"
+    assert entry["n_configs"] == 10
+    assert entry["failed"] == []
+    assert entry["spread"] > 2
+    assert entry["repeat_tau"] == pytest.approx(tau_of_journal(layout_job(seed=3), tmp_path), 1e-5)
+    assert entry["again_tau"] > 0.8
+    assert 2 < entry["again_configs"] <= entry["n_distinct"] <= 10
+    assert entry["default_over_fastest"] >= 1
+    assert entry["seconds"] > 0
+
+
+def tau_of_journal(job: Job, out: Path) -> float:
+    """Kendall tau between rounds 1 and 2, by scipy, from the lines of the journal."""
+    lines = [json.loads(line) for line in job.journal(out).read_text().splitlines()[1:]]
+    first, second = (
+        [v["runtime_ns"] for v in sorted(lines, key=lambda v: v["config"]) if v["round"] == turn]
+        for turn in (1, 2)
+    )
+    return float(kendalltau(first, second).statistic)
+
+
+def test_failing_and_hanging_configs_are_recorded_and_skipped(tmp_path: Path) -> None:
+    source = SpinSource(crashes=1, hangs=2, refuses=3)
+    job = layout_job(source, n_configs=16, search="random", timeout_s=1)
+    entry = collect_graph(job, tmp_path).entry
+    graph = read_graph(job.file(tmp_path))
+    assert graph.n_configs + len(entry["failed"]) == 16
+    reasons = {failure["reason"] for failure in entry["failed"]}
+    assert reasons == {
+        "the process ended with -6: Check failed: layout",
+        "not done after 1 s",
+        "ValueError: layout is not supported",
+    }
+
+
+def test_a_graph_without_spread_is_left_out_and_named(tmp_path: Path) -> None:
+    outcome = collect_graph(layout_job(SpinSource(flat=True)), tmp_path)
+    assert outcome.path is None
+    assert f"expected {MIN_SPREAD} or more" in outcome.entry["reason"]
+    assert "layout:xla:random:spin_b8" in read_manifest(tmp_path)["left_out"]
+    with pytest.raises(PipelineError, match=r"no such folder|holds no npz/"):
+        find_graphs(tmp_path)
+    assert collect_graph(layout_job(SpinSource(flat=True)), tmp_path).path is None
+
+
+def test_a_program_that_never_runs_is_one_line(tmp_path: Path) -> None:
+    class_wide = SpinSource(refuses=0)  # the default among them
+    outcome = collect_graph(layout_job(class_wide, n_configs=16), tmp_path)
+    assert outcome.path is None
+    assert "the compiler's own choice failed" in outcome.entry["reason"]
+
+
+def test_what_is_done_is_passed_over_and_other_options_are_refused(tmp_path: Path) -> None:
+    first = collect_graph(layout_job(), tmp_path)
+    assert first.path is not None
+    before = first.path.stat().st_mtime_ns
+    collect_graph(layout_job(SpinSource(broken=True)), tmp_path)  # opens nothing
+    assert first.path.stat().st_mtime_ns == before
+    with pytest.raises(UsageError, match="measured with n_configs_asked 10, not 11"):
+        collect_graph(layout_job(n_configs=11), tmp_path)
+
+
+KILLED = """
+from pathlib import Path
+from data.collect.collect import collect_graph
+from tests.data.collect.fakes import layout_job
+collect_graph(layout_job(n_configs=24, search="default"), Path({out!r}))
+"""
+
+
+def test_a_killed_collection_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+    job = layout_job(n_configs=24, search="default")
+    journal = job.journal(tmp_path)
+    process = subprocess.Popen([sys.executable, "-c", KILLED.format(out=str(tmp_path))])
+    wait_for_lines(journal, 16)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with journal.open("ab") as stream:
+        stream.write(b'{"config": 3, "round": 1, "runti')  # a line that the kill cut off
+    before = visits_of_whole_lines(journal)
+    assert not job.file(tmp_path).path.exists()
+    collect_graph(job, tmp_path)
+    visits = visits_of(journal)
+    assert visits[: len(before)] == before
+    assert len(visits) == len(set(visits)) == 24 * 3
+    assert read_graph(job.file(tmp_path)).n_configs == 24
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def wait_for_lines(path: Path, n_lines: int) -> None:
+    deadline = time.monotonic() + 30
+    while not path.is_file() or path.read_bytes().count(b"\n") < n_lines:
+        assert time.monotonic() < deadline, "nothing is measured"
+        time.sleep(0.01)
+
+
+def visits_of_whole_lines(journal: Path) -> list[tuple[int, int]]:
+    whole = journal.read_bytes().rsplit(b"\n", 1)[0]
+    lines = [json.loads(line) for line in whole.splitlines()[1:]]
+    return [(line["config"], line["round"]) for line in lines if "round" in line]
+
+
+def test_time_over_leaves_a_valid_tree_that_the_same_call_completes(tmp_path: Path) -> None:
+    jobs = [layout_job(program=f"spin_b{batch}", n_configs=8) for batch in (1, 2, 4)]
+    assert collect_jobs(jobs, tmp_path, budget_s=0) == []
+    some = collect_jobs(jobs, tmp_path, budget_s=1.5)
+    assert len(some) < 3
+    for outcome in some:
+        assert read_graph(outcome.job.file(tmp_path)).n_configs == 8
+    assert len(collect_jobs(jobs, tmp_path)) == 3
+    assert [file.name for file in find_graphs(tmp_path)] == ["spin_b1", "spin_b2", "spin_b4"]
+
+
+def test_progress_counts_visits(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    job = layout_job(n_configs=4)
+    collect_graph(job, tmp_path, progress=lambda *step: seen.append(step))
+    assert [done for _, done, _ in seen] == list(range(1, 13))
+    assert {(what, total) for what, _, total in seen} == {("spin_b8", 12)}
+
+
+def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:
+    path = tmp_path / "graph.jsonl"
+    journal = open_journal(path, {"seed": 1})
+    journal.add_visit(0, 0, Visit(5, 3), [1, 2])
+    journal.add_visit(0, 1, Visit(6, 3), [1, 2])
+    again = open_journal(path, {"seed": 1})
+    assert again.visits == {(0, 0): Visit(5, 3), (0, 1): Visit(6, 3)}
+    assert again.choices == {0: [1, 2]}
+    with pytest.raises(UsageError, match="was begun with seed 1, not 2"):
+        open_journal(path, {"seed": 2})
+    path.write_text(path.read_text().replace('"round"', '"rou'))
+    with pytest.raises(PipelineError, match="line 2 is damaged"):
+        open_journal(path, {"seed": 1})
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "graph.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(PipelineError, match=r"graph\.jsonl: cannot be written: No space left"):
+        open_journal(path, {"seed": 1})
+
+
+def test_an_edited_program_is_not_taken_for_the_one_that_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = layout_job(n_configs=6)
+    monkeypatch.setattr("data.collect.collect._digest", lambda _: "before")
+    with pytest.raises(OutOfTime):
+        collect_graph(job, tmp_path, is_over=iter([False] * 4 + [True]).__next__)
+    monkeypatch.setattr("data.collect.collect._digest", lambda _: "edited")
+    with pytest.raises(UsageError, match="was begun with program_digest before, not edited"):
+        collect_graph(job, tmp_path)
+
+
+def test_the_digest_tells_graphs_and_options_apart() -> None:
+    one = SpinSource().open().describe()
+    assert _digest(one) == _digest(SpinSource().open().describe())
+    other_options = replace(one, n_options=one.n_options + 1)
+    feat = one.arrays["node_feat"] + 1
+    assert len({_digest(one), _digest(other_options)}) == 2
+    assert _digest(one) != _digest(replace(one, arrays={**one.arrays, "node_feat": feat}))
+
+
+def test_a_family_stays_in_one_split(tmp_path: Path) -> None:
+    collect_graph(layout_job(n_configs=4), tmp_path)
+    with pytest.raises(UsageError, match="its family spin lies in the train split"):
+        collect_graph(layout_job(n_configs=4, program="spin_b9", split="valid"), tmp_path)
+
+
+def test_configs_that_timed_out_are_tried_again_with_more_time(tmp_path: Path) -> None:
+    job = layout_job(n_configs=6, timeout_s=2.0)
+    journal = open_journal(tmp_path / "a.jsonl", {})
+    journal.add_failure(3, "not done after 0.5 s", [1, 1])
+    journal.add_failure(4, "not done after 2 s", [1, 2])
+    journal.add_failure(5, "refused", [2, 2])
+    journal.forget_timeouts(below_s=job.timeout_s)
+    assert set(journal.failed) == {4, 5}
+    journal.add_visit(3, 0, Visit(70, 3), [1, 1])
+    assert set(open_journal(tmp_path / "a.jsonl", {}).failed) == {4, 5}

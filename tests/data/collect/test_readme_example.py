@@ -1,0 +1,42 @@
+"""The README's example of a program of one's own is complete: it is saved and measured as it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from common.settings import ROOT
+from data.collect.manifest import read_manifest
+from data.graphs.graph import LayoutGraph
+from data.packing.npz_graphs import read_graph
+from data.tree import find_graphs
+from tests.command_line import call
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_program_of_the_readme_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", README, re.S)
+    (command,) = re.findall(r"-m pipeline (collect [^\n]* --program my_model:step [^\n]*)", README)
+    (tmp_path / "my_model.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = command.replace("--configs 30", "--configs 10").split()
+    call(*words)
+    out = tmp_path / words[words.index("--out") + 1]
+    manifest = read_manifest(out)
+    name = "layout:xla:random:my_model.step"
+    entry = manifest["graphs"].get(name) or manifest["left_out"][name]
+    assert entry["family"] == "two_layers"
+    assert (entry["n_configs"], entry["failed"]) == (10, [])
+    if name in manifest["left_out"]:
+        assert "slowest over fastest config" in entry["reason"]
+        return
+    (file,) = find_graphs(out)
+    graph = read_graph(file)
+    assert isinstance(graph, LayoutGraph)
+    assert graph.configs.n_configurable == entry["n_genes"] >= 2
+    assert graph.is_labelled

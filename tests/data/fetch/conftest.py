@@ -1,0 +1,99 @@
+"""A file server, a small dataset to serve, and patience that waits for nothing."""
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.retry import Patience
+from data.fetch.job import FetchJob
+from data.fetch.parts import PUBLISHED_GRAPHS, Part
+from data.tree import SPLITS, collection_named
+from tests.data.fetch.file_server import FileServer, running_file_server
+
+XLA = collection_named("layout:xla:default")
+TILE = collection_named("tile:xla")
+TRAIN, VALID, TEST = (Part(XLA, split) for split in SPLITS)
+
+
+@dataclass
+class Notes:
+    """What a job said and how long it would have waited."""
+
+    said: list[str] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture
+def files() -> Iterator[FileServer]:
+    with running_file_server() as server:
+        yield server
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, notes: Notes) -> Callable[..., FetchJob]:
+    """Make a job that expects two graphs per part and waits for nothing."""
+
+    def make(*parts: Part, **changes: object) -> FetchJob:
+        values: dict[str, object] = {
+            "parts": parts,
+            "out": tmp_path / "out",
+            "expected": dict.fromkeys(PUBLISHED_GRAPHS, 2),
+            "patience": Patience(attempts=4, sleep=notes.waited.append),
+            "say": notes.said.append,
+            **changes,
+        }
+        return FetchJob(**values)  # type: ignore[arg-type]
+
+    return make
+
+
+def graph_bytes(seed: int, size: int = 100_000) -> bytes:
+    """Return an npz file that does not compress: some 100 kB."""
+    file = io.BytesIO()
+    np.savez(file, values=np.random.default_rng(seed).integers(0, 255, size, dtype=np.uint8))
+    return file.getvalue()
+
+
+def part_files(part: Part, count: int = 2) -> dict[str, bytes]:
+    """Return path below the data folder to content of a part's graphs."""
+    seed = list(PUBLISHED_GRAPHS).index(part) * 10
+    return {f"{part.folder.as_posix()}/g.{i}.npz": graph_bytes(seed + i) for i in range(count)}
+
+
+def tar_bytes(members: Mapping[str, bytes], *extra: tarfile.TarInfo, lead: str = "") -> bytes:
+    """Return a tar archive of `members`, then `extra` members without content."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(f"{lead}{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        for info in extra:
+            tar.addfile(info)
+    return packed.getvalue()
+
+
+def tree_of(out: Path) -> dict[str, bytes]:
+    """Return path to content of all that lies below OUT/npz."""
+    return {
+        path.relative_to(out).as_posix(): path.read_bytes()
+        for path in (out / "npz").rglob("*")
+        if path.is_file()
+    }

@@ -1,0 +1,249 @@
+"""The command against a server of our own: whole, killed, refused, on a small disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.errors import PipelineError
+from common.settings import ROOT
+from data.fetch.google import fetch_google
+from data.fetch.job import FetchJob
+from data.fetch.parts import PUBLISHED_GRAPHS, Part
+from data.tree import find_graphs
+from models.run_folder import alone_in
+from pipeline.cli.fetch import BASE_VARIABLE
+from tests.command_line import call
+from tests.data.fetch.conftest import TEST, TRAIN, VALID, part_files, tar_bytes, tree_of
+from tests.data.fetch.file_server import FileServer, Trouble
+
+MakeJob = Callable[..., FetchJob]
+Usage = namedtuple("Usage", "total used free")
+
+
+def serve(files: FileServer, *parts: Part) -> dict[str, bytes]:
+    """Put the parts' archives on the server; return the tree that they hold."""
+    wanted = {}
+    for part in parts:
+        wanted |= part_files(part)
+        files.files[f"/{part.stem}.tar"] = tar_bytes(part_files(part))
+    return wanted
+
+
+@pytest.fixture
+def two_graphs(files: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command expect two graphs per part and ask our own server."""
+    monkeypatch.setenv(BASE_VARIABLE, files.url)
+    monkeypatch.setattr("data.fetch.job.PUBLISHED_GRAPHS", dict.fromkeys(PUBLISHED_GRAPHS, 2))
+
+
+def small_disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(10 * free, 9 * free, free))
+
+
+@pytest.mark.usefixtures("two_graphs")
+def test_the_whole_dataset_arrives_and_is_found(files: FileServer, tmp_path: Path) -> None:
+    wanted = serve(files, *PUBLISHED_GRAPHS)
+    out = tmp_path / "out"
+    text = call("fetch", "--out", out)
+    assert tree_of(out) == wanted
+    assert len(find_graphs(out)) == len(wanted)
+    lines = text.splitlines()
+    assert lines[-1] == f"data        {out}"
+    assert f"python -m pipeline audit --data {out}" in lines[-2]
+    sizes = sum(len(content) for content in part_files(TRAIN).values())
+    assert any(
+        line.split() == ["layout:xla:default/train", "2", str(sizes), "no"] for line in lines
+    )
+    assert not list((out / "downloads").glob("*.tar*"))
+
+
+@pytest.mark.usefixtures("two_graphs")
+def test_the_same_command_again_asks_nothing_and_says_the_same(
+    files: FileServer, tmp_path: Path
+) -> None:
+    serve(files, VALID, TEST)
+    options = ("--collections", "layout:xla:default", "--splits", "valid,test", "--json")
+    first = json.loads(call("fetch", *options, "--out", tmp_path))
+    asked = len(files.asked)
+    second = json.loads(call("fetch", *options, "--out", tmp_path))
+    assert len(files.asked) == asked
+    assert [part["was_there"] for part in first["parts"] + second["parts"]] == [False] * 2 + [
+        True
+    ] * 2
+    for part in (*first["parts"], *second["parts"]):
+        del part["was_there"]
+    assert first == second
+    assert first["parts"][0] == {
+        "part": VALID.label,
+        "graphs": 2,
+        "bytes": sum(map(len, part_files(VALID).values())),
+    }
+    assert first["next"].endswith(f"audit --data {tmp_path}")
+
+
+@pytest.mark.usefixtures("two_graphs")
+def test_archives_are_kept_on_demand_and_used_again(files: FileServer, tmp_path: Path) -> None:
+    wanted = serve(files, VALID)
+    options = ("--collections", "layout:xla:default", "--splits", "valid", "--keep-archives")
+    call("fetch", *options, "--out", tmp_path)
+    archive = tmp_path / "downloads" / f"{VALID.stem}.tar"
+    assert archive.read_bytes() == files.files[f"/{VALID.stem}.tar"]
+    for path in (tmp_path / VALID.folder).iterdir():
+        path.unlink()
+    files.asked.clear()
+    call("fetch", *options, "--out", tmp_path)
+    assert tree_of(tmp_path) == wanted
+    assert not files.asked
+
+
+def test_a_part_that_fails_leaves_those_before_it_done(
+    files: FileServer, make_job: MakeJob
+) -> None:
+    wanted = serve(files, TRAIN, VALID)
+    files.will(f"/{VALID.stem}.tar", Trouble(403))
+    with pytest.raises(PipelineError, match=rf"{VALID.stem}\.tar: HTTP 403"):
+        fetch_google(make_job(TRAIN, VALID), base=files.url)
+    done = fetch_google(make_job(TRAIN, VALID), base=files.url)
+    assert [part.was_there for part in done] == [True, False]
+    assert tree_of(make_job().out) == wanted
+    assert len(files.gets(f"/{TRAIN.stem}.tar")) == 1
+
+
+def test_a_missing_archive_is_said_before_anything_is_downloaded(
+    files: FileServer, make_job: MakeJob
+) -> None:
+    serve(files, TRAIN)
+    with pytest.raises(PipelineError, match=rf"{VALID.stem}\.tar: HTTP 404: there is no such file"):
+        fetch_google(make_job(TRAIN, VALID), base=files.url)
+    assert not files.gets(f"/{TRAIN.stem}.tar")
+
+
+def test_a_server_that_only_knows_get_will_do(files: FileServer, make_job: MakeJob) -> None:
+    wanted = serve(files, TRAIN)
+    files.will(f"HEAD /{TRAIN.stem}.tar", Trouble(405))
+    fetch_google(make_job(TRAIN), base=f"{files.url}/")
+    assert tree_of(make_job().out) == wanted
+
+
+def test_a_wrong_number_of_graphs_keeps_the_archive_and_names_it(
+    files: FileServer, make_job: MakeJob
+) -> None:
+    serve(files, TRAIN)
+    job = make_job(TRAIN, expected={TRAIN: 3})
+    line = rf"{TRAIN.stem}\.tar: {TRAIN.label}: expected 3 graphs, found 2; delete this file"
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=line):
+            fetch_google(job, base=files.url)
+    assert len(files.gets(f"/{TRAIN.stem}.tar")) == 1
+    assert tree_of(job.out) == {}
+
+
+def test_a_small_disk_is_said_before_anything_is_downloaded(
+    files: FileServer, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = serve(files, TRAIN, VALID)
+    size = len(files.files[f"/{TRAIN.stem}.tar"])
+    small_disk(monkeypatch, 3 * size - 1)  # the first part unpacked, the second one twice
+    with pytest.raises(PipelineError, match=r"out: needs 0\.00 GiB, 0\.00 GiB are free"):
+        fetch_google(make_job(TRAIN, VALID), base=files.url)
+    assert not files.gets(f"/{TRAIN.stem}.tar")
+    small_disk(monkeypatch, 3 * size)
+    with pytest.raises(PipelineError, match="make room"):
+        fetch_google(make_job(TRAIN, VALID, keep_archives=True), base=files.url)
+    fetch_google(make_job(TRAIN, VALID), base=files.url)
+    assert tree_of(make_job().out) == wanted
+
+
+@pytest.mark.usefixtures("two_graphs")
+def test_a_second_process_gets_one_line(files: FileServer, tmp_path: Path) -> None:
+    with alone_in(tmp_path):
+        text = call("fetch", "--out", tmp_path, expect=2)
+    assert "another process works in it" in text
+    assert not files.asked
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--source", "ftp"), "known: google, kaggle"),
+        (("--collections", "layout:tpu"), "known: tile:xla"),
+        (("--splits", "train,private"), "expected one of train, valid, test"),
+    ],
+)
+def test_wrong_usage_is_exit_2_and_makes_no_folder(
+    tmp_path: Path, options: tuple[str, ...], expected: str
+) -> None:
+    assert expected in call("fetch", *options, "--out", tmp_path / "out", expect=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plain_address_elsewhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BASE_VARIABLE, "http://192.0.2.1/v0")
+    assert "expected an address that starts with https://" in call(
+        "fetch", "--out", tmp_path, expect=2
+    )
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from data.fetch.google import fetch_google
+from data.fetch.job import FetchJob
+from data.fetch.parts import Part
+from data.tree import collection_named
+part = Part(collection_named("layout:xla:default"), "train")
+fetch_google(FetchJob([part], Path(sys.argv[2]), expected={part: 40}), base=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stage", ["download", "unpack"])
+def test_a_killed_process_is_gone_on_with_and_ends_byte_identical(
+    files: FileServer,
+    make_job: MakeJob,
+    tmp_path: Path,
+    stage: str,
+    signal_number: signal.Signals,
+) -> None:
+    name, wanted = f"/{TRAIN.stem}.tar", part_files(TRAIN, 40)
+    files.files[name] = tar_bytes(wanted)
+    if stage == "download":  # stall in the middle
+        files.will(name, Trouble(stall_after=2_000_000))
+        sign = f"downloads{name}.part"
+    else:
+        sign = f"{TRAIN.folder}/g.3.npz"
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", CHILD, files.url, str(out)]
+    child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, env={**os.environ})
+    deadline = time.monotonic() + 60
+    while not (
+        (out / sign).exists() and (stage == "unpack" or (out / sign).stat().st_size > 10**6)
+    ):
+        assert child.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    child.send_signal(signal_number)
+    child.wait()
+    (done,) = fetch_google(make_job(TRAIN, expected={TRAIN: 40}), base=files.url)
+    assert done.graphs == 40
+    assert tree_of(out) == wanted
+    assert not [path for path in (out / TRAIN.folder).iterdir() if path.suffix != ".npz"]
+    gets = files.gets(name)
+    if stage == "download":
+        assert gets[-1].range is not None
+    else:
+        assert len(gets) == 1
+
+
+def test_the_published_numbers_are_those_of_the_dataset() -> None:
+    assert sum(PUBLISHED_GRAPHS.values()) == 7229 + 76 + 84 + 235 + 244

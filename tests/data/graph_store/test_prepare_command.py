@@ -1,0 +1,170 @@
+"""`prepare` packs a tree, says what it did, and refuses what is wrong before it begins."""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.graph_store.files import stored_file
+from data.graph_store.prepare import COLUMNS, LOCK
+from data.packing.npz_graphs import read_graph, read_layout
+from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs
+from features.pruning import nodes as pruned_nodes
+from features.pruning import store as pruned_store
+from features.pruning.nodes import prune_layout_graph
+from tests.command_line import call
+from tests.data.packing.stores import contents
+
+
+@pytest.fixture
+def tree(tiny_tree: Path, tmp_path: Path) -> Path:
+    """A tree to change."""
+    return Path(shutil.copytree(tiny_tree, tmp_path / "data"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store that does not exist yet."""
+    return tmp_path / "store"
+
+
+def prepare(tree: Path, store: Path, *options: object, expect: int = 0) -> str:
+    return call("prepare", "--data", tree, "--store", store, *options, expect=expect)
+
+
+def prepare_json(tree: Path, store: Path, *options: object, expect: int = 0) -> Any:
+    return json.loads(prepare(tree, store, "--json", *options, expect=expect))
+
+
+def test_the_table_counts_files_by_collection_and_split(tree: Path, store: Path) -> None:
+    files = find_graphs(tree)
+    header, *lines = prepare(tree, store).splitlines()
+    assert header.split()[:4] == ["collection", "split", "files", "bad"]
+    rows = [line.split() for line in lines[:15]]
+    parts = [(file.collection.name, file.split) for file in files]
+    assert [(row[0], row[1]) for row in rows] == list(dict.fromkeys(parts))
+    for row in rows:
+        n_files = str(parts.count((row[0], row[1])))
+        assert row[2:5] == [n_files, "0", n_files]
+        assert 0 < float(row[5]) < float(row[6]) < 1
+    assert lines[15].split() == ["store", str(store)]
+    assert lines[16].split() == ["columns", str(store / COLUMNS)]
+    again = [line.split() for line in prepare(tree, store).splitlines()[1:16]]
+    assert [row[:4] + row[5:] for row in again] == [row[:4] + row[5:] for row in rows]
+    assert {row[4] for row in again} == {"0"}
+
+
+def test_json_says_what_became_of_each_file(tree: Path, store: Path) -> None:
+    for is_new in (True, False):
+        printed = prepare_json(tree, store)
+        assert printed["store"] == str(store)
+        for file, entry in zip(find_graphs(tree), printed["files"], strict=True):
+            path = stored_file(store, file).path
+            expected = {
+                "id": file.submission_id,
+                "split": file.split,
+                "error": None,
+                "is_new": is_new,
+                "source_bytes": file.path.stat().st_size,
+                "stored": str(path),
+                "stored_bytes": path.stat().st_size,
+            }
+            assert expected.items() <= entry.items()
+
+
+def test_columns_are_those_that_are_the_same_all_over_the_train_split(
+    tree: Path, store: Path
+) -> None:
+    prepare(tree, store)
+    constant = json.loads((store / COLUMNS).read_text())["constant"]
+    assert constant.keys() == {collection.name for collection in COLLECTIONS}
+    for collection in COLLECTIONS:
+        files = find_graphs(tree, collections=(collection,), splits=("train",))
+        values = np.concatenate([read_graph(file).node_feat for file in files])
+        same = np.flatnonzero((values == values[0]).all(axis=0)).tolist()
+        assert 0 < len(same) < 140
+        assert constant[collection.name] == {str(i): float(values[0, i]) for i in same}
+
+
+def test_a_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Path) -> None:
+    files = find_graphs(tree)
+    files[4].path.write_bytes(files[4].path.read_bytes()[:-1])
+    printed = prepare(tree, store, expect=1)
+    errors = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and errors[0].startswith(f"error: {files[4].path}: ")
+    assert printed.splitlines()[1].split()[:5] == ["tile:xla", "train", "6", "1", "5"]
+    entries = prepare_json(tree, store, expect=1)["files"]
+    assert [f"error: {entry['error']}" for entry in entries if entry["error"]] == errors
+    assert (entries[4]["stored"], entries[4]["stored_bytes"]) == (None, 0)
+    assert len(contents(store)) == len(files) - 1 + 1  # and the columns
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--prune", "no-such-rule"), "no such rule; known: none"),
+        (("--prune", "hops-0"), "no such rule; known: none"),
+        (("--workers", "0"), "workers"),
+        (("--no-such-option",), "such option"),
+    ],
+)
+def test_wrong_usage_is_refused_before_anything_is_read(
+    options: Sequence[str], line: str, store: Path, tmp_path: Path
+) -> None:
+    assert line in prepare(tmp_path / "missing", store, *options, expect=2)
+    assert not store.exists()
+
+
+def test_a_folder_without_graphs_and_a_store_in_the_way_are_one_line(
+    tree: Path, store: Path, tmp_path: Path
+) -> None:
+    assert "no such folder" in prepare(tmp_path / "missing", store, expect=1)
+    assert not store.exists()
+    store.write_text("in the way")
+    printed = prepare(tree, store, expect=1)
+    assert printed == f"error: {store}: cannot be written: File exists\n"
+
+
+def test_pruned_graphs_are_kept_and_used(
+    tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tree, store, "--prune", "hops-1")
+    collection = collection_named("layout:nlp:random")
+    files = find_graphs(tree, collections=(collection,))
+    want = [prune_layout_graph(read_layout(file), rule="hops-1") for file in files]
+    monkeypatch.delattr(pruned_nodes, "prune")  # nothing is computed
+    for file, pair in zip(files, want, strict=True):
+        graph = read_layout(stored_file(store, file))
+        for mine, its in zip(prune_layout_graph(graph, rule="hops-1"), pair, strict=True):
+            for name, values in vars(mine).items():
+                assert values.tobytes() == vars(its)[name].tobytes()
+    before = contents(store)
+    prepare(tree, store, "--prune", "hops-1", "--workers", "2")
+    assert contents(store) == before
+
+
+def test_nobody_else_may_sweep_the_store_while_graphs_are_pruned(
+    tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def store_pruned(files: Sequence[GraphFile], rule: str, **options: object) -> None:
+        with (store / LOCK).open("w") as lock, pytest.raises(BlockingIOError):
+            tried.append(rule)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    monkeypatch.setattr(pruned_store, "store_pruned", store_pruned)
+    prepare(tree, store, "--prune", "config")
+    assert tried == ["config"]
+
+
+def test_the_store_has_a_place_of_its_own_where_none_is_given(tree: Path) -> None:
+    printed = json.loads(call("prepare", "--data", tree, "--json"))
+    place = Path(printed["store"])
+    assert place.name.startswith("data-") and not place.is_relative_to(tree)
+    assert len(contents(place)) == len(find_graphs(tree)) + 1

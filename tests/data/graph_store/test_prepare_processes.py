@@ -1,0 +1,174 @@
+"""A store survives processes that are killed or work at once; packing takes little memory."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.graph_store.prepare import LOCK, prepare, write_columns
+from data.synthetic import GraphSize, write_layout_graph, write_sized
+from data.tree import collection_named, find_graphs
+from features.pruning.store import store_pruned
+from tests.command_line import without_stages
+from tests.data.packing.stores import begin_prepare, contents
+from tests.real_data import ROOT
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree that takes a good second to pack."""
+    folder = tmp_path_factory.mktemp("many") / "tree"
+    for name in ("layout:xla:random", "layout:nlp:default"):
+        for number in range(10):
+            size = GraphSize(500, 25, 6_000 + 1_000 * number)
+            write_sized(folder, size, collection=collection_named(name), seed=number)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the tree's store holds in the end."""
+    store = tmp_path_factory.mktemp("undisturbed")
+    prepare(find_graphs(tree), store)
+    return contents(store)
+
+
+def seconds_to_pack(tree: Path, store: Path, *, workers: int) -> float:
+    process = begin_prepare(tree, store, workers=workers)
+    started = time.monotonic()
+    process.communicate()
+    assert process.returncode == 0
+    return time.monotonic() - started
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    for pid in pids:
+        while Path(f"/proc/{pid}/stat").exists() and not is_dead(pid):
+            assert time.monotonic() < deadline, f"process {pid} goes on without its parent"
+            time.sleep(0.01)
+
+
+def is_dead(pid: int) -> bool:
+    """Tell whether a process has ended, even if nobody has asked after it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def kill_and_go_on(
+    tree: Path, store: Path, undisturbed: dict[str, bytes], *, workers: int, delay_s: float
+) -> int:
+    """Kill a process that packs; return how many files it has finished, once all are right."""
+    process = begin_prepare(tree, store, workers=workers)
+    time.sleep(delay_s)
+    children = children_of(process.pid) if process.poll() is None else []
+    process.kill()
+    process.communicate()
+    wait_until_gone(children)
+    left = contents(store) if store.is_dir() else {}
+    whole = {name: content for name, content in left.items() if not name.endswith(".tmp")}
+    assert whole.items() <= undisturbed.items()
+    files = find_graphs(tree)
+    is_new = [entry.is_new for entry in prepare(files, store)]
+    assert is_new.count(False) == len(whole)
+    assert contents(store) == undisturbed
+    return len(whole)
+
+
+@needs_proc
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_store_is_made_whole_and_no_process_is_left(
+    workers: int, tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    wall_s = seconds_to_pack(tree, tmp_path / "whole", workers=workers)
+    assert contents(tmp_path / "whole") == undisturbed
+    for part in (0.3, 0.7):
+        store = tmp_path / str(part)
+        kill_and_go_on(tree, store, undisturbed, workers=workers, delay_s=part * wall_s)
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_any_moment_the_store_ends_the_same(
+    workers: int, tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    wall_s = seconds_to_pack(tree, tmp_path / "whole", workers=workers)
+    rng = np.random.default_rng(workers)
+    finished = [
+        kill_and_go_on(
+            tree, tmp_path / str(number), undisturbed, workers=workers, delay_s=float(delay_s)
+        )
+        for number, delay_s in enumerate(rng.uniform(0, wall_s, 20))
+    ]
+    assert any(0 < n_files < len(undisturbed) for n_files in finished)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_store_that_is_killed_again_and_again_gets_done(
+    tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        process = begin_prepare(tree, tmp_path / "store")
+        time.sleep(rng.uniform(0, 0.2))
+        process.kill()
+        process.communicate()
+    kill_and_go_on(tree, tmp_path / "store", undisturbed, workers=1, delay_s=0.1)
+
+
+def test_two_commands_at_once_on_one_store_end_well(
+    tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    arguments = ["prepare", "--data", tree, "--store", store, "--prune", "hops-1"]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "pipeline", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        _, errors = process.communicate()
+        assert (process.returncode, without_stages(errors)) == (0, "")
+    found = contents(store)
+    assert undisturbed.items() <= found.items()
+    files = find_graphs(tree)
+    prepared = prepare(files, tmp_path / "alone")
+    store_pruned([entry.stored for entry in prepared if entry.stored], "hops-1")
+    write_columns(tmp_path / "alone", prepared)
+    assert found == contents(tmp_path / "alone")
+    assert (store / LOCK).is_file() and len(found) == 2 * len(files) + 1
+
+
+@needs_proc
+def test_memory_does_not_grow_with_the_configs(tmp_path: Path) -> None:
+    """The larger file inflates to 0.58 GB."""
+    peaks = []
+    for n_configs in (20_000, 40_000):
+        tree = tmp_path / str(n_configs)
+        path = tree / "npz" / "layout" / "xla" / "random" / "train" / "graph.npz"
+        write_layout_graph(path, n_nodes=7_000, n_configurable=200, n_configs=n_configs)
+        process = begin_prepare(tree, tmp_path / "store" / str(n_configs))
+        printed, _ = process.communicate()
+        assert process.returncode == 0
+        peaks.append(int(printed) / 1024)
+        path.unlink()
+    assert peaks[0] < 200
+    assert abs(peaks[1] - peaks[0]) < 10

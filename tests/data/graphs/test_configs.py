@@ -1,0 +1,139 @@
+"""Equal configs are found by content, in order of first occurrence, the same in every process."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from data.graphs.configs import distinct_rows, hash_rows
+from data.graphs.distinct import config_hashes, distinct_configs, group_means
+from data.graphs.graph import LayoutGraph, TileGraph
+from data.packing.configs import pack_values
+from data.packing.npz_graphs import read_graph
+from tests.real_data import ROOT, real_file, requires_real_data
+
+# The same examples in every run, however slow the machine.
+STEADY = settings(deadline=None, derandomize=True)
+TABLES = arrays(
+    np.int8, st.tuples(st.integers(1, 25), st.integers(1, 3)), elements=st.integers(-1, 1)
+)
+# Recorded once: a cache of scores keyed by these must stay valid from release to release.
+KNOWN_TABLE = np.arange(-1, 5, dtype=np.int8).reshape(2, 3)
+KNOWN_HASHES = [15636849807633975079, 6017607629642293983]
+
+
+def reference_groups(table: NDArray[np.generic]) -> tuple[list[int], list[int]]:
+    """Group equal rows by comparing each with all distinct ones before it."""
+    first: list[int] = []
+    group = []
+    for row, values in enumerate(table.tolist()):
+        same = [place for place, earlier in enumerate(first) if table[earlier].tolist() == values]
+        if not same:
+            first.append(row)
+        group.append(same[0] if same else len(first) - 1)
+    return first, group
+
+
+@STEADY
+@given(TABLES)
+def test_groups_are_equal_exactly_where_rows_are(table: NDArray[np.int8]) -> None:
+    first, group = distinct_rows(hash_rows(table))
+    want_first, want_group = reference_groups(table)
+    assert (first.tolist(), group.tolist()) == (want_first, want_group)
+    assert first.dtype == group.dtype == np.int64
+
+
+@STEADY
+@given(TABLES)
+def test_a_hash_depends_on_the_row_alone(table: NDArray[np.int8]) -> None:
+    whole = hash_rows(table)
+    for row in range(len(table)):
+        assert hash_rows(table[row : row + 1])[0] == whole[row]
+    np.testing.assert_array_equal(hash_rows(table[::-1]), whole[::-1])
+    np.testing.assert_array_equal(hash_rows(np.asfortranarray(table)), whole)
+
+
+def test_distinct_rows_take_any_hashes() -> None:
+    hashes = np.asarray([2**64 - 1, 0, 2**63, 0, 2**64 - 1], dtype=np.uint64)
+    first, group = distinct_rows(hashes)
+    assert (first.tolist(), group.tolist()) == ([0, 1, 2], [0, 1, 2, 1, 0])
+
+
+def test_hashes_are_the_recorded_ones_in_this_and_another_process() -> None:
+    assert hash_rows(KNOWN_TABLE).tolist() == KNOWN_HASHES
+    script = (
+        "import numpy as np; from data.graphs.configs import hash_rows; "
+        "print(hash_rows(np.arange(-1, 5, dtype=np.int8).reshape(2, 3)).tolist())"
+    )
+    for seed in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == str(KNOWN_HASHES)
+
+
+def test_rows_come_in_the_order_asked_for_and_as_often() -> None:
+    values = np.random.default_rng(0).integers(-1, 6, (5, 2, 18)).astype(np.int8)
+    configs = pack_values(values)
+    assert (configs.n_configs, configs.n_configurable) == (5, 2)
+    index = np.asarray([4, 0, 4])
+    np.testing.assert_array_equal(configs.rows(index), values[[4, 0, 4]])
+    hashes = pack_values(values[index]).content_hashes()
+    np.testing.assert_array_equal(configs.content_hashes()[index], hashes)
+
+
+def test_tile_configs_with_minus_zero_are_equal_to_those_with_zero(tile_graph: TileGraph) -> None:
+    hashes = config_hashes(tile_graph)
+    zero = tile_graph.config_feat == 0
+    assert zero.any()
+    minus = np.where(zero, np.float32(-0.0), tile_graph.config_feat)
+    other = TileGraph(**{**vars(tile_graph), "config_feat": minus})
+    np.testing.assert_array_equal(config_hashes(other), hashes)
+
+
+def test_repeated_configs_of_a_graph_share_a_group(layout_graph: LayoutGraph) -> None:
+    rows = np.asarray([3, 1, 3, 3, 0, 1])
+    repeated = LayoutGraph(
+        **{
+            **vars(layout_graph),
+            "configs": pack_values(layout_graph.configs.rows(rows)),
+            "runtime_ns": np.asarray([10, 20, 20, 60, 5, 40], dtype=np.int64),
+        }
+    )
+    first, group = distinct_configs(repeated)
+    assert (first.tolist(), group.tolist()) == ([0, 1, 4], [0, 1, 0, 0, 2, 1])
+    assert group_means(repeated.runtime_ns, group).tolist() == [30.0, 30.0, 5.0]
+
+
+@requires_real_data
+@pytest.mark.parametrize(
+    ("submission_id", "n_distinct"),
+    [
+        ("layout:xla:default:unet3d", 681),
+        ("layout:xla:default:unet_3d.4x4.bf16", 1469),
+        ("layout:xla:random:openai_v0_rnn_optimized", 1),
+        ("layout:xla:default:cd708819d3f5103afd6460b15e74eaf3", 994),
+        ("layout:xla:random:cd708819d3f5103afd6460b15e74eaf3", 1000),
+        ("layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba", 988),
+        ("layout:nlp:random:23559853d9702baaaacbb0c83fd32266", 999),
+    ],
+)
+def test_real_graphs_hold_the_described_number_of_distinct_configs(
+    submission_id: str, n_distinct: int
+) -> None:
+    graph = read_graph(real_file(submission_id))
+    first, group = distinct_configs(graph)
+    assert isinstance(graph, LayoutGraph)
+    values = graph.configs.rows(np.arange(graph.n_configs)).reshape(graph.n_configs, -1)
+    assert len(first) == n_distinct == len(np.unique(values, axis=0))
+    np.testing.assert_array_equal(values[first][group], values)

@@ -1,0 +1,279 @@
+"""Protobuf files of every kind to npz files; damaged ones to one line."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError, UsageError
+from data.hlo import featurize_module
+from data.hlo.convert import featurize_files
+from data.hlo.descriptor import file_descriptor, message_class
+from data.hlo.programs import signed_hex
+from data.packing.npz_graphs import read_layout, read_tile
+from data.tree import GraphFile, collection_named
+from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
+from tests.real_data import REAL
+
+N_DAMAGED = 100
+
+
+def write(path: Path, message: Any) -> Path:
+    path.write_bytes(message.SerializeToString())
+    return path
+
+
+def layout_file(path: Path) -> GraphFile:
+    return GraphFile(collection_named("layout:xla:default"), "valid", path.stem, path)
+
+
+def tile_file(path: Path) -> GraphFile:
+    return GraphFile(collection_named("tile:xla"), "valid", path.stem, path)
+
+
+def test_layout_tuning_gives_one_readable_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "program.pb", layout_tuning())
+    [written] = featurize_files([path], tmp_path / "out")
+    assert written.path == tmp_path / "out" / "program.npz"
+    assert (written.kind, written.n_nodes, written.n_configs, written.n_failed) == (
+        "layout", 20, 3, 1,
+    )  # fmt: skip
+    graph = read_layout(layout_file(written.path))
+    expected = featurize_module(layout_tuning().module)
+    np.testing.assert_array_equal(graph.node_feat, expected.node_feat)
+    np.testing.assert_array_equal(graph.edge_index, expected.edge_index)
+    assert graph.runtime_ns.tolist() == [3_000_000_000, 3_000_000_001, 3_000_000_003]
+    assert graph.node_config_ids.tolist() == [10, 12]
+    first = [3, 2, 1, 0, -1, -1, *[-1] * 6, 3, 2, -1, -1, -1, -1]
+    assert graph.configs.rows(np.array([0]))[0].tolist() == [first, first]
+
+
+def test_tile_tuning_gives_a_file_per_kernel(tmp_path: Path) -> None:
+    path = write(tmp_path / "program.hlo.pb", tile_tuning())
+    written = featurize_files([path], tmp_path / "out")
+    names = [graph.path.name for graph in written]
+    assert names == ["program_-1234.npz", "program_abc.npz"]
+    assert [(graph.n_configs, graph.n_failed) for graph in written] == [(3, 1), (2, 1)]
+    graph = read_tile(tile_file(written[0].path))
+    assert graph.runtime_ns.tolist() == [50, 40, 60]
+    assert graph.runtime_normalizers.tolist() == [50, 50, 50]
+    nothing = [0] * 8
+    assert graph.config_feat[1].tolist() == [*nothing, 3, 4, 0, 0, 0, 0, 7, 12, *nothing]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> None:
+    module = small_module()
+    message = message_class("HloProto")(hlo_module=module) if wrapped else module
+    content = message.SerializeToString()
+    if wrapped:  # XLA's dumps add a buffer assignment, field 3, of which nothing is declared here
+        content += b"\x1a\x04\x0a\x02\x08\x05"
+    path = tmp_path / "step.hlo.pb"
+    path.write_bytes(content)
+    [written] = featurize_files([path], tmp_path, padding="minus-one")
+    assert (written.kind, written.path.name, written.n_configs) == ("module", "step.npz", 0)
+    expected = featurize_module(module, padding="minus-one")
+    with np.load(written.path) as arrays:
+        assert list(arrays) == ["node_feat", "node_opcode", "edge_index", "node_splits"]
+        for key in arrays:
+            np.testing.assert_array_equal(arrays[key], getattr(expected, key))
+    with pytest.raises(PipelineError, match="key 'node_config_feat' is missing"):
+        read_layout(layout_file(written.path))
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "program.pb", layout_tuning())
+    first, second = (featurize_files([path], tmp_path / name)[0].path for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def fails(paths: list[Path], out: Path, **options: Any) -> str:
+    """Featurise what cannot be; return the line, having checked that nothing was left behind."""
+    with pytest.raises(PipelineError) as caught:
+        featurize_files(paths, out, **options)
+    assert not out.is_dir() or not any(out.iterdir())
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def spoiled(what: str) -> Any:
+    """Return tuning data with one thing wrong."""
+    entry = layout_tuning()
+    nodes = entry.runs[0].module_config.layout_config.nodes
+    if what == "node":
+        entry.config_index_to_node[1] = 20
+    elif what == "node twice":
+        entry.config_index_to_node[1] = 10
+    elif what == "no node":
+        del entry.config_index_to_node[:]
+    elif what == "one node less":
+        del nodes[1:]
+    elif what == "tensors":
+        nodes[0].tensors.add()
+    elif what == "dimension":
+        nodes[0].tensors[0].dims[0] = 6
+    elif what == "no run":
+        del entry.runs[:]
+    elif what == "no good run":
+        for run in entry.runs:
+            run.profile.compute_time_ns = 0
+    elif what == "mixed":
+        entry.runs[0].op_config.SetInParent()
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("node", "config_index_to_node names 2 nodes; expected at least one, each once, of 0..19"),
+        ("node twice", "each once"),
+        ("no node", "names 0 nodes"),
+        ("one node less", "gives layouts to 1 nodes; expected 2"),
+        ("tensors", "lays out 4 tensors"),
+        ("dimension", "dimension numbers -1..6; expected -1..5"),
+        ("no run", "0 runs"),
+        ("no good run", "none of 4 runs succeeded"),
+        ("mixed", "expected one kind"),
+    ],
+)
+def test_tuning_data_that_does_not_fit_is_one_line(tmp_path: Path, what: str, said: str) -> None:
+    path = write(tmp_path / "bad.pb", spoiled(what))
+    line = fails([path], tmp_path / "out")
+    assert line.startswith(f"{path}: ")
+    assert said in line
+
+
+def test_a_bad_kernel_is_named_and_none_is_written(tmp_path: Path) -> None:
+    data = tile_tuning()
+    data.modules[1].runs[0].is_default = False
+    line = fails([write(tmp_path / "bad.pb", data)], tmp_path / "out")
+    assert "bad.pb, bad_abc: no run of the default config succeeded" in line
+    data.modules[1].CopyFrom(data.modules[0])
+    assert "a second kernel" in fails([write(tmp_path / "bad.pb", data)], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"HloModule jit_step, entry_computation_layout=...", "is HLO text"),
+        (b"\x00\x01\x02 no protobuf", "damaged, cut short or something else"),
+        (b"\x0a\x03abc", "damaged, cut short or something else"),
+    ],
+)
+def test_other_files_are_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "other.pb"
+    path.write_bytes(content)
+    line = fails([path], tmp_path / "out")
+    assert line.startswith(f"{path}: ")
+    assert said in line
+    assert "expected a serialised TuningData" in line
+
+
+def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "program.pb", small_module())
+    out = tmp_path / "out"
+    assert "cannot be read" in fails([tmp_path / "none.pb"], out)
+    assert "cannot be read" in fails([tmp_path], out)
+    assert "known: zero, minus-one" in fails([path], out, padding="two")
+    assert "no file given" in fails([], out)
+    (tmp_path / "other").mkdir()
+    twin = write(tmp_path / "other" / "program.hlo.pb", small_module())
+    assert "would be written over" in fails([path, twin], out)
+    assert "cannot be written" in fails([path], path)
+    with pytest.raises(UsageError):
+        featurize_files([], out)
+
+
+def test_progress_is_told_by_file(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.pb", small_module()) for name in "ab"]
+    told: list[tuple[str, int, int]] = []
+    featurize_files(paths, tmp_path, progress=lambda *step: told.append(step))
+    assert told == [("featurize", 1, 2), ("featurize", 2, 2)]
+
+
+def test_more_dimensions_than_the_format_holds_are_refused_for_ranking(tmp_path: Path) -> None:
+    entry = layout_tuning()
+    entry.module.CopyFrom(small_module(deepest=7))
+    line = fails([write(tmp_path / "deep.pb", entry)], tmp_path / "out")
+    assert "instruction 'broadcast." in line
+    assert "more than 6 dimensions" in line
+
+
+def test_cuts_of_a_tuning_file_are_refused(tmp_path: Path) -> None:
+    entry = layout_tuning()
+    content = entry.SerializeToString()
+    del entry.runs[:], entry.config_index_to_node[:]
+    entry.fingerprint = 0
+    module_alone = len(entry.SerializeToString())
+    path = tmp_path / "cut.pb"
+    for length in {*range(0, len(content), 7), *range(len(content) - 300, len(content))}:
+        if length != module_alone:  # cut there, it is a whole HloProto
+            path.write_bytes(content[:length])
+            assert fails([path], tmp_path / "out").startswith(f"{path}: ")
+
+
+def damage(content: bytes, rng: random.Random) -> bytes:
+    """Return `content` cut short, with bits flipped, or with a stretch overwritten."""
+    changed = bytearray(content)
+    place = rng.randrange(len(changed))
+    kind = rng.choice(("cut", "flip", "zeros", "noise"))
+    if kind == "cut":
+        return bytes(changed[:place])
+    if kind == "flip":
+        for _ in range(rng.choice((1, 1, 4, 30))):
+            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    else:
+        length = min(rng.choice((1, 8, 200)), len(changed) - place)
+        noise = rng.randbytes(length) if kind == "noise" else bytes(length)
+        changed[place : place + length] = noise
+    return bytes(changed)
+
+
+def contents() -> dict[str, bytes]:
+    """Return whole files to damage: small ones, and the real ones where they are at hand."""
+    made = {
+        "layout": layout_tuning().SerializeToString(),
+        "tile": tile_tuning().SerializeToString(),
+        "module": small_module().SerializeToString(),
+    }
+    return made | {path.stem: path.read_bytes() for path in sorted((REAL / "pb").glob("*.pb"))}
+
+
+@pytest.mark.parametrize("name", list(contents()))
+def test_damage_gives_one_line_or_whole_files(tmp_path: Path, name: str) -> None:
+    content = contents()[name]
+    rng = random.Random(name)
+    path, out = tmp_path / "damaged.pb", tmp_path / "out"
+    n_refused = 0
+    for _ in range(N_DAMAGED):
+        path.write_bytes(damage(content, rng))
+        try:
+            written = featurize_files([path], out)
+        except PipelineError as error:
+            n_refused += 1
+            assert str(error).startswith(str(path))
+            assert "\n" not in str(error)
+            written = []
+        assert sorted(out.glob("*") if out.is_dir() else []) == sorted(g.path for g in written)
+        for graph in written:
+            if graph.kind == "layout":
+                read_layout(layout_file(graph.path))
+            elif graph.kind == "tile":
+                read_tile(tile_file(graph.path))
+            graph.path.unlink()
+    assert n_refused >= N_DAMAGED // 4
+
+
+def test_fingerprints_are_signed() -> None:
+    assert [signed_hex(n) for n in (0, 255, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)] == [
+        "0", "ff", "7fffffffffffffff", "-8000000000000000", "-1",
+    ]  # fmt: skip
+
+
+def test_the_message_source_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match=r"line 2: 'map<int64, string> names = 1;'"):
+        file_descriptor("message A {\nmap<int64, string> names = 1;\n}")

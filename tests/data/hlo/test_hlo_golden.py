@@ -1,0 +1,103 @@
+"""The real tuning protobufs against the dataset's own files of the same programs."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from data.graphs.node_layouts import minor_to_major
+from data.hlo import HloGraph, featurize_module
+from data.hlo.convert import featurize_files
+from data.hlo.descriptor import message_class
+from data.packing.npz_graphs import read_tile
+from data.tree import GraphFile, collection_named
+from tests.real_data import REAL, real_file
+
+PROTOBUFS = REAL / "pb"
+TWIN = "layout:xla:default:unet_3d.4x4.bf16"
+FIVE = ("node_feat", "node_opcode", "edge_index", "node_splits", "node_config_ids")
+SECONDS = 0.5
+
+pytestmark = pytest.mark.skipif(
+    not PROTOBUFS.is_dir(),
+    reason=f"needs real tuning data at {PROTOBUFS} (set TPUGRAPHS_REAL to look elsewhere)",
+)
+
+
+def module_at(name: str, message: str, padding: str) -> list[HloGraph]:
+    """Featurise the modules of one real protobuf."""
+    parsed = message_class(message).FromString((PROTOBUFS / name).read_bytes())
+    entries = parsed.modules if message == "TuningData" else [parsed]
+    return [featurize_module(entry.module, padding=padding) for entry in entries]
+
+
+def test_layout_arrays_equal_the_datasets_bit_for_bit(tmp_path: Path) -> None:
+    path = PROTOBUFS / "module_tuning_data_layout.pb"
+    [written] = featurize_files([path], tmp_path)
+    assert (written.n_nodes, written.n_configs, written.n_failed) == (3163, 112, 10)
+    with np.load(written.path) as made, np.load(real_file(TWIN).path) as real:
+        assert list(made) == list(real)
+        for key in FIVE:
+            assert made[key].dtype == real[key].dtype, key
+            assert made[key].shape == real[key].shape, key
+            assert made[key].tobytes() == np.ascontiguousarray(real[key]).tobytes(), key
+        rows = [
+            {
+                (config.tobytes(), int(runtime))
+                for config, runtime in zip(
+                    arrays["node_config_feat"], arrays["config_runtime"], strict=True
+                )
+            }
+            for arrays in (made, real)
+        ]
+        assert made["node_config_feat"].dtype == real["node_config_feat"].dtype
+    assert len(rows[0]) == 112
+    assert rows[0] <= rows[1]
+
+
+def test_tile_kernels_are_those_of_the_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "alexnet_train_batch_32.pb"
+    path.write_bytes((PROTOBUFS / "op_tuning_data.pb").read_bytes())
+    written = featurize_files([path], tmp_path / "out")
+    assert len(written) == 15
+    assert sum(graph.n_nodes for graph in written) == 294
+    assert sum(graph.n_configs for graph in written) == 752
+    assert sum(graph.n_failed for graph in written) == 2
+    for graph in written:
+        file = GraphFile(collection_named("tile:xla"), "train", graph.path.stem, graph.path)
+        kernel = read_tile(file)
+        assert kernel.n_configs == graph.n_configs
+        assert kernel.runtime_normalizers[0] == kernel.runtime_ns[0], "the default is run 0"
+    stems = {graph.path.stem for graph in written}
+    assert "alexnet_train_batch_32_-8a7557b856e7b3b" in stems
+    published = (REAL / "stats" / "tile_train_names.txt").read_text().split()
+    assert len(stems & set(published)) == 8  # the dataset left seven out
+
+
+def test_minus_one_padding_agrees_with_what_is_restored_from_stock_features() -> None:
+    for name, message in (
+        ("module_tuning_data_layout.pb", "ModuleTuningData"),
+        ("op_tuning_data.pb", "TuningData"),
+    ):
+        stock = module_at(name, message, "zero")
+        marked = module_at(name, message, "minus-one")
+        for graph, other in zip(stock, marked, strict=True):
+            np.testing.assert_array_equal(
+                other.node_feat[:, MINOR_TO_MAJOR], minor_to_major(graph.node_feat)
+            )
+    with np.load(real_file(TWIN).path) as real:
+        [graph] = module_at("module_tuning_data_layout.pb", "ModuleTuningData", "minus-one")
+        np.testing.assert_array_equal(
+            graph.node_feat[:, MINOR_TO_MAJOR], minor_to_major(real["node_feat"])
+        )
+
+
+def test_three_thousand_instructions_take_less_than_half_a_second() -> None:
+    took = []
+    for _ in range(3):
+        start = time.perf_counter()
+        module_at("module_tuning_data_layout.pb", "ModuleTuningData", "zero")
+        took.append(time.perf_counter() - start)
+    assert min(took) < SECONDS

@@ -1,0 +1,249 @@
+"""Modules turned into graphs, against a slow reading of the features' names."""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError
+from data.graphs.node_columns import ELEMENT_TYPES, MINOR_TO_MAJOR, NODE_FEATURE_NAMES
+from data.graphs.node_layouts import minor_to_major
+from data.hlo import featurize_module
+from data.hlo.descriptor import message_class
+from data.hlo.node_features import sequence_features
+from data.hlo.opcodes import OPCODE_NAMES, OPCODE_NUMBERS
+from tests.features.hlo_modules import ModuleBuilder, small_module
+
+XLA_TYPE_NUMBERS = dict(zip(ELEMENT_TYPES[:13], range(13), strict=True)) | {
+    "bf16": 16,
+    "c64": 15,
+    "c128": 18,
+    "tuple": 13,
+    "opaque": 14,
+    "token": 17,
+}
+
+
+def named_list(instruction: Any, prefix: str) -> list[int]:
+    """Return the list of numbers that a feature's prefix names."""
+    numbers = instruction.convolution_dimension_numbers
+    if prefix == "shape_dimensions":
+        return list(instruction.shape.dimensions)
+    if prefix == "layout_minor_to_major":
+        return list(instruction.shape.layout.minor_to_major)
+    if prefix in ("dimensions", "dynamic_slice_sizes"):
+        return list(getattr(instruction, prefix))
+    if prefix.startswith("convolution_dim_numbers_"):
+        field = prefix.removeprefix("convolution_dim_numbers_").replace("dims", "dimensions")
+        return list(getattr(numbers, field))
+    for start, parts in (
+        ("window_", instruction.window.dimensions),
+        ("slice_dims_", instruction.slice_dimensions),
+        ("padding_config_", instruction.padding_config.dimensions),
+    ):
+        if prefix.startswith(start):
+            return [int(getattr(part, prefix.removeprefix(start))) for part in parts]
+    raise AssertionError(prefix)
+
+
+def feature_by_name(instruction: Any, name: str, *, is_root: bool) -> float:
+    """Compute one feature from its name alone."""
+    value: Any
+    if name == "is_root":
+        value = is_root
+    elif name == "element_size_in_bits":
+        value = 0
+    elif name == "shape_tuple_shapes_size":
+        value = len(instruction.shape.tuple_shapes)
+    elif match := re.fullmatch(r"shape_element_type_is_(\w+)", name):
+        value = XLA_TYPE_NUMBERS[match[1]] == instruction.shape.element_type
+    elif match := re.fullmatch(r"convolution_dim_numbers_(\w+_dim)", name):
+        value = getattr(instruction.convolution_dimension_numbers, f"{match[1]}ension")
+    elif match := re.fullmatch(r"(\w+)_(\d|sum|product|true_count|false_count)", name):
+        value = of_list(named_list(instruction, match[1]), match[2])
+    else:
+        value = getattr(instruction, name)
+    return float(value)
+
+
+def of_list(values: list[int], what: str) -> int:
+    """Return the value at a place, 0 where there is none, or a total of all."""
+    totals = {
+        "sum": sum(values),
+        "product": math.prod(values),
+        "true_count": sum(values),
+        "false_count": len(values) - sum(values),
+    }
+    return totals[what] if what in totals else dict(enumerate(values)).get(int(what), 0)
+
+
+def all_instructions(module: Any) -> list[Any]:
+    return [i for computation in module.computations for i in computation.instructions]
+
+
+def test_every_feature_is_what_its_name_says() -> None:
+    module = small_module()
+    graph = featurize_module(module)
+    root_ids = {computation.root_id for computation in module.computations}
+    expected = [
+        [feature_by_name(i, name, is_root=i.id in root_ids) for name in NODE_FEATURE_NAMES]
+        for i in all_instructions(module)
+    ]
+    np.testing.assert_array_equal(graph.node_feat, np.array(expected, dtype=np.float32))
+    assert graph.node_feat.dtype == np.float32
+    n_varied = sum(len(set(column)) > 1 for column in graph.node_feat.T)
+    assert n_varied >= 80, "the module exercises too few columns to tell them apart"
+
+
+def test_edges_are_operands_and_called_roots_sorted_and_single() -> None:
+    module = small_module()
+    graph = featurize_module(module)
+    positions = {i.id: node for node, i in enumerate(all_instructions(module))}
+    roots = {computation.id: positions[computation.root_id] for computation in module.computations}
+    expected = set()
+    for instruction in all_instructions(module):
+        consumer = positions[instruction.id]
+        expected |= {(consumer, positions[key]) for key in instruction.operand_ids}
+        expected |= {(consumer, roots[key]) for key in instruction.called_computation_ids}
+    assert graph.edge_index.tolist() == [list(edge) for edge in sorted(expected)]
+    assert graph.edge_index.dtype == np.int64
+    assert len(expected) < sum(
+        len(i.operand_ids) + len(i.called_computation_ids) for i in all_instructions(module)
+    ), "one operand is used twice"
+
+
+def test_nodes_follow_computations_then_instructions() -> None:
+    module = small_module()
+    graph = featurize_module(module)
+    assert graph.instruction_names == tuple(i.name for i in all_instructions(module))
+    assert graph.node_opcode.dtype == np.uint8
+    names = ["unknown", *OPCODE_NAMES]
+    assert [names[number] for number in graph.node_opcode] == [
+        i.opcode if i.opcode != "erf" else "unknown" for i in all_instructions(module)
+    ]
+
+
+def test_boundaries_follow_major_computations_and_the_end() -> None:
+    assert featurize_module(small_module()).node_splits.tolist() == [[0, 6, 8, 20]]
+    build = ModuleBuilder()
+    build.computation("cluster_7")
+    build.add("parameter")
+    splits = featurize_module(build.module).node_splits
+    assert splits.tolist() == [[0, 1]]
+    assert splits.dtype == np.int64
+
+
+def test_a_module_without_edges_has_an_empty_edge_list() -> None:
+    build = ModuleBuilder()
+    build.computation("main")
+    build.add("constant")
+    graph = featurize_module(build.module)
+    assert graph.edge_index.shape == (0, 2)
+    assert graph.edge_index.dtype == np.int64
+
+
+def test_minus_one_padding_changes_the_layouts_alone_and_agrees_with_restoration() -> None:
+    stock = featurize_module(small_module())
+    marked = featurize_module(small_module(), padding="minus-one")
+    np.testing.assert_array_equal(
+        np.delete(marked.node_feat, MINOR_TO_MAJOR, axis=1),
+        np.delete(stock.node_feat, MINOR_TO_MAJOR, axis=1),
+    )
+    instructions = all_instructions(small_module())
+    expected = [[*i.shape.layout.minor_to_major, *[-1] * 6][:6] for i in instructions]
+    np.testing.assert_array_equal(marked.node_feat[:, MINOR_TO_MAJOR], expected)
+    whole = [len(i.shape.dimensions) <= 6 for i in instructions]
+    np.testing.assert_array_equal(minor_to_major(stock.node_feat)[whole], np.array(expected)[whole])
+
+
+def test_bytes_and_other_message_classes_are_accepted() -> None:
+    module = small_module()
+    graph = featurize_module(module)
+    for other in (module.SerializeToString(), OtherMessage(module)):
+        again = featurize_module(other)
+        np.testing.assert_array_equal(again.node_feat, graph.node_feat)
+        np.testing.assert_array_equal(again.edge_index, graph.edge_index)
+
+
+class OtherMessage:
+    """A module as another package's class holds it."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
+        return bytes(self._module.SerializeToString())
+
+
+def test_sums_and_products_cover_all_values_and_wrap_at_64_bits() -> None:
+    assert sequence_features([2, 3, 5], 2) == [2, 3, 10, 30]
+    assert sequence_features([], 2) == [0, 0, 0, 1]
+    assert sequence_features([1 << 40, 1 << 40], 1) == [1 << 40, 1 << 41, 0]
+    assert sequence_features([(1 << 62), 2], 0)[1] == -(1 << 63)
+
+
+def test_opcodes_are_numbered_as_in_the_dataset() -> None:
+    known = {"abs": 1, "convolution": 26, "dot": 34, "parameter": 63, "reshape": 75, "tan": 120}
+    assert {name: OPCODE_NUMBERS[name] for name in known} == known
+    assert len(OPCODE_NAMES) == len(set(OPCODE_NAMES)) == 120
+
+
+def spoil(module: Any, what: str) -> None:
+    main = module.computations[3]
+    if what == "operand":
+        main.instructions[2].operand_ids[0] = 99_999
+    elif what == "order":
+        main.instructions[2].operand_ids[0] = main.instructions[5].id
+    elif what == "callee":
+        main.instructions[7].called_computation_ids[0] = 99_999
+    elif what == "root":
+        main.root_id = module.computations[0].root_id
+    elif what == "id":
+        main.instructions[1].id = main.instructions[0].id
+    elif what == "layout":
+        main.instructions[0].shape.layout.minor_to_major[0] = 1
+    elif what == "opcode":
+        main.instructions[0].opcode = ""
+    elif what == "empty":
+        del module.computations[:]
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("operand", "operand 99999"),
+        ("order", "among what comes before"),
+        ("callee", "called computation 99999"),
+        ("root", "computation 'main'"),
+        ("id", "occurs twice"),
+        ("layout", "layout [1, 0, 2, 1]"),
+        ("opcode", "no operation"),
+        ("empty", "no instruction"),
+    ],
+)
+def test_parts_that_do_not_fit_are_one_line(what: str, said: str) -> None:
+    module = small_module()
+    spoil(module, what)
+    with pytest.raises(PipelineError) as caught:
+        featurize_module(module, source="given.pb")
+    line = str(caught.value)
+    assert line.startswith("given.pb: ")
+    assert said in line
+    assert "\n" not in line
+
+
+def test_a_name_with_line_breaks_stays_one_line() -> None:
+    module = small_module()
+    module.name = "two\nlines"
+    spoil(module, "empty")
+    with pytest.raises(PipelineError, match=r"^HLO module 'two\\nlines': "):
+        featurize_module(module)
+
+
+def test_fields_that_are_not_declared_survive() -> None:
+    field_99 = b"\x9a\x06\x03abc"
+    instruction = message_class("HloInstructionProto").FromString(field_99 + b"\x0a\x01x")
+    assert instruction.name == "x"
+    assert field_99 in instruction.SerializeToString()

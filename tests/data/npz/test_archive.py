@@ -1,0 +1,308 @@
+"""The archive reader: what numpy and other packers write is read; what disagrees is refused."""
+
+import io
+import struct
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError
+from data.npz.archive import Archive
+from data.npz.inflate import DamagedError, Inflated
+from data.npz.zip_index import read_index
+from tests.data.npz.damaged_archives import (
+    MEANINGLESS_IN_INDEX,
+    Victim,
+    flipped,
+    npy,
+    packed,
+    raw_npy,
+)
+
+COUNTING = np.arange(600, dtype=np.int64).reshape(200, 3)
+
+
+def write(folder: Path, content: bytes) -> Path:
+    path = folder / "file.npz"
+    path.write_bytes(content)
+    return path
+
+
+def read(path: Path, key: str = "a") -> np.ndarray:
+    with Archive(path) as archive:
+        return archive.array(key, dtype=np.int64, shape=(None, 3))
+
+
+def row_chunks(
+    archive: Archive, key: str, *, shape: tuple[int | None, ...], **options: Any
+) -> list[np.ndarray]:
+    with archive.rows(key, shape=shape, **options) as rows:
+        chunks = iter(rows.read, b"")
+        return [
+            np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:]) for content in chunks
+        ]
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_what_numpy_writes_is_read_as_numpy_reads_it(tmp_path: Path, save) -> None:
+    path = tmp_path / "file.npz"
+    save(path, a=COUNTING, by_column=np.asfortranarray(COUNTING), none=COUNTING[:0])
+    np.testing.assert_array_equal(read(path), COUNTING)
+    np.testing.assert_array_equal(read(path, "by_column"), COUNTING)
+    assert read(path, "none").shape == (0, 3)
+
+
+def test_a_streamed_archive_with_descriptors_is_read_and_its_descriptors_checked(
+    tmp_path: Path,
+) -> None:
+    class Unseekable(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def tell(self) -> int:
+            raise OSError
+
+    stream = Unseekable()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("a.npy", "b.npy"):
+            with archive.open(name, "w", force_zip64=name == "b.npy") as member:
+                member.write(npy(COUNTING))
+    content = stream.getvalue()
+    path = write(tmp_path, content)
+    np.testing.assert_array_equal(read(path, "b"), COUNTING)
+    descriptor = content.index(b"PK\x07\x08")
+    for place in range(descriptor, descriptor + 16):
+        write(tmp_path, flipped(content, place, 1))
+        with pytest.raises(PipelineError, match="key 'a'"):
+            read(path)
+
+
+def test_extra_fields_of_other_packers_are_read_and_unknown_ones_refused(tmp_path: Path) -> None:
+    for number, is_known in ((0x5455, True), (0xABCD, False)):
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as archive:
+            info = zipfile.ZipInfo("a.npy")
+            info.extra = struct.pack("<HHB", number, 1, 0)
+            archive.writestr(info, npy(COUNTING))
+        path = write(tmp_path, stream.getvalue())
+        if is_known:
+            np.testing.assert_array_equal(read(path), COUNTING)
+        else:
+            with pytest.raises(PipelineError, match=r"key 'a'.*index"):
+                read(path)
+
+
+def test_members_that_nobody_asks_for_do_no_harm(tmp_path: Path) -> None:
+    path = write(tmp_path, packed([("extra.npy", b"no array"), ("a.npy", npy(COUNTING))]))
+    np.testing.assert_array_equal(read(path), COUNTING)
+
+
+def test_version_2_headers_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path, packed([("a.npy", npy(COUNTING, (2, 0)))]))
+    np.testing.assert_array_equal(read(path), COUNTING)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 24, 100, 4800, 10**9])
+def test_row_chunks_joined_are_the_array(tmp_path: Path, chunk_bytes: int) -> None:
+    path = write(tmp_path, packed([("a.npy", npy(COUNTING))]))
+    with Archive(path) as archive:
+        chunks = list(
+            row_chunks(archive, "a", dtype=np.int64, shape=(200, 3), chunk_bytes=chunk_bytes)
+        )
+    np.testing.assert_array_equal(np.concatenate(chunks), COUNTING)
+    assert all(len(chunk) <= max(1, chunk_bytes // 24) for chunk in chunks)
+
+
+def test_two_members_can_be_read_in_turns(tmp_path: Path) -> None:
+    path = write(tmp_path, packed([("a.npy", npy(COUNTING)), ("b.npy", npy(-COUNTING))]))
+    with Archive(path) as archive:
+        options = {"dtype": np.int64, "shape": (200, 3), "chunk_bytes": 24}
+        pairs = list(
+            zip(
+                row_chunks(archive, "a", **options),
+                row_chunks(archive, "b", **options),
+                strict=True,
+            )
+        )
+    np.testing.assert_array_equal(np.concatenate([a + b for a, b in pairs]), 0 * COUNTING)
+
+
+def test_wrong_checksum_is_seen_only_when_the_member_is_read_to_its_end(tmp_path: Path) -> None:
+    content = packed([("a.npy", npy(COUNTING))], zipfile.ZIP_STORED)
+    place = content.index(COUNTING.tobytes()) + 17
+    path = write(tmp_path, flipped(content, place, 4))
+    seen = []
+    with (
+        Archive(path) as archive,
+        pytest.raises(PipelineError, match="key 'a': damaged: its checksum is wrong"),
+        archive.rows("a", dtype=np.int64, shape=(None, 3), chunk_bytes=24) as rows,
+    ):
+        seen.extend(iter(rows.read, b""))
+    assert len(b"".join(seen)) == COUNTING.nbytes
+
+
+def test_bytes_behind_the_deflate_stream_are_seen(tmp_path: Path) -> None:
+    """zipfile reads such a member without complaint."""
+    victim = Victim(packed([("a.npy", npy(COUNTING))]), {})
+    entry = victim.entries()[0]
+    longer = struct.pack("<I", entry.compress_size + 2)
+    sizes = struct.pack("<II", entry.CRC, entry.compress_size)
+    end = victim.data_start(entry) + entry.compress_size
+    content = victim.content[:end] + b"\x00\x00" + victim.content[end:]
+    content = content.replace(sizes, sizes[:4] + longer)
+    content = content[:-6] + struct.pack("<IH", victim.index_start() + 2, 0)
+    path = write(tmp_path, content)
+    assert np.array_equal(np.load(path)["a"], COUNTING)
+    with pytest.raises(PipelineError, match="key 'a': damaged: its packed bytes do not end"):
+        read(path)
+
+
+def test_the_first_missing_key_is_named_with_what_is_there(tmp_path: Path) -> None:
+    names = [f"k{i:02d}.npy" for i in range(30)]
+    path = write(tmp_path, packed([(name, npy(COUNTING)) for name in names]))
+    with Archive(path) as archive, pytest.raises(PipelineError) as caught:
+        archive.require(("k00", "wanted", "also"))
+    line = str(caught.value)
+    assert "key 'wanted' is missing; expected k00, wanted, also; holds k00, k01" in line
+    assert "k20" not in line
+    assert line.endswith("…")
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "ünïcode", "long" * 500])
+def test_a_member_name_cannot_break_the_line(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, packed([(f"{name}.npy", npy(COUNTING)), (f"{name}.bin", b"")]))
+    with pytest.raises(PipelineError) as caught:
+        Archive(path)
+    line = str(caught.value)
+    assert line.isprintable()
+    assert len(line) < len(str(path)) + 200
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux's /proc")
+def test_a_failed_archive_leaves_no_open_file(tmp_path: Path) -> None:
+    good = packed([("a.npy", npy(COUNTING))])
+    path = write(tmp_path, good)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for content in (good, good[:-3], flipped(good, 5, 1), b""):
+        write(tmp_path, content)
+        for _ in range(5):
+            with suppress(PipelineError):
+                read(path)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_inflated_reads_any_lengths_and_ends_where_the_member_ends(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).integers(0, 9, 200_000).astype(np.uint8).tobytes()
+    path = write(tmp_path, packed([("a.npy", content)]))
+    member = read_index(path)["a"]
+    with path.open("rb") as raw:
+        stream = Inflated(raw, member)
+        pieces = [stream.read(n) for n in (1, 0, 70_000, 3)]
+        assert [len(piece) for piece in pieces] == [1, 0, 70_000, 3]
+        assert stream.tell() == 70_004
+        with pytest.raises(DamagedError, match="more bytes"):
+            stream.finish()
+        stream = Inflated(raw, member)
+        assert stream.read() == content
+        assert stream.read(5) == b""
+        stream.finish()
+
+
+def test_every_byte_of_the_index_counts(tmp_path: Path) -> None:
+    """But for who wrote it and file modes; each bit of the rest is flipped."""
+    content = packed([("a.npy", npy(COUNTING)), ("b.npy", npy(-COUNTING))])
+    start = Victim(content, {}).index_start()
+    entry_bytes = (len(content) - 22 - start) // 2
+    harmless = {start + e * entry_bytes + i for e in (0, 1) for i in MEANINGLESS_IN_INDEX}
+    for place in sorted(set(range(start, len(content))) - harmless):
+        for bit in range(8):
+            path = write(tmp_path, flipped(content, place, 1 << bit))
+            with pytest.raises(PipelineError):
+                Archive(path)
+
+
+def test_bytes_between_members_are_seen(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.npy", npy(COUNTING))
+        stream.write(b"gap")
+        archive.start_dir += 3
+        archive.writestr("b.npy", npy(COUNTING))
+    path = write(tmp_path, stream.getvalue())
+    assert np.array_equal(np.load(path)["b"], COUNTING)
+    with pytest.raises(PipelineError, match="key 'b': starts at byte"):
+        read(path)
+
+
+def test_a_size_that_the_data_cannot_inflate_to_is_refused_unread(tmp_path: Path) -> None:
+    """Header, index and shape agree on 4 GB; the packed bytes are too few for it."""
+    length = 2**29 - 100
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({length}, 1)}}\n"
+    member = raw_npy(header, bytes(64))
+    content = packed([("a.npy", member)])
+    entry = Victim(content, {}).entries()[0]
+    real = struct.pack("<III", entry.CRC, entry.compress_size, entry.file_size)
+    claimed = struct.pack("<I", len(member) - 64 + 8 * length)
+    assert content.count(real) == 2
+    path = write(tmp_path, content.replace(real, real[:8] + claimed))
+    with pytest.raises(PipelineError, match=r"key 'a': claims \d+ bytes, more than"):
+        read(path)
+
+
+@pytest.mark.parametrize("lengths", [(0, 10**30), (201, 3), (199, 3), (2**62, 4)])
+def test_a_shape_that_does_not_fit_is_refused_by_its_header_alone(
+    tmp_path: Path, lengths: tuple[int, int]
+) -> None:
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {lengths}}}\n"
+    path = write(tmp_path, packed([("a.npy", raw_npy(header, COUNTING.tobytes()))]))
+    with Archive(path) as archive, pytest.raises(PipelineError, match="key 'a': has "):
+        archive.header("a", dtype=np.int64, shape=(None, None))
+
+
+def test_an_object_array_is_called_by_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, packed([("a.npy", npy(COUNTING.astype(object)))]))
+    with pytest.raises(PipelineError, match=r"key 'a': is an object array \(pickle\)"):
+        read(path)
+
+
+def test_a_wide_end_record_is_read_and_its_absence_of_sense_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What zipfile writes for more than 65,535 members, made to happen for two."""
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
+    content = packed([("a.npy", npy(COUNTING)), ("b.npy", npy(-COUNTING))])
+    assert b"PK\x06\x06" in content
+    path = write(tmp_path, content)
+    np.testing.assert_array_equal(read(path, "b"), -COUNTING)
+    write(tmp_path, content.replace(b"PK\x06\x06", b"PK\x06\x00"))
+    with pytest.raises(PipelineError):
+        read(path)
+
+
+@pytest.mark.slow
+def test_a_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
+    """As the largest layout files hold; mostly zeros, so that it packs small."""
+    n_rows = (2**32 + 2**20) // 1024
+    block = np.zeros((n_rows // 1025, 128), dtype=np.int64)
+    path = tmp_path / "file.npz"
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({len(block) * 1025}, 128)}}\n"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name in ("a.npy", "b.npy"):
+            with archive.open(name, "w", force_zip64=True) as member:
+                if name == "b.npy":
+                    member.write(npy(COUNTING))
+                    continue
+                member.write(raw_npy(header))
+                for number in range(1025):
+                    block[0] = number
+                    member.write(block.tobytes())
+    with Archive(path) as archive_read:
+        chunks = row_chunks(archive_read, "a", dtype=np.int64, shape=(None, 128))
+        total = sum(int(chunk[:, 0].sum()) for chunk in chunks)
+        whole = archive_read.array("b", dtype=np.int64, shape=(200, 3))
+    assert total == 1024 * 1025 // 2
+    np.testing.assert_array_equal(whole, COUNTING)

@@ -1,0 +1,172 @@
+"""Two hundred damaged copies: each is refused with one line that names the file and the key.
+
+Once with copies of small files made here, so that it runs everywhere, once with copies of real
+files; the same damages, other seeds.
+"""
+
+import tracemalloc
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError
+from data.packing.npz_graphs import read_graph
+from data.tree import GraphFile, find_graphs
+from tests.data.damaged_arrays import LAYOUT_DAMAGES, SHARED_DAMAGES, TILE_DAMAGES
+from tests.data.npz.damaged_archives import (
+    ARCHIVE_DAMAGES,
+    Damage,
+    Damaged,
+    Victim,
+    flipped,
+    raw_npy,
+    read_arrays,
+    repacked,
+)
+from tests.real_data import real_files, requires_real_data
+
+N_COPIES = 200
+DAMAGES = {
+    "layout": (*ARCHIVE_DAMAGES, *SHARED_DAMAGES, *LAYOUT_DAMAGES),
+    "tile": (*ARCHIVE_DAMAGES, *SHARED_DAMAGES, *TILE_DAMAGES),
+}
+
+
+def name_of(damage: Damage) -> str:
+    if isinstance(damage, partial):
+        return f"{damage.keywords['key']}-value"
+    return damage.__name__
+
+
+def cases() -> list[object]:
+    """Cycle through kinds, and within a kind through its damages."""
+    chosen = []
+    for number in range(N_COPIES):
+        kind = ("layout", "tile")[number % 2]
+        damage = DAMAGES[kind][number // 2 % len(DAMAGES[kind])]
+        chosen.append(pytest.param(kind, damage, number, id=f"{number}-{kind}-{name_of(damage)}"))
+    return chosen
+
+
+@cache
+def victim_of(path: Path) -> Victim:
+    content = path.read_bytes()
+    return Victim(content, read_arrays(content))
+
+
+def refusal(file: GraphFile, content: bytes, folder: Path) -> str:
+    """Write a damaged copy and read it; the error's line without the path."""
+    path = folder / f"{file.name}.npz"
+    path.write_bytes(content)
+    with pytest.raises(PipelineError) as caught:
+        read_graph(GraphFile(file.collection, file.split, file.name, path))
+    line = str(caught.value)
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
+    assert len(line) < 1000
+    assert line.startswith(f"{path}: ")
+    return line.removeprefix(f"{path}: ")
+
+
+def check(file: GraphFile, damage: Damage, seed: int, folder: Path) -> None:
+    damaged: Damaged = damage(victim_of(file.path), np.random.default_rng(seed))
+    line = refusal(file, damaged.content, folder)
+    if damaged.keys:
+        shown = [ascii(key)[1:-1] for key in damaged.keys]
+        assert any(f"key '{key}'" in line for key in shown), line
+
+
+@pytest.mark.parametrize(("kind", "damage", "number"), cases())
+def test_a_damaged_copy_of_a_made_file_is_refused(
+    kind: str, damage: Damage, number: int, tiny_tree: Path, tmp_path: Path
+) -> None:
+    files = [file for file in find_graphs(tiny_tree) if file.collection.kind == kind]
+    check(files[number % len(files)], damage, number, tmp_path)
+
+
+@requires_real_data
+@pytest.mark.parametrize(("kind", "damage", "number"), cases())
+def test_a_damaged_copy_of_a_real_file_is_refused(
+    kind: str, damage: Damage, number: int, tmp_path: Path
+) -> None:
+    files = real_files(kind, max_bytes=120_000)
+    check(files[number % len(files)], damage, 1_000 + number, tmp_path)
+
+
+@requires_real_data
+@pytest.mark.parametrize("damage", ARCHIVE_DAMAGES[:9], ids=name_of)
+def test_a_damaged_copy_of_the_largest_real_file_is_refused(damage: Damage, tmp_path: Path) -> None:
+    file = max(real_files(), key=lambda file: file.path.stat().st_size)
+    check(file, damage, 7, tmp_path)
+
+
+def test_every_damage_has_its_turn() -> None:
+    for kind, damages in DAMAGES.items():
+        assert len(damages) <= N_COPIES // 2, kind
+    assert len(cases()) == N_COPIES
+
+
+def test_the_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:
+    """What the damages start from is good, packed by numpy or by the tests' own packer."""
+    for file in [*find_graphs(tiny_tree), *real_files(max_bytes=120_000)]:
+        victim = victim_of(file.path)
+        path = tmp_path / "copy.npz"
+        path.write_bytes(repacked(victim.arrays))
+        copy = read_graph(GraphFile(file.collection, file.split, file.name, path))
+        np.testing.assert_array_equal(copy.node_feat, victim.arrays["node_feat"])
+        np.testing.assert_array_equal(copy.runtime_ns, victim.arrays["config_runtime"])
+
+
+def test_a_bomb_is_refused_before_memory_is_taken(tiny_tree: Path, tmp_path: Path) -> None:
+    file = next(file for file in find_graphs(tiny_tree) if file.collection.kind == "layout")
+    victim = victim_of(file.path)
+    shape = "(1000000000, 140)"
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n"
+    content = repacked(victim.arrays, node_feat=raw_npy(header, bytes(1 << 20)))
+    tracemalloc.start()
+    try:
+        refusal(file, content, tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+def test_a_missing_file_and_a_folder_are_refused(tiny_tree: Path, tmp_path: Path) -> None:
+    file = find_graphs(tiny_tree)[0]
+    for path in (tmp_path / "none.npz", tmp_path):
+        with pytest.raises(PipelineError, match="cannot be read") as caught:
+            read_graph(GraphFile(file.collection, file.split, file.name, path))
+        assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.slow
+@requires_real_data
+@pytest.mark.parametrize("file", real_files(max_bytes=2_000), ids=lambda file: file.split)
+def test_no_flipped_bit_of_a_kernel_is_half_read(file: GraphFile, tmp_path: Path) -> None:
+    """Every bit in turn: refused, or every array is the same to the bit."""
+    victim = victim_of(file.path)
+    path = tmp_path / f"{file.name}.npz"
+    accepted = 0
+    for bit in range(8 * len(victim.content)):
+        path.write_bytes(flipped(victim.content, bit // 8, 1 << bit % 8))
+        try:
+            graph = read_graph(GraphFile(file.collection, file.split, file.name, path))
+        except PipelineError as error:
+            assert str(error).startswith(f"{path}: ")
+            continue
+        accepted += 1
+        for key, values in (
+            ("node_feat", graph.node_feat),
+            ("node_opcode", graph.node_opcode),
+            ("edge_index", graph.edge_index),
+            ("config_feat", graph.config_feat),
+            ("config_runtime", graph.runtime_ns),
+            ("config_runtime_normalizers", graph.runtime_normalizers),
+        ):
+            np.testing.assert_array_equal(values, victim.arrays[key])
+    # Who wrote the members and their file modes: 7 bytes each and one bit; and packed bits that
+    # inflate to the same bytes.
+    assert accepted < 0.05 * 8 * len(victim.content)

@@ -1,0 +1,189 @@
+"""A stream of configs is packed to the same bits however it is cut, or refused with the place."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from data.packing import config_encoder as spool_module
+from data.packing.config_encoder import Spool
+from data.packing.configs import PackedConfigs, pack_values, packed
+from data.packing.vectors import UnknownValueError
+from tests.data.packing.references import (
+    SLOT_BITS,
+    as_chunks,
+    check_packed,
+    check_rows,
+    check_same,
+    config_tables,
+    distinct_vectors,
+    random_vectors,
+    slots,
+    spooled,
+)
+
+STEADY = settings(deadline=None, derandomize=True, max_examples=100)
+
+
+@STEADY
+@given(config_tables(), st.integers(1, 12), st.sampled_from(SLOT_BITS))
+def test_any_configs_are_packed_as_by_the_reference(
+    values: NDArray[np.int8], rows_per_chunk: int, bits: int
+) -> None:
+    with slots(bits):
+        check_packed(spooled(values, rows_per_chunk=rows_per_chunk), values)
+
+
+@STEADY
+@given(config_tables())
+def test_chunks_of_every_size_give_the_same_bits(values: NDArray[np.int8]) -> None:
+    whole = spooled(values, rows_per_chunk=len(values))
+    for rows_per_chunk in range(1, len(values)):
+        check_same(spooled(values, rows_per_chunk=rows_per_chunk), whole)
+
+
+@pytest.mark.parametrize("rows_per_chunk", [1, 7, 64, 299, 300])
+def test_columns_that_part_in_the_last_row_were_stored_once_before(rows_per_chunk: int) -> None:
+    rng = np.random.default_rng(0)
+    values = np.repeat(random_vectors(rng, 300, 3), [1, 4, 5], axis=1)
+    values[-1, 4] = values[-1, 9] = -1
+    configs = spooled(values, rows_per_chunk=rows_per_chunk)
+    assert configs.alphabets.column_of.tolist() == [0, 1, 1, 1, 2, 3, 3, 3, 3, 4]
+    check_rows(configs, values)
+    check_same(configs, pack_values(values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(np.zeros((5, 3, 18), np.int8), id="all zero"),
+        pytest.param(np.full((5, 3, 18), -1, np.int8), id="all minus one"),
+        pytest.param(np.full((4, 1, 18), 5, np.int8), id="one node, all equal"),
+        pytest.param(np.zeros((1, 1, 18), np.int8), id="one config of one node"),
+        pytest.param(random_vectors(np.random.default_rng(1), 1, 40), id="one config"),
+        pytest.param(random_vectors(np.random.default_rng(2), 40, 1), id="one node"),
+        pytest.param(random_vectors(np.random.default_rng(3), 30, 9), id="nothing equal"),
+        pytest.param(np.arange(5).astype(np.int8).repeat(54).reshape(5, 3, 18), id="0 first"),
+    ],
+)
+@pytest.mark.parametrize("rows_per_chunk", [1, 2, 40])
+def test_the_smallest_and_plainest_tables_are_packed(
+    values: NDArray[np.int8], rows_per_chunk: int
+) -> None:
+    check_packed(spooled(values, rows_per_chunk=rows_per_chunk), values)
+
+
+@pytest.mark.parametrize(
+    ("n_vectors", "dtype"),
+    [(1, np.uint8), (256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
+)
+def test_indices_are_as_wide_as_the_longest_alphabet_of_a_column_needs(
+    n_vectors: int, dtype: type[np.generic]
+) -> None:
+    letters = np.stack([np.arange(n_vectors), np.zeros(n_vectors, np.int64)], axis=1)
+    values = distinct_vectors(n_vectors)[np.random.default_rng(4).permutation(letters)]
+    configs = spooled(values, rows_per_chunk=20_000)
+    assert configs.indices.dtype == dtype
+    assert configs.alphabets.index_dtype == dtype
+    assert configs.alphabets.sizes.tolist() == ([n_vectors, 1] if n_vectors > 1 else [1])
+    check_rows(configs, values)
+
+
+def test_a_graph_of_very_many_vectors_needs_narrow_indices_only() -> None:
+    n_nodes, n_letters = 280, 250
+    n_vectors = n_nodes * n_letters
+    assert n_vectors > 2**16
+    values = distinct_vectors(n_vectors).reshape(n_letters, n_nodes, 18)
+    configs = spooled(values, rows_per_chunk=50)
+    assert (configs.indices.dtype, configs.indices.shape) == (np.uint8, (n_letters, n_nodes))
+    assert configs.vectors.shape == (n_vectors, 18)
+    check_rows(configs, values)
+    check_same(configs, spooled(values, rows_per_chunk=n_letters))
+
+
+@pytest.mark.parametrize("bits", SLOT_BITS)
+def test_thousands_of_vectors_that_share_slots_are_told_apart(bits: int) -> None:
+    rng = np.random.default_rng(5)
+    values = random_vectors(rng, 3000)[rng.integers(3000, size=(400, 20))]
+    with slots(bits):
+        configs = spooled(values, rows_per_chunk=57)
+    assert configs.indices.dtype == np.uint16
+    check_rows(configs, values)
+    check_same(configs, pack_values(values))
+
+
+def test_minus_zero_is_packed_as_zero() -> None:
+    rng = np.random.default_rng(6)
+    values = np.repeat(random_vectors(rng, 30, 4), 2, axis=1)
+    minus = np.where(values == 0, np.float32(-0.0), values.astype(np.float32))
+    some = np.where(rng.random(values.shape) < 0.5, minus, values.astype(np.float32))
+    assert np.signbit(some[some == 0]).any()
+    for floats in (minus, some):
+        check_same(spooled(floats, rows_per_chunk=7), pack_values(values))
+    assert not spooled(np.full((2, 2, 18), -0.0), rows_per_chunk=1).rows(np.arange(2)).any()
+
+
+def test_many_configs_go_through_a_file_that_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = random_vectors(np.random.default_rng(7), 60, 12)
+    monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 100)
+    with Spool(12, str(tmp_path)) as spool:
+        for content in as_chunks(values, 8):
+            spool.add(content)
+        check_same(packed(spool), pack_values(values))
+        check_same(packed(spool), pack_values(values))  # it may be read twice
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 30, 1000, 1 << 20])
+def test_indices_and_hashes_are_the_same_in_chunks_of_every_size(chunk_bytes: int) -> None:
+    values = np.repeat(random_vectors(np.random.default_rng(8), 300, 4), 3, axis=1)
+    values[200:, 5] = 2  # a second segment, of other columns
+    want = pack_values(values)
+    with Spool(12) as spool:
+        for content in as_chunks(values, 100):
+            spool.add(content)
+        alphabets = spool.alphabets()
+        indices = np.concatenate(list(spool.indices(alphabets, chunk_bytes=chunk_bytes)))
+        hashes = spool.hashes(alphabets, chunk_bytes=chunk_bytes)
+    check_same(PackedConfigs(alphabets, indices, hashes), want)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.5, 6, -2])
+@pytest.mark.parametrize("rows_per_chunk", [1, 4, 12])
+@pytest.mark.parametrize(
+    ("config", "node", "place"), [(0, 0, 0), (0, 5, 17), (3, 2, 4), (4, 0, 1), (11, 5, 17)]
+)
+def test_a_bad_value_is_refused_with_its_place_in_its_chunk(
+    value: float, rows_per_chunk: int, config: int, node: int, place: int
+) -> None:
+    values = np.repeat(random_vectors(np.random.default_rng(9), 12, 2), 3, axis=1)  # tied columns
+    floats = values.astype(np.float32)
+    floats[config, node, place] = value
+    n_before, row = divmod(config, rows_per_chunk)
+    chunks = as_chunks(floats, rows_per_chunk)
+    with Spool(6) as spool:
+        for content in chunks[:n_before]:
+            spool.add(content)
+        with pytest.raises(UnknownValueError) as error:
+            spool.add(chunks[n_before])
+    assert (error.value.vector, error.value.place) == (row * 6 + node, place)
+    np.testing.assert_equal(error.value.value, float(value))
+
+
+@pytest.mark.parametrize("rows_per_chunk", [1, 5])
+def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied(
+    rows_per_chunk: int,
+) -> None:
+    values = np.zeros((5, 4, 18), np.float32)
+    values[4, :, 2:4] = (-1, 1)
+    values[4, 2, 2:4] = (6, 0)
+    with Spool(4) as spool, pytest.raises(UnknownValueError) as error:
+        for content in as_chunks(values, rows_per_chunk):
+            spool.add(content)
+    row = 4 % rows_per_chunk
+    assert (error.value.vector, error.value.place, error.value.value) == (row * 4 + 2, 2, 6.0)

@@ -1,0 +1,117 @@
+"""The embedded sample holds what it promises: every collection and split, honest and small."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from common.settings import SAMPLE
+from data.audit.rows import audit
+from data.graphs.graph import LayoutGraph
+from data.packing.npz_graphs import read_graph
+from data.tree import GraphFile, find_graphs, missing_parts
+from data.withheld import read_withheld, read_withheld_normalizers
+
+MAX_BYTES = 12 << 20
+MIN_LAYOUT_GRAPHS, MIN_CONFIGS, MIN_KERNELS, MIN_VALID_KERNELS = 24, 100, 300, 100
+MIN_SPREAD, MIN_AGAIN_TAU = 1.2, 0.85
+
+FILES = find_graphs(SAMPLE)
+MANIFEST = json.loads((SAMPLE / "manifest.json").read_text())
+
+
+def runtimes(file: GraphFile) -> np.ndarray:
+    """Runtimes in ns as measured, the withheld ones included."""
+    return (
+        read_withheld(SAMPLE)[file.submission_id]
+        if file.split == "test"
+        else read_graph(file).runtime_ns
+    )
+
+
+def test_it_is_small_and_holds_every_collection_and_split() -> None:
+    assert sum(path.stat().st_size for path in SAMPLE.rglob("*")) < MAX_BYTES
+    assert missing_parts(FILES) == []
+    layouts = [file for file in FILES if file.collection.kind == "layout"]
+    assert len(layouts) >= MIN_LAYOUT_GRAPHS
+    assert len(FILES) - len(layouts) >= MIN_KERNELS
+    kernels = [file for file in FILES if file.collection.kind == "tile"]
+    assert sum(file.split == "valid" for file in kernels) >= MIN_VALID_KERNELS
+    assert all(read_graph(file).n_configs >= MIN_CONFIGS for file in layouts)
+    assert all(row.error is None for row in audit(FILES))
+
+
+def test_only_what_the_pipeline_may_see_is_in_the_tree() -> None:
+    found = {path.relative_to(SAMPLE).parts[0] for path in SAMPLE.rglob("*") if path.is_file()}
+    assert found == {"npz", "private", "manifest.json", "README.md"}
+    assert not list(SAMPLE.rglob("*journal*"))
+    for file in FILES:
+        assert read_graph(file).is_labelled == (file.split != "test")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.submission_id)
+def test_every_graph_is_in_the_manifest_as_it_was_measured(file: GraphFile) -> None:
+    entry = MANIFEST["graphs"][file.submission_id]
+    runtime_ns = runtimes(file)
+    assert entry["split"] == file.split
+    assert entry["n_configs"] == len(runtime_ns) == read_graph(file).n_configs
+    assert entry["spread"] == pytest.approx(runtime_ns.max() / runtime_ns.min(), rel=1e-5)
+    assert entry["spread"] >= MIN_SPREAD
+    assert entry["environment"] in MANIFEST["environments"]
+    assert entry["again_tau"] is not None
+
+
+def test_nothing_but_what_was_measured_is_in_the_manifest() -> None:
+    assert set(MANIFEST["graphs"]) == {file.submission_id for file in FILES}
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_two_measurements_agree_in_the_median_over_graphs(kind: str) -> None:
+    taus = [
+        entry["again_tau"] for name, entry in MANIFEST["graphs"].items() if name.startswith(kind)
+    ]
+    assert statistics.median(taus) >= MIN_AGAIN_TAU
+
+
+def test_a_family_lies_in_one_split() -> None:
+    splits: dict[tuple[str, str], set[str]] = {}
+    for name, entry in MANIFEST["graphs"].items():
+        splits.setdefault((name.split(":")[0], entry["family"]), set()).add(entry["split"])
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def test_withheld_runtimes_are_those_of_the_test_split() -> None:
+    test = {file.submission_id for file in FILES if file.split == "test"}
+    withheld = read_withheld(SAMPLE)
+    assert set(withheld) == test
+    assert all(runtime_ns.min() > 0 for runtime_ns in withheld.values())
+    kernels = {name for name in test if name.startswith("tile")}
+    assert set(read_withheld_normalizers(SAMPLE)) == kernels
+
+
+def test_both_searches_of_a_program_see_one_graph() -> None:
+    layouts = {file.submission_id: file for file in FILES if file.collection.kind == "layout"}
+    pairs = 0
+    for name, entry in MANIFEST["graphs"].items():
+        source, search = name.split(":")[1:3] if name in layouts else ("", "")
+        if search != "random":
+            continue
+        twin = next(
+            (
+                other
+                for other in layouts
+                if other.startswith(f"layout:{source}:default:")
+                and MANIFEST["graphs"][other]["program"] == entry["program"]
+            ),
+            None,
+        )
+        if twin is None:
+            continue
+        one, two = read_graph(layouts[name]), read_graph(layouts[twin])
+        assert isinstance(one, LayoutGraph)
+        assert isinstance(two, LayoutGraph)
+        np.testing.assert_array_equal(one.node_feat, two.node_feat)
+        np.testing.assert_array_equal(one.node_config_ids, two.node_config_ids)
+        pairs += 1
+    assert pairs >= MIN_LAYOUT_GRAPHS // 2

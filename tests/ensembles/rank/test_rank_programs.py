@@ -1,0 +1,276 @@
+"""Tuning protobufs and HLO modules are ranked as the npz files made of them, and by name."""
+
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.hlo.convert import featurize_files
+from data.hlo.files import read_hlo_file
+from ensembles.rank import layouts as shown_configs
+from ensembles.rank.read import load_graph
+from tests.command_line import call
+from tests.ensembles.programs import (
+    LAYOUT_MODEL,
+    LAYOUTS,
+    TILE_MODEL,
+    TILES,
+    dense_module,
+    plain_module,
+    write,
+)
+from tests.features.hlo_modules import layout_tuning, tile_tuning
+from tests.real_data import REAL
+
+CHOICE = "compiler's choice"
+real = pytest.mark.skipif(
+    not (REAL / "pb").is_dir(),
+    reason=f"needs real tuning data at {REAL / 'pb'} (set TPUGRAPHS_REAL to look elsewhere)",
+)
+
+
+def ranked(file: Path, run: Path, *words: object) -> Any:
+    return json.loads(call("rank", file, "--run", run, "--json", *words))
+
+
+def said_lists(layouts: list[dict[str, Any]]) -> list[list[list[int]]]:
+    """Minor-to-major lists by node and tensor, empty where the compiler chooses."""
+    tensors = ("output", "input", "kernel")
+    lists = [[node.get(tensor, CHOICE) for tensor in tensors] for node in layouts]
+    return [[[] if order == CHOICE else order for order in node] for node in lists]
+
+
+def lists_of_row(row: np.ndarray) -> list[list[list[int]]]:
+    """The same from a config (k, 18): the values before the trailing -1."""
+    return [
+        [list(map(int, tensor[: 1 + max(np.flatnonzero(tensor >= 0), default=-1)])) for tensor in n]
+        for n in row.reshape(len(row), 3, 6)
+    ]
+
+
+@real
+def test_a_real_layout_protobuf_ranks_as_its_npz_with_the_modules_names(
+    rankers: Path, tmp_path: Path
+) -> None:
+    path = REAL / "pb" / "module_tuning_data_layout.pb"
+    [written] = featurize_files([path], tmp_path)
+    run, words = rankers / LAYOUT_MODEL, ("--collection", LAYOUTS, "--top", 200)
+    of_pb, of_npz = (ranked(file, run, *words) for file in (path, written.path))
+    assert len(of_pb["configs"]) == of_pb["n_configs"] == 112
+    shared = ("rank", "config", "score", "same_as")
+    for one, other in zip(of_pb["configs"], of_npz["configs"], strict=True):
+        assert [one[key] for key in shared] == [other[key] for key in shared]
+    assert len({one["score"] for one in of_pb["configs"]}) > 50
+    entry = read_hlo_file(path).tuned[0]
+    names = [i.name for c in entry.module.computations for i in c.instructions]
+    with np.load(written.path) as arrays:
+        configs, ids = arrays["node_config_feat"], arrays["node_config_ids"].tolist()
+    for one, other in zip(of_pb["configs"], of_npz["configs"], strict=True):
+        assert [node["name"] for node in one["layouts"]] == [names[node] for node in ids]
+        assert [node["node"] for node in other["layouts"]] == ids
+        assert "name" not in other["layouts"][0]
+        lists = said_lists(one["layouts"])
+        assert lists == said_lists(other["layouts"]) == lists_of_row(configs[one["config"]])
+        run_layouts = entry.runs[one["run"]].module_config.layout_config.nodes
+        of_run = [[list(tensor.dims) for tensor in node.tensors] for node in run_layouts]
+        assert [node[: len(own)] for node, own in zip(lists, of_run, strict=True)] == of_run
+
+
+@real
+def test_real_tile_kernels_rank_as_their_npz_with_their_own_bounds(
+    rankers: Path, tmp_path: Path
+) -> None:
+    path = REAL / "pb" / "op_tuning_data.pb"
+    written = featurize_files([path], tmp_path)
+    run, words = rankers / TILE_MODEL, ("--top", 1000)
+    kernels = ranked(path, run, *words)["kernels"]
+    entries = read_hlo_file(path).tuned
+    assert [kernel["name"] for kernel in kernels] == [graph.path.stem for graph in written]
+    for kernel, graph, entry in zip(kernels, written, entries, strict=True):
+        npz = ranked(graph.path, run, *words, "--collection", TILES)["configs"]
+        assert [(c["config"], c["score"], c["tile"]) for c in kernel["configs"]] == [
+            (c["config"], c["score"], c["tile"]) for c in npz
+        ]
+        for config in kernel["configs"][:20]:
+            bounds = entry.runs[config["run"]].op_config.tile_size_config
+            fields = ("kernel_bounds", "output_bounds", "input_bounds")
+            assert config["tile"] == {field: list(getattr(bounds, field)) for field in fields}
+
+
+def test_layouts_of_a_protobuf_by_name_and_run(rankers: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "program.pb", layout_tuning())
+    found = ranked(path, rankers / LAYOUT_MODEL)
+    assert found["name"] == "program"
+    assert found["collection"] == LAYOUTS  # the model's own
+    assert found["ms_per_config"] > 0
+    by_config = {one["config"]: one for one in found["configs"]}
+    assert {config: one["run"] for config, one in by_config.items()} == {0: 0, 1: 1, 2: 3}
+    module = layout_tuning().module
+    names = [i.name for computation in module.computations for i in computation.instructions]
+    assert by_config[2]["layouts"] == [
+        {
+            "node": node,
+            "name": names[node],
+            "opcode": opcode,
+            "output": [1, 2, 3, 0],
+            "input": CHOICE,
+            "kernel": [1, 2],
+        }
+        for node, opcode in ((10, "convolution"), (12, "dynamic-slice"))
+    ]
+    table = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--show-layouts", "--top", 1)
+    best = found["configs"][0]["layouts"][0]
+    output, kernel = ("{" + ",".join(map(str, best[key])) + "}" for key in ("output", "kernel"))
+    line = next(line for line in table.splitlines() if names[10] in line)
+    assert line.split() == ["10", names[10], "convolution", output, "-", kernel]
+    assert "ms per config, 3 in" in table
+
+
+def test_tiles_of_a_protobuf_by_kernel_and_field(rankers: Path, tmp_path: Path) -> None:
+    tuning = tile_tuning()
+    tuning.modules[0].runs[2].op_config.tile_size_config.iteration_bounds.extend([2, 7])
+    path = write(tmp_path / "program.hlo.pb", tuning)
+    run = rankers / TILE_MODEL
+    kernels = ranked(path, run)["kernels"]
+    assert [kernel["name"] for kernel in kernels] == ["program_-1234", "program_abc"]
+    first = {one["config"]: one for one in kernels[0]["configs"]}
+    bounds = {"kernel_bounds": [], "output_bounds": [3, 4], "input_bounds": []}
+    assert first[1]["tile"] == bounds | {"iteration_bounds": [2, 7]}  # run 1 did not run
+    assert first[1]["run"] == 2
+    for name in ("program_abc", "abc", "fusion.1"):
+        assert ranked(path, run, "--kernel", name)["configs"] == kernels[1]["configs"]
+    table = call("rank", path, "--run", run)
+    assert table.count("kernel      program_") == 2
+    assert "3 x 4" in table
+    assert "2 x 7" in table
+
+
+def test_an_hlo_module_ranks_candidates_that_are_legal(rankers: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "dense.hlo.pb", dense_module())
+    words = ("--candidates", 40, "--top", 40)
+    found = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 3)
+    again = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 3)
+    other = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 4)
+    assert found["configs"] == again["configs"] != other["configs"]
+    assert found["n_configs"] == 40
+    by_config = {one["config"]: said_lists(one["layouts"]) for one in found["configs"]}
+    assert by_config[0] == [[[], [], []]] * 3
+    assert len({str(lists) for lists in by_config.values()}) == 40
+    ranks = ((2, 2, 2), (3, 2, 0), (3, 3, 3))
+    for lists in by_config.values():
+        for orders, tensors in zip(lists, ranks, strict=True):
+            for order, rank in zip(orders, tensors, strict=True):
+                assert order == [] or sorted(order) == list(range(rank))
+    assert [node["opcode"] for node in found["configs"][0]["layouts"]] == ["dot", "reshape", "dot"]
+    assert "kernel" not in found["configs"][0]["layouts"][1]
+
+
+def test_out_holds_what_json_prints(rankers: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "dense.pb", dense_module())
+    out = tmp_path / "new" / "ranking.json"
+    words = ("--out", out, "--candidates", 5)
+    found = ranked(path, rankers / LAYOUT_MODEL, *words)
+    assert json.loads(out.read_text()) == found
+    table = call("rank", path, "--run", rankers / LAYOUT_MODEL, *words, "--show-layouts")
+    assert json.loads(out.read_text())["configs"] == found["configs"]
+    header = ["node", "name", "opcode", "output", "input", "kernel"]
+    assert [line.split() for line in table.splitlines()].count(header) == 4  # not of config 0
+    assert "3 of 3 nodes are left to the compiler" in table
+
+
+def test_configs_of_a_file_are_ranked_instead(rankers: Path, tmp_path: Path) -> None:
+    module = write(tmp_path / "dense.pb", dense_module())
+    run, graph = rankers / LAYOUT_MODEL, load_graph(module)
+    configs = graph.candidates(12, seed=1).astype(np.float32)
+    alone = tmp_path / "configs.npz"
+    np.savez(alone, node_config_feat=configs)
+    own = ranked(module, run, "--candidates", 12, "--seed", 1, "--top", 12)
+    given = ranked(module, run, "--configs", alone, "--top", 12)
+    assert given["configs"] == own["configs"]
+    # Fewer nodes than the module's own: the file says which.
+    np.savez(alone, node_config_feat=configs[:, :1], node_config_ids=np.array([2]))
+    some = ranked(module, run, "--configs", alone)
+    assert [node["node"] for node in some["configs"][0]["layouts"]] == [2]
+    # A whole graph's file gives its configs to the same program alone.
+    tuned = write(tmp_path / "tuned.pb", layout_tuning())
+    [written] = featurize_files([tuned], tmp_path / "out")
+    found = ranked(tuned, run, "--configs", written.path)
+    assert [c["config"] for c in found["configs"]] == [
+        c["config"] for c in ranked(tuned, run)["configs"]
+    ]
+    line = call("rank", module, "--run", run, "--configs", written.path, expect=1)
+    assert f"{written.path}: key 'node_opcode': differs from that of {module}" in line
+
+
+def test_the_examples_of_how_configs_are_shown_hold() -> None:
+    assert doctest.testmod(shown_configs) == (0, 2)
+
+
+def bad_configs(folder: Path, **arrays: np.ndarray) -> Path:
+    np.savez(folder / "bad.npz", **arrays)
+    return folder / "bad.npz"
+
+
+def test_configs_that_do_not_fit_are_one_line(rankers: Path, tmp_path: Path) -> None:
+    module = write(tmp_path / "dense.pb", dense_module())
+    configs = np.full((2, 3, 18), -1, np.float32)
+    too_deep, twice, odd = configs.copy(), configs.copy(), configs.copy()
+    too_deep[1, 1, 6:9] = [2, 1, 0]  # the input of the reshape has two dimensions
+    twice[1, 2, :3] = [1, 1, 0]
+    odd[0, 0, 0] = 7
+    feat = "node_config_feat"
+    cases: list[tuple[dict[str, np.ndarray], str]] = [
+        ({feat: configs[:, :2]}, "has shape (2, 2, 18); expected (any, 3, 18)"),
+        ({feat: configs[:0]}, "has zero configs"),
+        ({feat: too_deep}, "input is given the order [2, 1, 0]; expected distinct dimensions of 0"),
+        ({feat: twice}, "output is given the order [1, 1, 0]; expected distinct"),
+        ({feat: odd}, "config 0, node 0, value 0 is 7.0; expected a whole number"),
+        ({feat: configs, "node_config_ids": np.array([2, 3, 99])}, "expected some of 7"),
+        ({"config_feat": np.ones((2, 24), np.float32)}, f"key '{feat}'"),
+    ]
+    for arrays, expected in cases:
+        path = bad_configs(tmp_path, **arrays)
+        run = rankers / LAYOUT_MODEL
+        line = call("rank", module, "--run", run, "--configs", path, expect=1)
+        assert line.startswith(f"error: {path}: "), line
+        assert expected in line
+        assert line.count("\n") == 1
+
+
+def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    layouts, tiles = rankers / LAYOUT_MODEL, rankers / TILE_MODEL
+    tuned = write(tmp_path / "tuned.pb", layout_tuning())
+    kernels = write(tmp_path / "kernels.pb", tile_tuning())
+    cut = tmp_path / "cut.pb"
+    cut.write_bytes(tuned.read_bytes()[:-30])
+    noise = tmp_path / "noise.pb"
+    noise.write_bytes(bytes(range(256)) * 4)
+    cut_npz = tmp_path / "cut.npz"
+    cut_npz.write_bytes(next(tiny_tree.rglob("*.npz")).read_bytes()[:500])
+    text = tmp_path / "module.txt"
+    text.write_text("HloModule dense\n")
+    plain = write(tmp_path / "plain.pb", plain_module())
+    deep = write(tmp_path / "deep.pb", dense_module(deepest=7))
+    cases: list[tuple[tuple[object, ...], int, str]] = [
+        ((noise, "--run", layouts), 1, "damaged, cut short or something else; expected a ser"),
+        ((cut, "--run", layouts), 1, "damaged, cut short or something else; expected a ser"),
+        ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
+        ((text, "--run", layouts), 1, "is HLO text; expected"),
+        ((tuned, "--run", tiles), 1, f"{tiles}: ranks tile configs; {tuned} holds layout"),
+        ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
+        ((tuned, "--run", layouts, "--collection", TILES), 2, "holds layout configs, but its"),
+        ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),
+        ((deep, "--run", layouts), 1, "has more than 6 dimensions"),
+        ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 kernels called 'x'; expected one of"),
+        ((kernels, "--run", tiles, "--candidates", 4), 2, "candidates are made for layouts"),
+        ((tuned, "--run", layouts, "--candidates", 4, "--configs", plain), 2, "expected one of"),
+        ((tmp_path / "no.pb", "--run", layouts), 1, "no such file"),
+    ]
+    for words, code, expected in cases:
+        line = call("rank", *words, expect=code)
+        assert line.startswith("error: "), line
+        assert expected in line, line
+        assert line.count("\n") == 1, line

@@ -1,0 +1,177 @@
+"""Picks that cover for each other: against the definition, whatever the row order, and in a run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from common.errors import PipelineError
+from common.metrics import slowdown_at_k
+from data.graphs.graph import TileGraph
+from data.packing.npz_graphs import read_tile
+from data.tree import collection_named, find_graphs
+from ensembles.blend import blend
+from ensembles.diversify_picks import (
+    N_CANDIDATES,
+    N_PICKS,
+    Spread,
+    spread_picks,
+    spread_scores,
+    spread_table,
+    tile_places,
+)
+from ensembles.ensemble import Ensemble
+from ensembles.mix import Mixing, mix
+from models.predict import scores_table
+
+SPREAD = Spread(error=2.0, length=2.0)
+
+
+def tiles_at(*bounds: tuple[int, ...]) -> NDArray[np.float32]:
+    """Configs whose output bounds are given, with sums and products."""
+    config_feat = np.zeros((len(bounds), 24), np.float32)
+    for row, sizes in enumerate(bounds):
+        config_feat[row, 8 : 8 + len(sizes)] = sizes
+        config_feat[row, 14:16] = sum(sizes), np.prod(sizes)
+    return config_feat
+
+
+def grid(n: int) -> NDArray[np.float32]:
+    """n x n tiles of two dimensions, powers of 2."""
+    return tiles_at(*((2**i, 2**j) for i in range(n) for j in range(n)))
+
+
+def test_without_error_the_best_are_picked_in_order() -> None:
+    scores = np.random.default_rng(0).permutation(49).astype(np.float32)
+    picked = spread_picks(scores, grid(7), Spread(0.0, 2.0))
+    assert picked.tolist() == np.argsort(scores)[:N_PICKS].tolist()
+
+
+def test_the_first_pick_is_the_best_and_the_next_is_unlike_it() -> None:
+    tiles = tiles_at((64, 64), (64, 63), (63, 64), (1, 64))  # three alike, one far away
+    scores = np.array([0.0, 0.1, 0.1, 0.2], np.float32)
+    assert spread_picks(scores, tiles, SPREAD).tolist()[:2] == [0, 3]
+    assert spread_picks(scores, tiles, Spread(0.01, 2.0)).tolist()[-1] == 3
+
+
+def test_the_second_pick_has_the_lowest_expected_minimum() -> None:
+    """Against E min(a, b) of two normals, in closed form (Clark, 1961)."""
+    rng = np.random.default_rng(1)
+    tiles, scores = grid(4), rng.normal(size=16).astype(np.float32)
+    spread = Spread(1.0, 1.5)
+    guess = (scores - scores.mean()) / scores.std()
+    places = tile_places(tiles)
+    covariance = np.exp(-np.square(places[:, None] - places).sum(-1) / (2 * 1.5**2))
+    first, second = spread_picks(scores, tiles, spread)[:2]
+    assert first == scores.argmin()
+    deviation = np.sqrt(np.maximum(2 - 2 * covariance[first], 1e-12))  # of the difference
+    alpha = (guess - guess[first]) / deviation
+    expected = (
+        guess[first] * norm.cdf(alpha) + guess * norm.cdf(-alpha) - deviation * norm.pdf(alpha)
+    )
+    expected[first] = np.inf
+    assert expected[second] <= expected.min() + 0.05  # the draws are finite
+    assert expected[second] < np.median(expected)
+
+
+def test_a_dimension_counts_once_and_an_unchanged_one_not() -> None:
+    config_feat = tiles_at((8, 4, 16), (16, 4, 16), (8, 4, 32))
+    config_feat[:, 16:19] = config_feat[:, 8:11]  # the input has the same bounds
+    places = tile_places(config_feat)
+    assert places.shape == (3, 2)
+    distances = np.linalg.norm(places[0] - places[1:], axis=1)
+    np.testing.assert_allclose(distances, np.log([17 / 9, 33 / 17]), atol=1e-6)
+
+
+def test_the_order_of_rows_changes_no_pick() -> None:
+    rng = np.random.default_rng(2)
+    tiles = grid(6)
+    scores = rng.integers(5, size=36).astype(np.float32)  # many are equal
+    picked = tiles[spread_picks(scores, tiles, SPREAD)]
+    for _ in range(5):
+        order = rng.permutation(36)
+        again = tiles[order][spread_picks(scores[order], tiles[order], SPREAD)]
+        np.testing.assert_array_equal(again, picked)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, N_PICKS, N_CANDIDATES + 50])
+def test_any_number_of_configs_and_equal_scores(n: int) -> None:
+    tiles = tiles_at(*((1 + i % 20, 1 + i // 20) for i in range(n)))
+    for scores in (np.zeros(n, np.float32), np.arange(n, dtype=np.float32)):
+        picked = spread_picks(scores, tiles, SPREAD)
+        assert len(set(picked.tolist())) == len(picked) == min(n, N_PICKS)
+        assert picked[0] == 0 or not scores.any()
+
+
+def test_picks_come_first_and_the_others_keep_their_order(tile_graph: TileGraph) -> None:
+    scores = np.random.default_rng(3).normal(size=tile_graph.n_configs).astype(np.float32)
+    twice = replace(
+        tile_graph,
+        config_feat=np.concatenate([tile_graph.config_feat, tile_graph.config_feat[:3]]),
+        runtime_ns=np.concatenate([tile_graph.runtime_ns, tile_graph.runtime_ns[:3]]),
+        runtime_normalizers=np.concatenate(
+            [tile_graph.runtime_normalizers, tile_graph.runtime_normalizers[:3]]
+        ),
+    )
+    given = spread_scores(twice, np.concatenate([scores, scores[:3]]), SPREAD)
+    assert given.dtype == np.float32
+    np.testing.assert_array_equal(given[-3:], given[:3])  # equal configs, equal scores
+    own = given[:-3]
+    picked = spread_picks(scores, tile_graph.config_feat, SPREAD)
+    assert own[picked].tolist() == list(range(len(picked)))
+    others = np.setdiff1d(np.arange(len(own)), picked)
+    np.testing.assert_array_equal(np.argsort(own[others]), np.argsort(scores[others]))
+
+
+def test_a_model_that_is_wrong_about_alike_tiles_loses_less() -> None:
+    """The fastest tiles lie where the model sees no promise; its five best are all slow."""
+    tiles = grid(8)
+    sizes = np.log2(tiles[:, 8:10])
+    runtime = 1 + np.abs(sizes[:, 0] - 1) + 0.1 * sizes[:, 1]
+    scores = (np.abs(sizes[:, 0] - 6) + 0.1 * sizes[:, 1]).astype(np.float32)
+    best_first = slowdown_at_k(np.argsort(scores, kind="stable"), runtime, 5)
+    spread = slowdown_at_k(spread_picks(scores, tiles, SPREAD), runtime, 5)
+    assert best_first > 4
+    assert spread <= best_first / 2
+
+
+class Knowing:
+    """Scores configs by their first bound."""
+
+    def score(self, graph: TileGraph) -> NDArray[np.float32]:
+        return -graph.config_feat[:, 8]
+
+
+def test_a_table_an_ensemble_and_a_graph_agree(tiny_tree: Path) -> None:
+    collection = collection_named("tile:xla")
+    files = find_graphs(tiny_tree, collections=(collection,), splits=("train",))
+    graphs = [read_tile(file) for file in files]
+    tables = {"a-seed0": pl.concat([scores_table(g, Knowing().score(g)) for g in graphs])}
+    mixing = Mixing("minmax-mean", {"a-seed0": 1.0}, SPREAD)
+    ensemble = Ensemble(collection, {"a-seed0": Knowing()}, mixing)
+    mixed = mix(tables, mixing, files)
+    assert mixed.drop("score").equals(tables["a-seed0"].drop("score"))
+    assert ensemble.predict(files).equals(mixed)
+    expected = np.concatenate([ensemble.score(graph) for graph in graphs])
+    np.testing.assert_array_equal(mixed["score"].to_numpy(), expected)
+    assert not np.array_equal(expected, tables["a-seed0"]["score"].to_numpy())
+    order = np.random.default_rng(0).permutation(mixed.height)
+    blended = blend(tables, method=mixing.method, weights=mixing.weights)
+    shuffled = spread_table(blended[order], files[::-1], SPREAD)
+    assert shuffled.equals(mixed[order])
+
+
+def test_other_data_is_one_line(tiny_tree: Path) -> None:
+    collection = collection_named("tile:xla")
+    one, two = find_graphs(tiny_tree, collections=(collection,), splits=("train",))[:2]
+    graph = read_tile(one)
+    table = scores_table(graph, Knowing().score(graph))
+    with pytest.raises(PipelineError, match="scored, but there is no file of it to read"):
+        spread_table(table, [two], SPREAD)
+    for part in (table[1:], table.with_columns(config_hash=pl.lit(7, pl.UInt64))):
+        with pytest.raises(PipelineError, match="holds other configs than the scores"):
+            spread_table(part, [one], SPREAD)

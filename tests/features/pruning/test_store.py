@@ -1,0 +1,177 @@
+"""Pruned graphs that the store keeps are those that would be computed, or are not used."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError, UsageError
+from data.graph_store.files import store_graph, stored_file
+from data.graph_store.tensor_file import open_tensors, write_tensors
+from data.graphs.graph import LayoutGraph
+from data.packing.npz_graphs import read_layout
+from data.tree import GraphFile, find_graphs
+from features.pruning import nodes as pruned_nodes
+from features.pruning import store as pruned_store
+from features.pruning.nodes import prune_layout_graph
+from features.pruning.rules import PrunedGraph, prune
+from features.pruning.store import check_rule, pruned_file, read_pruned, store_pruned
+
+RULES = ("none", "config", "config-graph", "collapse", "hops-1", "hops-3")
+RULE = "hops-1"
+
+
+@pytest.fixture
+def stored(layout_graph: LayoutGraph, tmp_path: Path) -> GraphFile:
+    """A layout graph of a store."""
+    file = stored_file(tmp_path / "store", layout_graph.file)
+    store_graph(layout_graph.file, file)
+    return file
+
+
+def computed(graph: LayoutGraph, rule: str) -> PrunedGraph:
+    return prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
+
+
+def check_same(one: object, other: object) -> None:
+    """Check that two records of arrays are the same to the bit, types included."""
+    assert type(one) is type(other) and vars(one).keys() == vars(other).keys()
+    for name, mine in vars(one).items():
+        its = vars(other)[name]
+        assert (mine.dtype, mine.shape) == (its.dtype, its.shape)
+        assert mine.tobytes() == its.tobytes()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_kept_is_what_would_be_computed(
+    rule: str, stored: GraphFile, layout_graph: LayoutGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_pruned([stored], rule)
+    graph = read_layout(stored)
+    kept = read_pruned(graph, rule)
+    assert kept is not None
+    check_same(kept, computed(graph, rule))
+    want = prune_layout_graph(layout_graph, rule=rule)
+    monkeypatch.delattr(pruned_nodes, "prune")  # nothing is computed
+    for mine, its in zip(prune_layout_graph(graph, rule=rule), want, strict=True):
+        check_same(mine, its)
+
+
+def test_only_what_is_missing_or_not_as_it_should_be_is_pruned(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = find_graphs(tiny_tree)
+    files = [stored_file(tmp_path, source) for source in sources]
+    for source, file in zip(sources, files, strict=True):
+        store_graph(source, file)
+    layouts = [file for file in files if file.collection.kind == "layout"]
+    pruned = []
+
+    def counted(rule: str, *arrays: object) -> PrunedGraph:
+        pruned.append(rule)
+        return prune(rule, *arrays)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pruned_store, "prune", counted)
+    calls: list[tuple[str, int, int]] = []
+    store_pruned(files, RULE, progress=lambda *call: calls.append(call))
+    assert len(pruned) == len(layouts) < len(files)
+    assert calls == [("prune", number, len(layouts)) for number in range(1, len(layouts) + 1)]
+    before = {path: path.read_bytes() for path in tmp_path.rglob(f"*.prune-{RULE}.*")}
+    assert set(before) == {pruned_file(file.path, RULE) for file in layouts}
+    store_pruned(files, RULE)
+    assert len(pruned) == len(layouts)
+    missing, damaged = (pruned_file(file.path, RULE) for file in layouts[:2])
+    missing.unlink()
+    damage(damaged)
+    store_pruned(files, RULE)
+    assert len(pruned) == len(layouts) + 2
+    assert {path: path.read_bytes() for path in before} == before
+    store_pruned(files, "config")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def damage(path: Path) -> None:
+    """Flip a bit of the last tensor."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "change", ["missing", "damaged", "cut", "empty", "no tensors", "a folder", "source", "version"]
+)
+def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored: GraphFile) -> None:
+    graph = read_layout(stored)
+    store_pruned([stored], RULE)
+    path = pruned_file(stored.path, RULE)
+    good = path.read_bytes()
+    opened = open_tensors(path)
+    other = {name: values[:0] for name, values in opened.tensors.items()}
+    path.unlink()
+    if change == "damaged":
+        path.write_bytes(good)
+        damage(path)
+    elif change == "cut":
+        path.write_bytes(good[:-1])
+    elif change == "empty":
+        path.write_bytes(b"")
+    elif change == "no tensors":
+        write_tensors(path, {}, facts=opened.facts)
+    elif change == "a folder":
+        path.mkdir()
+    elif change in ("source", "version"):
+        write_tensors(path, other, facts={**opened.facts, change: "another"})
+    assert read_pruned(graph, RULE) is None
+    check_same(prune_layout_graph(graph, rule=RULE)[0], computed(graph, RULE))
+    if change == "a folder":
+        with pytest.raises(PipelineError, match=r"hops-1.safetensors: cannot be written: "):
+            store_pruned([stored], RULE)
+    else:
+        store_pruned([stored], RULE)
+        assert path.read_bytes() == good
+
+
+def test_a_graph_that_was_packed_from_another_source_is_pruned_anew(
+    stored: GraphFile, layout_graph: LayoutGraph
+) -> None:
+    store_pruned([stored], RULE)
+    opened = open_tensors(stored.path)
+    edges = np.zeros((0, 2), np.int64)
+    tensors = {**opened.tensors, "edge_index": edges}
+    stored.path.unlink()
+    write_tensors(stored.path, tensors, facts={**opened.facts, "source": "another"})
+    graph = read_layout(stored)
+    assert read_pruned(graph, RULE) is None
+    check_same(prune_layout_graph(graph, rule=RULE)[0], computed(graph, RULE))
+    store_pruned([stored], RULE)
+    kept = read_pruned(graph, RULE)
+    assert kept is not None and len(kept.edge_index) == 0
+    check_same(kept, computed(graph, RULE))
+
+
+def test_a_graph_outside_the_store_has_no_pruned_form(
+    stored: GraphFile, layout_graph: LayoutGraph
+) -> None:
+    assert read_pruned(layout_graph, RULE) is None
+    graph = read_layout(stored)
+    for rule in (RULE, "config", "../x", "", "no-such-rule"):
+        assert read_pruned(graph, rule) is None
+
+
+def test_an_unknown_rule_is_refused_and_leaves_nothing(stored: GraphFile) -> None:
+    for rule in ("no-such-rule", "hops-0", "", "../config"):
+        with pytest.raises(UsageError, match="no such rule; known: none, config"):
+            check_rule(rule)
+        with pytest.raises(UsageError, match="no such rule; known: none, config"):
+            store_pruned([stored], rule)
+    assert list(stored.path.parent.iterdir()) == [stored.path]
+
+
+def test_a_damaged_graph_of_the_store_is_named(stored: GraphFile) -> None:
+    damage(stored.path)
+    with pytest.raises(PipelineError, match="damaged: tensor 'node_opcode'"):
+        store_pruned([stored], RULE)
+    missing = replace(stored, path=stored.path.with_name("missing.safetensors"))
+    with pytest.raises(PipelineError, match=r"missing.safetensors: cannot be read"):
+        store_pruned([missing], RULE)

@@ -1,0 +1,231 @@
+"""Further layout statistics against a loop over configs and nodes that a reader can follow."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from common.settings import SAMPLE
+from data.graphs.graph import LayoutGraph
+from data.graphs.node_layouts import tensor_ranks
+from data.packing.configs import pack_values
+from data.packing.npz_graphs import read_layout
+from data.tree import COLLECTIONS, find_graphs
+from features.statistics.configs import ALL_STATISTICS, statistics_of
+from features.statistics.layout_details import LAYOUT_DETAILS, sum_entries
+from tests.features.graphs import random_layout_graph, relabelled
+from tests.features.statistics.test_layout import (
+    OPCODES,
+    TENSORS,
+    node_bytes,
+    padding_factor,
+)
+from tests.features.statistics.test_layout_paths import slow_pairs
+from tests.real_data import real_layout_graphs, requires_real_data
+
+START = len(ALL_STATISTICS["layout"]) - len(
+    [name for name in ALL_STATISTICS["layout"] if name.startswith("program_")]
+)
+
+
+class SlowDetails:
+    """Statistics of one config at a time, straight from their definitions."""
+
+    def __init__(self, graph: LayoutGraph) -> None:
+        self.graph = graph
+        self.nodes = graph.node_config_ids.tolist()
+        self.configs = [row.tobytes() for row in graph.configs.rows(np.arange(graph.n_configs))]
+        distinct = sorted(set(self.configs))
+        shape = (len(distinct), len(self.nodes), 18)
+        self.distinct = np.frombuffer(b"".join(distinct), np.int8).reshape(shape)
+        self.bytes = [node_bytes(graph, node) for node in range(graph.n_nodes)]
+        self.own = [self.own_layout(node) for node in range(graph.n_nodes)]
+        self.pairs = slow_pairs(graph, 64)
+        consumed = [edge for edge in graph.edge_index.tolist() if edge[0] in self.nodes]
+        self.operands = consumed
+        self.fixed_operands = [
+            (u, v) for u, v in consumed if v not in self.nodes and self.own[v] != [-1, -1]
+        ]
+        self.fixed_readers = [
+            (u, v)
+            for u, v in graph.edge_index.tolist()
+            if v in self.nodes and u not in self.nodes and self.dims(u) == self.dims(v)
+        ]
+
+    def dims(self, node: int) -> list[int]:
+        rank = int(tensor_ranks(self.graph.node_feat[[node]])[0])
+        return self.graph.node_feat[node, 21 : 21 + rank].astype(int).tolist()
+
+    def own_layout(self, node: int) -> list[int]:
+        rank = len(self.dims(node))
+        return [*self.graph.node_feat[node, 134 : 134 + rank].astype(int).tolist(), -1, -1][:2]
+
+    def group(self, node: int) -> str:
+        names = {number: name for name, number in OPCODES.items()}
+        return names.get(int(self.graph.node_opcode[node]), "")
+
+    def __call__(self, row: int) -> dict[str, float]:
+        values = np.frombuffer(self.configs[row], np.int8).reshape(len(self.nodes), 3, 6)
+        layouts = {node: values[i].tolist() for i, node in enumerate(self.nodes)}
+        chosen = {}
+        for node in self.nodes:
+            output = layouts[node][0][:2]
+            chosen[node] = self.own[node] if output == [-1, -1] else output
+        found = dict.fromkeys(LAYOUT_DETAILS, 0.0)
+        self.add_nodes(found, layouts, chosen)
+        self.add_fixed(found, layouts, chosen)
+        self.add_rarity(found, row)
+        moved = max(sum(self.bytes[producer] for _, producer in self.pairs), 1.0)
+        for consumer, producer in self.pairs:
+            named = [x[:2] for x in layouts[consumer][1:] if x[:2] != [-1, -1]]
+            if named and chosen[producer] not in named and self.group(consumer):
+                key = f"copied_bytes_to_{self.group(consumer)}"
+                found[key] += self.bytes[producer] / moved
+        return found
+
+    def share(self, node: int) -> float:
+        return self.bytes[node] / max(sum(self.bytes[n] for n in self.nodes), 1.0)
+
+    def add_nodes(self, found, layouts, chosen) -> None:
+        for node in self.nodes:
+            group = self.group(node)
+            if group:
+                for tensor, layout in zip(TENSORS, layouts[node], strict=True):
+                    minor = "default" if layout[0] < 0 else layout[0]
+                    found[f"count_{tensor}_minor_{minor}_{group}"] += 1 / len(self.nodes)
+                if chosen[node] == self.own[node]:
+                    found[f"count_output_as_default_{group}"] += 1 / len(self.nodes)
+            dims = self.dims(node)
+            minor, second = (dims[d] if 0 <= d < len(dims) else None for d in chosen[node])
+            for part, size, tile in (("minor", minor, 128), ("second", second, 8)):
+                if size is None:
+                    continue
+                if size < 8:
+                    name = "below_8"
+                elif size < tile:
+                    name = "below_128"
+                else:
+                    name = "ragged" if size % tile else "whole_tiles"
+                found[f"{part}_size_{name}"] += self.share(node)
+
+    def add_fixed(self, found, layouts, chosen) -> None:
+        total = max(sum(self.bytes[v] for _, v in self.fixed_operands), 1.0)
+        for consumer, operand in self.fixed_operands:
+            named = [x[:2] for x in layouts[consumer][1:] if x[:2] != [-1, -1]]
+            if named and self.own[operand] not in named:
+                found["fixed_operand_copied_bytes"] += self.bytes[operand] / total
+                found["fixed_operand_copied_edges"] += 1 / len(self.fixed_operands)
+        total = max(sum(self.bytes[v] for _, v in self.fixed_readers), 1.0)
+        for reader, producer in self.fixed_readers:
+            if self.own[reader] != chosen[producer]:
+                found["fixed_reader_copied_bytes"] += self.bytes[producer] / total
+                found["fixed_reader_copied_edges"] += 1 / len(self.fixed_readers)
+        total = max(sum(self.bytes[v] for _, v in self.operands), 1.0)
+        for place, tensor in ((1, "input"), (2, "kernel")):
+            padded = 0.0
+            for consumer, operand in self.operands:
+                layout = layouts[consumer][place][:2]
+                layout = self.own[operand] if layout == [-1, -1] else layout
+                growth = padding_factor(self.graph, operand, *layout)
+                padded += self.bytes[operand] / total * growth
+            found[f"log_{tensor}_padding"] = math.log(max(padded, 1e-6))
+
+    def add_rarity(self, found, row: int) -> None:
+        mine = np.frombuffer(self.configs[row], np.int8).reshape(len(self.nodes), 18)
+        rarities = []
+        for place, node in enumerate(self.nodes):
+            counts = Counter(config[place].tobytes() for config in self.distinct)
+            count = counts[mine[place].tobytes()]
+            rarities.append(-math.log(count / len(self.distinct)))
+            found["rarity_by_bytes"] += rarities[-1] * self.share(node)
+        found["rarity_mean"] = sum(rarities) / len(rarities)
+        found["rarity_largest"] = max(rarities)
+        found["log_occurrences"] = math.log(self.configs.count(self.configs[row]))
+
+    def usual(self, row: int) -> tuple[float, float]:
+        """The least and most that usual_nodes may be: vectors may tie for the most common."""
+        mine = np.frombuffer(self.configs[row], np.int8).reshape(len(self.nodes), 18)
+        least = most = 0.0
+        for place in range(len(self.nodes)):
+            counts = Counter(config[place].tobytes() for config in self.distinct)
+            if counts[mine[place].tobytes()] == max(counts.values()):
+                most += 1 / len(self.nodes)
+                least += (list(counts.values()).count(max(counts.values())) == 1) / len(self.nodes)
+        return least, most
+
+
+def twice_measured(graph: LayoutGraph) -> LayoutGraph:
+    """The graph with its first config once more at the end."""
+    rows = np.r_[np.arange(graph.n_configs), 0]
+    values = graph.configs.rows(rows)
+    return replace(graph, configs=pack_values(values), runtime_ns=graph.runtime_ns[rows])
+
+
+def details(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    table = statistics_of(graph, "all")(rows)
+    return table[:, START - len(LAYOUT_DETAILS) : START]
+
+
+def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    found, slow = details(graph, rows), SlowDetails(graph)
+    for row, values in zip(rows.tolist(), found, strict=True):
+        want = slow(row)
+        for name, value in zip(LAYOUT_DETAILS, values.tolist(), strict=True):
+            if name == "usual_nodes":
+                least, most = slow.usual(row)
+                assert least - 1e-6 <= value <= most + 1e-6
+            else:
+                assert value == pytest.approx(want[name], rel=2e-5, abs=2e-6), name
+    return found
+
+
+def test_random_graphs_equal_the_loop() -> None:
+    """And none of the statistics is idle: over the graphs, each takes several values."""
+    graphs = [twice_measured(random_layout_graph(seed)) for seed in range(30)]
+    together = np.concatenate([check(graph, np.arange(graph.n_configs)) for graph in graphs])
+    for column, name in enumerate(LAYOUT_DETAILS):
+        assert len(np.unique(together[:, column])) > 1, name
+
+
+@pytest.mark.parametrize("name", ["layout:xla:random", "layout:nlp:default"])
+def test_sample_graphs_equal_the_loop(name: str) -> None:
+    collections = tuple(c for c in COLLECTIONS if c.name == name)
+    for file in find_graphs(SAMPLE, collections=collections, splits=("valid", "test")):
+        graph = read_layout(file)
+        check(graph, np.random.default_rng(0).choice(graph.n_configs, 3, replace=False))
+
+
+@requires_real_data
+def test_real_graphs_equal_the_loop() -> None:
+    for graph in real_layout_graphs(max_bytes=120_000):
+        check(graph, np.random.default_rng(0).choice(graph.n_configs, 2, replace=False))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_relabelling_nodes_changes_nothing(seed: int) -> None:
+    graph = random_layout_graph(seed)
+    other, _ = relabelled(graph, seed)
+    rows = np.arange(graph.n_configs)
+    names = list(LAYOUT_DETAILS)
+    keep = [i for i, name in enumerate(names) if name != "usual_nodes"]  # ties may fall otherwise
+    np.testing.assert_allclose(
+        details(other, rows)[:, keep], details(graph, rows)[:, keep], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_some_rows_are_those_of_the_whole() -> None:
+    graph = random_layout_graph(7)
+    rows = np.arange(graph.n_configs)
+    some = np.r_[rows[::-1], rows[0]]
+    np.testing.assert_array_equal(details(graph, some), details(graph, rows)[some])
+
+
+def test_entries_are_summed_by_column() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(3 * 4, 2))
+    places = rng.integers(0, 4, (5, 3))
+    want = [[sum(table[4 * j + row[j], f] for j in range(3)) for f in range(2)] for row in places]
+    np.testing.assert_allclose(sum_entries(table, places), want)

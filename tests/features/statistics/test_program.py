@@ -1,0 +1,112 @@
+"""Statistics of programs against definitions that a reader can follow."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from common.settings import SAMPLE
+from data.graphs.graph import Graph
+from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES
+from data.graphs.node_layouts import tensor_ranks
+from data.hlo.opcodes import OPCODE_NUMBERS
+from data.packing.npz_graphs import read_graph
+from data.tree import find_graphs
+from features.statistics.program import COUNTED, PROGRAM_STATISTICS, program_statistics
+from tests.features.graphs import random_layout_graph, random_tile_graph
+from tests.real_data import real_layout_graphs, real_tile_graphs, requires_real_data
+
+CONVOLUTION, DOT, PARAMETER = 26, 34, 63
+
+
+def feature(graph: Graph, node: int, name: str) -> float:
+    return float(graph.node_feat[node, NODE_FEATURE_NAMES.index(name)])
+
+
+def node_bytes(graph: Graph, node: int) -> float:
+    kind = next(i for i in range(19) if graph.node_feat[node, 2 + i])
+    return float(ELEMENT_BYTES[kind]) * elements(graph, node)
+
+
+def elements(graph: Graph, node: int) -> float:
+    return feature(graph, node, "shape_dimensions_product")
+
+
+def slow_levels(graph: Graph) -> list[int]:
+    @cache
+    def level(node: int) -> int:
+        operands = graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()
+        return max((level(operand) + 1 for operand in operands), default=0)
+
+    return [level(node) for node in range(graph.n_nodes)]
+
+
+def slow_flops(graph: Graph, node: int) -> float:
+    operands = graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()
+    if not operands:
+        return 0.0
+    sizes = [elements(graph, operand) for operand in operands]
+    if graph.node_opcode[node] == DOT:
+        return 2 * math.sqrt(max(sizes) * min(sizes) * elements(graph, node))
+    largest = max(zip(sizes, operands, strict=True))[1]
+    dimension = int(feature(graph, node, "convolution_dim_numbers_input_feature_dim"))
+    rank = int(tensor_ranks(graph.node_feat[[largest]])[0])
+    depth = graph.node_feat[largest, 21 + dimension] if dimension < rank else 1
+    window = max(feature(graph, node, "window_size_product"), 1)
+    groups = max(feature(graph, node, "feature_group_count"), 1)
+    return 2 * elements(graph, node) * window * max(float(depth), 1) / groups
+
+
+def slow_statistics(graph: Graph) -> dict[str, float]:
+    levels = slow_levels(graph)
+    nodes = range(graph.n_nodes)
+    depth = max(levels)
+    total = sum(node_bytes(graph, node) for node in nodes)
+    flops = {
+        code: sum(slow_flops(graph, node) for node in nodes if graph.node_opcode[node] == code)
+        for code in (CONVOLUTION, DOT)
+    }
+    parameters = [node for node in nodes if graph.node_opcode[node] == PARAMETER]
+    found = {
+        "program_log_edges": math.log1p(len(graph.edge_index)),
+        "program_log_depth": math.log1p(depth),
+        "program_log_width": math.log(max(levels.count(level) for level in set(levels))),
+        "program_log_mean_width": math.log(graph.n_nodes / (depth + 1)),
+        "program_log_bytes": math.log1p(total),
+        "program_log_parameter_bytes": math.log1p(sum(node_bytes(graph, n) for n in parameters)),
+        "program_log_flops_convolution": math.log1p(flops[CONVOLUTION]),
+        "program_log_flops_dot": math.log1p(flops[DOT]),
+        "program_log_intensity": math.log((1 + sum(flops.values())) / (1 + total)),
+    }
+    for name in COUNTED:
+        count = sum(int(code) == OPCODE_NUMBERS[name] for code in graph.node_opcode)
+        found[f"program_share_{name}"] = count / graph.n_nodes
+    return found
+
+
+def check(graph: Graph) -> None:
+    want = slow_statistics(graph)
+    assert list(want) == list(PROGRAM_STATISTICS)
+    for name, value in zip(want, program_statistics(graph).tolist(), strict=True):
+        assert value == pytest.approx(want[name], rel=1e-5, abs=1e-6), name
+
+
+def test_random_programs_equal_the_loop() -> None:
+    for seed in range(30):
+        check(random_layout_graph(seed))
+        check(random_tile_graph(seed))
+
+
+def test_sample_programs_equal_the_loop() -> None:
+    files = find_graphs(SAMPLE, splits=("valid",))
+    for file in files:
+        check(read_graph(file))
+    logs = np.asarray([program_statistics(read_graph(file))[:9] for file in files])
+    assert (np.ptp(logs, axis=0) > 0).all()
+
+
+@requires_real_data
+def test_real_programs_equal_the_loop() -> None:
+    for graph in [*real_layout_graphs(max_bytes=120_000), *real_tile_graphs()]:
+        check(graph)

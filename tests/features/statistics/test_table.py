@@ -1,0 +1,69 @@
+"""Statistics as parquet files, and the page of their formulas."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from data.graphs.graph import LayoutGraph, TileGraph
+from data.packing.npz_graphs import read_graph
+from data.tree import find_graphs
+from features.statistics.configs import ALL_STATISTICS, STATISTICS, statistics_of
+from features.statistics.formulas import DETAIL_FORMULAS, PAGE, PLAIN_FORMULAS, page
+from features.statistics.table import statistics_frame, write_statistics
+from tests.command_line import call
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_every_statistic_has_a_formula(kind: str) -> None:
+    assert tuple(PLAIN_FORMULAS[kind]) == STATISTICS[kind]
+    names = [*PLAIN_FORMULAS[kind], *DETAIL_FORMULAS[kind]]
+    assert tuple(names) == ALL_STATISTICS[kind][: len(names)]
+    assert len(set(ALL_STATISTICS[kind])) == len(ALL_STATISTICS[kind])
+
+
+def test_the_page_is_up_to_date() -> None:
+    """`python -m features.statistics.formulas` writes it."""
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_a_table_has_a_row_per_config(layout_graph: LayoutGraph, tile_graph: TileGraph) -> None:
+    for graph in (layout_graph, tile_graph):
+        frame = statistics_frame(graph)
+        names = list(ALL_STATISTICS[graph.file.collection.kind])
+        rows = np.arange(graph.n_configs)
+        np.testing.assert_array_equal(frame["config"].to_numpy(), rows)
+        np.testing.assert_array_equal(frame["runtime_ns"].to_numpy(), graph.runtime_ns)
+        np.testing.assert_array_equal(
+            frame.select(names).to_numpy(), statistics_of(graph, "all")(rows)
+        )
+        assert set(frame.select(names).dtypes) == {pl.Float32}
+
+
+def test_files_are_scanned_as_one_table(tiny_tree: Path, tmp_path: Path) -> None:
+    files = [f for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
+    written = write_statistics(files, tmp_path)
+    assert len(written) == len(files)
+    counts = dict(
+        pl.scan_parquet(tmp_path / "**" / "*.parquet")
+        .group_by("graph")
+        .agg(pl.len(), pl.col("runtime_ns").null_count().alias("unknown"))
+        .select("graph", pl.struct("len", "unknown"))
+        .collect()
+        .iter_rows()
+    )
+    for file in files:
+        graph = read_graph(file)
+        unknown = 0 if graph.is_labelled else graph.n_configs
+        assert counts[file.submission_id] == {"len": graph.n_configs, "unknown": unknown}
+
+
+def test_the_command_writes_and_counts(tiny_tree: Path, tmp_path: Path) -> None:
+    printed = call(
+        "statistics", "--data", tiny_tree, "--collections", "tile:xla", "--out", tmp_path
+    )
+    frame = pl.scan_parquet(tmp_path / "**" / "*.parquet").collect()
+    n_kernels = len([f for f in find_graphs(tiny_tree) if f.collection.kind == "tile"])
+    assert frame["graph"].n_unique() == n_kernels
+    assert f"{n_kernels} graphs" in printed

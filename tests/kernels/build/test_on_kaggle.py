@@ -1,0 +1,205 @@
+"""Built kernels of every kind, the real pipeline in them, on a stand-in for Kaggle's machine."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data.tree import COLLECTIONS
+from kernels.build.build import build
+from kernels.build.kinds import INFER, RUN, Kind, train_kind
+from kernels.datasets.weights import write_weights
+from models.config.recipe import Recipe, load_recipe
+from models.predict import read_scores
+from pipeline.run.revisions import revision
+from tests.command_line import call
+from tests.kernels import kaggle_machine
+from tests.kernels.kaggle_machine import (
+    AT_A_CHECKPOINT,
+    WITHIN_A_SPLIT,
+    has_namespaces,
+    run_on_kaggle,
+)
+
+TILE = "tile:xla"
+ONE_MODEL = ["threads=1", 'tile.models=["late_fusion_sage"]']
+RunKernel = Callable[..., str]
+
+
+@pytest.fixture
+def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
+    """What /kaggle holds when the competition's data are attached."""
+    mount = tmp_path / "kaggle" / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all"
+    shutil.copytree(tiny_tree / "npz", mount / "npz")
+    return tmp_path / "kaggle"
+
+
+@pytest.fixture
+def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
+    """Build a kernel, run it, and return its log."""
+
+    def run(recipe: Recipe, kind: Kind, *, stops: str = "", expect: int = 0) -> str:
+        number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
+        place = tmp_path / f"version{number}"
+        table = recipe.model_dump(mode="json", exclude_none=True)
+        sources = ["someone/fast-or-slow-smoke-train"]
+        built = build("smoke", table, place / "built", kind=kind, kernel_sources=sources)
+        (place / "scratch").mkdir()
+        ended = run_on_kaggle(built.script, kaggle, place / "scratch", stops=stops)
+        assert ended.returncode == expect, ended.stderr
+        left = [path.name for path in (place / "scratch").iterdir()]
+        assert not [name for name in left if name.startswith("pipeline-") and "store" not in name]
+        return ended.stdout + ended.stderr
+
+    return run
+
+
+def attach_output(kaggle: Path, mount: str) -> None:
+    """Attach what the version that ran last has left as a source of the next one."""
+    target = kaggle / "input" / mount
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(kaggle / "working", target)
+
+
+def finished(kaggle: Path) -> bool:
+    return json.loads((kaggle / "working" / "kernel.json").read_text())["finished"]
+
+
+def test_a_training_that_was_stopped_goes_on_in_the_next_version(
+    kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe("smoke", ONE_MODEL)
+    folder = kaggle / "working" / "models" / "tile-xla" / "late_fusion_sage-seed0"
+
+    log = run_kernel(recipe, train_kind(TILE), stops=AT_A_CHECKPOINT)
+    assert "out of time at step 4 of 6" in log
+    assert "push the kernel again with its own output attached" in log
+    assert not finished(kaggle)
+    assert not (folder / "DONE").exists()
+    assert (folder / "checkpoint.safetensors").exists()
+
+    attach_output(kaggle, "notebooks/someone/fast-or-slow-smoke-train-tile-xla")
+    log = run_kernel(recipe, train_kind(TILE))
+    assert "goes on with an earlier training" in log
+    assert finished(kaggle)
+    assert (folder / "DONE").exists()
+    assert not (folder / "checkpoint.safetensors").exists()
+
+    arguments = ["--data", tiny_tree, "--collection", TILE, "--recipe", "smoke"]
+    overrides = [part for value in ONE_MODEL for part in ("--set", value)]
+    call("train", *arguments, *overrides, "--out", tmp_path / "undisturbed")
+    for name in ("model.safetensors", "metrics.jsonl", "config.toml"):
+        undisturbed = tmp_path / "undisturbed" / folder.name / name
+        assert (folder / name).read_bytes() == undisturbed.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_ranking_that_was_stopped_goes_on_in_the_next_version(
+    kaggle: Path, run_kernel: RunKernel, tmp_path: Path
+) -> None:
+    (mount,) = kaggle.rglob("npz_all")
+    shutil.rmtree(mount / "npz" / "layout")
+    recipe, undisturbed = load_recipe("smoke", ONE_MODEL), tmp_path / "undisturbed"
+    overrides = [part for value in ONE_MODEL for part in ("--set", value)]
+    call("run", "--data", mount, "--recipe", "smoke", *overrides, "--out", undisturbed)
+    shutil.copytree(undisturbed / "models", kaggle / "input" / "weights")
+    scores = kaggle / "working" / "run" / "scores" / "tile-xla" / "late_fusion_sage-seed0"
+
+    log = run_kernel(recipe, INFER, stops=WITHIN_A_SPLIT)
+    assert "out of time with 1 of 3 graphs" in log
+    assert "push the kernel again with its own output attached" in log
+    assert not finished(kaggle)
+    kept = {path.name: read_scores(path)["graph"].n_unique() for path in scores.iterdir()}
+    assert kept == {"test.parquet": 3, "valid.begun.parquet": 1}
+
+    attach_output(kaggle, "notebooks/someone/fast-or-slow-smoke-infer")
+    for note in (kaggle / "input").rglob("weights/**/metrics.jsonl"):
+        note.write_text("trained again")  # other models than those in the output, by now
+    # Were all begun anew, the time would be over again, at the same graph.
+    log = run_kernel(recipe, INFER, stops=WITHIN_A_SPLIT)
+    assert "goes on with the models that it began with" in log
+    assert finished(kaggle)
+    submission = kaggle / "working" / "submission.csv"
+    assert submission.read_bytes() == (undisturbed / "submission.csv").read_bytes()
+    assert not (kaggle / "working" / "run" / "models").exists()
+
+    other = load_recipe("smoke", [*ONE_MODEL, "features.prune=hops-2"])
+    log = run_kernel(other, INFER, expect=1)
+    assert "run: was begun with recipe.features.prune = " in log
+    assert "now 'hops-2'" in log
+
+
+@pytest.mark.slow
+def test_a_whole_recipe_runs_in_a_kernel(
+    kaggle: Path, run_kernel: RunKernel, tiny_tree: Path
+) -> None:
+    run_kernel(load_recipe("smoke"), RUN)
+    report = json.loads((kaggle / "working" / "run" / "report.json").read_text())
+    assert report["revision"] == revision()
+    submission = kaggle / "working" / "submission.csv"
+    call("submission", "check", submission, "--data", tiny_tree)
+
+
+@pytest.mark.slow
+def test_trained_collections_become_a_submission(
+    kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe("smoke", ["threads=1"])
+    mounts = ["fast-or-slow-smoke-{}", "notebooks/someone/fast-or-slow-smoke-{}"]
+    for number, collection in enumerate(COLLECTIONS):
+        run_kernel(recipe, train_kind(collection.name))
+        assert finished(kaggle)
+        if number < len(mounts):
+            attach_output(kaggle, mounts[number].format(collection.slug))
+        else:  # as a dataset of weights, in the old place and in the new one
+            out = tmp_path / "weights" / collection.slug
+            write_weights(kaggle / "working", out, title="Some weights", licence="CC-BY-4.0")
+            old = number % 2 == 0
+            mount = f"weights-{collection.slug}" if old else f"datasets/a/w-{collection.slug}"
+            shutil.copytree(out, kaggle / "input" / mount)
+
+    run_kernel(recipe, INFER)
+
+    submission = kaggle / "working" / "submission.csv"
+    call("submission", "check", submission, "--data", tiny_tree)
+    call(
+        "run",
+        "--data",
+        tiny_tree,
+        *["--recipe", "smoke", "--set", "threads=1"],
+        *["--out", tmp_path / "run"],
+    )
+    assert submission.read_bytes() == (tmp_path / "run" / "submission.csv").read_bytes()
+    assert not (kaggle / "working" / "run" / "models").exists()
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_the_stand_in_has_no_network_and_its_input_stays_as_it_is(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespaces: bool
+) -> None:
+    if namespaces and not has_namespaces():
+        pytest.skip("no namespaces here")
+    monkeypatch.setattr(kaggle_machine, "has_namespaces", lambda: namespaces)
+    (project / "pipeline/__main__.py").write_text(
+        "import pathlib, socket, sys\n"
+        "try:\n"
+        "    socket.create_connection(('127.0.0.1', 9), timeout=5)\n"
+        "except OSError as error:\n"
+        "    sys.stdout.write(f'model   {error}\\n')\n"
+        "try:\n"
+        "    pathlib.Path('/kaggle/input/new').write_text('x')\n"
+        "except OSError as error:\n"
+        "    sys.stdout.write(error.strerror)\n"
+    )
+    (tmp_path / "kaggle" / "input" / "predict-ai-model-runtime" / "npz").mkdir(parents=True)
+    (tmp_path / "scratch").mkdir()
+    built = build(
+        "cpu", {}, tmp_path / "out", kind=train_kind(TILE), root=project, required_modules={}
+    )
+    ended = run_on_kaggle(built.script, tmp_path / "kaggle", tmp_path / "scratch")
+    assert ended.returncode == 0, ended.stderr
+    assert "unreachable" in ended.stdout or "no network in a kernel" in ended.stdout
+    assert "Read-only file system" in ended.stdout or not namespaces
+    assert finished(tmp_path / "kaggle")

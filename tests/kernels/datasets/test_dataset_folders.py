@@ -1,0 +1,211 @@
+"""Dataset folders of wheels and of weights: what is in them, the same bytes again, no secrets."""
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from common.errors import PipelineError, UsageError
+from kernels.datasets.folder import read_dataset
+from kernels.datasets.weights import write_weights
+from kernels.datasets.wheels import write_wheels
+from tests.command_line import call
+from tests.fake_kaggle import KEY
+
+TITLE = "Some weights"
+NEEDED = {
+    "DONE": b"done\n",
+    "config.toml": b'model = "a"\nseed = 0\ncollection = "tile:xla"\n',
+    "metrics.jsonl": b'{"step": 1}\n',
+    "model.safetensors": b"weights",
+    "linear.json": b"{}",
+    "booster.txt": b"trees",
+    "importances.parquet": b"PAR1",
+}
+NOT_NEEDED = {
+    "checkpoint.safetensors": b"state",
+    "scores-valid.parquet": b"PAR1",
+    "report.json": b"{}",
+    "report.html": b"<html>",
+    "report.png": b"png",
+    ".lock": b"",
+    ".x.tmp": b"x",
+}
+
+
+def write_run(folder: Path, *, collection: str = "tile:xla", done: bool = True) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in {**NEEDED, **NOT_NEEDED}.items():
+        (folder / name).write_bytes(content.replace(b"tile:xla", collection.encode()))
+    if not done:
+        (folder / "DONE").unlink()
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    write_run(tmp_path / "run" / "models" / "tile-xla" / "a-seed0")
+    write_run(tmp_path / "run" / "models" / "xr" / "a-seed0", collection="layout:xla:random")
+    (tmp_path / "run" / "config.toml").write_text('data = "0"\n[recipe]\nname = "mine"\n')
+    (tmp_path / "run" / "submission.csv").write_text("ID,TopConfigs\n")
+    return tmp_path / "run"
+
+
+def write(run: Path, out: Path, **options: bool) -> list[str]:
+    return write_weights(run, out, title=TITLE, licence="CC-BY-4.0", **options)
+
+
+def test_weights_hold_what_ranking_needs_and_no_more(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert write(run, out) == ["layout-xla-random/a-seed0", "tile-xla/a-seed0"]
+    found = contents(out)
+    sums = dict(line.split("  ")[::-1] for line in found.pop("SHA256SUMS").decode().splitlines())
+    metadata = json.loads(found.pop("dataset-metadata.json"))
+    assert {name: found[f"models/tile-xla/a-seed0/{name}"] for name in NEEDED} == NEEDED
+    assert len(found) == 2 * len(NEEDED)
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
+    assert metadata == {
+        "id": "some-weights",
+        "title": TITLE,
+        "subtitle": "Trained models that rank XLA compiler configurations",
+        "description": "",
+        "licenses": [{"name": "CC-BY-4.0"}],
+        "isPrivate": True,
+        "keywords": [],
+    }
+    assert len(read_dataset(out)[1]) == 2 * len(NEEDED) + 1
+
+
+def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    write(run, tmp_path / "one")
+    write(run, tmp_path / "two")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_an_empty_mark_of_an_older_run_is_filled(run: Path, tmp_path: Path) -> None:
+    (run / "models" / "tile-xla" / "a-seed0" / "DONE").write_bytes(b"")
+    write(run, tmp_path / "out")
+    assert contents(tmp_path / "out")["models/tile-xla/a-seed0/DONE"] == b"done\n"
+
+
+def test_an_unfinished_training_goes_along_only_if_asked(run: Path, tmp_path: Path) -> None:
+    write_run(run / "models" / "tile-xla" / "begun", done=False)
+    config = run / "models" / "tile-xla" / "begun" / "config.toml"
+    config.write_bytes(config.read_bytes().replace(b"seed = 0", b"seed = 1"))
+    with pytest.raises(PipelineError, match="its training has not ended"):
+        write(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    write(run, tmp_path / "out", unfinished=True)
+    names = set(contents(tmp_path / "out"))
+    assert "models/tile-xla/a-seed1/checkpoint.safetensors" in names
+    assert "models/tile-xla/a-seed0/checkpoint.safetensors" not in names
+
+
+def test_a_folder_without_models_or_with_one_twice_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PipelineError, match="holds no run folder of a model"):
+        write(tmp_path / "empty", tmp_path / "out")
+    with pytest.raises(PipelineError, match="no such folder"):
+        write(tmp_path / "absent", tmp_path / "out")
+    write_run(run / "copy")
+    assert len(write(run, tmp_path / "copied")) == 2  # the same in all its files
+    (run / "copy" / "model.safetensors").write_bytes(b"others!")
+    with pytest.raises(PipelineError, match=r"tile-xla/a-seed0 is in .*; expected it once"):
+        write(run, tmp_path / "out")
+
+
+def test_a_model_that_others_began_from_goes_along_only_to_go_on(run: Path, tmp_path: Path) -> None:
+    shared = write_run(run / "models" / "layout-shared" / "a-seed0") / "config.toml"
+    shared.write_text('model = "a"\nseed = 0\ncollections = ["layout:xla:random"]\n')
+    assert len(write(run, tmp_path / "one")) == 2
+    assert "layout-shared/a-seed0" in write(run, tmp_path / "two", unfinished=True)
+
+
+def test_a_folder_in_the_way_is_wrong_usage(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is in the way"):
+        write(run, run)
+    with pytest.raises(UsageError, match="the title has 4 characters"):
+        write_weights(run, tmp_path / "out", title="Tiny", licence="CC-BY-4.0")
+
+
+def test_a_credential_leaves_nothing_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAGGLE_KEY", KEY)
+    (run / "models" / "tile-xla" / "a-seed0" / "metrics.jsonl").write_text(f'"{KEY}"\n')
+    with pytest.raises(PipelineError, match="holds a Kaggle credential") as caught:
+        write(run, tmp_path / "out")
+    assert KEY not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_weights_command_names_the_models(run: Path, tmp_path: Path) -> None:
+    printed = call("kernel", "weights", "--run", run, "--out", tmp_path / "out")
+    assert printed == f"weights     {tmp_path / 'out'} (2 models)\n"
+
+
+class FakePip:
+    """Stands in for `pip download`: writes wheels, or fails, and keeps the command."""
+
+    def __init__(self, *names: str, error: str = "") -> None:
+        self.names, self.error, self.command = names, error, [""]
+
+    def __call__(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        self.command = command
+        folder = Path(command[command.index("--dest") + 1])
+        for name in self.names:
+            (folder / name).write_bytes(name.encode())
+        return subprocess.CompletedProcess(command, bool(self.error), "", self.error)
+
+
+WHEELS = ("tomli_w-1.2.0-py3-none-any.whl", "torch_geometric-2.8.1-py3-none-any.whl")
+
+
+def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip = FakePip(*WHEELS)
+    monkeypatch.setattr("kernels.datasets.wheels.run", pip)
+    assert [path.name for path in write_wheels(tmp_path / "one")] == list(WHEELS)
+    write_wheels(tmp_path / "two")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert pip.command[-2:] == ["torch-geometric==2.8.1", "tomli-w==1.2.0"]
+    assert {"--no-deps", "--only-binary"} < set(pip.command)
+    metadata, names = read_dataset(tmp_path / "one")
+    assert metadata["id"] == "fast-or-slow-wheels"
+    assert names == ["SHA256SUMS", *WHEELS]
+
+
+@pytest.mark.parametrize(
+    ("pip", "expected"),
+    [
+        (FakePip(WHEELS[0]), "expected 2 wheels, got 1"),
+        (FakePip(WHEELS[0], "x-1-cp311-cp311-linux_x86_64.whl"), "expected a pure-Python wheel"),
+        (
+            FakePip(error="x\nERROR: no index at https://me:planted@host/simple\n"),
+            r"ERROR: no index at https://\*\*\*@host/simple; check the package index",
+        ),
+    ],
+)
+def test_wheels_that_will_not_do_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pip: FakePip, expected: str
+) -> None:
+    monkeypatch.setattr("kernels.datasets.wheels.run", pip)
+    with pytest.raises(PipelineError, match=expected):
+        write_wheels(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_version_that_is_not_pinned_is_named(tmp_path: Path) -> None:
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("torch-geometric>=2\n# tomli_w==1\n")
+    with pytest.raises(PipelineError, match="torch-geometric is not pinned"):
+        write_wheels(tmp_path / "out", requirements=requirements)

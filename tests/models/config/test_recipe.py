@@ -1,0 +1,61 @@
+"""Recipes refuse what could not be meant."""
+
+import pytest
+
+from common.errors import UsageError
+from common.settings import CONFIGS
+from models.config.recipe import load_recipe, recipe_from_table
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_recipes_load_and_survive_being_written(path, tmp_path) -> None:
+    recipe = load_recipe(path.stem)
+    assert recipe.name == path.stem
+    written = tmp_path / "written.toml"
+    written.write_text(recipe.to_toml())
+    assert load_recipe(str(written)) == recipe
+    assert recipe_from_table(recipe.model_dump(mode="json"), path=path) == recipe
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("seeds=[0,0]", "each entry once"),
+        ("seeds=[]", "seeds"),
+        ("seeds=[-1]", "seeds"),
+        ('layout.models=["layout_boosting","layout_boosting"]', "each entry once"),
+        ('tile.models=["layout_boosting"]', "tile.models"),
+        ("blend.weights.typo=3", "blend.weights.typo"),
+        ("blend.weights.layout_boosting=inf", "finite"),
+        ("cross_config_sage.training.learning_rate=inf", "finite"),
+        ("cross_config_sage.training.learning_rate=nan", "learning_rate"),
+        ("cross_config_sage.hidden=0", "cross_config_sage.hidden"),
+        ("cross_config_sage.hidden=wide", "cross_config_sage.hidden"),
+        ("threads=1.5", "threads"),
+        ("features.prune=hops-100", "hops-k"),
+        ("nosuch.key=1", "nosuch"),
+        ("segment_sage.pool_by_bytes=true", "segment_sage.pool_by_bytes"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key(override: str, named: str) -> None:
+    with pytest.raises(UsageError, match=named) as caught:
+        load_recipe("smoke", [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_bare_words_make_a_list_of_models() -> None:
+    recipe = load_recipe("within_graph", ["layout.models=[cross_config_sage, layout_linear]"])
+    assert recipe.layout.models == ("cross_config_sage", "layout_linear")
+    with pytest.raises(UsageError, match=r"key 'layout\.models\[0\]' is 'nosuch': input should be"):
+        load_recipe("smoke", ["layout.models=[nosuch]"])
+
+
+def test_a_refusal_of_our_own_is_told_in_our_words_alone() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe("smoke", ["seeds=[0,0]"])
+    assert str(caught.value) == "recipe smoke: key 'seeds' is [0, 0]: expected each entry once"
+
+
+def test_seed_moves_all_seeds() -> None:
+    recipe = load_recipe("smoke", ["seeds=[0,1,2]"], seed=7)
+    assert recipe.seeds == (7, 8, 9)

@@ -1,0 +1,110 @@
+"""The dataset's baseline against dense formulas."""
+
+import numpy as np
+import pytest
+import torch
+
+from data.graphs.graph import LayoutGraph
+from features.scaling import fit_node_scaler
+from models.config.networks import BaselineGcnConfig
+from models.layout.gcn import (
+    BaselineGcn,
+    GcnLayer,
+    TwoLayers,
+    score_in_chunks,
+    symmetric_product,
+)
+from models.layout.inputs import LayoutInputs, layout_inputs
+
+EDGES = [(3, 0), (3, 1), (2, 1), (4, 3), (4, 3)]  # the last one reads its operand twice
+
+
+@pytest.fixture
+def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
+    scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
+    return layout_inputs(layout_graph, rule="hops-1", scaler=scaler)
+
+
+def small_model() -> BaselineGcn:
+    torch.manual_seed(0)
+    return BaselineGcn(BaselineGcnConfig(hidden=16)).eval()
+
+
+def dense_matrix(n_nodes: int) -> np.ndarray:
+    """Write D^(-1/2) (A + Aᵀ + I) D^(-1/2) entry by entry; (n, n)."""
+    joined = np.eye(n_nodes)
+    for u, v in EDGES:
+        joined[u, v] += 1
+        joined[v, u] += 1
+    degree = joined.sum(axis=1)
+    return joined / np.sqrt(np.outer(degree, degree))
+
+
+def leaky(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, 0.2 * x)
+
+
+def two_layers(x: np.ndarray, layers: TwoLayers) -> np.ndarray:
+    w1, b1, w2, b2 = (parameter.detach().numpy() for parameter in layers.parameters())
+    return leaky(x @ w1.T + b1) @ w2.T + b2
+
+
+def test_product_is_the_normalised_matrix_with_loops() -> None:
+    x = torch.randn(6, 2, 3)
+    product = symmetric_product(torch.tensor(EDGES), 6)
+    expected = np.einsum("mn,nch->mch", dense_matrix(6), x.numpy())
+    np.testing.assert_allclose(product(x).numpy(), expected, atol=1e-6)
+
+
+def test_without_edges_every_node_keeps_its_own() -> None:
+    x = torch.randn(3, 2, 4)
+    product = symmetric_product(torch.zeros(0, 2, dtype=torch.int64), 3)
+    torch.testing.assert_close(product(x), x)
+
+
+def test_layer_and_its_gradient_are_those_of_the_dense_formula() -> None:
+    torch.manual_seed(1)
+    layer = GcnLayer(8)
+    x, settings = torch.randn(6, 2, 8, requires_grad=True), torch.randn(6, 2, 18)
+    found = layer(x, settings, symmetric_product(torch.tensor(EDGES), 6))
+    joined = np.concatenate([settings.numpy(), x.detach().numpy()], axis=2)
+    aggregated = np.einsum("mn,nch->mch", dense_matrix(6), joined)
+    expected = x.detach().numpy() + leaky(two_layers(aggregated, layer.layers))
+    np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)
+
+    matrix = torch.from_numpy(dense_matrix(6)).float()
+    dense = torch.einsum("mn,nch->mch", matrix, torch.cat([settings, x], dim=2))
+    dense = x + torch.nn.functional.leaky_relu(layer.layers(dense), 0.2)
+    target = torch.randn_like(found)
+    (gradient,) = torch.autograd.grad((found * target).sum(), x)
+    (dense_gradient,) = torch.autograd.grad((dense * target).sum(), x)
+    torch.testing.assert_close(gradient, dense_gradient)
+
+
+def test_settings_are_numbers_at_configurable_nodes(inputs: LayoutInputs) -> None:
+    rows = np.arange(4)
+    settings = small_model().settings(inputs, inputs.choices(rows))
+    chosen = inputs.configs.rows(inputs.first[rows])  # (c, k, 18) values -1..5
+    expected = (chosen.astype(np.float64) + 1) / 6 * 100
+    found = settings[inputs.config_ids].transpose(0, 1).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    fixed = torch.ones(len(settings), dtype=torch.bool)
+    fixed[inputs.config_ids] = False
+    assert fixed.any() and not settings[fixed].any()
+
+
+def test_scores_depend_on_their_own_config_alone(inputs: LayoutInputs) -> None:
+    model = small_model()
+    one_by_one = [model(inputs, np.asarray([i])) for i in range(5)]
+    torch.testing.assert_close(
+        torch.cat(one_by_one), model(inputs, np.arange(5)), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("chunk_configs", [1, 7, None])
+def test_chunks_do_not_change_scores(inputs: LayoutInputs, chunk_configs: int | None) -> None:
+    model = small_model()
+    with torch.inference_mode():
+        expected = model(inputs, np.arange(len(inputs.first)))
+    scores = score_in_chunks(model, inputs, chunk_configs=chunk_configs)
+    np.testing.assert_allclose(scores, expected.numpy()[inputs.group], atol=1e-5)

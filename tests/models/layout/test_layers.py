@@ -1,0 +1,175 @@
+"""The layers against slow, obvious formulations of the same equations."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from data.graphs.graph import LayoutGraph
+from features.scaling import fit_node_scaler
+from models.config.networks import CrossConfigSageConfig
+from models.layout import node_slices
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.inference import score_all
+from models.layout.inputs import LayoutInputs, layout_inputs
+from models.layout.layers import (
+    ChannelAttention,
+    CrossConfigAttention,
+    SageBlock,
+    log_mean_exp,
+)
+from models.tile.late_fusion_sage import ragged_softmax
+
+
+@pytest.fixture
+def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
+    scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
+    return layout_inputs(layout_graph, rule="hops-1", scaler=scaler)
+
+
+@pytest.fixture
+def model() -> CrossConfigSage:
+    torch.manual_seed(0)
+    return CrossConfigSage(CrossConfigSageConfig(hidden=16)).eval()
+
+
+@pytest.fixture
+def block() -> SageBlock:
+    torch.manual_seed(1)
+    return SageBlock(8, channel_reduction=2, cross_config=True).double()
+
+
+def test_slices_of_nodes_change_neither_results_nor_gradients(
+    block: SageBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sage = block
+    monkeypatch.setattr(node_slices, "SLICE_BYTES", 700)  # two nodes of 5 configs and 8 channels
+    x, y = torch.randn(2, 6, 5, 8, dtype=torch.float64, requires_grad=True).unbind()
+    target = torch.randn(6, 5, 8, dtype=torch.float64)
+    wanted = [x, y, *sage.channels.parameters(), sage.project.weight, sage.project.bias]
+    wanted.append(sage.configs.log_temperature)
+    plain = x + sage.project(torch.cat(sage.attend(y), dim=-1))
+    sliced = sage(x, y)
+    torch.testing.assert_close(sliced, plain)
+    expected = torch.autograd.grad((plain * target).sum(), wanted)
+    torch.testing.assert_close(torch.autograd.grad((sliced * target).sum(), wanted), expected)
+
+
+def test_log_mean_exp_is_stable_and_right() -> None:
+    x = torch.tensor([[0.0, 1.0, 2.0], [1000.0, 1001.0, 1002.0]])
+    expected = torch.exp(x[0]).mean().log()
+    torch.testing.assert_close(
+        log_mean_exp(x, dim=1)[:, 0], torch.stack([expected, expected + 1000])
+    )
+
+
+def test_cross_config_attention_is_a_scaled_softmax() -> None:
+    attention = CrossConfigAttention()
+    with torch.no_grad():
+        attention.log_temperature.fill_(0.3)
+    x = torch.randn(2, 5, 3)
+    temperature = float(torch.exp(torch.tensor(0.3)))
+    expected = torch.zeros(2, 5, 6)
+    for node in range(2):
+        for channel in range(3):
+            weights = torch.softmax(x[node, :, channel] / temperature, dim=0) * 5
+            expected[node, :, channel] = x[node, :, channel]
+            expected[node, :, 3 + channel] = x[node, :, channel] * weights
+    torch.testing.assert_close(attention(x), expected)
+
+
+def test_ragged_softmax_is_a_softmax_per_kernel() -> None:
+    logits = torch.randn(7, 2) * 30
+    kernel = torch.tensor([0, 0, 0, 1, 2, 2, 2])
+    weights = ragged_softmax(logits, kernel, 3)
+    for number in range(3):
+        part = logits[kernel == number]
+        torch.testing.assert_close(
+            weights[kernel == number], torch.softmax(part, dim=0) * len(part)
+        )
+
+
+def test_channel_attention_gates_between_zero_and_one() -> None:
+    x = torch.ones(4, 8)
+    gated = ChannelAttention(8, 4)(x)
+    assert ((gated > 0) & (gated < 1)).all()
+
+
+def test_config_table_equals_embedding_then_linear(
+    model: CrossConfigSage, inputs: LayoutInputs
+) -> None:
+    symbols = inputs.symbols(np.arange(6))
+    plain = model.tensor_roles(model.layout(symbols).flatten(2)).transpose(0, 1)
+    torch.testing.assert_close(
+        model.settings(inputs.vectors, inputs.choices(np.arange(6))), plain, atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("pool_by_bytes", [False, True])
+@pytest.mark.parametrize("chunk_configs", [1, 7, 32, 200])
+@pytest.mark.parametrize("kept_share", [0, 0.3, 0.7, 1])
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_scores_do_not_depend_on_the_chunk_nor_on_what_is_kept(
+    inputs: LayoutInputs, chunk_configs: int, pool_by_bytes: bool, kept_share: float, blocks: int
+) -> None:
+    torch.manual_seed(0)
+    config = CrossConfigSageConfig(hidden=16, pool_by_bytes=pool_by_bytes, blocks=blocks)
+    model = CrossConfigSage(config).eval()
+    with torch.no_grad():
+        for block in model.blocks:
+            assert block.configs is not None
+            block.configs.log_temperature.fill_(-0.7)
+    whole = score_all(model, inputs, chunk_configs=10_000)
+    n_distinct = len(inputs.first)
+    assert n_distinct > 32
+    all_bytes = 2 * 4 * len(inputs.opcode) * n_distinct * config.hidden
+    kept_bytes = int(kept_share * all_bytes)
+    chunked = score_all(model, inputs, chunk_configs=chunk_configs, kept_bytes=kept_bytes)
+    np.testing.assert_allclose(chunked, whole, atol=1e-5)
+
+
+def test_attention_of_large_numbers_does_not_overflow() -> None:
+    attention = CrossConfigAttention()
+    x = torch.randn(3, 5, 2) * 1000
+    want = torch.logsumexp(x, dim=1, keepdim=True)
+    torch.testing.assert_close(attention.log_sum_exp(x), want)
+    normaliser = want - math.log(5)
+    weighted = attention(x, normaliser)
+    torch.testing.assert_close(weighted, attention(x), atol=1e-2, rtol=1e-4)
+
+
+def test_attention_makes_scores_depend_on_the_other_configs(
+    model: CrossConfigSage, inputs: LayoutInputs
+) -> None:
+    with torch.inference_mode():
+        among_few = model(inputs, np.arange(3))
+        among_many = model(inputs, np.arange(20))[:3]
+    assert not torch.allclose(among_few, among_many, atol=1e-4)
+
+
+def test_opcodes_never_trained_on_share_one_embedding(
+    model: CrossConfigSage, inputs: LayoutInputs
+) -> None:
+    seen = np.asarray([int(inputs.opcode[0])], dtype=np.uint8)
+    model.set_known_opcodes(seen)
+    before = model.nodes(inputs)
+    with torch.no_grad():
+        model.opcode.weight[torch.arange(256) != int(seen[0])] += 1.0
+        model.opcode.weight[0] -= 1.0
+    torch.testing.assert_close(model.nodes(inputs), before)
+
+
+def test_large_tensors_count_for_more_where_nodes_are_pooled_by_bytes(
+    inputs: LayoutInputs,
+) -> None:
+    assert float(inputs.bytes_share.sum()) == pytest.approx(1, abs=1e-5)
+    torch.manual_seed(0)
+    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, pool_by_bytes=True)).eval()
+    seen = []
+    model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    x = []
+    model.norm.register_forward_hook(lambda *_: x.append(_[2]))
+    model(inputs, np.arange(5))
+    expected = sum(share * node for share, node in zip(inputs.bytes_share, x[0], strict=True))
+    torch.testing.assert_close(seen[0][:, -16:], expected, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,170 @@
+"""The reference's blocks against explicit formulas, and what its scores depend on."""
+
+import numpy as np
+import pytest
+import torch
+
+from data.graphs.graph import LayoutGraph
+from features.scaling import fit_node_scaler
+from models.config.networks import ReferenceSageConfig
+from models.config.recipe import load_recipe
+from models.layout.inputs import LayoutInputs, layout_inputs
+from models.layout.tgraph import (
+    NOT_CONFIGURABLE,
+    BatchAttention,
+    LinearBlock,
+    ReferenceSage,
+    ResidualBlock,
+    instance_norm,
+    score_in_batches,
+)
+from tests.models.rearrange import permute_configs
+
+
+def as_inputs(graph: LayoutGraph) -> LayoutInputs:
+    scaler = fit_node_scaler([graph.node_feat], scaling="standardise")
+    return layout_inputs(graph, rule="hops-1", scaler=scaler)
+
+
+@pytest.fixture
+def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
+    return as_inputs(layout_graph)
+
+
+def small_model(**changes: int) -> ReferenceSage:
+    torch.manual_seed(0)
+    return ReferenceSage(ReferenceSageConfig(**{"hidden": 32, **changes})).eval()
+
+
+def normed(x: np.ndarray) -> np.ndarray:
+    """Norm over nodes, written per config and channel; (c, n, h)."""
+    out = np.empty_like(x)
+    for config in range(x.shape[0]):
+        for channel in range(x.shape[2]):
+            column = x[config, :, channel]
+            out[config, :, channel] = (column - column.mean()) / np.sqrt(column.var() + 1e-5)
+    return out
+
+
+def attended(x: np.ndarray, block: LinearBlock | ResidualBlock) -> np.ndarray:
+    """Channel attention, then a softmax over configs joined to its input; (c, n, 2·inner)."""
+    gate = block.attend.channels.gate
+    w1, b1, w2, b2 = (parameter.detach().numpy() for parameter in gate.parameters())
+    inner = np.maximum(x @ w1.T + b1, 0)
+    x = x / (1 + np.exp(-(inner @ w2.T + b2)))
+    powers = np.exp(x / block.attend.configs.temperature.item())
+    return np.concatenate([x, x * powers / powers.sum(axis=0)], axis=2)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    return x * (1 + torch.erf(torch.from_numpy(x) / np.sqrt(2)).numpy()) / 2
+
+
+def test_instance_norm_is_over_nodes() -> None:
+    x = torch.randn(3, 7, 4) * 5 + 2
+    np.testing.assert_allclose(instance_norm(x).numpy(), normed(x.numpy()), atol=1e-5)
+
+
+def test_instance_norm_of_one_node_is_zero() -> None:
+    assert not instance_norm(torch.randn(2, 1, 4)).any()
+
+
+def test_attention_weights_add_up_to_one_over_configs() -> None:
+    x = torch.rand(5, 2, 3) + 1
+    joined = BatchAttention()(x)
+    torch.testing.assert_close(joined[..., :3], x)
+    torch.testing.assert_close((joined[..., 3:] / x).sum(dim=0), torch.ones(2, 3))
+
+
+def test_linear_block_is_its_formula() -> None:
+    torch.manual_seed(1)
+    block = LinearBlock(6, 16, cross_config=True).double()
+    x = torch.randn(3, 5, 6, dtype=torch.float64)
+    weight, bias = (parameter.detach().numpy() for parameter in block.linear.parameters())
+    expected = gelu(attended(normed(x.numpy() @ weight.T + bias), block))
+    np.testing.assert_allclose(block(x).detach().numpy(), expected, atol=1e-9)
+
+
+def test_residual_block_is_its_formula() -> None:
+    torch.manual_seed(2)
+    block = ResidualBlock(16, dropout=0.5, cross_config=True).double().eval()
+    x = torch.randn(3, 5, 16, dtype=torch.float64)
+    edges = [(3, 0), (3, 1), (2, 1), (4, 3)]  # user, operand
+    h = normed(x.numpy())
+    means = np.zeros_like(h)
+    for operand in range(5):
+        users = [u for u, v in edges if v == operand]
+        if users:
+            means[:, operand] = h[:, users].mean(axis=1)
+    convolution = block.convolution
+    left, right = (part.weight.detach().numpy() for part in (convolution.lin_l, convolution.lin_r))
+    y = means @ left.T + convolution.lin_l.bias.detach().numpy() + h @ right.T
+    expected = gelu(x.numpy() + attended(y, block))
+    found = block(x, torch.tensor(edges).T).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_without_cross_config_a_score_depends_on_its_own_config(inputs: LayoutInputs) -> None:
+    model = small_model(cross_config=False)
+    few, many = (model(inputs, np.arange(n)) for n in (3, 20))
+    torch.testing.assert_close(few, many[:3])
+    model = small_model()
+    few, many = (model(inputs, np.arange(n)) for n in (3, 20))
+    assert not torch.allclose(few, many[:3], atol=1e-4)
+
+
+def test_settings_stand_at_configurable_nodes_only(inputs: LayoutInputs) -> None:
+    model = small_model()
+    with torch.no_grad():
+        model.layout.weight.zero_()
+        model.layout.weight[NOT_CONFIGURABLE] = 1
+    features = model.features(inputs, inputs.choices(np.arange(4)))[:, :, -18 * 4 :]
+    others = torch.ones(features.shape[1], dtype=torch.bool)
+    others[inputs.config_ids] = False
+    assert (features[:, others] == 1).all() and not features[:, inputs.config_ids].any()
+
+
+def test_edges_between_fixed_nodes_are_left_out(inputs: LayoutInputs) -> None:
+    configurable = set(inputs.config_ids.tolist())
+    expected = [e for e in inputs.neighbours.edge_index.tolist() if configurable & set(e)]
+    assert small_model().edges(inputs).T.tolist() == expected
+    assert len(expected) > 0
+
+
+def test_scores_are_means_over_shuffled_batches(inputs: LayoutInputs) -> None:
+    model = small_model(inference_configs=16, permutations=3)
+    n_distinct = len(inputs.first)
+    assert n_distinct > 32
+    hashes = inputs.configs.content_hashes()[inputs.first]
+    total = torch.zeros(n_distinct)
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(np.argsort(hashes))
+        for batch in np.array_split(order, -(-n_distinct // 16)):
+            with torch.inference_mode():
+                total[batch] += model(inputs, batch)
+    expected = (total / 3).numpy()[inputs.group]
+    np.testing.assert_allclose(score_in_batches(model, inputs), expected, atol=1e-6)
+
+
+def test_the_order_of_configs_in_the_file_changes_no_batch(layout_graph: LayoutGraph) -> None:
+    model = small_model(inference_configs=16, permutations=2)
+    order = np.random.default_rng(0).permutation(layout_graph.n_configs)
+    scores = score_in_batches(model, as_inputs(layout_graph))
+    moved = score_in_batches(model, as_inputs(permute_configs(layout_graph, order)))
+    np.testing.assert_allclose(moved, scores[order], atol=1e-6)
+
+
+def test_more_permutations_bring_scores_closer_to_their_mean(inputs: LayoutInputs) -> None:
+    scores = {
+        n: score_in_batches(small_model(inference_configs=16, permutations=n), inputs)
+        for n in (1, 10, 60)
+    }
+    far, near = (np.abs(scores[n] - scores[60]).mean() for n in (1, 10))
+    assert near < far / 2
+
+
+def test_recipe_has_the_published_settings() -> None:
+    recipe = load_recipe("reference")
+    assert recipe.layout.models == ("reference_sage",)
+    assert recipe.reference_sage.hidden == 256 and recipe.reference_sage.permutations == 10
+    assert recipe.reference_sage.training.learning_rate == 1e-3

@@ -1,0 +1,339 @@
+"""The layout GNN for whole graphs: its segments, what it remembers, and how it resumes."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data.graphs.graph import LayoutGraph
+from features.pruning.rules import prune
+from features.scaling import NodeScaler, fit_node_scaler
+from models.config.networks import SegmentSageConfig
+from models.config.recipe import Recipe
+from models.layout.sparse_aggregation import joint_matrix
+from models.segments.cut import SegmentedGraph, cut, segmented, topological_order
+from models.segments.history import SegmentHistory, segment_weights
+from models.segments.network import SegmentSage, embed_configs, score_all
+from models.segments.task import SegmentTask, TrainGraphs, load_segments, train_segments
+from models.training.dataset import RecentlyUsed
+from models.training.jobs import TrainJob
+from models.training.losses import LOSSES
+from models.training.saved_network import WEIGHTS
+from models.training.weights import load_tensors
+from tests.models.rearrange import relabel_nodes
+
+SEGMENT_NODES = 16
+
+
+@pytest.fixture
+def scaler(layout_graph: LayoutGraph) -> NodeScaler:
+    return fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
+
+
+@pytest.fixture
+def parts(layout_graph: LayoutGraph, scaler: NodeScaler) -> SegmentedGraph:
+    return segments_of(layout_graph, scaler, SEGMENT_NODES)
+
+
+def segments_of(graph: LayoutGraph, scaler: NodeScaler, segment_nodes: int) -> SegmentedGraph:
+    return segmented(graph, rule="none", scaler=scaler, segment_nodes=segment_nodes, depth=2)
+
+
+@pytest.fixture
+def model() -> SegmentSage:
+    torch.manual_seed(0)
+    return SegmentSage(SegmentSageConfig(hidden=16)).eval()
+
+
+def test_segments_hold_each_node_once_in_topological_order(layout_graph: LayoutGraph) -> None:
+    edges = layout_graph.edge_index
+    segments = cut(edges, layout_graph.n_nodes, SEGMENT_NODES)
+    assert len(segments) > 3
+    assert max(map(len, segments)) <= SEGMENT_NODES
+    assert sorted(np.concatenate(segments).tolist()) == list(range(layout_graph.n_nodes))
+    number = np.empty(layout_graph.n_nodes, dtype=int)
+    for i, segment in enumerate(segments):
+        number[segment] = i
+    assert (number[edges[:, 0]] >= number[edges[:, 1]]).all()
+
+
+def test_the_order_is_topological_whatever_the_numbering(layout_graph: LayoutGraph) -> None:
+    n_nodes = layout_graph.n_nodes
+    assert topological_order(layout_graph.edge_index, n_nodes).tolist() == list(range(n_nodes))
+    mixed = relabel_nodes(layout_graph, np.random.default_rng(0).permutation(n_nodes))
+    order = topological_order(mixed.edge_index, n_nodes)
+    place = np.argsort(order)
+    assert sorted(order.tolist()) == list(range(n_nodes))
+    assert (place[mixed.edge_index[:, 0]] > place[mixed.edge_index[:, 1]]).all()
+
+
+def test_nodes_on_a_cycle_come_last() -> None:
+    assert topological_order(np.array([[1, 2], [2, 1], [0, 3]]), 4).tolist() == [3, 0, 1, 2]
+
+
+def test_segments_keep_their_own_edges_and_every_configurable_node(
+    layout_graph: LayoutGraph, parts: SegmentedGraph
+) -> None:
+    columns = torch.cat([segment.columns for segment in parts.segments])
+    assert sorted(columns.tolist()) == list(range(len(layout_graph.node_config_ids)))
+    start, n_edges = 0, 0
+    for segment in parts.segments:
+        n_nodes = len(segment.inputs.opcode)
+        ids = layout_graph.node_config_ids[segment.columns.numpy()]
+        assert (start + segment.inputs.config_ids.numpy()).tolist() == ids.tolist()
+        within = (layout_graph.edge_index >= start) & (layout_graph.edge_index < start + n_nodes)
+        edges = layout_graph.edge_index[within.all(axis=1)] - start
+        neighbours = segment.inputs.neighbours
+        matrix = joint_matrix(neighbours.edge_index, neighbours.n_nodes)
+        assert matrix.shape == (n_nodes, 3 * n_nodes)
+        assert matrix.nnz == n_nodes + 2 * len(np.unique(edges, axis=0))
+        start, n_edges = start + n_nodes, n_edges + len(edges)
+    assert 0 < n_edges < len(layout_graph.edge_index)
+
+
+def plain_embedding(model: SegmentSage, parts: SegmentedGraph, choices: torch.Tensor):
+    """Embed a graph as one would write it first: every node of every segment for every config."""
+    means, highest, configurable, net = [], [], [], model.nodes
+    for segment in parts.segments:
+        inputs = segment.inputs
+        x = net.nodes(inputs).repeat(1, len(choices), 1)
+        x[inputs.config_ids] += net.settings(inputs.vectors, choices)[segment.columns]
+        for block in net.blocks:
+            x = block(x, block.aggregate(x, inputs.neighbours))
+        x = net.norm(x)
+        means.append(x)
+        highest.append(x.amax(dim=0))
+        configurable.append(x[inputs.config_ids])
+    parts_of_it = [
+        torch.cat(means).mean(dim=0),
+        torch.stack(highest).mean(dim=0),
+        torch.cat(configurable).mean(dim=0),
+    ]
+    return torch.cat(parts_of_it, dim=-1)
+
+
+@pytest.mark.parametrize("segment_nodes", [5, SEGMENT_NODES, 10_000])
+@torch.no_grad()
+def test_the_sum_over_segments_equals_plain_pooling_of_all_nodes(
+    model: SegmentSage, layout_graph: LayoutGraph, scaler: NodeScaler, segment_nodes: int
+) -> None:
+    parts = segments_of(layout_graph, scaler, segment_nodes)
+    sample = np.arange(6)
+    found = embed_configs(model, parts, sample, chunk_configs=4)
+    expected = plain_embedding(model, parts, parts.shared.choices(sample))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert any(not segment.varies for segment in parts.segments) or segment_nodes > 5
+
+
+@torch.no_grad()
+def test_a_segment_without_configurable_nodes_is_embedded_once(
+    model: SegmentSage, layout_graph: LayoutGraph, scaler: NodeScaler
+) -> None:
+    parts = segments_of(layout_graph, scaler, 5)
+    choices = parts.shared.choices(np.arange(6))
+    widths = {segment.varies: len(model.encode(segment, choices)) for segment in parts.segments}
+    assert widths == {True: 6, False: 1}
+
+
+@pytest.mark.parametrize("chunk_configs", [1, 32, 200])
+def test_scores_do_not_depend_on_the_chunk(
+    model: SegmentSage, parts: SegmentedGraph, chunk_configs: int
+) -> None:
+    whole = score_all(model, parts, chunk_configs=10_000)
+    assert len(whole) > 32 and whole.std() > 0
+    chunked = score_all(model, parts, chunk_configs=chunk_configs)
+    np.testing.assert_allclose(chunked, whole, atol=1e-5)
+
+
+def test_attention_sees_all_configs_through_its_normaliser(
+    model: SegmentSage, parts: SegmentedGraph
+) -> None:
+    with torch.inference_mode():
+        pooled = embed_configs(model, parts, np.arange(20), chunk_configs=20)
+        whole = model.head(pooled)
+        few = model.head(pooled[:3], model.head.normaliser(pooled))
+        alone = model.head(pooled[:3])
+    torch.testing.assert_close(few, whole[:3], atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(alone, whole[:3], atol=1e-6)
+
+
+@pytest.mark.parametrize("keep_stale", [0.0, 0.3, 0.5, 1.0])
+@torch.no_grad()
+def test_dropout_leaves_the_expected_embedding_unchanged(
+    model: SegmentSage, parts: SegmentedGraph, keep_stale: float
+) -> None:
+    """Over all live segments and all masks, each by its probability; nothing is sampled."""
+    few = parts.segments[:4]
+    choices = parts.shared.choices(np.arange(5))
+    embeddings = torch.stack([model.encode(s, choices).expand(5, -1) for s in few]).double()
+    expected, total = torch.zeros_like(embeddings[0]), 0.0
+    for live in range(4):
+        for mask in itertools.product([False, True], repeat=3):
+            kept = np.insert(mask, live, False)
+            chance = keep_stale ** sum(mask) * (1 - keep_stale) ** (3 - sum(mask)) / 4
+            weights = torch.from_numpy(segment_weights(live, kept, keep_stale))
+            expected += chance * (weights[:, None, None] * embeddings).sum(dim=0)
+            total += chance
+    assert total == pytest.approx(1)
+    torch.testing.assert_close(expected, embeddings.sum(dim=0))
+
+
+def one_graph_task(
+    model: SegmentSage, graph: LayoutGraph, parts: SegmentedGraph, **changes: object
+) -> SegmentTask:
+    config = SegmentSageConfig(configs_per_step=8, table_configs=12, **changes)
+    entries = [[12 if segment.varies else 1 for segment in parts.segments]]
+    cache = RecentlyUsed(lambda _: parts, lambda _: 1, max_bytes=1)
+    graphs = TrainGraphs((graph.file,), cache, config, seed=3)
+    return SegmentTask(graphs, model, SegmentHistory(entries, model.width))
+
+
+def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
+    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph
+) -> None:
+    task = one_graph_task(model, layout_graph, parts, keep_stale=1)
+    for seed in range(4):  # the table is empty, then partly, then wholly known
+        step = task.step_loss(model, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        task.graphs.draw(rng)
+        pool = task.graphs.pool(0, len(parts.shared.first))
+        distinct = pool[task.graphs.sample(parts.shared.runtime_ns[pool], rng)]
+        with torch.no_grad():
+            pooled = plain_embedding(model, parts, parts.shared.choices(distinct))
+            runtime_ns = torch.from_numpy(parts.shared.runtime_ns[distinct])
+            full = LOSSES["pairwise_hinge"](model.head(pooled), runtime_ns)
+        torch.testing.assert_close(step.loss.detach(), full)
+
+
+def test_only_the_live_segment_carries_gradients(
+    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph
+) -> None:
+    task = one_graph_task(model, layout_graph, parts, keep_stale=0)
+    features = [segment.inputs.node_feat for segment in parts.segments]
+    for tensor in features:
+        tensor.requires_grad_()
+    for seed in range(3):
+        task.step_loss(model, np.random.default_rng(seed)).loss.backward()
+        assert sum(tensor.grad is not None for tensor in features) == 1
+        for tensor in features:
+            tensor.grad = None
+
+
+def test_what_is_remembered_is_what_was_last_computed(
+    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph
+) -> None:
+    task = one_graph_task(model, layout_graph, parts, keep_stale=0.5)
+    for seed in range(6):
+        task.step_loss(model, np.random.default_rng(seed))
+    pool = task.graphs.pool(0, len(parts.shared.first))
+    choices = parts.shared.choices(pool)
+    known = 0
+    for number, segment in enumerate(parts.segments):
+        rows = task.history.rows(0, number, torch.arange(len(pool)))
+        with torch.no_grad():
+            fresh = model.encode(segment, choices)
+        is_known = task.history.known[rows]
+        torch.testing.assert_close(
+            task.history.read(rows)[is_known], fresh[is_known], atol=1e-6, rtol=1e-5
+        )
+        known += int(is_known.sum())
+    assert known > 0.9 * len(task.history.known)
+
+
+def small_recipe(**changes: object) -> Recipe:
+    training = {"steps": 12, "warmup_steps": 2, "checkpoint_every": 4, "log_every": 4}
+    config = {"hidden": 8, "segment_nodes": SEGMENT_NODES, "head_steps": 8, "table_configs": 16}
+    config |= {"configs_per_step": 8, "training": training, **changes}
+    table = {"threads": 1, "features": {"prune": "none"}, "segment_sage": config}
+    return Recipe.model_validate(table)
+
+
+@pytest.mark.parametrize("stop_at", [2, 7, 13, 18])
+def test_a_broken_off_run_ends_as_an_undisturbed_one(
+    layout_graph: LayoutGraph, tmp_path: Path, stop_at: int
+) -> None:
+    """Steps 0..11 train the network, 12..19 the head."""
+    recipe = small_recipe()
+
+    def train(folder: str, stop: int | None) -> int:
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == stop:
+                raise KeyboardInterrupt
+
+        files = [layout_graph.file]
+        train_segments(TrainJob("segment_sage", recipe, files, 5, tmp_path / folder, count))
+        return calls
+
+    assert train("a", None) == 20
+    with pytest.raises(KeyboardInterrupt):
+        train("b", stop_at)
+    assert train("b", None) == 20 - stop_at // 4 * 4  # it goes on from the last checkpoint
+    one, _ = load_tensors(tmp_path / "a" / WEIGHTS)
+    other, _ = load_tensors(tmp_path / "b" / WEIGHTS)
+    assert one.keys() == other.keys()
+    assert not any("history" in name for name in one)
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+@pytest.mark.parametrize(
+    "changes", [{"weigh_pairs": True}, {"sampler": "stratified"}, {"loss": "list_mle"}]
+)
+def test_the_loss_is_the_one_asked_for(
+    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph, changes: dict
+) -> None:
+    parts = SegmentedGraph(
+        tuple(replace(s, inputs=replace(s.inputs, noise=0.05)) for s in parts.segments)
+    )
+    changed = one_graph_task(model, layout_graph, parts, **changes)
+    usual = one_graph_task(model, layout_graph, parts)
+    one, other = (task.step_loss(model, np.random.default_rng(1)).loss for task in (changed, usual))
+    assert torch.isfinite(one) and not torch.isclose(one, other)
+
+
+def test_a_graph_of_many_segments_is_learned(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+    training = {"steps": 200, "learning_rate": 5e-3, "warmup_steps": 5, "checkpoint_every": 100}
+    recipe = small_recipe(
+        hidden=16, training=training, head_steps=40, table_configs=64, configs_per_step=32
+    )
+    train_segments(TrainJob("segment_sage", recipe, [layout_graph.file], 0, tmp_path))
+    ranker = load_segments(tmp_path, recipe)
+    scores = ranker.score(layout_graph)
+    agreement = np.corrcoef(scores.argsort().argsort(), layout_graph.runtime_ns.argsort().argsort())
+    assert agreement[0, 1] > 0.8
+    silent = replace(layout_graph, runtime_ns=np.zeros_like(layout_graph.runtime_ns))
+    np.testing.assert_array_equal(ranker.score(silent), scores)
+
+
+def test_pruned_graphs_are_cut_as_well(layout_graph: LayoutGraph, scaler: NodeScaler) -> None:
+    kept = prune(
+        "hops-1", layout_graph.edge_index, layout_graph.n_nodes, layout_graph.node_config_ids
+    ).kept
+    parts = segmented(layout_graph, rule="hops-1", scaler=scaler, segment_nodes=8, depth=2)
+    assert sum(len(segment.inputs.opcode) for segment in parts.segments) == len(kept)
+
+
+def test_a_segment_in_which_configs_do_not_differ_is_never_live(
+    model: SegmentSage, layout_graph: LayoutGraph, scaler: NodeScaler
+) -> None:
+    parts = segments_of(layout_graph, scaler, 5)
+    task = one_graph_task(model, layout_graph, parts, keep_stale=0)
+    for segment in parts.segments:
+        segment.inputs.node_feat.requires_grad_()
+    for seed in range(10):
+        task.step_loss(model, np.random.default_rng(seed)).loss.backward()
+    constants = 0
+    for number, segment in enumerate(parts.segments):
+        rows = task.history.rows(0, number, torch.arange(12))
+        if not segment.varies:
+            assert segment.inputs.node_feat.grad is None
+            assert task.history.known[rows].all()
+            constants += 1
+    assert constants > 3

@@ -1,0 +1,69 @@
+"""Computing what varies alone equals computing every node for every config."""
+
+import numpy as np
+import pytest
+import torch
+
+from models.layout.layers import SageBlock
+from models.layout.sparse_aggregation import Neighbours
+from models.segments.receptive_field import advance, make_frontier
+
+# Two chains; configs reach all of the first one within three edges, and none of the second.
+EDGES = torch.tensor([[1, 0], [2, 1], [3, 2], [4, 3], [5, 4], [7, 6], [8, 7]])
+N_NODES, N_CONFIGS, WIDTH, DEPTH = 9, 5, 8, 3
+
+
+@pytest.fixture
+def blocks() -> list[SageBlock]:
+    torch.manual_seed(0)
+    return [SageBlock(WIDTH, channel_reduction=2, cross_config=False) for _ in range(DEPTH)]
+
+
+def neighbours_of(config_ids: list[int]) -> Neighbours:
+    return Neighbours(EDGES, N_NODES, varying=torch.tensor(config_ids, dtype=torch.int64))
+
+
+def test_configs_reach_one_edge_further_with_each_block() -> None:
+    frontier = make_frontier(neighbours_of([5, 4]), DEPTH)
+    assert [ring.after.tolist() for ring in frontier.rings] == [
+        [3, 4, 5],
+        [2, 3, 4, 5],
+        [1, 2, 3, 4, 5],
+    ]
+    assert frontier.reached.tolist() == [1, 2, 3, 4, 5]
+    assert frontier.constant.tolist() == [0, 6, 7, 8]
+    assert frontier.reached[frontier.configurable].tolist() == [5, 4]
+
+
+def test_without_configurable_nodes_nothing_varies() -> None:
+    frontier = make_frontier(neighbours_of([]), DEPTH)
+    assert frontier.rings == ()
+    assert frontier.reached.tolist() == []
+    assert frontier.constant.tolist() == list(range(N_NODES))
+
+
+@pytest.mark.parametrize("config_ids", [[2], [5, 4], [0, 8], list(range(N_NODES))])
+def test_advancing_the_frontier_equals_advancing_every_node(
+    blocks: list[SageBlock], config_ids: list[int]
+) -> None:
+    neighbours = neighbours_of(config_ids)
+    frontier = make_frontier(neighbours, DEPTH)
+    first = torch.randn(N_NODES, 1, WIDTH, requires_grad=True)
+    own = torch.randn(len(config_ids), N_CONFIGS, WIDTH, requires_grad=True)
+    x = first.expand(-1, N_CONFIGS, -1).index_copy(0, neighbours.varying, own)
+    shared, varying = first, own
+    for block, ring in zip(blocks, frontier.rings, strict=True):
+        x = block(x, block.aggregate(x, neighbours))
+        shared, varying = advance(block, shared, varying, ring, neighbours)
+    constant = shared[frontier.constant].expand(-1, N_CONFIGS, -1)
+    torch.testing.assert_close(varying, x[frontier.reached])
+    torch.testing.assert_close(constant, x[frontier.constant])
+
+    target = torch.from_numpy(np.random.default_rng(0).normal(size=x.shape)).float()
+    wanted = [first, own, *(parameter for block in blocks for parameter in block.parameters())]
+    sparse = (varying * target[frontier.reached]).sum() + (
+        constant * target[frontier.constant]
+    ).sum()
+    expected = torch.autograd.grad((x * target).sum(), wanted)
+    found = torch.autograd.grad(sparse, wanted, allow_unused=True)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,176 @@
+"""The tile networks: early fusion against its plain formulation, and batches of ragged kernels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from data.packing.npz_graphs import read_tile
+from data.tree import collection_named, find_graphs
+from features.scaling import fit_node_scaler
+from features.statistics.tile import tile_statistics
+from features.statistics.tile_details import tile_details
+from models.config.networks import TileGnnConfig
+from models.config.recipe import Recipe, load_recipe
+from models.tile.early_fusion_sage import EarlyFusionSage
+from models.tile.inputs import (
+    TileBatch,
+    TileInputs,
+    config_columns,
+    fit_config_scaler,
+    join,
+    n_config_columns,
+    tile_inputs,
+)
+from models.tile.networks import TILE_NETS, score_in_chunks
+from models.train import load_model, train_model
+from models.training.jobs import TrainJob
+
+RECIPE = load_recipe("smoke")
+
+
+@pytest.fixture(scope="module")
+def kernels(tiny_tree: Path) -> list[TileInputs]:
+    """Kernels of different numbers of nodes and configs; the last has no edge."""
+    files = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),), splits=("train",))
+    graphs = [read_tile(file) for file in files]
+    nodes = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p-standardise")
+    configs = fit_config_scaler(map(tile_statistics, graphs))
+    made = [tile_inputs(graph, TileGnnConfig(), nodes=nodes, configs=configs) for graph in graphs]
+    made.append(replace(made[0], edge_index=torch.zeros(2, 0, dtype=torch.int64)))
+    assert len({len(kernel.opcode) for kernel in made}) > 1
+    assert len({len(kernel.runtime) for kernel in made}) > 1
+    return made
+
+
+def _net(name: str, recipe: Recipe = RECIPE) -> torch.nn.Module:
+    torch.manual_seed(3)
+    net = TILE_NETS[name].build(TILE_NETS[name].config_of(recipe)).eval()
+    for parameter in net.parameters():  # so that no bias or temperature stays 0
+        torch.nn.init.normal_(parameter, std=0.3)
+    return net
+
+
+def _plain_early_fusion(model: EarlyFusionSage, kernel: TileInputs, config: int) -> torch.Tensor:
+    """Score one config as the baseline's authors write it: joined to every node, then layers."""
+    opcode, layout = model.opcode(kernel.opcode), model.layout(kernel.layout).flatten(1)
+    nodes = torch.cat([kernel.node_feat, opcode, layout], dim=1)
+    config_feat = kernel.config_feat[config].expand(len(nodes), -1)
+    of_nodes, of_nodes_around = model.nodes.weight.chunk(2, dim=1)[::-1]
+    q, r = model.configs.weight.chunk(2, dim=0)
+    first = torch.cat([of_nodes_around, q, of_nodes, r], dim=1)
+    layers = [(first, model.nodes.bias), *((layer.weight, layer.bias) for layer in model.layers)]
+    x = torch.cat([nodes, config_feat], dim=1)
+    for weight, bias in layers:
+        around = torch.zeros_like(x)
+        for producer, consumer in kernel.edge_index.T.tolist():
+            around[consumer] += x[producer]
+            around[producer] += x[consumer]
+        y = F.leaky_relu(torch.cat([around, x], dim=1) @ weight.T + bias)
+        x = y / y.norm(dim=1, keepdim=True)
+    score: torch.Tensor = model.head(x.sum(dim=0))
+    return score
+
+
+def test_early_fusion_equals_joining_each_config_to_every_node(kernels: list[TileInputs]) -> None:
+    model = _net("early_fusion_sage")
+    assert isinstance(model, EarlyFusionSage)
+    for kernel in (kernels[0], kernels[-1]):
+        rows = torch.arange(5)
+        scores = model(join([kernel], [rows]))
+        plain = torch.cat([_plain_early_fusion(model, kernel, row) for row in range(5)])
+        assert plain.std() > 0
+        torch.testing.assert_close(scores, plain, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", TILE_NETS)
+def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
+    name: str, kernels: list[TileInputs]
+) -> None:
+    model = _net(name)
+    rng = np.random.default_rng(0)
+    rows = [
+        torch.from_numpy(rng.permutation(len(kernel.runtime))[: 3 + 2 * number])
+        for number, kernel in enumerate(kernels)
+    ]
+    batch = join(kernels, rows)
+    assert batch.config_feat.shape[0] == sum(map(len, rows))  # nothing is padded
+    assert batch.node_feat.shape[0] == sum(len(kernel.opcode) for kernel in kernels)
+    together = model(batch).split(batch.n_configs)
+    for scores, kernel, part in zip(together, kernels, rows, strict=True):
+        torch.testing.assert_close(scores, model(join([kernel], [part])), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", TILE_NETS)
+def test_all_configs_are_scored_in_their_order(name: str, kernels: list[TileInputs]) -> None:
+    model, kernel = _net(name), kernels[0]
+    at_once: TileBatch = join([kernel], [torch.arange(len(kernel.runtime))])
+    with torch.no_grad():
+        expected = model(at_once).numpy()
+    found = TILE_NETS[name].score_all(model, kernel)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) -> None:
+    recipe = load_recipe("smoke", ["early_fusion_sage.hidden=1024"])
+    model, kernel = _net("early_fusion_sage", recipe), kernels[0]
+    assert isinstance(model, EarlyFusionSage)
+    n_whole = len(kernel.runtime)
+    whole = score_in_chunks(model, kernel)
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0].config_feat)))
+    model.config = model.config.model_copy(update={"inference_tensor_mib": 1})
+    np.testing.assert_allclose(score_in_chunks(model, kernel), whole, rtol=1e-4)
+    assert sum(sizes) == n_whole and max(sizes) * 4096 * len(kernel.opcode) <= 1 << 20
+
+
+@pytest.mark.parametrize("statistics", ["plain", "all"])
+def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(
+    statistics: str, tiny_tree: Path
+) -> None:
+    collection = collection_named("tile:xla")
+    graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+    configs = [
+        TileGnnConfig.model_validate({"statistics": statistics, "relative_configs": relative})
+        for relative in (False, True)
+    ]
+    plain, both = (config_columns(graph, config) for config in configs)
+    assert plain.shape[1] == n_config_columns(configs[0])
+    assert both.shape[1] == 2 * plain.shape[1] == n_config_columns(configs[1])
+    for column in range(plain.shape[1]):
+        np.testing.assert_array_equal(both[:, column], plain[:, column])
+        expected = [
+            value - sum(map(float, plain[:, column])) / len(plain) for value in plain[:, column]
+        ]
+        np.testing.assert_allclose(both[:, plain.shape[1] + column], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_all_statistics_are_those_that_boosting_reads(tiny_tree: Path) -> None:
+    collection = collection_named("tile:xla")
+    graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+    expected = np.concatenate([tile_statistics(graph), tile_details(graph)], axis=1)
+    columns = config_columns(graph, TileGnnConfig(statistics="all"))
+    np.testing.assert_array_equal(columns[:, : expected.shape[1]], expected)
+    assert columns.shape[1] > expected.shape[1]  # and the program's
+
+
+@pytest.mark.parametrize("name", TILE_NETS)
+def test_a_network_with_relative_configs_is_trained_and_loaded(
+    name: str, tiny_tree: Path, tmp_path: Path
+) -> None:
+    collection = collection_named("tile:xla")
+    files = find_graphs(tiny_tree, collections=(collection,), splits=("train",))
+    scores = []
+    for loss in ("best_of_five", "list_mle"):
+        keys = [f"{name}.relative_configs=true", f"{name}.loss={loss}"]
+        keys.append(f"{name}.statistics=all")
+        run_dir = tmp_path / loss
+        train_model(
+            TrainJob(name, load_recipe("smoke", keys), files, 0, run_dir), collection, resume=False
+        )
+        scores.append(load_model(run_dir).score(read_tile(files[0])))
+        assert np.isfinite(scores[-1]).all() and scores[-1].std() > 0
+    assert not np.allclose(scores[0], scores[1], atol=1e-6)

@@ -1,0 +1,229 @@
+"""Losses against naive loops, numerical gradients, and scores of extreme size."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.training.losses import (
+    LOSSES,
+    PAIRWISE_LOSSES,
+    Loss,
+    PairwiseLoss,
+    list_mle,
+    order_confidence,
+    pairwise_hinge,
+    pairwise_logistic,
+    smooth_kendall,
+)
+
+every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+every_pairwise_loss = pytest.mark.parametrize(
+    "loss", PAIRWISE_LOSSES.values(), ids=PAIRWISE_LOSSES.keys()
+)
+UNBOUNDED = {name: loss for name, loss in LOSSES.items() if name != "smooth_kendall"}
+
+
+def naive_hinge(scores: list[float], runtime: list[int], margin: float) -> float:
+    terms = [
+        max(0.0, margin - (scores[j] - scores[i]))
+        for i in range(len(scores))
+        for j in range(len(scores))
+        if runtime[i] < runtime[j]
+    ]
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def naive_mean(term, scores: list[float], runtime: list[int], weights=None) -> float:
+    """Weighted mean of term(s_j - s_i) over the pairs where i is faster."""
+    total = weight_sum = 0.0
+    for i in range(len(scores)):
+        for j in range(len(scores)):
+            if runtime[i] < runtime[j]:
+                weight = 1.0 if weights is None else weights[i][j]
+                total += weight * term(scores[j] - scores[i])
+                weight_sum += weight
+    return total / weight_sum if weight_sum else 0.0
+
+
+NAIVE_TERMS = {
+    pairwise_hinge: lambda gap: max(0.0, 1.0 - gap),
+    pairwise_logistic: lambda gap: math.log(1 + math.exp(-gap)),
+    smooth_kendall: lambda gap: 1 - math.tanh(gap),
+}
+
+
+def naive_list_mle(scores: list[float], runtime: list[int]) -> float:
+    terms = []
+    for i, score in enumerate(scores):
+        slower = [scores[j] for j in range(len(scores)) if runtime[j] > runtime[i]]
+        if slower:
+            weight = math.exp(-score)
+            terms.append(-math.log(weight / (weight + sum(math.exp(-s) for s in slower))))
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def sample(size: int, distinct: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Scores (c,) float64 and runtimes (c,) int64 with about `distinct` values."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(size, generator=generator, dtype=torch.float64)
+    return scores, torch.randint(1, distinct + 1, (size,), generator=generator) + 10**10
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 5, 10**6])
+@pytest.mark.parametrize("size", [1, 2, 13])
+def test_losses_match_the_loops(size: int, distinct: int) -> None:
+    scores, runtime = sample(size, distinct, seed=size + distinct)
+    for margin in (0.1, 1.0):
+        expected = naive_hinge(scores.tolist(), runtime.tolist(), margin)
+        assert pairwise_hinge(scores, runtime, margin=margin).item() == pytest.approx(expected)
+    expected = naive_list_mle(scores.tolist(), runtime.tolist())
+    assert list_mle(scores, runtime).item() == pytest.approx(expected)
+
+
+@every_pairwise_loss
+@pytest.mark.parametrize("distinct", [1, 2, 5, 10**6])
+@pytest.mark.parametrize("size", [1, 2, 13])
+def test_pairwise_losses_match_the_loops(loss: PairwiseLoss, size: int, distinct: int) -> None:
+    scores, runtime = sample(size, distinct, seed=size + distinct)
+    term = NAIVE_TERMS[loss]
+    expected = naive_mean(term, scores.tolist(), runtime.tolist())
+    assert loss(scores, runtime).item() == pytest.approx(expected)
+    weights = torch.rand(size, size, generator=torch.Generator().manual_seed(0)).double()
+    expected = naive_mean(term, scores.tolist(), runtime.tolist(), weights.tolist())
+    assert loss(scores, runtime, weights=weights).item() == pytest.approx(expected)
+
+
+@every_pairwise_loss
+def test_weights_decide_which_pairs_count(loss: PairwiseLoss) -> None:
+    scores, runtime = sample(9, 4, seed=8)
+    once = loss(scores, runtime)
+    assert loss(scores, runtime, weights=torch.full((9, 9), 0.2)).item() == pytest.approx(
+        once.item()
+    )
+    scores.requires_grad_()
+    nothing = loss(scores, runtime, weights=torch.zeros(9, 9))
+    nothing.backward()
+    assert nothing.item() == 0
+    assert torch.equal(scores.grad, torch.zeros_like(scores))
+
+
+def test_confidence_in_an_order_matches_repeated_measurements() -> None:
+    noise = 3e-4
+    runtime = torch.tensor([1_000_000_000, 1_000_100_000, 1_000_300_000, 1_003_000_000])
+    confidence = order_confidence(runtime, noise)
+    assert confidence.diagonal().tolist() == [0, 0, 0, 0]
+    assert torch.equal(confidence, confidence.T)
+    assert confidence[0, 2].item() == pytest.approx(0.5, abs=1e-3)  # as far apart as the noise
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randn(2, 200_000, generator=generator, dtype=torch.float64)
+    difference = (one - other) / (one - other).abs().median() * noise  # of one config, measured
+    for i in range(4):
+        for j in range(4):
+            apart = abs(math.log(runtime[i] / runtime[j]))
+            likely = (difference.abs() < apart).double().mean().item()
+            assert confidence[i, j].item() == pytest.approx(likely, abs=5e-3)
+
+
+def test_without_noise_every_order_is_certain() -> None:
+    scores, runtime = sample(7, 3, seed=2)
+    weights = order_confidence(runtime, 0.0)
+    assert torch.equal(weights, torch.ones(7, 7))
+    assert smooth_kendall(scores, runtime, weights=weights).item() == pytest.approx(
+        smooth_kendall(scores, runtime).item()
+    )
+
+
+def test_smooth_kendall_becomes_tau_a_over_comparable_pairs() -> None:
+    scores, runtime = sample(15, 5, seed=6)
+    signs = naive_mean(lambda gap: (gap > 0) - (gap < 0), scores.tolist(), runtime.tolist())
+    assert smooth_kendall(1e6 * scores, runtime).item() == pytest.approx(1 - signs)
+
+
+@every_loss
+@pytest.mark.parametrize("distinct", [3, 10**6])
+def test_gradients_are_right(loss: Loss, distinct: int) -> None:
+    scores, runtime = sample(9, distinct, seed=4)
+    scores.requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: loss(s, runtime), (scores,))
+
+
+@every_loss
+@pytest.mark.parametrize("size", [1, 6])
+def test_equal_runtimes_teach_nothing(loss: Loss, size: int) -> None:
+    scores = torch.randn(size, requires_grad=True)
+    value = loss(scores, torch.full((size,), 5))
+    value.backward()
+    assert value.item() == 0
+    assert scores.grad is not None
+    assert torch.equal(scores.grad, torch.zeros(size))
+
+
+def test_smooth_kendall_of_huge_scores_stays_within_its_bounds() -> None:
+    for scale, expected in ((1e4, 0), (-1e4, 2)):
+        scores = (torch.arange(8.0) * scale).requires_grad_()
+        value = smooth_kendall(scores, torch.arange(8))
+        value.backward()
+        assert value.item() == expected
+        assert torch.equal(scores.grad, torch.zeros(8))
+
+
+@pytest.mark.parametrize("loss", UNBOUNDED.values(), ids=UNBOUNDED.keys())
+@pytest.mark.parametrize("scale", [1e4, -1e4])
+def test_huge_scores_stay_finite(loss: Loss, scale: float) -> None:
+    scores = (torch.arange(8.0) * scale).requires_grad_()
+    value = loss(scores, torch.arange(8))
+    value.backward()
+    assert value.isfinite()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+    if scale > 0:  # the order is right, far beyond any margin
+        assert value.item() == 0
+    else:  # wrong all over: the fastest has to come down, the slowest up
+        assert value.item() > 1e4
+        assert scores.grad[0] > 0 > scores.grad[-1]
+
+
+@every_loss
+def test_low_scores_are_fast(loss: Loss) -> None:
+    runtime = torch.tensor([30, 10, 20])
+    right = torch.tensor([3.0, 1.0, 2.0])
+    assert loss(right, runtime) < loss(torch.zeros(3), runtime) < loss(-right, runtime)
+
+
+@every_loss
+def test_row_order_does_not_matter(loss: Loss) -> None:
+    scores, runtime = sample(20, 4, seed=1)
+    shuffled = torch.randperm(20, generator=torch.Generator().manual_seed(2))
+    assert loss(scores[shuffled], runtime[shuffled]).item() == pytest.approx(
+        loss(scores, runtime).item()
+    )
+
+
+@every_loss
+def test_descent_finds_the_order(loss: Loss) -> None:
+    _, runtime = sample(12, 10**6, seed=3)
+    scores = torch.zeros(12, requires_grad=True)
+    optimizer = torch.optim.Adam([scores], lr=0.1)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss(scores, runtime).backward()
+        optimizer.step()
+    assert torch.equal(scores.argsort(), runtime.argsort())
+
+
+@every_loss
+def test_half_precision_scores_are_raised(loss: Loss) -> None:
+    scores = torch.tensor([2.0, 1.0, 3.0], dtype=torch.bfloat16)
+    runtime = torch.tensor([1, 2, 3])
+    assert loss(scores, runtime).dtype == torch.float32
+    assert loss(scores, runtime) == loss(scores.float(), runtime)
+
+
+@every_loss
+def test_shapes_that_do_not_match_are_refused(loss: Loss) -> None:
+    with pytest.raises(ValueError, match=r"\(3,\) and \(2,\)"):
+        loss(torch.zeros(3), torch.arange(2))
+    with pytest.raises(ValueError, match="one shape"):
+        loss(torch.zeros(3, 1), torch.zeros(3, 1))

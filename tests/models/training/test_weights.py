@@ -1,0 +1,56 @@
+"""Weights on disk: they come back, equal ones are equal bytes, and a flipped bit is noticed."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from common.errors import PipelineError
+from models.training.weights import load_tensors, save_tensors
+
+TENSORS = {
+    "model.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4),
+    "optimiser.step.weight": torch.tensor(3.0),
+    "model.half": torch.ones(2, dtype=torch.bfloat16),
+}
+FACTS = {"scaling": "log1p", "step": 3}
+
+
+def test_tensors_and_facts_come_back_and_equal_ones_are_equal_bytes(tmp_path: Path) -> None:
+    written = set()
+    for number in range(8):  # the library's own order of header keys changes from call to call
+        path = tmp_path / f"{number}.safetensors"
+        save_tensors(path, TENSORS, FACTS)
+        written.add(path.read_bytes())
+        tensors, facts = load_tensors(path)
+        assert facts == FACTS
+        assert tensors.keys() == TENSORS.keys()
+        assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+    assert len(written) == 1
+
+
+def test_a_flipped_bit_is_an_error_or_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_tensors(path, TENSORS, FACTS)
+    whole = path.read_bytes()
+    refused = 0
+    places = np.random.default_rng(0).permutation(8 * len(whole))[:400]
+    for place in places.tolist():
+        content = bytearray(whole)
+        content[place // 8] ^= 1 << place % 8
+        path.write_bytes(bytes(content))
+        try:
+            tensors, _ = load_tensors(path)
+        except PipelineError as error:
+            assert str(error).startswith(f"{path}: ")
+            refused += 1
+        else:
+            assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+    assert refused > 350
+
+
+def test_weights_of_an_older_revision_have_no_checksum_and_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"model.weight": torch.zeros(2)}, path, {"facts": '{"step": 1}'})
+    assert load_tensors(path)[1] == {"step": 1}

@@ -1,0 +1,53 @@
+"""The linear rankers against plain algebra."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError
+from common.metrics import kendall_tau
+from data.graphs.distinct import distinct_configs, group_means
+from data.packing.npz_graphs import read_graph
+from data.tree import find_graphs
+from features.statistics.configs import ALL_STATISTICS, statistics_of
+from models.config.rankers import LinearConfig
+from models.trees.linear import MODEL_FILE, load_linear, train_linear
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path: Path) -> None:
+    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind][:3]
+    config = LinearConfig(configs_per_graph=1000, penalty=10.0)
+    train_linear(files, config, seed=0, run_dir=tmp_path)
+    rows, targets = [], []
+    for graph in map(read_graph, files):
+        first, group = distinct_configs(graph)
+        means = group_means(graph.runtime_ns, group)  # a normalizer scales all alike
+        ranks = np.asarray([(means < m).sum() + ((means == m).sum() + 1) / 2 for m in means])
+        statistics = statistics_of(graph, "all")(first)
+        rows.append(statistics - statistics.mean(axis=0))
+        targets.append((ranks - ranks.mean()) / ranks.std())
+    x, y = np.concatenate(rows).astype(np.float64), np.concatenate(targets)
+    scale = np.sqrt(np.square(x).mean(axis=0) - np.square(x.mean(axis=0)))
+    scale[scale < 1e-12] = 1
+    z = x / scale
+    want = np.linalg.solve(z.T @ z + 10.0 * np.eye(z.shape[1]), z.T @ y) / scale
+    content = json.loads((tmp_path / MODEL_FILE).read_text())
+    assert tuple(content) == ALL_STATISTICS[kind]
+    predicted = x @ np.asarray(list(content.values()))
+    np.testing.assert_allclose(predicted, x @ want, atol=1e-3 * np.abs(y).max())
+    graph = read_graph(files[0])
+    scores = load_linear(tmp_path, config, kind=kind)(graph)
+    assert kendall_tau(scores, graph.runtime_ns) > 0.3
+
+
+def test_a_model_of_other_statistics_is_refused(tiny_tree: Path, tmp_path: Path) -> None:
+    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "tile"]
+    train_linear(files[:2], LinearConfig(), seed=0, run_dir=tmp_path)
+    with pytest.raises(PipelineError, match="of other statistics; train it again"):
+        load_linear(tmp_path, LinearConfig(statistics="plain"), kind="layout")
+    (tmp_path / MODEL_FILE).write_text("{")
+    with pytest.raises(PipelineError, match="cannot be read"):
+        load_linear(tmp_path, LinearConfig(), kind="layout")

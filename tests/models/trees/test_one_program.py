@@ -1,0 +1,165 @@
+"""Boosting on one program's own configs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.accuracy.files import write_configs
+from common.errors import PipelineError
+from common.metrics import kendall_tau
+from data.graphs.distinct import distinct_configs
+from data.graphs.graph import LayoutGraph
+from data.graphs.program_content import program_content
+from data.packing.npz_graphs import read_layout
+from data.tree import find_graphs
+from models.config.rankers import ConfigColumnsConfig
+from models.config.recipe import load_recipe
+from models.trees.boosting import MODEL_FILE
+from models.trees.one_program import (
+    COLUMNS_FILE,
+    column_features,
+    load_config_columns,
+    train_config_columns,
+)
+from tests.command_line import call
+from tests.features.graphs import random_layout_graph, relabelled
+from tests.models.rearrange import relabel_nodes
+
+
+def test_features_are_one_hot_layouts_of_tensors() -> None:
+    for seed in range(10):
+        graph = random_layout_graph(seed)
+        rows = np.arange(graph.n_configs)
+        features = column_features(graph, rows)
+        table = features.table(graph, rows)
+        values = graph.configs.rows(rows).reshape(len(rows), -1, 3, 6).tolist()
+        kinds = zip(features.node, features.tensor, features.layout, strict=True)
+        want = [
+            [float(config[node][tensor] == layout) for config in values]
+            for node, tensor, layout in kinds
+        ]
+        np.testing.assert_array_equal(table.T, np.asarray(want).reshape(-1, len(rows)))
+        assert len(set(features.names)) == len(features.names)
+
+
+def test_features_tell_all_configs_apart_and_none_is_there_twice() -> None:
+    for seed in range(10):
+        graph = random_layout_graph(seed)
+        rows = np.arange(graph.n_configs)
+        table = column_features(graph, rows).table(graph, rows)
+        first, _ = distinct_configs(graph)
+        assert len(np.unique(table[first], axis=0)) == len(first)
+        columns = {tuple(column) for column in table.T.tolist()}
+        assert len(columns) == table.shape[1]
+        assert not columns & {tuple(1 - value for value in column) for column in columns}
+
+
+def test_layouts_never_seen_set_no_feature() -> None:
+    graph = random_layout_graph(4)
+    features = column_features(graph, np.arange(2))
+    table = features.table(graph, np.arange(graph.n_configs))
+    assert table.shape == (graph.n_configs, len(features.node))
+    seen = {tuple(layout) for layout in features.layout}
+    values = graph.configs.rows(np.arange(graph.n_configs)).reshape(graph.n_configs, -1, 3, 6)
+    for row, config in zip(table, values.tolist(), strict=True):
+        for value, node, tensor in zip(row, features.node, features.tensor, strict=True):
+            assert value == 0 or tuple(config[node][tensor]) in seen
+
+
+def test_a_program_is_told_by_its_content() -> None:
+    contents = set()
+    for seed in range(30):
+        graph = random_layout_graph(seed)
+        content = program_content(graph)
+        contents.add(content)
+        order = np.random.default_rng(seed).permutation(graph.n_nodes)
+        assert program_content(relabel_nodes(graph, order)) == content
+        configs = random_layout_graph(seed + 100).runtime_ns
+        assert program_content(replace(graph, runtime_ns=configs)) == content
+    assert len(contents) == 30
+
+
+def test_a_small_change_is_another_program() -> None:
+    graph = next(g for g in map(random_layout_graph, range(50)) if len(g.edge_index) > 3)
+    content = program_content(graph)
+    features = graph.node_feat.copy()
+    features[0, 50] += 1
+    assert program_content(replace(graph, node_feat=features)) != content
+    assert program_content(replace(graph, edge_index=graph.edge_index[1:])) != content
+    opcode = graph.node_opcode.copy()
+    opcode[-1] += 1
+    assert program_content(replace(graph, node_opcode=opcode)) != content
+    other = next(
+        found
+        for found, order in (relabelled(graph, seed) for seed in range(20))
+        if (order != np.arange(len(order))).any()
+    )
+    assert program_content(other) != content  # its configs mean other nodes
+
+
+@pytest.fixture
+def parted(layout_graph: LayoutGraph, tmp_path: Path) -> tuple[LayoutGraph, LayoutGraph]:
+    """The same program with some configs to learn from, and with others."""
+    first, _ = distinct_configs(layout_graph)
+    order = np.random.default_rng(0).permutation(len(first))
+    held_out, learned = order[: len(order) // 3], order[len(order) // 3 :]
+    files = [
+        write_configs(layout_graph, part, tmp_path, split)
+        for part, split in ((learned, "train"), (held_out, "valid"))
+    ]
+    return read_layout(files[0]), read_layout(files[1])
+
+
+def test_further_configs_are_ranked(parted, tmp_path: Path) -> None:
+    learned, further = parted
+    config = load_recipe("within_graph").config_columns_boosting
+    train_config_columns([learned.file], config, seed=0, threads=1, run_dir=tmp_path)
+    scores = load_config_columns(tmp_path, threads=1)(further)
+    assert scores.shape == (further.n_configs,)
+    assert kendall_tau(scores, further.runtime_ns) > 0.3
+
+
+def test_another_program_is_refused_in_one_line(parted, tiny_tree: Path, tmp_path: Path) -> None:
+    learned, _ = parted
+    train_config_columns(
+        [learned.file], ConfigColumnsConfig(rounds=3), seed=0, threads=1, run_dir=tmp_path
+    )
+    graphs = [read_layout(f) for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
+    other = next(g for g in graphs if g.n_nodes != learned.n_nodes)
+    with pytest.raises(PipelineError, match=f"another program than {learned.file.name}") as error:
+        load_config_columns(tmp_path, threads=1)(other)
+    assert "\n" not in str(error.value)
+
+
+def test_several_graphs_are_refused(tiny_tree: Path, tmp_path: Path) -> None:
+    files = [f for f in find_graphs(tiny_tree) if f.collection.name == "layout:xla:random"][:2]
+    with pytest.raises(PipelineError, match=r"2 graphs .* expected one train file"):
+        train_config_columns(files, ConfigColumnsConfig(), seed=0, threads=1, run_dir=tmp_path)
+
+
+@pytest.mark.parametrize("name", [COLUMNS_FILE, MODEL_FILE])
+def test_a_damaged_model_is_named(parted, tmp_path: Path, name: str) -> None:
+    learned, _ = parted
+    train_config_columns(
+        [learned.file], ConfigColumnsConfig(rounds=3), seed=0, threads=1, run_dir=tmp_path
+    )
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(PipelineError, match=name):
+        load_config_columns(tmp_path, threads=1)(learned)
+
+
+def test_the_commands_train_and_rank(parted, tmp_path: Path) -> None:
+    """As the README says: train on what was measured, rank other configs of the program."""
+    learned, further = parted
+    out = tmp_path / "columns"
+    call(
+        *("train", "--data", tmp_path, "--recipe", "within_graph", "--out", out),
+        *("--collection", learned.file.collection.name, "--set", "seeds=[0]"),
+    )
+    printed = call(
+        *("rank", "--run", out / "config_columns_boosting-seed0", further.file.path),
+        *("--top", 3, "--json"),
+    )
+    assert printed.count('"rank"') == 3

@@ -1,0 +1,196 @@
+"""The command: a kernel end to end, a module of one's own, and one line for each mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from data.collect.plan import PLANS, sample_jobs, tile_split
+from data.collect.tiles.catalogue import FAMILIES, catalogue
+from data.graphs.graph import LayoutGraph, TileGraph
+from data.packing.npz_graphs import read_graph
+from data.tree import COLLECTIONS, find_graphs
+from pipeline.cli.collect import collect
+
+app = typer.Typer()
+app.command()(collect)
+
+OWN_KERNEL = """
+from data.collect.tiles.kernel import Operand, TileKernel
+
+def kernel():
+    return TileKernel(
+        name="doubled", family="mine", extents={"a": 256, "b": 192},
+        operands=(Operand("ab"),), output="ab", tiled="ab", combine=lambda x: x * 2,
+    )
+
+number = 7
+"""
+
+
+def run(*options: object) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    result = CliRunner().invoke(app, [str(option) for option in options])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "own_kernels.py").write_text(OWN_KERNEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = ("--kind", "tile", "--program", "own_kernels:kernel", "--configs", 12)
+    code, out, err = run(*options, "--out", tmp_path / "data", "--device", "cpu", "--json")
+    assert code == 0, err
+    entry = json.loads(out)["tile:xla:doubled"]
+    assert entry["n_configs"] == 12
+    assert entry["failed"] == []
+    assert entry["spread"] >= 1.2
+    graph = read_graph(find_graphs(tmp_path / "data")[0])
+    assert isinstance(graph, TileGraph)
+    assert graph.n_configs == 12
+    assert set(graph.node_opcode.tolist()) >= {63, 59}  # parameter, multiply
+    assert (graph.config_feat[:, 8:10] <= [256, 192]).all()
+
+
+OWN_PROGRAM = """
+import numpy as np
+
+FAMILY = "small_mlp"
+
+def step(weights, x):
+    from jax import numpy as jnp
+
+    hidden = jnp.tanh(x @ weights["first"])
+    return hidden @ weights["second"]
+
+def step_arguments():
+    weights = {"first": np.ones((256, 512), np.float32), "second": np.ones((512, 128), np.float32)}
+    return weights, np.ones((128, 256), np.float32)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ["physical", "constraints"])
+@pytest.mark.parametrize("search", ["random", "default"])
+def test_a_program_of_ones_own_end_to_end(
+    route: str, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "own_program.py").write_text(OWN_PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = ("--program", "own_program:step", "--configs", 20, "--route", route)
+    code, out, err = run(*options, "--search", search, "--out", tmp_path / "data", "--json")
+    assert code == 0, err
+    ((name, entry),) = json.loads(out).items()
+    assert name == f"layout:xla:{search}:own_program.step"
+    assert (entry["family"], entry["route"]) == ("small_mlp", route)
+    assert entry["n_configs"] + len(entry["failed"]) == 20
+    if "reason" not in entry:
+        graph = read_graph(find_graphs(tmp_path / "data")[0])
+        assert isinstance(graph, LayoutGraph)
+        assert graph.configs.n_configurable == entry["n_genes"]
+        assert graph.is_labelled
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "line"),
+    [
+        ((), 2, "expected --program or --plan, and not both"),
+        (
+            ("--program", "a", "--kind", "loop"),
+            2,
+            "--kind loop: no such value; known: layout, tile",
+        ),
+        (("--program", "softmax", "--kind", "tile"), 1, "no such kernel; the nearest of"),
+        (
+            ("--program", "nowhere:x", "--kind", "tile"),
+            1,
+            "cannot be imported: ModuleNotFoundError",
+        ),
+        (("--program", "json:dumps2", "--kind", "tile"), 1, "json holds no 'dumps2'"),
+        (("--program", "json:codecs", "--kind", "tile"), 1, "is a module; expected a TileKernel"),
+        (("--program", "nothing"), 1, "'nothing': not in the catalogue"),
+        (("--program", "mlp_b16", "--search", "best"), 2, "--search best: no such value"),
+        (("--program", "mlp_b16", "--route", "best"), 2, "--route best: no such value"),
+        (("--program", "mlp_b16", "--split", "best"), 2, "--split best: no such value"),
+        (
+            ("--program", "mlp_b16", "--device", "npu"),
+            2,
+            "--device npu: no such device; known: cpu",
+        ),
+        (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample, tiny"),
+    ],
+)
+def test_mistakes_are_one_line(
+    options: tuple[str, ...], code: int, line: str, tmp_path: Path
+) -> None:
+    given, out, err = run(*options, "--out", tmp_path)
+    assert (given, out) == (code, "")
+    assert err.startswith("error: ")
+    assert line in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_device_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    options = ("--program", "softmax_h8_q128_s128", "--kind", "tile", "--out", tmp_path)
+    code, _, err = run(*options, "--device", "tpu")
+    assert code == 1
+    assert "--device tpu: jax finds none here, only " in err
+    assert err.count("\n") == 1
+
+
+def test_programs_are_listed() -> None:
+    code, out, _ = run("--kind", "tile", "--list")
+    assert code == 0
+    assert len(out.splitlines()) == 1 + len(catalogue())
+    code, out, _ = run("--kind", "tile", "--list", "--json")
+    assert code == 0
+    listed = {"program": "softmax_h8_q128_s128", "family": "softmax"}
+    assert listed in json.loads(out)
+    assert len(json.loads(out)) == len(catalogue())
+
+
+def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:
+    jobs = sample_jobs(PLANS["sample"])
+    places = {(job.collection.name, job.split) for job in jobs}
+    assert places == {(c.name, s) for c in COLLECTIONS for s in ("train", "valid", "test")}
+    splits: dict[tuple[str, str], set[str]] = {}
+    for job in jobs:
+        splits.setdefault((job.collection.kind, job.family), set()).add(job.split)
+    assert all(len(found) == 1 for found in splits.values())
+    tiles = [job for job in jobs if job.collection.kind == "tile"]
+    assert len(tiles) >= 300
+    assert sum(job.split == "train" for job in tiles) >= 150
+    assert len({job.submission_id for job in jobs}) == len(jobs)
+    assert {tile_split(family) for family in FAMILIES} == {"train", "valid", "test"}
+
+
+def test_a_plan_that_is_stopped_early_has_some_of_everything() -> None:
+    jobs = sample_jobs(PLANS["sample"])
+    layouts = [place for place, job in enumerate(jobs) if job.collection.kind == "layout"]
+    half = jobs[: layouts[len(layouts) // 2] + 1]  # kernels are many, and cheap
+    assert len({(job.collection.name, job.split) for job in half}) == 15
+
+
+def test_the_tiny_plan_names_programs_that_exist() -> None:
+    plan = PLANS["tiny"]
+    jobs = sample_jobs(plan)
+    assert {job.program for job in jobs} == {*plan.kernels, *plan.programs}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--configs", 30), ("--kind", "layout"), ("--timeout-s", 60.0)],
+    ids=lambda option: option[0],
+)
+def test_a_plan_takes_no_settings_but_its_own(tmp_path: Path, option: tuple[str, object]) -> None:
+    code, _, err = run("--plan", "tiny", *option, "--out", tmp_path / "data")
+    assert code == 2
+    assert err == f"error: {option[0]}: a --plan has settings of its own\n"
+    assert not (tmp_path / "data").exists()

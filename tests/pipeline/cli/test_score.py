@@ -1,0 +1,252 @@
+"""The command `score` on a small tree: ceilings, seeds, comparison, subsets."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from common.settings import default_store_dir
+from data.graph_store.open_tree import stored_graphs
+from data.withheld import WITHHELD, write_withheld
+from pipeline.__main__ import app
+from submissions.ceilings import read_ceilings
+from submissions.compare import compare_reports
+from submissions.labels import Labels, read_labels
+from submissions.score import score_submission
+from submissions.write import read_submission
+from tests.command_line import call, without_stages
+from tests.submissions.made_up import noisy_submission, write_graph
+
+X, N = "layout:xla:default", "layout:nlp:random"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three labelled layout graphs, a test graph with withheld runtimes, and submissions."""
+    folder = tmp_path_factory.mktemp("score") / "tree"
+    valid = {}
+    for seed, (collection, name) in enumerate(((X, "a"), (X, "b"), (N, "n"))):
+        valid[f"{collection}:{name}"], _ = write_graph(folder, collection, "valid", name, seed=seed)
+    withheld, _ = write_graph(folder, X, "test", "t", seed=7, labelled=False)
+    write_withheld(folder / WITHHELD, {f"{X}:t": withheld})
+    for seed in range(3):
+        noisy_submission(folder / f"seed{seed}.csv", valid, seed=seed)
+    noisy_submission(folder / "part.csv", {k: v for k, v in valid.items() if X in k}, seed=9)
+    noisy_submission(folder / "test.csv", {f"{X}:t": withheld}, seed=3)
+    return folder
+
+
+def scored(tree: Path, *arguments: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(call("score", "--data", tree, *arguments, "--json"))
+    return found
+
+
+def stderr_of(tree: Path, *arguments: object) -> str:
+    line = ["score", "--data", str(tree), *map(str, arguments)]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code == 0, done.output
+    return without_stages(done.stderr)
+
+
+def one(tree: Path, name: str = "seed0") -> tuple[object, ...]:
+    return ("--submission", tree / f"{name}.csv")
+
+
+def test_the_ceiling_is_a_column_and_in_json_unless_refused(tree: Path) -> None:
+    labels = read_labels(tree, "valid")
+    ceilings = read_ceilings(stored_graphs(tree, splits=("valid",)), labels)
+    assert len(ceilings) == 3
+    rankings = read_submission(tree / "seed0.csv")
+    assert scored(tree, *one(tree)) == score_submission(rankings, labels, ceilings=ceilings)
+    assert scored(tree, *one(tree), "--no-ceiling") == score_submission(rankings, labels)
+    table = call("score", "--data", tree, *one(tree)).splitlines()
+    header = next(line for line in table if line.startswith("collection"))
+    row = next(line for line in table if line.startswith(X + " "))
+    assert header.split()[-1] == "ceiling"
+    expected = np.median([ceilings[f"{X}:a"], ceilings[f"{X}:b"]])
+    assert row.split()[-1] == f"{expected:.4f}"
+    assert "ceiling" not in call("score", "--data", tree, *one(tree), "--no-ceiling")
+
+
+def test_withheld_runtimes_have_a_ceiling_too(tree: Path) -> None:
+    graph = scored(tree, *one(tree, "test"), "--private")["collections"][X]["per_graph"]["t"]
+    with np.load(tree / "npz/layout/xla/default/test/t.npz") as arrays:
+        assert not arrays["config_runtime"].any()
+    assert 0.3 < graph["noise_ceiling"] < 0.95
+    assert scored(tree, *one(tree, "test"), "--split", "test")["score"] is None
+
+
+def test_only_collections_that_are_judged_are_packed(tree: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tree, copy)
+    scored(copy, *one(copy, "part"), "--no-ceiling")
+    scored(copy, *one(copy, "test"), "--split", "test")  # withheld: nothing is judged
+    store = default_store_dir(copy)
+    assert not list(store.rglob("*.safetensors"))
+    scored(copy, *one(copy, "part"))
+    found = sorted(str(path.relative_to(store)) for path in store.rglob("*.safetensors"))
+    assert found == [f"layout/xla/default/valid/{name}.safetensors" for name in "ab"]
+
+
+def test_where_graphs_cannot_be_read_there_are_scores_without_ceilings(
+    tree: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tree, copy)
+    shutil.rmtree(copy / "npz" / "layout/xla/default/test")
+    remark = stderr_of(copy, *one(copy, "test"), "--private")
+    assert remark.startswith("no noise ceilings: ")
+    assert remark.count("\n") == 1
+    report = scored(copy, *one(copy, "test"), "--private")
+    assert report["score"] is not None
+    assert "noise_ceiling" not in str(report)
+
+
+def test_several_submissions_have_a_spread(tree: Path) -> None:
+    files = [tree / f"seed{seed}.csv" for seed in range(3)]
+    options = [part for file in files for part in ("--submission", file)]
+    found = scored(tree, *options)
+    reports = [scored(tree, "--submission", file) for file in files]
+    assert found["reports"] == reports
+    assert [entry["file"] for entry in found["submissions"]] == [str(file) for file in files]
+    for entry, report in zip(found["submissions"], reports, strict=True):
+        assert entry["score"] == report["score"]
+        assert entry["collections"][N] == report["collections"][N]["value"]
+    values = [report["collections"][X]["value"] for report in reports]
+    assert found["spread"][X]["sd"] == pytest.approx(np.std(values, ddof=1))
+    assert found["spread"][X]["mean"] == pytest.approx(np.mean(values))
+    assert found["score"]["max"] == max(report["score"] for report in reports)
+    assert found["spread"]["tile:xla"] is None
+    assert stderr_of(tree, *options) == ""
+    table = call("score", "--data", tree, *options).splitlines()
+    assert table[0].split() == [
+        *("collection", "metric", "mean", "sd", "min", "max", "graphs", "ceiling")
+    ]
+    row = next(line for line in table if line.startswith(X)).split()
+    figures = found["spread"][X]
+    assert row[2:6] == [f"{figures[name]:.4f}" for name in ("mean", "sd", "min", "max")]
+    assert row[6] == "2"
+    assert table[-1].split()[0] == "mean"
+    assert table[-1].split()[1:6] == [
+        *(f"{found['score'][name]:.4f}" for name in ("mean", "sd", "min", "max")),
+        "3",
+    ]
+
+
+def test_one_file_twice_is_no_second_seed(tree: Path) -> None:
+    text = call("score", "--data", tree, *one(tree), *one(tree), expect=2)
+    assert text == "error: --submission: the same file is given twice; expected each once\n"
+
+
+def test_withheld_runtimes_are_told_with_the_option_that_reads_them(tree: Path) -> None:
+    told = "the runtimes of split test are withheld; --private reads the sample's"
+    assert told in stderr_of(tree, *one(tree, "test"), "--split", "test")
+    assert told not in stderr_of(tree, *one(tree, "test"), "--private")
+
+
+def test_a_collection_that_one_submission_lacks_is_named(tree: Path) -> None:
+    options = [*one(tree, "seed0"), *one(tree, "part"), "--no-ceiling"]
+    remark = stderr_of(tree, *options)
+    assert remark.count("\n") == 1
+    assert remark.startswith(f"{N}: ")
+    assert "part.csv" in remark and "seed0.csv" not in remark
+    found = scored(tree, *options)
+    assert found["spread"][N] is found["score"] is None
+    assert found["spread"][X]["min"] < found["spread"][X]["max"]
+
+
+def test_against_compares_graph_by_graph(tree: Path) -> None:
+    found = scored(tree, *one(tree), "--against", tree / "seed1.csv")
+    first, second = scored(tree, *one(tree, "seed1")), scored(tree, *one(tree))
+    expected = compare_reports(first, second)
+    comparison = found.pop("comparison")
+    assert found == second
+    assert comparison == {
+        "first": str(tree / "seed1.csv"),
+        "second": str(tree / "seed0.csv"),
+        **json.loads(json.dumps(expected)),
+    }
+    assert comparison["mean"]["difference"] == pytest.approx(second["score"] - first["score"])
+    text = call("score", "--data", tree, *one(tree), "--against", tree / "seed1.csv")
+    alone = call("score", "--data", tree, *one(tree))
+    assert text.startswith(alone)
+    assert "P(second better)" in text and "P(second better)" not in alone
+    for name, report in zip(("one", "two"), (first, second), strict=True):
+        (tree / f"{name}.json").write_text(json.dumps(report))
+    table = call("compare", tree / "one.json", tree / "two.json")
+    assert text.endswith(table)
+
+
+def test_a_subset_restricts_what_is_judged_and_the_ceiling(tree: Path, tmp_path: Path) -> None:
+    subset = np.random.default_rng(5).permutation(60)[:50]
+    listed = {"a": subset.tolist(), "absent": [0]}
+    path = tmp_path / "xla_default.json"
+    path.write_text(json.dumps(listed))
+    found = scored(tree, *one(tree), "--subset", path)["collections"]
+    scores = np.argsort(read_submission(tree / "seed0.csv")[f"{X}:a"])
+    labels = {f"{X}:a": Labels(read_labels(tree, "valid")[f"{X}:a"].runtime_ns[subset])}
+    alone = score_submission({f"{X}:a": np.argsort(scores[subset])}, labels)["collections"]
+    graph = found[X]["per_graph"]["a"]
+    whole = scored(tree, *one(tree))["collections"]
+    (file,) = (f for f in stored_graphs(tree, splits=("valid",)) if f.submission_id == f"{X}:a")
+    ceiling = read_ceilings([file], read_labels(tree, "valid"), subsets={f"{X}:a": subset})
+    assert graph.pop("noise_ceiling") == ceiling[f"{X}:a"]
+    assert ceiling[f"{X}:a"] != whole[X]["per_graph"]["a"]["noise_ceiling"]
+    assert graph == alone[X]["per_graph"]["a"]
+    assert found[X]["per_graph"]["b"] == whole[X]["per_graph"]["b"]
+    assert found[N] == whole[N]
+    assert stderr_of(tree, *one(tree), "--subset", tmp_path).splitlines() == [
+        f"{X}: 1 graphs not in the subset; judged on all their configs",
+        f"{X}: 1 graphs of the subset are not in the data",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (
+            ("--submission", "seed0.csv", "--submission", "seed1.csv", "--against", "seed2.csv"),
+            2,
+            "--against",
+        ),
+        (("--submission", "nosuch.csv"), 1, "nosuch.csv"),
+        (("--submission", "seed0.csv", "--submission", "nosuch.csv"), 1, "nosuch.csv"),
+        (("--submission", "seed0.csv", "--against", "nosuch.csv"), 1, "nosuch.csv"),
+        (
+            ("--submission", "seed0.csv", "--submission", "short.csv"),
+            1,
+            f"short.csv: {X}:b: row is",
+        ),
+        (("--submission", "seed0.csv", "--subset", "nosuch.json"), 1, "nosuch.json"),
+        (("--submission", "seed0.csv", "--subset", "deep"), 1, "nested too deeply"),
+        (
+            ("--submission", "seed0.csv", "--subset", "far"),
+            1,
+            "graph 'n': index 60; expected 0..59",
+        ),
+        (("--submission", "seed0.csv", "--private"), 1, "private"),
+    ],
+)
+def test_faults_are_one_line(
+    tree: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, named: str
+) -> None:
+    folder = tmp_path / "tree"
+    shutil.copytree(tree, folder)
+    shutil.rmtree(folder / "private")
+    lines = (folder / "seed0.csv").read_text().splitlines()
+    short = [line for line in lines if not line.startswith(f"{X}:b")]
+    (folder / "short.csv").write_text("\n".join(short))
+    for name, text in (("deep", "[" * 100_000), ("far", '{"n": [0, 60]}')):
+        (folder / name).mkdir()
+        (folder / name / "nlp_random.json").write_text(text)
+    given = [
+        str(folder / part) if "." in part or part in ("deep", "far") else part for part in arguments
+    ]
+    text = call("score", "--data", folder, *given, expect=code)
+    assert text.startswith("error: ")
+    assert text.count("\n") == 1
+    assert named in text

@@ -1,0 +1,79 @@
+"""Sessions and weeks: packed by hand, and never overfull."""
+
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.planning.budget import Budget, Task, pack
+
+HOURS = st.floats(0.1, 30)
+TASKS = st.lists(
+    st.builds(Task, st.sampled_from(["a", "b"]), st.uuids().map(str), HOURS),
+    min_size=1,
+    max_size=8,
+)
+BUDGETS = st.builds(Budget, st.floats(1, 40), st.floats(1, 13), st.integers(1, 4))
+STARTS = st.dictionaries(st.sampled_from(["a", "b"]), st.floats(0, 1))
+
+
+def test_by_hand() -> None:
+    tasks = [Task("a", "one", 5), Task("a", "two", 8), Task("b", "three", 4)]
+    sessions = pack(tasks, Budget(14, 10, 2), start_hours={"a": 1})
+    assert sessions is not None
+    assert [(s.week, s.collection, s.parts) for s in sessions] == [
+        (1, "a", [("one", 5), ("two", 4)]),  # 1 hour of start, and 9 of the 10
+        (1, "a", [("two", 3)]),  # what is left of the week's 14: 4 hours
+        (2, "a", [("two", 1)]),
+        (2, "b", [("three", 4)]),
+    ]
+    assert [session.hours for session in sessions] == [10, 4, 2, 4]
+
+
+def test_ranking_comes_after_all_trainings_and_may_take_several_sessions() -> None:
+    tasks = [Task("a", "one", 7), Task("all", "rank", 6)]
+    sessions = pack(tasks, Budget(10, 4.5, 2), start_hours={"a": 1.5, "all": 0.5})
+    assert sessions is not None
+    assert [(s.week, s.collection, s.parts) for s in sessions] == [
+        (1, "a", [("one", 3)]),
+        (1, "a", [("one", 3)]),  # the hour that is left of week 1 is too short for another start
+        (2, "a", [("one", 1)]),
+        (2, "all", [("rank", 4)]),  # not into that hour: all must be trained before
+        (2, "all", [("rank", 2)]),
+    ]
+
+
+def test_nothing_fits_where_a_session_is_all_start() -> None:
+    assert pack([Task("a", "one", 1)], Budget(30, 2, 9), start_hours={"a": 2}) is None
+
+
+@given(TASKS, BUDGETS, STARTS)
+def test_no_session_and_no_week_is_overfull_and_nothing_is_lost(
+    tasks: list[Task], budget: Budget, start_hours: dict[str, float]
+) -> None:
+    sessions = pack(tasks, budget, start_hours=start_hours)
+    if sessions is None:
+        return
+    weeks: dict[int, float] = defaultdict(float)
+    done: dict[str, float] = defaultdict(float)
+    for session in sessions:
+        assert session.hours <= budget.session_hours + 1e-6
+        assert session.start_hours == start_hours.get(session.collection, 0)
+        weeks[session.week] += session.hours
+        for name, hours in session.parts:
+            done[name] += hours
+    assert set(weeks) <= set(range(1, budget.weeks + 1))
+    assert max(weeks.values()) <= budget.gpu_hours + 1e-6
+    assert [session.week for session in sessions] == sorted(session.week for session in sessions)
+    for task in tasks:
+        assert abs(done[task.name] - task.hours) < 1e-6
+
+
+@given(TASKS, BUDGETS)
+def test_what_fits_into_one_session_is_packed(tasks: list[Task], budget: Budget) -> None:
+    of_one = [task for task in tasks if task.collection == "a"]
+    fits = sum(task.hours for task in of_one) <= min(budget.session_hours, budget.gpu_hours)
+    if of_one and fits:
+        sessions = pack(of_one, budget, start_hours={})
+        assert sessions is not None
+        assert len(sessions) == 1

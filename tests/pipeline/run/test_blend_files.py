@@ -1,0 +1,279 @@
+"""`blend --method best` and a recipe's blend.choose, as a user calls them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from common.settings import SAMPLE
+from data.packing.npz_graphs import read_graph, read_tile
+from data.tree import GraphFile, collection_named, find_graphs
+from ensembles.blend import blend
+from ensembles.choice.choose import BEST_MEMBER, RECIPE
+from ensembles.choice.in_run import choose_in_run, recipe_mixing, written_mixing
+from ensembles.choice.record import choice_file, write_choice
+from ensembles.diversify_picks import Spread
+from models.config.recipe import BlendConfig
+from models.predict import scores_table, write_scores
+from models.training.folds import family_of
+from tests.command_line import call
+
+TILE = collection_named("tile:xla")
+
+
+# A few kernels of each split: all of the sample's would take a minute.
+FAMILIES = ("matmul", "matmul_bias_gelu", "conv3x3_relu", "conv1x1", "softmax", "layernorm")
+FAMILIES += ("scale_transpose", "channels_first", "column_sum", "row_sum", "attention_scores")
+FAMILIES += ("gelu_gate", "max_pool", "gram", "dilated_conv_relu", "rotary")  # so far of train
+FAMILIES += ("batched_matmul", "depthwise_relu", "residual_rmsnorm", "mean_pool")  # of valid
+N_TEST = 13  # whose names tell no family
+
+
+def kernels(split: str) -> list[GraphFile]:
+    files = find_graphs(SAMPLE, collections=(TILE,), splits=(split,))
+    if split == "test":
+        return files[:N_TEST]
+    return [file for file in files if family_of(file) in FAMILIES]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Run folders with scores of valid and test; two that err on their own, and one of noise."""
+    folder = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(0)
+    for split in ("valid", "test", "train"):
+        graphs = [read_graph(file) for file in kernels(split)]
+        for name, noise in (("one-seed0", 0.3), ("two-seed0", 0.3), ("blind-seed0", 9.0)):
+            tables = []
+            for graph in graphs:
+                seen = np.log(np.maximum(graph.runtime_ns, 1)) + noise * rng.normal(
+                    size=graph.n_configs
+                )
+                tables.append(scores_table(graph, seen.astype(np.float32)))
+            (folder / name).mkdir(exist_ok=True)
+            write_scores(folder / name / f"scores-{split}.parquet", pl.concat(tables))
+    return sorted(folder.iterdir())
+
+
+def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path: Path) -> None:
+    arguments = ("blend", "--runs", *runs[:1], *runs[1:], "--method", "best", "--labels", SAMPLE)
+    arguments += ("--collection", "tile:xla", "--out", tmp_path / "best.parquet")
+    choice = json.loads(call(*arguments, "--json", "--submission", tmp_path / "tile.csv"))
+    assert choice["n_graphs"] == 13
+    assert set(choice["candidates"]) >= {"minmax-mean", "in-turn", "stacked", "greedy", "searched"}
+    assert sum(choice["weights"].values()) == pytest.approx(1) or choice["chosen"] == "minmax-mean"
+    low, high = choice["nested_ci95"]
+    assert low <= choice["nested_value"] <= high
+    tables = {str(run): pl.read_parquet(run / "scores-test.parquet") for run in runs}
+    want = blend(tables, method=choice["method"], weights=choice["weights"])
+    assert pl.read_parquet(tmp_path / "best.parquet").equals(want)
+    assert (tmp_path / "tile.csv").read_text().count("tile:xla:") == N_TEST
+    text = call(*arguments)
+    assert f"chosen: {choice['chosen']}" in text
+    assert f"{choice['nested_value']:.4f}" in text
+    value, member = choice["best_blend_value"], choice["best_member_value"]
+    assert choice["difference"] == pytest.approx(value - member)
+    figures = (("best blend", value), ("best member", member))
+    for name, figure in (*figures, ("best blend less best member", value - member)):
+        row = next(line for line in text.splitlines() if line.startswith(f"{name}  "))
+        assert f"{figure:.4f}" in row
+
+
+def test_score_files_alone_are_chosen_by_and_blended(runs: list[Path], tmp_path: Path) -> None:
+    files = [run / "scores-valid.parquet" for run in runs]
+    out = tmp_path / "best.parquet"
+    call(
+        *("blend", "--runs", files[0], *files[1:], "--method", "best", "--labels", SAMPLE),
+        *("--collection", "tile:xla", "--out", out),
+    )
+    assert pl.read_parquet(out).height == pl.read_parquet(files[0]).height
+
+
+def test_another_row_order_of_a_member_changes_no_choice(runs: list[Path], tmp_path: Path) -> None:
+    chosen = []
+    for order in (None, np.random.default_rng(0)):
+        files = []
+        for run in runs:
+            table = pl.read_parquet(run / "scores-valid.parquet")
+            if order is not None:
+                table = table[order.permutation(table.height)]
+                table = table.with_columns(config=pl.int_range(pl.len(), dtype=pl.UInt32))
+            files.append(tmp_path / f"{run.name}.parquet")
+            table.write_parquet(files[-1])
+        out = ("--out", tmp_path / "best.parquet", "--collection", "tile:xla", "--json")
+        runs_of = ("--runs", files[0], *files[1:])
+        chosen.append(
+            json.loads(call("blend", *runs_of, "--method", "best", "--labels", SAMPLE, *out))
+        )
+    assert chosen[0]["nested_value"] == pytest.approx(chosen[1]["nested_value"], abs=0.01)
+    assert chosen[0]["member_values"] == pytest.approx(chosen[1]["member_values"])
+
+
+def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "best.parquet", "--method", "best")
+    both = ("--runs", runs[0], runs[1])
+    named = ("--labels", SAMPLE, "--collection", "tile:xla")
+    assert "pass --labels" in call("blend", *both, *out, expect=2)
+    assert "at least two runs" in call("blend", "--runs", runs[0], *out, *named, expect=2)
+    for method in ("best", "rank-mean"):
+        twice = ("--runs", runs[0], runs[0], *out[:2], "--method", method)
+        assert "--runs: the same run is given twice" in call("blend", *twice, expect=2)
+    text = call("blend", *both, *out[:2], "--method", "rank-mean", "--labels", SAMPLE, expect=2)
+    assert "--labels: --method rank-mean reads none" in text
+    empty = tmp_path / "empty-seed0"
+    empty.mkdir()
+    text = call("blend", "--runs", runs[0], empty, *out, *named, expect=1)
+    assert f"{empty / 'scores-valid.parquet'}: no such file; run `predict" in text
+    plain = ("--out", tmp_path / "plain.parquet", "--method", "rank-mean")
+    text = call("blend", "--runs", runs[0], empty, *plain, expect=1)
+    assert text == (
+        f"error: {empty / 'scores-test.parquet'}: no such file; "
+        f"run `predict --run {empty} --split test` first\n"
+    )
+    text = call("blend", "--runs", runs[0], tmp_path / "none", *plain, expect=1)
+    assert text.startswith(f"error: {tmp_path / 'none'}: no such folder or file; expected")
+    few = []
+    for run in runs[:2]:
+        table = pl.read_parquet(run / "scores-valid.parquet")
+        few.append(tmp_path / f"{run.name}.parquet")
+        table.filter(
+            pl.col("graph").is_in(table["graph"].unique().sort()[:4].to_list())
+        ).write_parquet(few[-1])
+    text = call("blend", "--runs", *few, *out, *named, expect=1)
+    assert "the scores hold 4 labelled graphs of" in text
+    assert text.count("\n") == 1
+    text = call("blend", "--runs", runs[1] / "scores-valid.parquet", few[0], *out, *named, expect=1)
+    assert f"member {few[0]} has no score for some configs of graph" in text
+
+
+@pytest.fixture(scope="module")
+def chosen_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished smoke run of the sample's tiles, and a layout collection of too few graphs."""
+    folder = tmp_path_factory.mktemp("choose")
+    shutil.copytree(SAMPLE / "npz/layout/nlp/default", folder / "tree/npz/layout/nlp/default")
+    for file in (file for split in ("train", "valid", "test") for file in kernels(split)):
+        copy = folder / "tree" / file.path.relative_to(SAMPLE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file.path, copy)
+    out = folder / "run"
+    text = call(
+        *("run", "--data", folder / "tree", "--recipe", "smoke", "--out", out),
+        *("--set", "blend.choose=true"),
+    )
+    assert "layout:nlp:default: 1 labelled graphs of 1 families" in text
+    assert "tile:xla: " in text
+    return out
+
+
+def test_a_run_chooses_on_valid_and_reports_the_nested_value(chosen_run: Path) -> None:
+    report = json.loads((chosen_run / "report.json").read_text())
+    choice = report["models"]["tile:xla"]["blend"]
+    assert choice["chosen"] in {RECIPE, BEST_MEMBER, *choice["candidates"]}
+    assert choice["n_graphs"] == 13
+    assert isinstance(choice["nested_value"], float)
+    kept = choice["chosen"] == RECIPE
+    assert ("Nothing beat" if kept else "is what to believe") in choice["note"]
+    assert choice["member_values"] == pytest.approx(report["models"]["tile:xla"]["member_values"])
+    assert choice["recipe_value"] is not None
+    few = report["models"]["layout:nlp:default"]["blend"]
+    assert few["chosen"] == RECIPE
+    assert few["nested_value"] is None
+    page = (chosen_run / "report.html").read_text()
+    assert ("nothing beat it" if kept else "had no part in the choice (nested)") in page
+    assert "Blend: the recipe&#39;s, since there are 1 labelled" in page
+
+
+def test_a_run_blends_both_splits_by_its_choice_and_so_does_rank(chosen_run: Path) -> None:
+    folder = chosen_run / "scores/tile-xla"
+    choice = json.loads((folder / "blend/choice.json").read_text())
+    for split in ("valid", "test"):
+        tables = {n: pl.read_parquet(folder / n / f"{split}.parquet") for n in choice["weights"]}
+        want = blend(tables, method=choice["method"], weights=choice["weights"])
+        assert pl.read_parquet(folder / "blend" / f"{split}.parquet").equals(want)
+    choice |= {"method": "minmax-mean"}
+    choice["weights"] = {name: float(i == 0) for i, name in enumerate(choice["weights"])}
+    other = chosen_run.with_name("other")
+    shutil.copytree(chosen_run, other)
+    write_choice(other / "scores/tile-xla/blend/choice.json", choice)
+    graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
+    first = next(iter(choice["weights"]))
+    alone = call("rank", graph.path, "--run", chosen_run / "models/tile-xla" / first, "--json")
+    ranked = call("rank", graph.path, "--run", other, "--json")
+    configs = [[c["config"] for c in json.loads(text)["configs"]] for text in (alone, ranked)]
+    assert configs[0] == configs[1]
+
+
+def test_a_damaged_choice_is_named(chosen_run: Path) -> None:
+    other = chosen_run.with_name("damaged")
+    shutil.copytree(chosen_run, other)
+    path = other / "scores/tile-xla/blend/choice.json"
+    path.write_text("{}")
+    graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
+    text = call("rank", graph.path, "--run", other, expect=1)
+    assert str(path) in text
+    assert "expected a choice with method and weights" in text
+
+
+def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    names = ("tile_boosting-seed0", "tile_linear-seed0", "tile_linear-seed1")
+    members = dict(zip(names, runs, strict=True))
+    tables = {name: pl.read_parquet(run / "scores-train.parquet") for name, run in members.items()}
+    blending = BlendConfig(choose=True, weights={"tile_linear": 0.0})  # all trust in the blind one
+    said: list[str] = []
+    files = kernels("train")
+    for _ in range(2):  # the second time it is there already
+        choose_in_run(
+            tmp_path, blending, TILE, files, tables, seed=0, progress=None, say=said.append
+        )
+    assert len(said) == 1
+    assert "on valid graphs that had no part in the choice" in said[0]
+    record = json.loads(choice_file(tmp_path, TILE).read_text())
+    assert record["chosen"] != RECIPE
+    assert "is what to believe" in record["note"]
+    assert record["recipe_value"] < record["nested_value"]
+    mixing = written_mixing(tmp_path, blending, TILE, list(tables))
+    assert mixing == (record["method"], record["weights"], None)
+    off = blending.model_copy(update={"choose": False})
+    assert written_mixing(tmp_path, off, TILE, list(tables)) == recipe_mixing(
+        off, "tile", list(tables)
+    )
+
+
+def test_a_recipe_that_stays_keeps_its_spread_of_picks(tmp_path: Path) -> None:
+    blending = BlendConfig(choose=True, tile_spread=1.5, tile_spread_length=3.0)
+    files = kernels("valid")[:2]  # too few to choose by
+    tables = {
+        name: pl.concat([scores_table(g, g.config_feat[:, 8]) for g in map(read_tile, files)])
+        for name in ("tile_boosting-seed0", "tile_linear-seed0")
+    }
+    choose_in_run(
+        tmp_path, blending, TILE, files, tables, seed=0, progress=None, say=lambda line: None
+    )
+    record = json.loads(choice_file(tmp_path, TILE).read_text())
+    assert (record["chosen"], record["spread"]) == (RECIPE, {"error": 1.5, "length": 3.0})
+    mixing = written_mixing(tmp_path, blending, TILE, list(tables))
+    assert mixing.spread == Spread(1.5, 3.0)
+    assert recipe_mixing(blending, "layout", ["layout_linear-seed0"]).spread is None
+
+
+def test_the_command_spreads_the_picks_of_tiles(runs: list[Path], tmp_path: Path) -> None:
+    both = ("--runs", runs[1], runs[2], "--out", tmp_path / "spread.parquet")
+    tiles = ("--spread-tiles", SAMPLE)
+    text = call("blend", *both, *tiles, expect=2)
+    assert "--spread-tiles: pass --collection tile:xla" in text
+    layouts = ("--collection", "layout:xla:random", "--method", "best", "--labels", SAMPLE)
+    assert call("blend", *both, *tiles, *layouts, expect=2) == text
+    call("blend", *both, *tiles, "--collection", "tile:xla")
+    spread = pl.read_parquet(tmp_path / "spread.parquet")
+    call("blend", *both, "--collection", "tile:xla")
+    blended = pl.read_parquet(tmp_path / "spread.parquet")
+    assert spread.drop("score").equals(blended.drop("score"))
+    for name, table in spread.group_by("graph"):
+        own = blended.filter(pl.col("graph") == name[0])
+        assert table["score"].arg_min() == own["score"].arg_min()
+        assert table["score"].arg_sort().to_list() != own["score"].arg_sort().to_list()

@@ -1,0 +1,230 @@
+"""Search spaces: read from TOML, checked against the recipe, sampled by Optuna."""
+
+import tomllib
+from typing import Any
+
+import optuna
+import pytest
+
+from common.errors import UsageError
+from common.settings import CONFIGS
+from models.config.recipe import Recipe, load_recipe
+from pipeline.tuning.space import (
+    Choices,
+    Range,
+    load_space,
+    own_value,
+    space_from_table,
+    suggest,
+    value_at,
+    with_values,
+)
+
+STUDY = """
+[study]
+collection = "layout:xla:default"
+model = "cross_config_sage"
+"""
+
+
+def space_of(text: str, *, study: str = STUDY) -> Any:
+    return space_from_table(tomllib.loads(study + text), source="search space mine")
+
+
+SHIPPED = [path.read_text() for path in sorted((CONFIGS / "tune").glob("*.toml"))]
+
+
+@pytest.mark.parametrize("text", SHIPPED)
+def test_each_value_of_a_shipped_space_makes_a_recipe_by_itself(text: str) -> None:
+    defaults = Recipe().model_dump(mode="json")
+    for key, parameter in space_of(text, study="").parameters.items():
+        assert own_value(defaults, key) is not None
+        for value in parameter.ends():
+            recipe = Recipe.from_table(with_values(defaults, {key: value}), source="one value")
+            assert value_at(recipe.model_dump(mode="json"), key) == value
+
+
+def test_the_cpu_recipe_is_a_trial_of_every_shipped_space() -> None:
+    table = load_recipe("cpu").model_dump(mode="json")
+    for text in SHIPPED:
+        space = space_of(text, study="")
+        outside = [k for k, p in space.parameters.items() if not p.holds(value_at(table, k))]
+        assert not outside
+
+
+@pytest.mark.parametrize("text", SHIPPED)
+def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
+    space = space_of(text, study="")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    defaults = Recipe().model_dump(mode="json")
+    drawn = [suggest(study.ask(), space) for _ in range(30)]
+    for values in drawn:
+        recipe = Recipe.from_table(with_values(defaults, values), source="drawn")
+        table = recipe.model_dump(mode="json")
+        assert {key: value_at(table, key) for key in values} == values
+    for key in space.parameters:
+        assert len({values[key] for values in drawn}) > 1, key
+
+
+def test_values_keep_their_type_and_range() -> None:
+    space = space_of("""
+        ["cross_config_sage.hidden"]
+        low = 8
+        high = 32
+        step = 8
+        ["cross_config_sage.training.learning_rate"]
+        low = 1e-4
+        high = 1e-1
+        log = true
+        ["cross_config_sage.cross_config"]
+        choices = [true, false]
+    """)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = [suggest(study.ask(), space) for _ in range(60)]
+    assert {values["cross_config_sage.hidden"] for values in drawn} == {8, 16, 24, 32}
+    assert {values["cross_config_sage.cross_config"] for values in drawn} == {True, False}
+    rates = [float(values["cross_config_sage.training.learning_rate"]) for values in drawn]
+    assert all(1e-4 <= rate <= 1e-1 for rate in rates)
+    assert sum(rate < 1e-3 for rate in rates) > 10  # a tenth of the range, a third of its log
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('["cross_config_sage.width"]\nlow = 1\nhigh = 2', "unknown key 'cross_config_sage.width'"),
+        ('["cross_config_sage.hidden.x"]\nchoices = [1]', "'hidden' is not a table"),
+        ('["cross_config_sage.hidden"]\nchoices = [32, -1]', "'cross_config_sage.hidden' is -1"),
+        ('["cross_config_sage.hidden"]\nlow = 0\nhigh = 9', "'cross_config_sage.hidden' is 0"),
+        ('["cross_config_sage.hidden"]\nlow = 8.0\nhigh = 9.0', "takes whole numbers"),
+        ('["features.prune"]\nchoices = ["hops-1", "leaps"]', "'features.prune' is 'leaps'"),
+        ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "'high' is 8: .*at least low, 9"),
+        ('["cross_config_sage.hidden"]\nlow = 8', "has no high"),
+        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nstep = 0.5', "a whole number"),
+        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key 'scale'"),
+        ('["cross_config_sage.hidden"]\nchoices = [8]\nlow = 1', "has choices and low"),
+        ('["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true', "log"),
+        ('["tile_boosting.rounds"]\nlow = 1\nhigh = 2', "'tile_boosting.rounds' has no effect"),
+        ("", "parameters"),
+    ],
+)
+def test_what_makes_no_recipe_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"search space mine.*{message}"):
+        space_of(text)
+
+
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        ("", "collection"),
+        ('[study]\ncollection = "layout:xla"\nmodel = "cross_config_sage"', "no such collection"),
+        ('[study]\ncollection = "tile:xla"\nmodel = "cross_config_sage"', "late_fusion_sage"),
+        (f"{STUDY}folds = 1", "'study.folds' is 1"),
+        (f"{STUDY}pruner = 'asha'", "'study.pruner' is 'asha'"),
+        (f"{STUDY}trials = 3", "unknown key 'study.trials'"),
+    ],
+)
+def test_a_wrong_study_is_refused_by_name(study: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        space_of('\n["features.prune"]\nchoices = ["hops-1"]', study=study)
+
+
+BLEND_STUDY = '[study]\ncollection = "COLLECTION"\nmodel = "blend"\n'
+
+
+@pytest.mark.parametrize(
+    ("collection", "text", "message"),
+    [
+        ("layout:nlp:random", "tile_boosting.rounds", "trials blend layout models"),
+        ("layout:nlp:random", "blend.weights.tile_boosting", "trials blend layout models: cross"),
+        ("layout:nlp:random", "blend.weights.best_model", "trials blend layout models: cross"),
+        ("layout:nlp:random", "blend.tile_method", "by blend.method"),
+        ("layout:nlp:random", "blend.choose", "as the recipe says"),
+        ("layout:nlp:random", "threads", "trials blend layout models"),
+        ("tile:xla", "layout_linear.l2", "trials blend tile models"),
+    ],
+)
+def test_what_a_blend_does_not_depend_on_is_refused(
+    collection: str, text: str, message: str
+) -> None:
+    study = BLEND_STUDY.replace("COLLECTION", collection)
+    with pytest.raises(UsageError, match=f"mine: '{text}' has no effect; .*{message}"):
+        space_of(f'["{text}"]\nchoices = [1]', study=study)
+
+
+def test_a_blend_may_change_all_that_it_is_made_of() -> None:
+    space = space_of(
+        """
+        ["blend.tile_method"]
+        choices = ["same", "in-turn"]
+        ["blend.weights.tile_linear"]
+        low = 0.0
+        high = 2.0
+        ["tile_boosting.rounds"]
+        low = 1
+        high = 2
+        ["data.graphs.node_layouts"]
+        choices = ["zero"]
+        """,
+        study=BLEND_STUDY.replace("COLLECTION", "tile:xla"),
+    )
+    assert len(space.parameters) == 4
+    with pytest.raises(UsageError, match=r"'blend.weights.tile_linear' is -1"):
+        space_of(
+            '["blend.weights.tile_linear"]\nlow = -1.0\nhigh = 1.0',
+            study=BLEND_STUDY.replace("COLLECTION", "tile:xla"),
+        )
+
+
+def test_a_weight_that_a_recipe_leaves_out_is_one() -> None:
+    table = load_recipe("cpu").model_dump(mode="json")
+    assert own_value(table, "blend.weights.layout_boosting") == 0.25
+    assert own_value(table, "blend.weights.layout_linear") == 1
+    assert own_value(table, "blend.wights") is None
+
+
+def test_a_missing_space_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"search space 'gpu': no such file; known: .*cpu"):
+        load_space("gpu")
+
+
+def test_holds_tells_what_can_be_drawn() -> None:
+    assert Choices(choices=(1, "a")).holds(1)
+    assert not Choices(choices=(1, "a")).holds(True)
+    assert Range(low=2, high=8, step=3).holds(5)
+    assert not Range(low=2, high=8, step=3).holds(6)
+    assert not Range(low=2, high=8).holds(2.5)
+    assert Range(low=0.1, high=0.7, step=0.1).holds(0.3)
+    assert not Range(low=0.1, high=0.7).holds("hops-1")
+
+
+def test_with_values_leaves_its_argument_alone() -> None:
+    table = {"a": {"b": 1}}
+    assert with_values(table, {"a.b": 2, "a.c": "x"}) == {"a": {"b": 2, "c": "x"}}
+    assert table == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (
+            {"choices": [1e-4], "low": 1e-4},
+            "has choices and low; expected choices, or low and high",
+        ),
+        ({"low": 1e-4, "hihg": 1e-3}, "unknown key 'hihg'; expected one of: low, high, log, step"),
+        ({"low": "a", "high": 1e-3}, "key 'low' is 'a'; expected a number"),
+        ({"low": 1e-4}, "has no high; expected choices, or low and high"),
+    ],
+)
+def test_a_parameter_that_is_none_is_told_in_plain_words(part: dict[str, Any], told: str) -> None:
+    key = "cross_config_sage.training.learning_rate"
+    study = {"collection": "layout:xla:random", "model": "cross_config_sage"}
+    with pytest.raises(UsageError) as caught:
+        space_from_table({"study": study, key: part}, source="search space x")
+    assert str(caught.value) == f'search space x: ["{key}"]: {told}'
+
+
+def test_a_space_without_study_is_told_so() -> None:
+    with pytest.raises(
+        UsageError, match=r"x: has no \[study\] table; expected one with collection"
+    ):
+        space_from_table({"cross_config_sage.hidden": {"choices": [8]}}, source="x")

@@ -1,0 +1,208 @@
+"""The page holds what the report says, in balanced HTML that asks for nothing over the network."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import polars as pl
+import pytest
+
+from submissions.report.page import MAX_BARS, write_report_page
+from submissions.report.report_pictures import MAX_SCATTERS
+from submissions.score import score_submission
+from tests.submissions.pages import LAYOUT, Page, illustrated_report, scored_report
+
+
+def render(report: dict[str, Any], tmp_path: Path, ranks: pl.DataFrame | None = None) -> Page:
+    path = tmp_path / "out" / "report.html"
+    write_report_page(report, path, ranks)
+    html = path.read_text(encoding="utf-8")
+    write_report_page(report, path, ranks)
+    assert path.read_text(encoding="utf-8") == html
+    page = Page(html)
+    assert page.open_tags == []
+    assert not re.search(r"https?://|url\(|@import|<script", html)
+    assert not any("href" in attributes for _, attributes in page.tags)
+    sources = [attributes["src"] or "" for _, attributes in page.tags if "src" in attributes]
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    return page
+
+
+def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
+    report = scored_report() | {
+        "models": {
+            "layout:xla:default": {
+                "members": ["gnn-0", "gbm-1"],
+                "member_values": {"gnn-0": 0.5, "gbm-1": None},
+                "importances": {
+                    "gbm": [{"statistic": "copied_bytes_share", "gain": 0.25, "splits": 0.125}]
+                },
+                "fallback_from": None,
+            },
+            "layout:nlp:random": {
+                "members": ["gnn-xla"],
+                "fallback_from": "layout:nlp:random",
+                "reason": "no training graphs",
+            },
+        },
+        "missing_parts": ["layout:nlp:default/train"],
+        "seeds": [3, 4],
+        "environment": {"python": "3.11.9", "device": "cpu"},
+        "revision": "abc1234",
+    }
+    text = render(report, tmp_path).text
+    part = report["collections"]["layout:xla:default"]
+    low, high = part["ci95"]
+    assert f"layout:xla:default Kendall tau {part['value']:.4f} {low:.4f} to {high:.4f} 3" in text
+    assert "tile:xla tile score −7.0000 – 1" in text
+    assert "Mean of 2 of 5 collections" in text
+    assert "layout:xla:default : gnn-0 (0.5000 alone), gbm-1" in text
+    assert "What gbm rests on statistic share of the gain of the splits" in text
+    assert "copied_bytes_share 25.0% 12.5%" in text
+    assert "Borrowed from layout:nlp:random: no training graphs." in text
+    assert "1 graph: constant runtimes give no order" in text
+    assert "layout:xla:default:flat: constant runtimes" in text
+    assert "holds no files of: layout:nlp:default/train" in text
+    assert "Seeds: 3, 4; ± is" in text
+    assert "revision abc1234 python 3.11.9 device cpu" in text
+    assert "top-5 error 800.0%" in text
+
+
+def test_bars_stand_where_the_values_are(tmp_path: Path) -> None:
+    report = scored_report(2)
+    bars = render(report, tmp_path).rects("bar")
+    # The tile kernel scores -7 on an axis from -7 to 1; then the two graphs, lowest first.
+    assert bars[0]["class"] == "bar negative"
+    assert (float(bars[0]["x"] or ""), float(bars[0]["width"] or "")) == (0, 87.5)
+    graphs = report["collections"]["layout:xla:default"]["per_graph"].values()
+    expected = sorted(round(100 * graph["kendall_tau"], 2) for graph in graphs)
+    assert [float(bar["width"] or "") for bar in bars[1:]] == expected
+    assert all(bar["class"] == "bar" and float(bar["x"] or "") == 0 for bar in bars[1:])
+
+
+def test_only_the_lowest_of_many_graphs_are_drawn(tmp_path: Path) -> None:
+    report = scored_report(MAX_BARS + 5)
+    page = render(report, tmp_path)
+    graphs = report["collections"]["layout:xla:default"]["per_graph"]
+    ranked = sorted(graphs, key=lambda name: graphs[name]["kendall_tau"])
+    assert f"The {MAX_BARS} lowest of {MAX_BARS + 5} graphs." in page.text
+    assert len(page.rects("bar")) == MAX_BARS + 1
+    assert ranked[0] in page.text
+    assert ranked[-1] not in page.text
+
+
+def test_a_report_without_labels_says_so(tmp_path: Path) -> None:
+    page = render(score_submission({}, {}), tmp_path)
+    assert "No collection has measured runtimes" in page.text
+    assert "No graph was judged." in page.text
+    assert "does not say which models" in page.text
+    assert page.rects("bar") == []
+
+
+def test_one_graph_and_one_seed_are_told_as_such(tmp_path: Path) -> None:
+    report = scored_report(1) | {"seeds": [7]}
+    text = render(report, tmp_path).text
+    assert "One seed was trained (7)" in text
+    value = report["collections"]["layout:xla:default"]["value"]
+    assert f"layout:xla:default Kendall tau {value:.4f} – 1" in text
+
+
+def test_names_cannot_break_the_page(tmp_path: Path) -> None:
+    report = scored_report()
+    graphs = report["collections"]["layout:xla:default"]["per_graph"]
+    graphs["<b>&'\""] = graphs.pop("graph-00")
+    report["environment"] = {"<i>": "</dd><script>"}
+    page = render(report, tmp_path)
+    assert "<b>&'\"" in page.text
+    assert "<i> </dd><script>" in page.text
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (
+            {"chosen": "greedy", "nested_value": 0.625, "nested_ci95": [0.5, 0.75]},
+            "(nested): 0.6250, 0.5000 to 0.7500.",
+        ),
+        (
+            {
+                **{"chosen": "recipe", "nested_value": 0.625, "nested_ci95": [0.5, 0.75]},
+                **{"recipe_difference": 0.125, "recipe_difference_ci99": [-0.25, 0.5]},
+            },
+            "more than noise on the valid split (gain of the best other, nested: 0.1250, "
+            "99 % interval −0.2500 to 0.5000).",
+        ),
+        (
+            {"chosen": "recipe", "nested_value": None, "reason": "2 labelled graphs"},
+            "since there are 2 labelled graphs.",
+        ),
+    ],
+)
+def test_a_chosen_blend_is_told_with_its_nested_value(
+    tmp_path: Path, choice: dict[str, Any], told: str
+) -> None:
+    report = scored_report() | {"models": {"tile:xla": {"members": ["a", "b"], "blend": choice}}}
+    write_report_page(report, tmp_path / "report.html")
+    assert told in (tmp_path / "report.html").read_text()
+
+
+def told(page: Page) -> str:
+    return " | ".join(attributes["alt"] or "" for attributes in page.pictures())
+
+
+def test_pictures_show_what_the_report_holds(tmp_path: Path) -> None:
+    report, ranks = illustrated_report()
+    page = render(report, tmp_path, ranks)
+    part = report["collections"][LAYOUT]
+    at_five = 100 * (part["slowdown_curve"]["model"][4] - 1)
+    assert f"best of 5: {at_five:.1f} % slower" in told(page)
+    assert "net: loss over steps; at the end: net-seed0 2.500, net-seed1 2.500" in told(page)
+    worst = min(part["per_graph"].items(), key=lambda entry: entry[1]["kendall_tau"])
+    assert f"{worst[0]}: {worst[1]['kendall_tau']:.3f}: predicted rank" in told(page)
+    assert len(page.pictures()) == 1 + 1 + 3
+    for attributes in page.pictures():
+        svg = base64.b64decode((attributes["src"] or "").partition(",")[2])
+        assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert f"{LAYOUT} Kendall tau {part['value']:.4f}" in page.text
+    assert "0.8750 0.1250" in page.text  # ceiling, and the spread of seeds
+    assert "Each seed alone: seed 0 0.5000, seed 1 0.2500 (± 0.1250)" in page.text
+    assert "all of these 50.0" in page.text
+    assert "Method: rank-mean." in page.text
+    assert "net-seed0 75.0% net-seed1 25.0%" in page.text
+    assert [bar["width"] for bar in page.rects("weight")] == ["75.0", "25.0"]
+    assert "train 40.0 512 predict 10.0 –" in page.text
+    assert [bar["width"] for bar in page.rects("cost")] == ["100.0", "25.0"]
+
+
+def test_of_many_graphs_the_worst_the_best_and_some_between_are_drawn(tmp_path: Path) -> None:
+    report, ranks = illustrated_report(MAX_SCATTERS + 7)
+    page = render(report, tmp_path, ranks)
+    drawn = [a["alt"] or "" for a in page.pictures() if "predicted rank" in (a["alt"] or "")]
+    graphs = report["collections"][LAYOUT]["per_graph"]
+    ranked = sorted(graphs, key=lambda name: graphs[name]["kendall_tau"])
+    assert len(drawn) == MAX_SCATTERS
+    assert drawn[0].startswith(ranked[0])
+    assert drawn[-1].startswith(ranked[-1])
+    assert f"{MAX_SCATTERS} of {MAX_SCATTERS + 7} graphs" in page.text
+
+
+def test_a_choice_of_picks_is_named(tmp_path: Path) -> None:
+    report, ranks = illustrated_report(2)
+    report["models"][LAYOUT]["spread"] = {"error": 2.0, "length": 2.0}
+    page = render(report, tmp_path, ranks)
+    assert "Method: rank-mean, the first picks spread to cover for each other." in page.text
+
+
+def test_what_pictures_lack_is_said(tmp_path: Path) -> None:
+    page = render(scored_report() | {"missing_stages": ["Nothing was trained."]}, tmp_path)
+    assert page.pictures() == []
+    assert "Nothing was trained." in page.text
+    assert "No slowdown curves: the report is older than they are." in page.text
+    assert "No learning curves" in page.text
+    assert "valid-ranks.parquet is missing" in page.text
+    assert "does not say what the stages took" in page.text
+    unjudged = render(score_submission({}, {}), tmp_path)
+    assert "No slowdown curves: no graph was judged." in unjudged.text
+    assert "valid-ranks.parquet" not in unjudged.text

@@ -1,0 +1,76 @@
+"""The page in a real browser: every picture loads, and nothing is wider than a phone.
+
+Needs Chromium (`chromium` of Debian and Ubuntu, or Chrome); screenshots are left in
+runs/report-screenshots for people to look at.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.settings import ROOT
+from submissions.report.page import write_report_page
+from tests.submissions.pages import illustrated_report
+
+pytestmark = pytest.mark.slow
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+SCREENSHOTS = ROOT / "runs" / "report-screenshots"
+# The page itself holds no script: this one is added to a copy, and leaves what it measured.
+MEASURE = """<script>addEventListener("load", () => {
+  const pictures = [...document.images];
+  parent.postMessage(JSON.stringify({
+    pictures: pictures.length,
+    loaded: pictures.filter(picture => picture.complete && picture.naturalWidth > 0).length,
+    widest: Math.max(...pictures.map(picture => picture.getBoundingClientRect().right)),
+    page: document.documentElement.scrollWidth,
+    window: document.documentElement.clientWidth,
+    smallest: Math.min(...[...document.querySelectorAll("p,td,li,figcaption,dd")].map(
+      element => parseFloat(getComputedStyle(element).fontSize))),
+  }), "*");
+});</script>"""
+# Headless windows are no narrower than 500; a frame can be as narrow as a phone.
+FRAME = """<body style="margin:0"><script>
+addEventListener("message", event => document.body.dataset.measured = event.data);
+</script><iframe src="report.html" style="border:0;width:{width}px;height:2400px"></iframe>"""
+
+
+def browse(page: Path, *options: str) -> str:
+    assert BROWSER is not None
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    command += ["--window-size=1100,2400", "--virtual-time-budget=5000", *options]
+    done = subprocess.run(
+        [*command, page.as_uri()], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("width", [390, 1100])
+def test_pictures_load_and_fit_the_window(width: int, tmp_path: Path) -> None:
+    report, ranks = illustrated_report(20)
+    page = tmp_path / "report.html"
+    write_report_page(report, page, ranks)
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.format(width=width))
+    opened = page.read_text().replace("<details>", "<details open>")
+    page.write_text(opened.replace("</body>", f"{MEASURE}</body>"))
+    found = re.search(r'data-measured="([^"]*)"', browse(frame, "--dump-dom"))
+    assert found
+    measured: dict[str, Any] = json.loads(found[1].replace("&quot;", '"'))
+    assert measured["window"] == width
+    assert measured["pictures"] == measured["loaded"] == 14
+    assert measured["page"] <= width
+    assert measured["widest"] <= width
+    assert measured["smallest"] >= 12
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    shot = SCREENSHOTS / f"report-{width}.png"
+    shot.unlink(missing_ok=True)
+    browse(frame, f"--screenshot={shot}")
+    assert shot.stat().st_size > 20_000

@@ -1,0 +1,56 @@
+"""The overview is a picture whose size follows what there is to show."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from submissions.report.sheet import DPI, ROW_INCHES, WIDTH_INCHES, write_overview
+from submissions.score import score_submission
+from tests.submissions.pages import illustrated_report, scored_report
+
+
+def size_of(report: dict[str, Any], ranks: pl.DataFrame | None, path: Path) -> tuple[int, int]:
+    write_overview(report, ranks, path)
+    content = path.read_bytes()
+    write_overview(report, ranks, path)
+    assert path.read_bytes() == content
+    assert content.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", content[16:24])
+    return width, height
+
+
+def test_a_row_for_scores_and_one_for_each_judged_collection(tmp_path: Path) -> None:
+    report, ranks = illustrated_report()
+    expected = (round(WIDTH_INCHES * DPI), round(3 * ROW_INCHES * DPI))
+    assert size_of(report, ranks, tmp_path / "report.png") == expected
+
+
+def test_without_pictures_or_labels_it_still_renders(tmp_path: Path) -> None:
+    assert size_of(scored_report(), None, tmp_path / "a.png")[1] == round(3 * ROW_INCHES * DPI)
+    empty = score_submission({}, {})
+    assert size_of(empty, None, tmp_path / "b.png")[1] == round(ROW_INCHES * DPI)
+
+
+def test_an_unjudged_run_has_a_row_for_each_collection_that_was_learned(tmp_path: Path) -> None:
+    curve = {"step": [1], "loss": [1.0], "held_out_step": [], "held_out": []}
+    groups = ("tile:xla", "layout:xla:default", "layout:xla:default")
+    curves = [{"group": group, "member": f"n-seed{i}", **curve} for i, group in enumerate(groups)]
+    report = score_submission({}, {}) | {"learning_curves": curves}
+    assert size_of(report, None, tmp_path / "a.png")[1] == round(3 * ROW_INCHES * DPI)
+
+
+def test_a_sheet_says_what_it_is_of(tmp_path: Path) -> None:
+    sheets = set()
+    for recipe in ("one", "two"):
+        write_overview(scored_report() | {"recipe": recipe}, None, tmp_path / "a.png")
+        sheets.add((tmp_path / "a.png").read_bytes())
+    assert len(sheets) == 2
+
+
+def test_what_is_drawn_shows(tmp_path: Path) -> None:
+    report, ranks = illustrated_report()
+    write_overview(report, ranks, tmp_path / "with.png")
+    write_overview(report, None, tmp_path / "without.png")
+    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
