@@ -44,10 +44,11 @@ coverage: $(VENV)/.dev  ## the same with the share of lines that they run; fails
 test-slow: $(VENV)/.dev  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-lint: $(VENV)/.dev  ## ruff, formatting and types
+lint: $(VENV)/.dev  ## ruff, formatting, types, and that imports run downhill
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 bench: setup  ## speed and memory: writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks

@@ -18,7 +18,7 @@ from benchmarks.speed import (
     tile_inference,
 )
 from common.atomic import write_text
-from pipeline.run.revisions import revision
+from common.git import revision
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

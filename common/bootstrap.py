@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from submissions.score import BOOTSTRAP_RESAMPLES, BOOTSTRAP_SEED, CONFIDENCE
+BOOTSTRAP_RESAMPLES = 2_000
+BOOTSTRAP_SEED = 0
+CONFIDENCE = 0.95
 
 Floats = NDArray[np.float64]
 

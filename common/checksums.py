@@ -5,10 +5,10 @@ footer or last key; then the zeros are replaced by the CRC-32 of all of the file
 without such a text, as older revisions wrote them, is taken as it is.
 """
 
+import zlib
 from pathlib import Path
 
 from common.errors import PipelineError
-from data.npz.inflate import INFLATER
 
 SEAL_KEY = "checksum"
 MARK = b"crc32:"
@@ -18,7 +18,7 @@ UNSEALED = (MARK + ZEROS).decode()
 
 def checksum_of(content: bytes) -> str:
     """Return the CRC-32 of some bytes; 8 hex digits."""
-    return f"{INFLATER.crc32(memoryview(content)):08x}"
+    return f"{zlib.crc32(memoryview(content)):08x}"
 
 
 def sealed(content: bytes) -> bytes:
@@ -62,6 +62,6 @@ def _start(content: bytes) -> int:
 
 def _expected(content: bytes, start: int) -> bytes:
     view = memoryview(content)
-    checksum = INFLATER.crc32(view[:start])
-    checksum = INFLATER.crc32(ZEROS, checksum)
-    return f"{INFLATER.crc32(view[start + len(ZEROS) :], checksum):08x}".encode()
+    checksum = zlib.crc32(view[:start])
+    checksum = zlib.crc32(ZEROS, checksum)
+    return f"{zlib.crc32(view[start + len(ZEROS) :], checksum):08x}".encode()

@@ -5,7 +5,9 @@ import subprocess
 from pathlib import Path
 
 from common.errors import PipelineError
+from common.settings import ROOT
 
+REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
 _LIMIT_S = 30
 
 # Within a git hook these name another checkout. Variables of its configuration (GIT_CONFIG_…) stay:
@@ -54,3 +56,21 @@ def git(root: Path, *arguments: str) -> str:
         said = " ".join(os.fsdecode(error.stderr).split()) or f"exit {error.returncode}"
         raise PipelineError(f"{root}: git {arguments[0]} fails: {said}") from error
     return os.fsdecode(done.stdout)
+
+
+def revision(root: Path = ROOT) -> str | None:
+    """Return the code's git revision, "+changed" if files differ from it; None if not known.
+
+    A kernel's code lies outside git, and has a file that says what it was built from. In a checkout
+    such a file says nothing.
+    """
+    if not has_checkout(root):
+        try:
+            return (root / REVISION_FILE).read_text(encoding="utf-8").strip() or None
+        except (OSError, ValueError):
+            pass  # no kernel
+    try:
+        head = git(root, "rev-parse", "--short=12", "HEAD").strip()
+        return f"{head}+changed" if git(root, "status", "--porcelain", "-uno") else head
+    except PipelineError:
+        return None

@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.errors import PipelineError
+from common.atomic import sweep
+from common.errors import PipelineError, UsageError
+
+LOCK = ".lock"
 
 
 @contextmanager
@@ -33,4 +36,22 @@ def locked(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterato
         where = path.parent  # what a user knows of
         raise PipelineError(f"{where}: cannot be written: {error.strerror or error}") from error
     with lock:
+        yield
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder while the block runs; ends with the process.
+
+    What a killed process left half-written in it is removed.
+
+    Raises:
+        UsageError: another process works in it.
+    """
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{folder}: another process works in it; wait for it to end") from None
+        sweep(folder)
         yield

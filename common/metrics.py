@@ -193,3 +193,22 @@ def _count_inversions(ranks: NDArray[np.int64]) -> int:
         width *= 2
         blocks = np.sort(blocks.reshape(-1, width), axis=1, kind="stable")
     return inversions
+
+
+def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
+    """Rank configs by score, lowest (fastest) first; equal scores keep the order of their rows.
+
+    Args:
+        scores: (c,) predicted, lower = faster.
+
+    Returns:
+        (c,) int64 config indices.
+
+    Raises:
+        ValueError: a score is nan or infinite.
+    """
+    scores = np.asarray(scores)
+    if not np.isfinite(scores).all():
+        row = int(np.argmin(np.isfinite(scores)))
+        raise ValueError(f"score of config {row} is {scores[row]}; expected a finite number")
+    return np.argsort(scores, kind="stable").astype(np.int64)

@@ -47,7 +47,8 @@ def push(
     patience: Patience = PUSH_PATIENCE,
     say: Callable[[str], None] = lambda line: None,
 ) -> KernelVersion:
-    """Send the kernel in `folder`, which `kernels.build.build` wrote, as a new version; it starts to run.
+    """Send the kernel in `folder`, which `kernels.build.build` wrote, as a new version; it starts
+    to run.
 
     It is never sent twice: where the answer is lost, Kaggle is asked for the kernel's version.
 

@@ -1,22 +1,19 @@
 """A result is a folder: configuration, metrics, weights, and a DONE mark written last."""
 
-import fcntl
 import tomllib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from common.atomic import create_text, sweep, write_bytes
+from common.atomic import create_text, write_bytes
 from common.checksums import MARK, UNSEALED, check_seal, checksum_of, sealed
 from common.errors import PipelineError, UsageError
 from models.config.recipe_migration import with_new_keys
 
 CONFIG = "config.toml"
 DONE = "DONE"
-LOCK = ".lock"
 MAX_NAMED = 8
 SEALED = "done, sealed"  # the first line of a mark that ends with its own checksum
 OLDER_MARKS = ("done", "")
@@ -68,24 +65,6 @@ def check_done(folder: Path) -> None:
                 )
     except (OSError, ValueError) as error:
         raise PipelineError(f"{mark}: cannot be read: {error}") from error
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a run folder while the block runs; ends with the process.
-
-    What a killed process left half-written in it is removed.
-
-    Raises:
-        UsageError: another process works in it.
-    """
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{folder}: another process works in it; wait for it to end") from None
-        sweep(folder)
-        yield
 
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.locks import alone_in
 from data.graph_store.fingerprint import fingerprint
 from data.tree import COLLECTIONS, Collection
 from models.config.recipe import Recipe, recipe_from_table
@@ -13,7 +14,6 @@ from models.registry import model_entry
 from models.run_folder import (
     CONFIG,
     DONE,
-    alone_in,
     begin,
     check_done,
     is_done,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.bootstrap import BOOTSTRAP_RESAMPLES, BOOTSTRAP_SEED, CONFIDENCE
 from common.errors import PipelineError
 from common.metrics import (
     kendall_tau,
@@ -29,9 +30,6 @@ from submissions.write import n_picks
 METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
 SLOWDOWN_PICKS = (1, 10, 100)
 ERROR_PICKS = (1, 5, 10)
-BOOTSTRAP_RESAMPLES = 2_000
-BOOTSTRAP_SEED = 0
-CONFIDENCE = 0.95
 
 Report = dict[str, Any]
 
@@ -52,7 +50,8 @@ def score_submission(
             layout graph, at least min(5, c) of a tile kernel.
         labels: runtimes by submission ID; those that are all 0 count as withheld.
         ceilings: Kendall tau between two measurements of the same configs, by submission ID (see
-            `data.audit.noise`); nan, or no entry, where unknown. None: the report says nothing of it.
+            `data.audit.noise`); nan, or no entry, where unknown. None: the report says nothing of
+            it.
 
     Returns:
         score: mean of the collections' values, None if no collection has one.

@@ -8,16 +8,17 @@ A tile row holds the min(5, c) best indices, a layout row all c of them.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.errors import PipelineError
-from common.metrics import TILE_PICKS
+from common.metrics import TILE_PICKS, ranking_from_scores
 from data.tree import COLLECTIONS, Collection
 from submissions.plain_text import read_regular
 
@@ -57,23 +58,17 @@ class ScannedRow(NamedTuple):
     fault: str | None
 
 
-def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
-    """Rank configs by score, lowest (fastest) first; equal scores keep the order of their rows.
-
-    Args:
-        scores: (c,) predicted, lower = faster.
-
-    Returns:
-        (c,) int64 config indices.
-
-    Raises:
-        ValueError: a score is nan or infinite.
-    """
-    scores = np.asarray(scores)
-    if not np.isfinite(scores).all():
-        row = int(np.argmin(np.isfinite(scores)))
-        raise ValueError(f"score of config {row} is {scores[row]}; expected a finite number")
-    return np.argsort(scores, kind="stable").astype(np.int64)
+def submission_rows(
+    blended: Sequence[tuple[Collection, pl.DataFrame]],
+) -> Iterator[SubmissionRow]:
+    """Rank each graph's configs by score; equal scores keep the file's row order."""
+    for collection, scores in blended:
+        by_graph = scores.sort("graph", "config", maintain_order=True).partition_by(
+            "graph", maintain_order=True
+        )
+        for table in by_graph:
+            ranking = ranking_from_scores(table["score"].to_numpy())
+            yield SubmissionRow(f"{collection.name}:{table['graph'][0]}", ranking)
 
 
 def split_id(submission_id: str) -> tuple[Collection, str] | None:

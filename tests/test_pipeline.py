@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from common.locks import alone_in
 from common.settings import ROOT
 from data.tree import COLLECTIONS, find_graphs
-from models.run_folder import alone_in
 from submissions.write import read_submission
 from tests.command_line import call
 

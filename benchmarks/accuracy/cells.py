@@ -19,6 +19,7 @@ from benchmarks.accuracy.judge import facts_of, judge
 from benchmarks.accuracy.tasks import Part, Sources, sample_families, sample_manifest
 from common.atomic import write_text
 from common.errors import UsageError
+from common.git import revision
 from data.graph_store.fingerprint import fingerprint
 from data.packing.npz_graphs import read_graph
 from ensembles.choice.in_run import recipe_mixing
@@ -34,7 +35,6 @@ from models.training.saved_network import WEIGHTS
 from models.training.weights import load_tensors, save_tensors
 from models.trees.baselines import FLOORS
 from pipeline.run.report import environment
-from pipeline.run.revisions import revision
 
 FLOOR = "floor"  # what ranks without training
 POINTS = 8  # of a learning curve

@@ -78,13 +78,13 @@ CONTENDERS = {
     "zero-padding": Contender(
         ("cross_config_sage",),
         "cpu",
-        ("data.graphs.node_layouts=zero",),
+        ("features.padding=zero",),
         within_graph="within_graph",
     ),
     "plain": Contender(
         ("cross_config_sage",),
         "cpu",
-        ("data.graphs.node_layouts=zero", "cross_config_sage.cross_config=false"),
+        ("features.padding=zero", "cross_config_sage.cross_config=false"),
         within_graph="within_graph",
     ),
     "two-seeds": Contender(

@@ -1,8 +1,8 @@
 """What each part of the pipeline gains: from the dataset's baseline to what `make run` does.
 
-`make ladder` trains what is missing; `python -m benchmarks.accuracy.ladder --layouts runs/accuracy --tiles
-runs/tile-accuracy` alone writes benchmarks/LADDER.md and benchmarks/TILE_LADDER.md with a picture
-each from what is there; a page whose cells are not there stays as it is.
+`make ladder` trains what is missing; `python -m benchmarks.accuracy.ladder --layouts runs/accuracy
+--tiles runs/tile-accuracy` alone writes benchmarks/LADDER.md and benchmarks/TILE_LADDER.md with a
+picture each from what is there; a page whose cells are not there stays as it is.
 """
 
 import argparse

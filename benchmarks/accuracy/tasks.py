@@ -174,7 +174,8 @@ def family_folds(
     Args:
         families: by submission ID; a graph that is not among them is grouped by its name.
     """
-    # models.training.folds reads a family off the name, and the sample's names are not all of its form.
+    # models.training.folds reads a family off the name, and the sample's names are not all of its
+    # form.
     known = {file.path: families.get(file.submission_id, family_of(file)) for file in files}
     named = {
         path: replace(file, name=f"{known[path]}_batch_{number}")

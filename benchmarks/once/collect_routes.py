@@ -1,4 +1,5 @@
-"""Compare the two ways of realising layouts on this machine: `python -m benchmarks.once.collect_routes`.
+"""Compare the two ways of realising layouts on this machine: `python -m
+benchmarks.once.collect_routes`.
 
 It takes some minutes and needs JAX (`make setup-collect`), so it is no part of `make bench`, and
 writes a file of its own, benchmarks/COLLECT_ROUTES.md.

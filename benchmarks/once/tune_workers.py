@@ -1,7 +1,7 @@
 """Two workers on one journal against one with the same budget: time, and the best that is found.
 
-`python -m benchmarks.once.tune_workers` runs the command `tune` both ways, by turns, once for each seed
-of the search, and writes benchmarks/TUNE_WORKERS.md. It wants two idle cores.
+`python -m benchmarks.once.tune_workers` runs the command `tune` both ways, by turns, once for each
+seed of the search, and writes benchmarks/TUNE_WORKERS.md. It wants two idle cores.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import tomli_w
 
 from benchmarks.accuracy.table import row
 from common.atomic import write_text
+from common.git import revision
 from common.settings import CONFIGS, SAMPLE, read_toml
-from pipeline.run.revisions import revision
 
 PAGE = Path(__file__).with_name("TUNE_WORKERS.md")
 GOAL = 0.65

@@ -1,7 +1,7 @@
 """A run spread over two processes against one: by shards, and by Fabric within a training.
 
-`python -m benchmarks.once.two_processes` runs the commands both ways by turns, checks that the results
-are the same, and writes benchmarks/TWO_PROCESSES.md. It wants two idle cores.
+`python -m benchmarks.once.two_processes` runs the commands both ways by turns, checks that the
+results are the same, and writes benchmarks/TWO_PROCESSES.md. It wants two idle cores.
 """
 
 import argparse
@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.accuracy.table import row
 from common.atomic import write_text
+from common.git import revision
 from common.settings import SAMPLE
 from models.training.weights import load_tensors
-from pipeline.run.revisions import revision
 
 PAGE = Path(__file__).with_name("TWO_PROCESSES.md")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

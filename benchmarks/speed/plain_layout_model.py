@@ -1,4 +1,5 @@
-"""The equations of models/layout/cross_config_sage.py as one would write them first, with stock layers.
+"""The equations of models/layout/cross_config_sage.py as one would write them first, with stock
+layers.
 
 Configs come first, (c, n, f); every config carries all features of every node; messages are
 gathered and scattered edge by edge; the attention is a softmax over the batch's configs.

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import PipelineError, UsageError
+from common.locks import alone_in
 from data.collect.collect import Outcome, collect_graph
 from data.collect.job import JOURNALS, Job
 from data.collect.measuring.rounds import OutOfTime, Progress
 from data.collect.measuring.session import ProgramFailed
-from models.run_folder import alone_in
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 

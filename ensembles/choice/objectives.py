@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.metrics import TILE_PICKS, kendall_tau, tile_score
+from common.metrics import TILE_PICKS, kendall_tau, ranking_from_scores, tile_score
 from ensembles.choice.scored_graphs import ScoredGraphs
-from submissions.write import ranking_from_scores
 
 Floats = NDArray[np.float64]
 Metric = Callable[

@@ -1,7 +1,7 @@
 """A linear stacker: weights by which the members' scores tell the order of the configs.
 
-Ridge regression within graphs, as of models.trees.linear, with weights that are not negative; that bound
-is what made stacking work in Breiman, "Stacked Regressions", Machine Learning 24, 1996.
+Ridge regression within graphs, as of models.trees.linear, with weights that are not negative; that
+bound is what made stacking work in Breiman, "Stacked Regressions", Machine Learning 24, 1996.
 """
 
 from typing import NamedTuple

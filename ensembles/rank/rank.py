@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
+from common.metrics import ranking_from_scores
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.tree import collection_named
@@ -16,7 +17,6 @@ from ensembles.ensemble import Ensemble, load_ensemble
 from ensembles.rank.configs import check_layouts, with_configs
 from ensembles.rank.layouts import NodeLayouts, Order, layouts_of, tile_of
 from ensembles.rank.program import NamedGraph
-from submissions.write import ranking_from_scores
 
 
 @dataclass(frozen=True)

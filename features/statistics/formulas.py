@@ -1,6 +1,6 @@
 """The formula of every statistic, by kind and in the order of columns.
 
-`python -m features.statistics.formulas` writes features/STATISTICS.md from them.
+`python -m features.statistics.formulas` writes features/statistics/STATISTICS.md from them.
 """
 
 from collections.abc import Iterable

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 from common.errors import PipelineError
+from common.git import REVISION_FILE, revision
 from common.kaggle.plain_names import escaped
 from common.kaggle.session import known_secrets
 from kernels.build.checkout import Checkout, checkout_of
-from pipeline.run.revisions import REVISION_FILE, revision
 
 ENTRY = "pipeline/__main__.py"
 PACKAGES = (
@@ -51,7 +51,8 @@ def collect_files(
             the revision is not known.
 
     Raises:
-        PipelineError: `root` holds no pipeline/__main__.py or common/settings.py, or they are links; a file cannot
+        PipelineError: `root` holds no pipeline/__main__.py or common/settings.py, or they are
+        links; a file cannot
             be read, or its name is not UTF-8; or git fails, see `checkout_of`.
     """
     checkout = checkout_of(root, ENTRY)

@@ -17,7 +17,7 @@ class RowsConfig(FrozenConfig):
 
     Attributes:
         statistics: "plain" are those that networks read as well, "all" add details of each config
-            and statistics of the program; features/STATISTICS.md has the formulas.
+            and statistics of the program; features/statistics/STATISTICS.md has the formulas.
         configs_per_graph: distinct configs of a graph that are learned from, at most; drawn.
         relevance_levels: into how many levels of relevance "lambdarank" cuts a graph's runtimes.
     """

@@ -1,10 +1,10 @@
 """The layout GNN with attention over nodes beside message passing.
 
 Two rounds of messages reach two edges far; what a config costs also depends on layouts that stand
-further apart. Each block of models/layout/cross_config_sage.py gets a second, parallel path in which
-every node reads from all others of its config, as in GraphGPS (Rampášek et al., 2022), by linear
-attention. That path concerns each config alone, so scores stay independent of how configs are cut
-into chunks.
+further apart. Each block of models/layout/cross_config_sage.py gets a second, parallel path in
+which every node reads from all others of its config, as in GraphGPS (Rampášek et al., 2022), by
+linear attention. That path concerns each config alone, so scores stay independent of how configs
+are cut into chunks.
 """
 
 from torch import Tensor, nn

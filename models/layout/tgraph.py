@@ -46,8 +46,8 @@ def instance_norm(x: Tensor) -> Tensor:
 class BatchAttention(nn.Module):
     """Join x with x · softmax over the batch's configs of x / T, T learned.
 
-    Unlike models.layout.layers.CrossConfigAttention, the weights add up to 1 over the configs at hand:
-    what comes out depends on how many they are, and on which.
+    Unlike models.layout.layers.CrossConfigAttention, the weights add up to 1 over the configs at
+    hand: what comes out depends on how many they are, and on which.
     """
 
     def __init__(self) -> None:

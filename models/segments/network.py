@@ -1,11 +1,12 @@
 """The layout GNN for whole graphs, in memory that does not grow with the graph.
 
-The equations within a segment are those of models/layout/cross_config_sage.py. What a graph is to the
-head is a sum over its segments, so that segments can be computed one by one, or remembered. Configs
-meet on that sum, (c, h), once per graph, and not node by node: then a node differs between configs
-only where a message from a configurable node has reached it (models/segments/receptive_field.py), and the exact
-normaliser over all configs is one number per channel, known after one pass. Where a graph of
-several segments is cut depends on the order of its nodes, so its scores do too.
+The equations within a segment are those of models/layout/cross_config_sage.py. What a graph is to
+the head is a sum over its segments, so that segments can be computed one by one, or remembered.
+Configs meet on that sum, (c, h), once per graph, and not node by node: then a node differs between
+configs only where a message from a configurable node has reached it
+(models/segments/receptive_field.py), and the exact normaliser over all configs is one number per
+channel, known after one pass. Where a graph of several segments is cut depends on the order of its
+nodes, so its scores do too.
 """
 
 import numpy as np

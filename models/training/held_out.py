@@ -1,8 +1,8 @@
 """What is held out of the train split, to tell when training has gone on for long enough.
 
-Whole architectures are, as in models/training/folds.py: on a sibling of what it has learned from, a model
-that memorises looks as good as one that generalises. Where all graphs are of one architecture, some
-configs of each graph are held out instead. The valid split is never touched.
+Whole architectures are, as in models/training/folds.py: on a sibling of what it has learned from, a
+model that memorises looks as good as one that generalises. Where all graphs are of one
+architecture, some configs of each graph are held out instead. The valid split is never touched.
 """
 
 from collections.abc import Sequence

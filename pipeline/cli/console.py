@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.progress import log, time_limit, watched_by
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -83,7 +85,7 @@ def _guarded(
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            with _terminated_by_sigterm():
+            with _terminated_by_sigterm(), _told_here(kwargs), time_limit(_minutes(kwargs)):
                 run(functools.partial(function, *args, **kwargs))
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
@@ -107,6 +109,30 @@ def _guarded(
             _fail(f"internal error: {line}; --debug shows where", EXIT_FAULT, kwargs)
 
     return guarded
+
+
+def _minutes(options: Mapping[str, Any]) -> float | None:
+    return options.get("max_minutes")
+
+
+@contextmanager
+def _told_here(options: Mapping[str, Any]) -> Iterator[None]:
+    """Show what the work logs and how far it is on standard error, while the block runs."""
+    handler = _Remarks()
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG if options.get("debug") else logging.INFO)
+    try:
+        with progress_bar() as watcher, watched_by(watcher):
+            yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Remarks(logging.Handler):
+    """Prints what is logged as lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
 
 
 class Terminated(KeyboardInterrupt):
@@ -277,28 +303,49 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     if not sys.stderr.isatty():
         yield say_stage
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        yield _Stages(bars).update
+    stages = _Stages()
+    try:
+        yield stages.update
+    finally:
+        stages.stop()
 
 
 class _Stages:
-    """The bars of the stages seen so far; one at a time is visible."""
+    """The bars of the stages that last; drawn while there are any."""
 
-    def __init__(self, bars: "Progress") -> None:
-        self._bars = bars
+    def __init__(self) -> None:
+        self._bars: Progress | None = None
         self._started: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
+
+    def stop(self) -> None:
+        """Take what is drawn off the terminal."""
+        if self._bars:
+            self._bars.stop()
+        self._bars = None
+        self._tasks.clear()
+
+    def _drawn(self) -> "Progress":
+        if self._bars is None:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bars = Progress(
+                console=Console(stderr=True), transient=True, redirect_stdout=False
+            )
+            self._bars.start()
+        return self._bars
 
     def update(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
         if now - self._started.setdefault(what, now) >= PROGRESS_AFTER_S:
+            bars = self._drawn()
             if what not in self._tasks:
-                self._tasks[what] = self._bars.add_task(what, total=total)
-            self._bars.update(self._tasks[what], completed=done, total=total)
+                self._tasks[what] = bars.add_task(what, total=total)
+            bars.update(self._tasks[what], completed=done, total=total)
         if done >= total:
             self._started.pop(what, None)
             if what in self._tasks:
-                self._bars.remove_task(self._tasks.pop(what))
+                self._drawn().remove_task(self._tasks.pop(what))
+            if not self._tasks:
+                self.stop()

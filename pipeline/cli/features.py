@@ -60,7 +60,7 @@ def statistics(
 ) -> None:
     """Write statistics of all configs, a parquet file per graph.
 
-    features/STATISTICS.md says what each is.
+    features/statistics/STATISTICS.md says what each is.
 
     Example: python -m pipeline statistics --collections tile:xla --out runs/statistics
     """

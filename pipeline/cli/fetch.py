@@ -49,11 +49,11 @@ def fetch(
     Example: python -m pipeline fetch --collections layout:xla:default --out data/raw/tpugraphs
     """
     from common.errors import UsageError
+    from common.locks import alone_in
     from data.fetch.google import BASE, fetch_google
     from data.fetch.job import FetchJob
     from data.fetch.kaggle import fetch_kaggle
     from data.fetch.parts import parts_named
-    from models.run_folder import alone_in
 
     if source not in SOURCES:
         raise UsageError(f"--source {source}: no such source; known: {', '.join(SOURCES)}")

@@ -11,11 +11,10 @@ from common.errors import PipelineError, UsageError
 from data.tree import Collection, GraphFile, collection_named, find_graphs
 from ensembles.choice.from_scores import choose_and_blend, labelled, mixing_of
 from ensembles.choice.record import Row, choice_rows, record_of
-from ensembles.score_files import submission_rows
 from models.predict import write_scores
 from models.training.jobs import Progress
 from pipeline.run.stages import TILE, blend_files, given_scores, spread_over
-from submissions.write import write_submission
+from submissions.write import submission_rows, write_submission
 
 BEST = "best"
 JUDGED_SPLIT = "valid"

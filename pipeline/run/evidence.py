@@ -14,12 +14,13 @@ from data.tree import Collection, collection_named
 from ensembles.choice.in_run import written_mixing
 from ensembles.members import members_of
 from ensembles.mix import mix
-from ensembles.score_files import scores_path, submission_rows
+from ensembles.score_files import scores_path
 from models.predict import read_scores
 from pipeline.run.state import RunState
 from submissions.labels import Labels
 from submissions.report.curves import CURVE_PICKS, rank_points, slowdown_curve, write_ranks
 from submissions.score import score_submission
+from submissions.write import submission_rows
 
 Part = dict[str, Any]
 

@@ -8,23 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.atomic import write_text
+from common.git import revision
 from data.audit.rows import AuditRow
 from data.tree import COLLECTIONS, Collection, collection_named, missing_parts
 from ensembles.choice.in_run import written_mixing
 from ensembles.choice.record import choice_file, mixing_record, read_choice
 from ensembles.members import Member, members_of
-from ensembles.score_files import scores_path, submission_rows
+from ensembles.score_files import scores_path
 from models.predict import read_scores
 from models.trees.boosting import read_importances
 from pipeline.run.evidence import add_evidence, noise_ceilings
 from pipeline.run.learning_curves import learning_curves
-from pipeline.run.revisions import note_revision, revision
+from pipeline.run.revisions import note_revision
 from submissions.labels import Labels, read_labels_of
 from submissions.report.curves import read_ranks
 from submissions.report.page import write_report_page
 from submissions.report.sheet import write_overview
 from submissions.score import score_submission
-from submissions.write import read_submission
+from submissions.write import read_submission, submission_rows
 
 if TYPE_CHECKING:
     from pipeline.run.state import RunState

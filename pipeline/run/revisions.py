@@ -5,31 +5,10 @@ from pathlib import Path
 from common.atomic import write_bytes
 from common.checksums import UNSEALED, check_seal, sealed
 from common.errors import PipelineError
-from common.git import git, has_checkout
-from common.settings import ROOT
 from submissions.upload.provenance import made_by
 
 REVISIONS = "revisions.txt"
 SEAL_LINE = "# "  # begins the line that holds the list's checksum
-REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
-
-
-def revision(root: Path = ROOT) -> str | None:
-    """Return the code's git revision, "+changed" if files differ from it; None if not known.
-
-    A kernel's code lies outside git, and has a file that says what it was built from. In a checkout
-    such a file says nothing.
-    """
-    if not has_checkout(root):
-        try:
-            return (root / REVISION_FILE).read_text(encoding="utf-8").strip() or None
-        except (OSError, ValueError):
-            pass  # no kernel
-    try:
-        head = git(root, "rev-parse", "--short=12", "HEAD").strip()
-        return f"{head}+changed" if git(root, "status", "--porcelain", "-uno") else head
-    except PipelineError:
-        return None
 
 
 def note_revision(out: Path, current: str | None) -> list[str]:

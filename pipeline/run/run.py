@@ -13,25 +13,26 @@ import polars as pl
 
 from common.atomic import TEMPORARY, sweep
 from common.errors import PipelineError
+from common.git import revision
+from common.locks import alone_in
 from data.audit.rows import AuditRow
 from data.tree import COLLECTIONS, SPLITS, Collection, missing_parts
-from ensembles.score_files import submission_rows
 from ensembles.sources import Source
 from ensembles.trained_models import take_models
 from models.config.recipe import Recipe
-from models.run_folder import CONFIG, alone_in, begin, mark_done
+from models.run_folder import CONFIG, begin, mark_done
 from models.train import check_device
 from models.training.jobs import Progress
 from pipeline.run.costs import read_costs
 from pipeline.run.data import check_data
 from pipeline.run.predict import predict_and_blend
 from pipeline.run.report import build_report, write_report
-from pipeline.run.revisions import note_revision, revision
+from pipeline.run.revisions import note_revision
 from pipeline.run.shards import Shard, dealt, shard_costs, working_as
 from pipeline.run.state import SUBMISSION, RunState
 from pipeline.run.training import choose_sources, train, trainings_of
 from submissions.check import check_submission
-from submissions.write import write_submission
+from submissions.write import submission_rows, write_submission
 
 
 @dataclass(frozen=True)

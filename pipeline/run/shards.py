@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UsageError
+from common.locks import LOCK
 from data.tree import GraphFile
 from models.config.recipe import Recipe
-from models.run_folder import LOCK
 from models.shared_training import shared_steps
 from pipeline.run.costs import COSTS, Costs, read_costs
 from pipeline.run.training import Training

@@ -11,7 +11,6 @@ from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named, 
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.diversify_picks import USUAL_SPREAD, spread_table
 from ensembles.ensemble import load_ensemble
-from ensembles.score_files import submission_rows
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
 from models.registry import model_entry
@@ -20,7 +19,7 @@ from models.train import check_device, train_model
 from models.training.dataset import split_usable
 from models.training.jobs import Progress, TrainJob
 from models.training.torchrun import check_processes
-from submissions.write import write_submission
+from submissions.write import submission_rows, write_submission
 
 TILE = collection_named("tile:xla")
 

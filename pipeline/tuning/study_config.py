@@ -25,7 +25,8 @@ class StudyConfig(FrozenConfig):
             collection's kind, a seed each, blended as the recipe says.
         folds: of whole architectures; each is held out once.
         seed: of the folds and of the search; the training's is the recipe's first.
-        pruner: gives a trial up after a fold, see pipeline/tuning/pruning.py. "hyperband" compares the
+        pruner: gives a trial up after a fold, see pipeline/tuning/pruning.py. "hyperband" compares
+        the
             mean of its folds so far with other trials'; "wilcoxon" its graphs so far with the best
             trial's, one by one.
         finalists: so many of the best trials, and the baseline, are trained again with other seeds,

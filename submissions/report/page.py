@@ -12,6 +12,7 @@ from submissions.report.report_pictures import learning_pictures, rank_pictures,
 from submissions.report.template import render_page
 
 # More bars than this tell a reader nothing; the worst graphs are the ones to look at.
+TEMPLATE = Path(__file__).with_name("report.html.j2")
 MAX_BARS = 40
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
 UNKNOWN = "–"
@@ -39,7 +40,7 @@ def write_report_page(
     """
     collections: Mapping[str, Any] = report.get("collections", {})
     page = render_page(
-        "report.html.j2",
+        TEMPLATE,
         score=_number(report.get("score")),
         n_scored=sum(part["value"] is not None for part in collections.values()),
         collections=[_collection_view(name, part, ranks) for name, part in collections.items()],

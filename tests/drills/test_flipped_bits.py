@@ -1,7 +1,8 @@
 """A bit that flips in a file which a resume reads: it is noticed, or it changes nothing.
 
-A flip in the store alone is mended by packing anew, see also tests/data/graph_store/test_damaged_tensors.py
-and tests/features/pruning/test_store.py; one in the run's own files is refused, by the file's name.
+A flip in the store alone is mended by packing anew, see also
+tests/data/graph_store/test_damaged_tensors.py and tests/features/pruning/test_store.py; one in the
+run's own files is refused, by the file's name.
 """
 
 import shutil

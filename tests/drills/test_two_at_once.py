@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import UsageError
+from common.locks import alone_in
 from common.settings import ROOT
-from models.run_folder import alone_in, begin, read_config
+from models.run_folder import begin, read_config
 from tests.drills.outcome import check_same, check_same_store
 from tests.drills.processes import RECIPE, Scene, Watched, refused
 
@@ -19,7 +20,8 @@ BEGIN = """
 import sys, time
 from pathlib import Path
 from common.errors import UsageError
-from models.run_folder import alone_in, begin
+from common.locks import alone_in
+from models.run_folder import begin
 folder, name, start = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 while time.time() < start:
     pass

@@ -41,7 +41,7 @@ rows = "".join(f"tile:xla:{graph.stem},0;1;2\\n" for graph in graphs)
 
 
 def stand_in_pipeline(module: str, name: str) -> str:
-    """Return a pipeline/__main__.py that imports one name of the embedded packages and reports it."""
+    """Return a pipeline/__main__.py that imports one name of the project and reports it."""
     return PIPELINE.replace("{module}", module).replace("{name}", name)
 
 
@@ -79,6 +79,8 @@ def project(tmp_path: Path) -> Path:
         (root / package).mkdir(parents=True)
         if package != "configs":
             (root / package / "__init__.py").write_text("")
+    (root / "pipeline/cli").mkdir()
+    (root / "pipeline/cli/__init__.py").write_text("")
     (root / "pipeline/__main__.py").write_text(stand_in_pipeline("features.marker", "MARKER"))
     (root / "common/settings.py").write_text("")
     (root / "pipeline/cli/console.py").write_text("")

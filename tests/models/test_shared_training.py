@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from common.errors import UsageError
+from common.locks import alone_in
 from data.graph_store.fingerprint import fingerprint
 from data.packing.npz_graphs import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.layout.networks import LAYOUT_NETS
 from models.registry import MODELS
-from models.run_folder import alone_in, is_done, read_config
+from models.run_folder import is_done, read_config
 from models.shared_training import shared_model
 from models.train import load_model, train_model
 from models.training.folds import family_of, grouped_folds

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from common.metrics import ranking_from_scores
 from submissions.labels import Labels
 from submissions.report.curves import RANKS_SCHEMA, rank_points, slowdown_curve
 from submissions.score import score_submission
-from submissions.write import ranking_from_scores
 
 VOID = {"meta", "line", "rect", "br", "img"}
 LAYOUT = "layout:xla:default"

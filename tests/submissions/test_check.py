@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
+from common.metrics import ranking_from_scores
 from submissions.check import check_submission, count_configs, expected_rows
-from submissions.write import SubmissionRow, ranking_from_scores, write_submission
+from submissions.write import SubmissionRow, write_submission
 
 REAL = Path(
     os.environ.get("TPUGRAPHS_REAL")

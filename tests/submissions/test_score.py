@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from common.errors import PipelineError
+from common.metrics import ranking_from_scores
 from data.tree import COLLECTIONS
 from submissions.labels import Labels, read_labels
 from submissions.score import bootstrap_interval, score_submission
-from submissions.write import SubmissionRow, ranking_from_scores, read_submission, write_submission
+from submissions.write import SubmissionRow, read_submission, write_submission
 
 REAL = Path(
     os.environ.get("TPUGRAPHS_REAL")

@@ -8,13 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import PipelineError
-from submissions.write import (
-    SubmissionRow,
-    ranking_from_scores,
-    read_submission,
-    split_id,
-    write_submission,
-)
+from common.metrics import ranking_from_scores
+from submissions.write import SubmissionRow, read_submission, split_id, write_submission
 
 LAYOUT = "layout:xla:default:unet_3d.4x4.bf16"
 TILE = "tile:xla:kernel_-342c"

@@ -23,6 +23,7 @@ from submissions.report.svg import Picture, picture
 from submissions.report.template import render_page
 
 PAGE, SHEET = "tune.html", "tune.png"
+TEMPLATE = Path(__file__).with_name("tune.html.j2")
 BEST_ROWS = 10
 
 
@@ -37,7 +38,7 @@ def write_tune_report(out: Path) -> tuple[Path, Path]:
     search = read_search(out)
     shares = importances(search.space, search.complete)
     view = {**_facts(search), "pictures": _pictures(search, shares), "has_shares": bool(shares)}
-    page = render_page("tune.html.j2", **view, too_few=TOO_FEW)
+    page = render_page(TEMPLATE, **view, too_few=TOO_FEW)
     write_text(out / PAGE, page)
     write_sheet(search, shares, out / SHEET)
     return out / PAGE, out / SHEET

@@ -1,7 +1,8 @@
 """Where Optuna keeps the trials of a study: a journal file on a disk, or a database.
 
 Both serve several workers at once. How the trials of a worker that died are found out differs: see
-pipeline/tuning/storage/journal.py and pipeline/tuning/storage/database.py; what becomes of them does not: pipeline/tuning/storage/claims.py.
+pipeline/tuning/storage/journal.py and pipeline/tuning/storage/database.py; what becomes of them
+does not: pipeline/tuning/storage/claims.py.
 """
 
 import os

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError, UsageError
+from common.locks import alone_in
 from data.collect.collect_all import collect_jobs
 from data.collect.job import JOURNALS
 from data.collect.manifest import read_manifest
 from data.packing.npz_graphs import read_graph
 from data.tree import find_graphs
 from data.withheld import read_withheld
-from models.run_folder import alone_in
 from tests.data.collect.fakes import SpinSource, layout_job
 
 N_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

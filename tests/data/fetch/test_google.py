@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
+from common.locks import alone_in
 from common.settings import ROOT
 from data.fetch.google import fetch_google
 from data.fetch.job import FetchJob
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
 from data.tree import find_graphs
-from models.run_folder import alone_in
 from pipeline.cli.fetch import BASE_VARIABLE
 from tests.command_line import call
 from tests.data.fetch.conftest import TEST, TRAIN, VALID, part_files, tar_bytes, tree_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
+from common.git import revision
 from kernels.build.archive import collect_files, pack, refuse_secrets
-from pipeline.run.revisions import revision
 from tests.fake_kaggle import KEY
 from tests.kernels.conftest import git
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
+from common.git import revision
 from common.settings import ROOT
 from kernels.build.archive import collect_files
 from kernels.build.build import build
 from kernels.build.checkout import checkout_of
-from pipeline.run.revisions import revision
 from tests.kernels.conftest import git
 
 

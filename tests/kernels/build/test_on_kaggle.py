@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from common.git import revision
 from data.tree import COLLECTIONS
 from kernels.build.build import build
 from kernels.build.kinds import INFER, RUN, Kind, train_kind
 from kernels.datasets.weights import write_weights
 from models.config.recipe import Recipe, load_recipe
 from models.predict import read_scores
-from pipeline.run.revisions import revision
 from tests.command_line import call
 from tests.kernels import kaggle_machine
 from tests.kernels.kaggle_machine import (

@@ -89,6 +89,6 @@ def test_networks_read_the_padding_that_the_recipe_names(tiny_tree: Path, tmp_pa
             MODELS[name].load(
                 tmp_path / name, load_recipe("smoke", ["features.prune=hops-1", SEGMENT, key])
             )
-            for key in ("data.graphs.node_layouts=minus-one", "data.graphs.node_layouts=zero")
+            for key in ("features.padding=minus-one", "features.padding=zero")
         )
         assert not np.allclose(restored.score(graph), stock.score(graph)), name

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from common.errors import UsageError
+from common.locks import LOCK
 from common.settings import ROOT
 from models.config.networks import TrainingConfig
-from models.run_folder import LOCK
 from models.training.checkpoint import CHECKPOINT, METRICS
 from models.training.torchrun import ENDED, check_processes, launched
 from models.training.weights import load_tensors

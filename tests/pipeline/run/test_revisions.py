@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from common.errors import PipelineError
-from pipeline.run.revisions import REVISIONS, note_revision, revision
+from common.git import revision
+from pipeline.run.revisions import REVISIONS, note_revision
 
 OLDER, NEWER = "0123456789ab", "ba9876543210"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import UsageError
+from common.locks import alone_in
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.members import members_of
 from models.config.recipe import load_recipe
-from models.run_folder import alone_in
 from pipeline.run.costs import Costs, read_costs, write_costs
 from pipeline.run.shards import Shard, dealt, parse_shard, shard_costs, working_as
 from pipeline.run.training import Training

@@ -134,7 +134,7 @@ def test_a_model_is_trained_anew_where_its_own_keys_change(tiny_tree: Path, tmp_
 
 def test_features_are_part_of_what_a_model_is(tiny_tree: Path, tmp_path: Path) -> None:
     for padding in ("zero", "minus-one"):
-        recipe = Recipe.model_validate(table_of(**{"data.graphs.node_layouts": padding}))
+        recipe = Recipe.model_validate(table_of(**{"features.padding": padding}))
         folder, kept = tmp_path / padding, tmp_path / "kept"
         cross_validate(recipe, "blend", folds_of(tiny_tree), folder, kept_scores=kept)
         assert len(trainings(folder)) == 4

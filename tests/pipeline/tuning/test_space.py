@@ -162,7 +162,7 @@ def test_a_blend_may_change_all_that_it_is_made_of() -> None:
         ["tile_boosting.rounds"]
         low = 1
         high = 2
-        ["data.graphs.node_layouts"]
+        ["features.padding"]
         choices = ["zero"]
         """,
         study=BLEND_STUDY.replace("COLLECTION", "tile:xla"),

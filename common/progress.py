@@ -1,0 +1,64 @@
+"""What a long job tells whoever watches it, and when it must stop: one of each for a command.
+
+The work calls `log.info`, `progress` and `out_of_time` wherever it is; whoever starts it decides at
+the edge what becomes of that, with `watched_by` and `time_limit`. A thread or process that is
+started meanwhile has neither, unless it is given them anew.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+# Told what is going on, how many steps are done, and how many there are: (what, done, total).
+Watcher = Callable[[str, int, int], None]
+
+log = logging.getLogger("fast_or_slow")
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+def progress(what: str, done: int, total: int) -> None:
+    """Tell whoever watches that `done` of `total` steps are done; with none done, they begin."""
+    watcher = _watcher.get()
+    if watcher:
+        watcher(what, done, total)
+
+
+@contextmanager
+def watched_by(watcher: Watcher | None) -> Iterator[None]:
+    """Let `watcher` be told of the progress of the work in this block."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+@contextmanager
+def time_limit(max_minutes: float | None) -> Iterator[None]:
+    """Give the work in this block so many minutes, or as long as it takes.
+
+    A limit outside stays in force where it ends earlier.
+    """
+    outer = _deadline.get()
+    inner = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    known = [end for end in (outer, inner) if end is not None]
+    token = _deadline.set(min(known, default=None))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def out_of_time() -> bool:
+    """Tell whether the time of the work is over."""
+    return seconds_left() <= 0
+
+
+def seconds_left() -> float:
+    """Return how many seconds the work has left; inf without a limit, at least 0."""
+    deadline = _deadline.get()
+    return float("inf") if deadline is None else max(0.0, deadline - time.monotonic())
