@@ -50,24 +50,24 @@ lint: $(VENV)/.dev  ## ruff, formatting, types, and that imports run downhill
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: setup  ## speed and memory: writes benchmarks/RESULTS.md
+bench: setup  ## speed and memory: writes docs/results/speed.md
 	$(BIN)/python -m benchmarks
 
-bench-largest: setup  ## packing of a 43,615-node graph: writes benchmarks/PACKING_LARGEST.md
+bench-largest: setup  ## packing of a 43,615-node graph: writes docs/results/packing_largest.md
 	$(BIN)/python -m benchmarks.speed.packing --largest
 
-rehearsal: setup  ## `run` on graphs of the largest real sizes: writes benchmarks/REHEARSAL.md
+rehearsal: setup  ## `run` on graphs of the largest real sizes: writes docs/results/rehearsal.md
 	$(BIN)/python -m benchmarks.rehearsal.command --folder data/raw/rehearsal
 
-accuracy: setup  ## train layout models against each other: writes benchmarks/LAYOUT_ACCURACY.md
+accuracy: setup  ## train layout models against each other: writes docs/results/layout_accuracy.md
 	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy
 	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy --report
 
-tile-accuracy: setup  ## train tile models against each other: writes benchmarks/TILE_ACCURACY.md
+tile-accuracy: setup  ## train tile models against each other: writes docs/results/tile_accuracy.md
 	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy
 	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy --report
 
-ladder: setup  ## train what the ladder needs: writes benchmarks/LADDER.md and TILE_LADDER.md
+ladder: setup  ## train what the ladder needs: writes docs/results/ladder.md and tile_ladder.md
 	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy --models gcn,boosting,plain,zero-padding,ours,blend --tasks sample-folds,unet3d-all,unet3d-100,cross-graph
 	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy --tasks sample,sample-folds,alexnet
 	$(BIN)/python -m benchmarks.accuracy.ladder

@@ -1,14 +1,11 @@
-"""`make bench`: measure, and write benchmarks/RESULTS.md."""
+"""`make bench`: measure, and write docs/results/speed.md."""
 
 import platform
-from pathlib import Path
 
 import torch
 
+from benchmarks import PAGES
 from benchmarks.speed import (
-    blending,
-    compiled_block,
-    inference_chunks,
     layout_model,
     packing,
     segment_memory,
@@ -20,31 +17,29 @@ from benchmarks.speed import (
 from common.atomic import write_text
 from common.git import revision
 
-RESULTS = Path(__file__).with_name("RESULTS.md")
+RESULTS = PAGES / "speed.md"
 
 HEADER = [
     "# Speed and memory",
     "",
     "Written by `make bench`. Machines differ and are noisy: compare figures of one run only.",
     "Whole runs on graphs of the largest real sizes, with time and peak memory of each stage,",
-    "stand in [REHEARSAL.md](REHEARSAL.md); packing of the largest graph in",
-    "[PACKING_LARGEST.md](PACKING_LARGEST.md).",
+    "stand in [rehearsal.md](rehearsal.md); packing of the largest graph in",
+    "[packing_largest.md](packing_largest.md).",
     "",
 ]
 
 
 def main() -> None:
     """Run every benchmark and write the results."""
-    lines = [*HEADER, *stages.report(), "", *inference_chunks.report(), ""]
+    lines = [*HEADER, *stages.report(), ""]
     lines += [
         *layout_model.report(threads=(1,), rounds=2, further=layout_model.FURTHER),
         "",
         *shipped_model.report(),
         "",
     ]
-    lines += [*compiled_block.report(), ""]
     lines += [*tile_inference.report(), ""]
-    lines += [*blending.report(), ""]
     lines += [*packing.report(), ""]
     lines += [*statistics_cost.report(), ""]
     lines += [*segment_memory.report(), ""]

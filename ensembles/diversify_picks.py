@@ -8,7 +8,7 @@ draws of the error: the first is the best by score, the next the one that helps 
 others are slow. Bayesian optimisation chooses batches of experiments so (expected improvement of
 several points at once; Ginsbourger, Le Riche and Carraro, 2010).
 
-Whether it pays on kernels of unknown families stands in benchmarks/TILE_ACCURACY.md.
+Whether it pays on kernels of unknown families stands in docs/results/tile_accuracy.md.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """What each part of the pipeline gains: from the dataset's baseline to what `make run` does.
 
 `make ladder` trains what is missing; `python -m benchmarks.accuracy.ladder --layouts runs/accuracy
---tiles runs/tile-accuracy` alone writes benchmarks/LADDER.md and benchmarks/TILE_LADDER.md with a
-picture each from what is there; a page whose cells are not there stays as it is.
+--tiles runs/tile-accuracy` alone writes ladder.md and tile_ladder.md below docs/results, with a
+picture each, from what is there; a page whose cells are not there stays as it is.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import PAGES
 from benchmarks.accuracy.intervals import CONFIDENCE, DRAWS, Estimate
 from benchmarks.accuracy.ladder_picture import draw_ladder
 from benchmarks.accuracy.table import (
@@ -29,7 +30,6 @@ from benchmarks.accuracy.tile_table import SCORE
 from common.atomic import write_text
 from common.errors import PipelineError
 
-HERE = Path(__file__).parent
 # By the name of the cells; each of them has all that stands above it from "one network" on.
 LAYOUT_RUNGS = {
     "gcn": "dataset's GCN",
@@ -87,7 +87,7 @@ class Page:
     """Ladders of one kind of config.
 
     Attributes:
-        name: of the page; the picture has the same in small letters.
+        name: of the page and the picture.
         cells_of: the page that lists the cells and explains the tasks.
         top: what the last rung is.
         ladders: in order.
@@ -101,12 +101,12 @@ class Page:
     @property
     def picture(self) -> str:
         """Return the name of the picture."""
-        return f"{self.name.lower()}.png"
+        return f"{self.name}.png"
 
 
 LAYOUT_PAGE = Page(
-    "LADDER",
-    "LAYOUT_ACCURACY.md",
+    "ladder",
+    "layout_accuracy.md",
     (
         "The last one is what the recipe `cpu` does, which `make run` uses; for further configs",
         "of one graph (`unet3d`) it is the network of `within_graph` blended with its trees.",
@@ -114,8 +114,8 @@ LAYOUT_PAGE = Page(
     LAYOUT_LADDERS,
 )
 TILE_PAGE = Page(
-    "TILE_LADDER",
-    "TILE_ACCURACY.md",
+    "tile_ladder",
+    "tile_accuracy.md",
     ("The last one is what the recipe `cpu` does, which `make run` uses.",),
     TILE_LADDERS,
 )
@@ -174,9 +174,10 @@ def report(
     lines = [
         "# The ladder: what each part gains",
         "",
-        "Written by `python -m benchmarks.accuracy.ladder` (`make ladder` also trains what is missing) from",
-        f"the cells of {page.cells_of}, where the tasks are explained. The dataset's baseline",
-        "and boosting stand alone; `one network` begins anew, and each rung after it adds to it.",
+        "Written by `python -m benchmarks.accuracy.ladder` (`make ladder` also trains what is",
+        f"missing) from the cells of {page.cells_of}, where the tasks are explained. The",
+        "dataset's baseline and boosting stand alone; `one network` begins anew, and each rung",
+        "after it adds to it.",
         *page.top,
         "",
         f"Brackets: {CONFIDENCE:.0%} intervals by bootstrap over families of graphs and seeds",
@@ -232,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layouts", type=Path, default=Path("runs/accuracy"), metavar="DIR")
     parser.add_argument("--tiles", type=Path, default=Path("runs/tile-accuracy"), metavar="DIR")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="for the pages")
+    parser.add_argument("--out", type=Path, default=PAGES, metavar="DIR", help="for the pages")
     options = parser.parse_args(arguments)
     n_written = 0
     for page, folder in ((LAYOUT_PAGE, options.layouts), (TILE_PAGE, options.tiles)):

@@ -1,18 +1,18 @@
 """How well layout models rank held-out configs and graphs, against each other.
 
 `python -m benchmarks.accuracy.layout --out runs/accuracy` trains every (task, model, seed) that is
-not there yet; `… --report` writes benchmarks/LAYOUT_ACCURACY.md from what is there.
+not there yet; `… --report` writes docs/results/layout_accuracy.md from what is there.
 `… --tuning --set KEY=VALUE` tries hyper-parameters on data that is never reported.
 """
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from benchmarks import PAGES
 from benchmarks.accuracy.command import Command, run_command
 from benchmarks.accuracy.table import report
 
-COMMAND = Command("layout", __doc__, report, Path(__file__).with_name("LAYOUT_ACCURACY.md"))
+COMMAND = Command("layout", __doc__, report, PAGES / "layout_accuracy.md")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -194,7 +194,7 @@ TILE_GRID = (
 )
 
 # The largest real shapes (dataset paper and files). `configurable` of nlp is that of the real graph
-# of 21,918 nodes, 848. What is ranked by networks is reduced to so many configs, see REHEARSAL.md.
+# of 21,918 nodes, 848. What is ranked by networks is reduced to so many configs, see rehearsal.md.
 RANKED_CONFIGS = 200
 SHAPES = {
     "layout:xla:default": GraphSize(43_615, 3_143, 71_574),

@@ -1,6 +1,6 @@
 """`make rehearsal`: run everything on graphs of the largest real shapes, and on a small grid.
 
-Writes REHEARSAL.md and rehearsal.json: what each stage took, and laws fitted to it, from which
+Writes rehearsal.md and rehearsal.json: what each stage took, and laws fitted to it, from which
 `python -m pipeline plan` computes what a recipe costs. Graphs and finished cases are kept in
 --folder, so that a rehearsal that was stopped goes on.
 """

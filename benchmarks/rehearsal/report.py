@@ -1,4 +1,4 @@
-"""REHEARSAL.md and rehearsal.json from the rehearsal's cases."""
+"""rehearsal.md and rehearsal.json from the rehearsal's cases."""
 
 import json
 import platform
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import PAGES
 from benchmarks.rehearsal.cases import (
     BASE_CONFIGS,
     BASE_NODES,
@@ -33,11 +34,12 @@ from benchmarks.rehearsal.laws import (
 )
 from benchmarks.speed.stages import growth_exponent
 from common.atomic import write_text
+from common.settings import ROOT
 from pipeline.planning.laws import PowerLaw
 from pipeline.run.report import revision
 
-PAGE = Path(__file__).with_name("REHEARSAL.md")
-LAWS = Path(__file__).with_name("rehearsal.json")
+PAGE = PAGES / "rehearsal.md"
+LAWS = ROOT / "benchmarks" / "rehearsal.json"
 
 COPIED_MIB, COPIES = 256, 5
 Stage = Callable[[Found], float]
@@ -46,8 +48,8 @@ HEAD = """# A rehearsal at full size
 
 Written by `make rehearsal`: `run` with every stage, on synthetic graphs, one thread. CPU seconds
 are those of all its processes, {minutes} minutes in all without making the graphs; wall seconds are
-longer where other work is on the machine. `rehearsal.json` holds the fitted laws, from which
-`python -m pipeline plan` computes what a recipe costs.
+longer where other work is on the machine. `benchmarks/rehearsal.json` holds the fitted laws, from
+which `python -m pipeline plan` computes what a recipe costs.
 
 ## The largest graphs
 
@@ -63,7 +65,7 @@ how that grows with configs says the grid below. Tiles: 128 kernels of 40 nodes 
 learn from, 32 and one in each other split, 1,842 configs each.
 
 Large files are packed in processes of their own, whose time the CPU column has and whose memory
-the last one lacks: it stands in PACKING_LARGEST.md. A case that is not in the table was not run.
+the last one lacks: it stands in packing_largest.md. A case that is not in the table was not run.
 """
 
 GROWTH = """

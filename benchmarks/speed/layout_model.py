@@ -163,7 +163,8 @@ def in_turn(work: Callable[[str], object], rounds: int, *, names: Sequence[str] 
 
 def step_mib(name: str, setting: Setting) -> float:
     """Return what a forward and backward pass adds to the peak memory of a fresh process."""
-    setup = f"from benchmarks.speed.layout_model import Setting, make_case\ncase = make_case({setting!r})"
+    imported = "from benchmarks.speed.layout_model import Setting, make_case"
+    setup = f"{imported}\ncase = make_case({setting!r})"
     return peak_mib(setup, f"case.step({name!r})")
 
 
@@ -228,7 +229,7 @@ def report(
     forward_only: bool = False,
     further: Sequence[Setting] = (),
 ) -> list[str]:
-    """Measure; return the section of RESULTS.md."""
+    """Measure; return the section of speed.md."""
     settings = [
         Setting(n, c, hidden, t, forward_only) for t, n, c in product(threads, nodes, configs)
     ]

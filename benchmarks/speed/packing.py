@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import PAGES
 from benchmarks.speed.memory import peak_tree_mib
 from benchmarks.speed.packing_steps import N_ROWS, STEPS, Cost
 from benchmarks.speed.plain_steps import MATRICES, compares_each_with_each
@@ -26,7 +27,7 @@ from data.tree import collection_named
 
 SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))
 LARGEST = GraphSize(43_615, 3_142, 70_000)
-LARGEST_RESULTS = Path(__file__).with_name("PACKING_LARGEST.md")
+LARGEST_RESULTS = PAGES / "packing_largest.md"
 ROUNDS, WHOLE_ROUNDS = 9, 3
 LABELS = {
     "inflate": "inflate the file, check its checksums",
@@ -146,7 +147,7 @@ def section(folder: Path, size: GraphSize) -> list[str]:
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
-    """Measure; return the section of RESULTS.md."""
+    """Measure; return the section of speed.md."""
     lines = [
         "## Packing layout configs",
         "",

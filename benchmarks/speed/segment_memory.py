@@ -122,7 +122,7 @@ def node_input_mib(size: GraphSize) -> float:
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
-    """Measure; return the section of RESULTS.md."""
+    """Measure; return the section of speed.md."""
     config = recipe().segment_sage
     lines = [
         "## Whole graphs by segments",

@@ -126,7 +126,7 @@ def measure(n_nodes: int, n_configs: int, *, rounds: int) -> list[str]:
 
 
 def report(sizes: Sequence[tuple[int, int]] = SIZES, *, rounds: int = 1) -> list[str]:
-    """Measure; return the section of RESULTS.md."""
+    """Measure; return the section of speed.md."""
     lines = [
         "## The layout GNN that is shipped beside the winning model",
         "",
@@ -135,7 +135,7 @@ def report(sizes: Sequence[tuple[int, int]] = SIZES, *, rounds: int = 1) -> list
         f"and backward pass over c configs, and ranking {N_SCORED} configs, each scored once",
         f"(the winners score ten times). Rounds in turn: {rounds}, after one that does not count.",
         f"Goals: a step {MIN_STEP} times, inference {MIN_INFERENCE} times as fast. How well",
-        "both rank: benchmarks/LAYOUT_ACCURACY.md.",
+        "both rank: docs/results/layout_accuracy.md.",
         "",
         "| n, c | step s: ours | winning | times faster: best | median "
         "| inference s: ours | winning | times faster: best | median |",

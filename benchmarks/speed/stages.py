@@ -111,7 +111,7 @@ def table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str]:
 
 
 def report() -> list[str]:
-    """Measure everything; return the section of RESULTS.md."""
+    """Measure everything; return the section of speed.md."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         by_configs = table(MORE_CONFIGS, "n_configs", folder)

@@ -69,7 +69,7 @@ def compare_sums(n_configs: int = N_SUMMED) -> dict[str, float]:
 
 
 def report(size: GraphSize = SIZE) -> list[str]:
-    """Measure; return the section of RESULTS.md."""
+    """Measure; return the section of speed.md."""
     with tempfile.TemporaryDirectory() as name:
         collection = collection_named("layout:xla:random")
         file = write_sized(Path(name), size, collection=collection)

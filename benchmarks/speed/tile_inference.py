@@ -92,7 +92,7 @@ def seconds_of_picks(recipe: Recipe, files: list[GraphFile]) -> float:
 
 
 def report(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
-    """Measure; return the section of RESULTS.md."""
+    """Measure; return the section of speed.md."""
     recipe = load_recipe("cpu", HARDLY)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -25,7 +25,7 @@ def chunk_for(inputs: LayoutInputs, config: CrossConfigSageConfig) -> int:
 
     Tensors of some 12 MiB stay in the processor's cache and below the size from which the C
     library asks the system for fresh, zeroed pages each time: 3 to 4 times faster than 64 configs
-    at once on a graph of 2,850 kept nodes (benchmarks/speed/inference_chunks.py).
+    at once on a graph of 2,850 kept nodes (docs/results/answered_once.md).
     """
     bytes_per_config = len(inputs.opcode) * config.hidden * 4
     return max(4, (config.inference_tensor_mib << 20) // bytes_per_config)

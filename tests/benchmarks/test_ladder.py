@@ -89,17 +89,17 @@ def test_pages_and_pictures_come_from_the_cells(tmp_path: Path) -> None:
     write_cells(tmp_path / "tiles", "alexnet", TILE_RUNGS, "tile_score")
     pages_of(tmp_path)
     for name, ladder, rungs in (
-        ("LADDER", LAYOUT_LADDERS[0], LAYOUT_RUNGS),
-        ("TILE_LADDER", TILE_LADDERS[2], TILE_RUNGS),
+        ("ladder", LAYOUT_LADDERS[0], LAYOUT_RUNGS),
+        ("tile_ladder", TILE_LADDERS[2], TILE_RUNGS),
     ):
         page = tmp_path / f"{name}.md"
         lines = page.read_text().splitlines()
         assert [line for line in lines if line.startswith("## ")] == [f"## {ladder.title}"]
         rows = shown_rows(page)
         assert [line.split(" | ")[0] for line in rows] == [f"| {title}" for title in rungs.values()]
-        shown = imread(tmp_path / f"{name.lower()}.png")
+        shown = imread(tmp_path / f"{name}.png")
         assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
-    rows = shown_rows(tmp_path / "LADDER.md")
+    rows = shown_rows(tmp_path / "ladder.md")
     assert "| 2 | 0.016 [" in rows[0] and rows[0].count("**") == 2  # no gain, but below the top
     assert "**+0.100 [+0.100, +0.100]**" in rows[1]
 
@@ -110,7 +110,7 @@ def test_an_interval_that_holds_0_is_not_bold(tmp_path: Path) -> None:
             made = cell("sample-folds", name, seed, values, "kendall_tau")
             path = tmp_path / "layouts" / "cells" / f"{name}-{seed}.json"
             write_text(path, json.dumps(made))
-    page = pages_of(tmp_path) / "LADDER.md"
+    page = pages_of(tmp_path) / "ladder.md"
     (row,) = [line for line in page.read_text().splitlines() if line.startswith("| + blend with")]
     assert "+0.000 [-0.100, +0.100]" in row and "**" not in row
 
@@ -119,12 +119,12 @@ def test_a_page_without_cells_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_cells(tmp_path / "tiles", "sample", TILE_RUNGS, "tile_score")
-    write_text(tmp_path / "LADDER.md", "as before")
+    write_text(tmp_path / "ladder.md", "as before")
     pages_of(tmp_path)
     said = capsys.readouterr()
     assert said.err.count("\n") == 1 and "layouts/cells: no results" in said.err
-    assert said.out == f"{tmp_path / 'TILE_LADDER.md'}\n"
-    assert (tmp_path / "LADDER.md").read_text() == "as before"
+    assert said.out == f"{tmp_path / 'tile_ladder.md'}\n"
+    assert (tmp_path / "ladder.md").read_text() == "as before"
 
 
 def test_without_any_cells_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

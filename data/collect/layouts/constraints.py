@@ -3,7 +3,7 @@
 A constraint is a custom call that hands its operand on in a given layout; the compiler's layout
 assignment obeys it and inserts copies where neighbours disagree. On CPU, whose convolutions and
 dots are row-major, the cost that is measured is that of those copies. The compiler's own choice is
-nearly always the best there; `benchmarks.once.collect_routes` compares this way with physical
+nearly always the best there; docs/results/answered_once.md compares this way with physical
 orders.
 """
 
