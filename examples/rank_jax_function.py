@@ -51,7 +51,6 @@ def main(
             program,
             search="random",
             split="train",
-            route="constraints",
             device=None,
             effort=effort,
         )

@@ -20,7 +20,6 @@ class Job:
         source: what the worker opens.
         program: the graph's name; its file is called so, but in the test split.
         family: programs of one family differ in their sizes alone.
-        route: how choices are realised: "tiles", "physical" or "constraints".
         collection: where the graph goes.
         split: "train", "valid" or "test".
         search: a name in `data.collect.measuring.search.SEARCHES`.
@@ -33,7 +32,6 @@ class Job:
     source: SubjectSource
     program: str
     family: str
-    route: str
     collection: Collection
     split: str = "train"
     search: str = "random"
@@ -67,7 +65,6 @@ class Job:
         return {
             "program": self.program,
             "family": self.family,
-            "route": self.route,
             "split": self.split,
             "search": self.search,
             "n_configs_asked": self.n_configs,

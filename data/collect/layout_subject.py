@@ -6,38 +6,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import UsageError
 from data.collect.layouts.realise import LayoutProgram
 from data.collect.measuring.device import open_device
 from data.collect.measuring.worker import Description
 
-ROUTES = ("physical", "constraints")
-
 
 @dataclass(frozen=True)
 class LayoutSource:
-    """A program by name, the way in which its layouts are realised, and a device."""
+    """A program by name, on a device."""
 
     program: str
-    route: str
     device: str | None = None
 
     def open(self) -> "LayoutSubject":
         """Compile the program once and find what may be chosen.
 
         Raises:
-            UsageError: there is no such route.
             PipelineError: no such program or device, or it cannot be compiled.
         """
-        if self.route not in ROUTES:
-            raise UsageError(f"--route {self.route}: no such route; known: {', '.join(ROUTES)}")
         facts = open_device(self.device)
         from data.collect.layouts.constraints import load_constrained
-        from data.collect.physical.module import load_physical
         from data.collect.programs import load_program
 
-        load = load_physical if self.route == "physical" else load_constrained
-        return LayoutSubject(load(load_program(self.program)), facts)
+        return LayoutSubject(load_constrained(load_program(self.program)), facts)
 
 
 class LayoutSubject:

@@ -57,7 +57,6 @@ class SamplePlan:
     Attributes:
         layout_configs: configs per program and search.
         tile_configs: most tiles per kernel.
-        route: how layouts are realised.
         kernels: kernels to measure; empty for the whole catalogue.
         programs: programs to measure; empty for the whole catalogue.
         n_rounds: interleaved rounds, after the search's own.
@@ -66,7 +65,6 @@ class SamplePlan:
 
     layout_configs: int = 120
     tile_configs: int = 40
-    route: str = "constraints"
     kernels: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     n_rounds: int = 2
@@ -138,7 +136,6 @@ def _tile_jobs(plan: SamplePlan, seed: int, device: str | None) -> list[Job]:
             source=TileSource(kernel.name, device),
             program=kernel.name,
             family=kernel.family,
-            route="tiles",
             collection=collection_named("tile:xla"),
             split=tile_split(kernel.family),
             search="tiles",
@@ -157,10 +154,9 @@ def _layout_jobs(plan: SamplePlan, seed: int, device: str | None) -> list[Job]:
 
     return [
         Job(
-            source=LayoutSource(program.name, plan.route, device),
+            source=LayoutSource(program.name, device),
             program=program.name,
             family=program.family,
-            route=plan.route,
             collection=collection_named(f"layout:{program.source}:{search}"),
             split=split_of(program),
             search=search,

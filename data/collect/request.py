@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 from common.errors import UsageError
 from data.collect.job import Job
-from data.collect.layout_subject import ROUTES, LayoutSource
+from data.collect.layout_subject import LayoutSource
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
 from data.collect.tiles.subject import TileSource, find_kernel
 from data.tree import SPLITS, collection_named
@@ -36,7 +36,6 @@ def tile_job(program: str, *, split: str, device: str | None, effort: Effort) ->
         source=TileSource(program, device),
         program=kernel.name,
         family=kernel.family,
-        route="tiles",
         collection=collection_named("tile:xla"),
         split=split,
         search="tiles",
@@ -44,26 +43,22 @@ def tile_job(program: str, *, split: str, device: str | None, effort: Effort) ->
     )
 
 
-def layout_job(
-    program: str, *, search: str, split: str, route: str, device: str | None, effort: Effort
-) -> Job:
+def layout_job(program: str, *, search: str, split: str, device: str | None, effort: Effort) -> Job:
     """Return the job that measures the layouts of one program under one search.
 
     Raises:
-        UsageError: there is no such search, split or route.
+        UsageError: there is no such search or split.
         PipelineError: there is no such program, or its module fails to import.
     """
     from data.collect.programs import load_program
 
     _check("--search", search, LAYOUT_SEARCHES)
     _check("--split", split, SPLITS)
-    _check("--route", route, ROUTES)
     found = load_program(program)
     return Job(
-        source=LayoutSource(program, route, device),
+        source=LayoutSource(program, device),
         program=found.name,
         family=found.family,
-        route=route,
         collection=collection_named(f"layout:{found.source}:{search}"),
         split=split,
         search=search,

@@ -16,7 +16,7 @@ from pipeline.cli.console import (
     say,
 )
 
-PLANNED = ("kind", "configs", "search", "split", "route", "rounds", "timeout_s")
+PLANNED = ("kind", "configs", "search", "split", "rounds", "timeout_s")
 HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
 
 
@@ -39,9 +39,6 @@ def collect(
         str, typer.Option(help="How layouts are chosen: random or default (genetic).")
     ] = "random",
     split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
-    route: Annotated[
-        str, typer.Option(help="How layouts are realised: constraints or physical.")
-    ] = "constraints",
     device: Annotated[
         str | None, typer.Option(help="cpu, gpu or tpu. Default: what JAX chooses.")
     ] = None,
@@ -93,9 +90,7 @@ def collect(
         if kind == "tile":
             job = tile_job(program, split=split, device=device, effort=effort)
         else:
-            job = layout_job(
-                program, search=search, split=split, route=route, device=device, effort=effort
-            )
+            job = layout_job(program, search=search, split=split, device=device, effort=effort)
         jobs = [job]
     with progress_bar() as progress:
         outcomes = collect_jobs(

@@ -2,9 +2,8 @@
 
 A constraint is a custom call that hands its operand on in a given layout; the compiler's layout
 assignment obeys it and inserts copies where neighbours disagree. On CPU, whose convolutions and
-dots are row-major, the cost that is measured is that of those copies. The compiler's own choice is
-nearly always the best there; docs/results/answered_once.md compares this way with physical
-orders.
+dots are row-major, the cost that is measured is that of those copies; the compiler's own choice is
+nearly always the best there.
 """
 
 from collections.abc import Sequence
@@ -15,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.collect.layouts.executable import Executable, why_unavailable
-from data.collect.layouts.module import (
-    DumpedModule,
-    configurable_nodes,
-    dump_module,
-    row_major_outputs,
-)
+from data.collect.layouts.module import DumpedModule, configurable_nodes, dump_module
 from data.collect.layouts.module_program import ModuleProgram
 from data.collect.layouts.options import Order, read_row
 from data.collect.layouts.realise import LayoutProgram, ProgramSource
@@ -47,10 +41,8 @@ def load_constrained(source: ProgramSource) -> LayoutProgram:
     return ModuleProgram(source, dumped, nodes, partial(_constrained, dumped))
 
 
-def _constrained(dumped: DumpedModule, config: NDArray[np.int8]) -> tuple[Executable, list[Order]]:
-    module = constrained_module(dumped, config)
-    executable = Executable(dumped.name, module, dumped.arguments)
-    return executable, row_major_outputs(module)
+def _constrained(dumped: DumpedModule, config: NDArray[np.int8]) -> Executable:
+    return Executable(dumped.name, constrained_module(dumped, config), dumped.arguments)
 
 
 def constrained_module(dumped: DumpedModule, config: NDArray[np.int8]) -> Any:

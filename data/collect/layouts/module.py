@@ -132,13 +132,6 @@ def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
     return nodes
 
 
-def row_major_outputs(module: Any) -> list[tuple[int, ...]]:
-    """Return the orders of a module's flat outputs where all of them are row-major."""
-    result = module.host_program_shape.result
-    shapes = result.tuple_shapes or [result]
-    return [tuple(range(len(shape.dimensions))) for shape in shapes]
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, without control characters."""
     text = str(error).strip() or type(error).__name__

@@ -1,4 +1,4 @@
-"""What the two ways of realising layouts share: a dumped module, its nodes and their options."""
+"""A dumped module, its nodes and their options."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts.module import ConfigurableNode, DumpedModule
-from data.collect.layouts.options import Order, node_groups, node_options
+from data.collect.layouts.options import node_groups, node_options
 from data.collect.layouts.realise import N_VALUES, GraphArrays, ProgramSource, check_config
 from data.hlo import featurize_module
 
@@ -23,8 +23,7 @@ class Runnable(Protocol):
         """Run once and return the flat outputs."""
 
 
-# From a config (k, 18) to what runs, and the order (major to minor) of each of its flat outputs.
-Realise = Callable[[NDArray[np.int8]], tuple[Runnable, list[Order]]]
+Realise = Callable[[NDArray[np.int8]], Runnable]  # from a config (k, 18) to what runs
 
 
 class ModuleProgram:
@@ -73,7 +72,7 @@ class ModuleProgram:
             PipelineError: the config is not made of this program's options.
         """
         check_config(self, config)
-        executable, _ = self._realise(config)
+        executable = self._realise(config)
         executable.run()
         return executable.run
 
@@ -85,9 +84,7 @@ class ModuleProgram:
             PipelineError: the config is not made of this program's options.
         """
         check_config(self, config)
-        executable, orders = self._realise(config)
-        pairs = zip(executable.outputs(), orders, strict=True)
-        return [np.transpose(array, np.argsort(order)) for array, order in pairs]
+        return self._realise(config).outputs()
 
 
 def _graph_arrays(dumped: DumpedModule, positions: list[int]) -> GraphArrays:

@@ -1,7 +1,5 @@
 """What measuring needs of a program whose layouts may be chosen, however they are realised.
 
-Two ways realise a config: `data.collect.layouts.constraints` writes layout constraints into the HLO
-module, `data.collect.physical.module` stores every value in the chosen order in the source program.
 Shapes: n nodes, e edges, k configurable nodes, s splits, c configs.
 """
 

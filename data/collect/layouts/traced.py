@@ -196,9 +196,7 @@ class _Compiled:
         return [np.asarray(array) for array in self.function(*self.arguments)]
 
 
-def _realise(
-    source: ProgramSource, numbers: Sequence[int], config: NDArray[np.int8]
-) -> tuple[_Compiled, list[Order]]:
+def _realise(source: ProgramSource, numbers: Sequence[int], config: NDArray[np.int8]) -> _Compiled:
     """Compile under a config (k, 18) whose nodes are the equations `numbers`."""
     import jax
 
@@ -209,8 +207,7 @@ def _realise(
         compiled = jax.jit(function, keep_unused=True).lower(*placed).compile()
     except Exception as error:
         raise CompileRefused(f"{source.name}: the compiler refuses: {first_line(error)}") from error
-    shapes = jax.tree.leaves(jax.eval_shape(function, *placed))
-    return _Compiled(compiled, placed), [tuple(range(len(s.shape))) for s in shapes]
+    return _Compiled(compiled, placed)
 
 
 def _constrained(value: Any, order: Order) -> Any:

@@ -90,7 +90,6 @@ def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
     given: dict[str, Any] = {
         "program": "spin_b8",
         "family": "spin",
-        "route": "physical",
         "collection": collection_named("layout:xla:random"),
         "n_configs": 10,
         "timeout_s": 20.0,

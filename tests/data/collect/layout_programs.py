@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from data.collect.layouts.realise import LayoutProgram, ProgramSource
 
-ROUTES = ("constraints", "physical")
 N_SHARE_CHOICES = 0.7
 
 
@@ -82,13 +81,11 @@ def source(name: str) -> ProgramSource:
 
 
 @cache
-def opened(route: str, name: str) -> LayoutProgram:
-    """Return one of this file's programs, compiled once by a route."""
+def opened(name: str) -> LayoutProgram:
+    """Return one of this file's programs, compiled once."""
     from data.collect.layouts.constraints import load_constrained
-    from data.collect.physical.module import load_physical
 
-    load = load_constrained if route == "constraints" else load_physical
-    return load(source(name))
+    return load_constrained(source(name))
 
 
 def random_config(program: LayoutProgram, seed: int) -> NDArray[np.int8]:

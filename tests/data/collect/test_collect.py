@@ -30,7 +30,7 @@ TILE = collection_named("tile:xla")
 
 
 def tile_job(**changes: object) -> Job:
-    given = {"collection": TILE, "route": "tiles"} | changes
+    given = {"collection": TILE} | changes
     return layout_job(SpinSource(collection_kind="tile"), **given)
 
 

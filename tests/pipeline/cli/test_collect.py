@@ -73,21 +73,20 @@ def step_arguments():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("route", ["physical", "constraints"])
 @pytest.mark.parametrize("search", ["random", "default"])
 def test_a_program_of_ones_own_end_to_end(
-    route: str, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax")
     (tmp_path / "own_program.py").write_text(OWN_PROGRAM)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    options = ("--program", "own_program:step", "--configs", 20, "--route", route)
+    options = ("--program", "own_program:step", "--configs", 20)
     code, out, err = run(*options, "--search", search, "--out", tmp_path / "data", "--json")
     assert code == 0, err
     ((name, entry),) = json.loads(out).items()
     assert name == f"layout:xla:{search}:own_program.step"
-    assert (entry["family"], entry["route"]) == ("small_mlp", route)
+    assert entry["family"] == "small_mlp"
     assert entry["n_configs"] + len(entry["failed"]) == 20
     if "reason" not in entry:
         graph = read_graph(find_graphs(tmp_path / "data")[0])
@@ -115,7 +114,6 @@ def test_a_program_of_ones_own_end_to_end(
         (("--program", "json:codecs", "--kind", "tile"), 1, "is a module; expected a TileKernel"),
         (("--program", "nothing"), 1, "'nothing': not in the catalogue"),
         (("--program", "mlp_b16", "--search", "best"), 2, "--search best: no such value"),
-        (("--program", "mlp_b16", "--route", "best"), 2, "--route best: no such value"),
         (("--program", "mlp_b16", "--split", "best"), 2, "--split best: no such value"),
         (
             ("--program", "mlp_b16", "--device", "npu"),

@@ -1,4 +1,4 @@
-"""Layout constraints in the HLO module, and what both ways of realising layouts have in common."""
+"""Layout constraints in the HLO module, and by JAX's public means."""
 
 import numpy as np
 import pytest
@@ -10,41 +10,37 @@ from data.collect.layouts import constraints, executable
 from data.collect.layouts.options import read_row, spell_row
 from data.collect.layouts.realise import CompileRefused, ProgramSource
 from data.collect.layouts.traced import load_traced
-from data.collect.physical.module import load_physical
+from data.collect.programs import catalogue, load_program
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 from tests.data.collect.layout_programs import (
     BUILDERS,
-    ROUTES,
     assert_same_outputs,
     opened,
     random_config,
     source,
 )
 
-both_routes = pytest.mark.parametrize("route", ROUTES)
 all_programs = pytest.mark.parametrize("name", BUILDERS)
 
 
-@both_routes
 @all_programs
-def test_random_configs_compute_the_same(route: str, name: str) -> None:
-    program = opened(route, name)
+def test_random_configs_compute_the_same(name: str) -> None:
+    program = opened(name)
     for seed in range(3):
         assert_same_outputs(program, random_config(program, seed))
 
 
 @all_programs
 def test_configurable_nodes_are_convolutions_dots_and_reshapes(name: str) -> None:
-    graph = opened("constraints", name).graph
+    graph = opened(name).graph
     opcodes = set(graph["node_opcode"][graph["node_config_ids"]].tolist())
     assert opcodes <= {OPCODES["convolution"], OPCODES["dot"], OPCODES["reshape"]}
     assert OPCODES["dot"] in opcodes
 
 
-@both_routes
 @all_programs
-def test_graph_has_the_official_shapes(route: str, name: str) -> None:
-    program = opened(route, name)
+def test_graph_has_the_official_shapes(name: str) -> None:
+    program = opened(name)
     graph = program.graph
     n_nodes = len(graph["node_opcode"])
     assert graph["node_feat"].shape == (n_nodes, 140)
@@ -57,7 +53,7 @@ def test_graph_has_the_official_shapes(route: str, name: str) -> None:
 
 @all_programs
 def test_options_order_the_dimensions_of_their_tensors(name: str) -> None:
-    program = opened("constraints", name)
+    program = opened(name)
     graph = program.graph
     for node, options in zip(graph["node_config_ids"], program.options, strict=True):
         rank = int((graph["node_feat"][node, SHAPE_DIMENSIONS] > 0).sum())
@@ -73,7 +69,7 @@ def test_options_order_the_dimensions_of_their_tensors(name: str) -> None:
 
 @all_programs
 def test_nodes_of_a_group_have_the_same_options(name: str) -> None:
-    program = opened("constraints", name)
+    program = opened(name)
     first: dict[int, np.ndarray] = {}
     for group, options in zip(program.groups.tolist(), program.options, strict=True):
         np.testing.assert_array_equal(first.setdefault(group, options), options)
@@ -85,12 +81,11 @@ def test_rows_are_minor_to_major_and_read_back() -> None:
     assert read_row(np.array(row, np.int8)) == ((0, 1, 2), (), (1, 0))
 
 
-@both_routes
-def test_default_is_the_unconstrained_program(route: str) -> None:
+def test_default_is_the_unconstrained_program() -> None:
     import jax
 
     function, arguments = BUILDERS["small_network"]()
-    program = opened(route, "small_network")
+    program = opened("small_network")
     assert (program.default == -1).all()
     for expected, found in zip(
         jax.jit(function)(*arguments), program.outputs(program.default), strict=True
@@ -99,13 +94,13 @@ def test_default_is_the_unconstrained_program(route: str) -> None:
 
 
 def test_default_adds_no_constraint() -> None:
-    program = opened("constraints", "small_network")
+    program = opened("small_network")
     module = constraints.constrained_module(program.dumped, program.default)
     assert module == program.dumped.message
 
 
 def test_each_chosen_tensor_gets_one_constraint_of_its_layout() -> None:
-    program = opened("constraints", "batched_dots")
+    program = opened("batched_dots")
     config = random_config(program, seed=5)
     module = constraints.constrained_module(program.dumped, config)
     found = [
@@ -118,16 +113,14 @@ def test_each_chosen_tensor_gets_one_constraint_of_its_layout() -> None:
     assert sorted(found) == sorted(expected)
 
 
-@both_routes
-def test_compiled_program_runs(route: str) -> None:
-    program = opened(route, "small_network")
+def test_compiled_program_runs() -> None:
+    program = opened("small_network")
     run = program.compile(random_config(program, seed=1))
     assert run() is None
 
 
-@pytest.mark.parametrize("load", [constraints.load_constrained, load_physical])
-def test_what_the_compiler_refuses_is_said_in_one_line(load) -> None:
-    program = load(source("small_network"))
+def test_what_the_compiler_refuses_is_said_in_one_line() -> None:
+    program = constraints.load_constrained(source("small_network"))
     entry = program.dumped.message.computations[-1]
     next(i for i in entry.instructions if i.opcode == "tanh").opcode = "no-such-operation"
     with pytest.raises(CompileRefused, match=r"^small_network: the compiler refuses: ") as caught:
@@ -135,9 +128,8 @@ def test_what_the_compiler_refuses_is_said_in_one_line(load) -> None:
     assert "\n" not in str(caught.value)
 
 
-@both_routes
-def test_config_outside_the_options_is_refused(route: str) -> None:
-    program = opened(route, "small_network")
+def test_config_outside_the_options_is_refused() -> None:
+    program = opened("small_network")
     config = program.default
     config[0, :2] = 1
     with pytest.raises(PipelineError, match="configurable node 0 is given"):
@@ -182,3 +174,11 @@ def test_public_constraints_compute_the_same() -> None:
 def test_public_constraints_need_a_node_that_can_be_told_apart() -> None:
     with pytest.raises(PipelineError, match="batched_dots: none of its nodes can be constrained"):
         load_traced(source("batched_dots"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [program.name for program in catalogue()])
+def test_every_program_of_the_catalogue_computes_the_same(name: str) -> None:
+    program = constraints.load_constrained(load_program(name))
+    for seed in range(2):
+        assert_same_outputs(program, random_config(program, seed))
