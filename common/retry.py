@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from common.errors import PipelineError
+from common.progress import log
 
 T = TypeVar("T")
 
 
-class Again(Exception):  # noqa: N818
+class RetryableError(Exception):
     """The attempt failed in a way that another one may mend: no error for the user yet."""
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
@@ -20,8 +21,8 @@ class Again(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long to go on; `sleep` is a parameter so that tests need not wait."""
+class RetryPolicy:
+    """How long to go on trying; `sleep` is a parameter so that tests need not wait."""
 
     attempts: int = 6  # in a row that bring nothing
     first_wait_s: float = 1.0  # doubled each time
@@ -36,41 +37,41 @@ class Patience:
         return min(self.first_wait_s * 2 ** (failures - 1), self.longest_wait_s)
 
 
-def persist(
+def retry(
     attempt: Callable[[], T],
     *,
     what: str,
-    patience: Patience,
-    say: Callable[[str], None],
+    policy: RetryPolicy,
+    say: Callable[[str], None] = log.info,
     gained: Callable[[], int] = lambda: 0,
     advice: str = "check the network, then run the same command: it goes on from here",
 ) -> T:
-    """Call `attempt` until it returns, as long as `patience` lasts.
+    """Call `attempt` until it returns, as long as `policy` allows.
 
     Args:
-        attempt: raises `Again` where it should be called again.
+        attempt: raises `RetryableError` where it should be called again.
         what: start of every line said.
-        patience: how often and with which waits.
+        policy: how often and with which waits.
         say: told about each failure.
         gained: bytes held so far; an attempt that adds to the most ever held starts the count of
             failures anew, so that a long download over a bad line comes to its end.
         advice: end of the error's line.
 
     Raises:
-        PipelineError: patience is at its end.
+        PipelineError: the tries are used up.
     """
     failures, best = 0, gained()
     while True:
         try:
             return attempt()
-        except Again as fault:
+        except RetryableError as fault:
             held = gained()
             failures = 1 if held > best else failures + 1
             best = max(best, held)
-            if failures >= patience.attempts:
+            if failures >= policy.attempts:
                 raise PipelineError(
                     f"{what}: {fault.reason}; gave up after {failures} tries; {advice}"
                 ) from None
-            wait_s = patience.wait_s(failures, fault.retry_after_s)
+            wait_s = policy.wait_s(failures, fault.retry_after_s)
             say(f"{what}: {fault.reason}; next try in {wait_s:.0f} s")
-            patience.sleep(wait_s)
+            policy.sleep(wait_s)

@@ -12,7 +12,7 @@ from common.errors import PipelineError
 from common.kaggle.errors import explain, passing_fault, refusal
 from common.kaggle.session import KaggleSession
 from common.network import retry_after_s
-from common.retry import Again, Patience, persist
+from common.retry import RetryableError, RetryPolicy, retry
 
 _UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
 _PAGE = 200
@@ -36,12 +36,12 @@ class OutputFile:
     url: str
 
 
-def patiently(call: Callable[[], Any], *, what: str, patience: Patience, say: Say) -> Any:
-    """Call the client where a repetition does no harm, until it succeeds or patience ends.
+def patiently(call: Callable[[], Any], *, what: str, policy: RetryPolicy, say: Say) -> Any:
+    """Call the client where a repetition does no harm, until it succeeds or the tries are used up.
 
     Raises:
         Exception: as the call, if another try would not mend it.
-        PipelineError: patience is at its end.
+        PipelineError: the tries are used up.
     """
 
     def attempt() -> Any:
@@ -51,19 +51,19 @@ def patiently(call: Callable[[], Any], *, what: str, patience: Patience, say: Sa
             passing = passing_fault(error)
             if passing is None:
                 raise
-            raise Again(passing[0], retry_after_s=retry_after_s(passing[1])) from None
+            raise RetryableError(passing[0], retry_after_s=retry_after_s(passing[1])) from None
 
-    return persist(attempt, what=what, patience=patience, say=say, advice=_LATER)
+    return retry(attempt, what=what, policy=policy, say=say, advice=_LATER)
 
 
-def ask(call: Callable[[], Any], *, what: str, patience: Patience, say: Say) -> Any:
+def ask(call: Callable[[], Any], *, what: str, policy: RetryPolicy, say: Say) -> Any:
     """Ask Kaggle patiently; a refusal is worded here, since it leaves nothing in doubt.
 
     Raises:
-        PipelineError: Kaggle refuses, or patience is at its end. The caller redacts it.
+        PipelineError: Kaggle refuses, or the tries are used up. The caller redacts it.
     """
     try:
-        return patiently(call, what=what, patience=patience, say=say)
+        return patiently(call, what=what, policy=policy, say=say)
     except PipelineError:
         raise
     except Exception as error:

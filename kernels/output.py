@@ -9,13 +9,13 @@ from typing import Any
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.kaggle.session import kaggle_session
-from common.retry import Patience
+from common.retry import RetryPolicy
 from kernels.build.metadata import check_kernel_id
 from kernels.kaggle_calls import kernel_output, kernel_version, patiently
 from kernels.output_folder import NOTE, OutputFolder, check_names, is_fetched
 from kernels.push import KernelStatus, status_in
 
-OUTPUT_PATIENCE = Patience()
+OUTPUT_POLICY = RetryPolicy()
 _ENDED_BADLY = ("error", "cancel_acknowledged")
 
 
@@ -34,7 +34,7 @@ def fetch_output(
     kernel_id: str,
     out: Path,
     *,
-    patience: Patience = OUTPUT_PATIENCE,
+    policy: RetryPolicy = OUTPUT_POLICY,
     say: Callable[[str], None] = lambda line: None,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> KernelOutput:
@@ -47,7 +47,7 @@ def fetch_output(
     Args:
         kernel_id: "owner/slug"; without an owner, one's own.
         out: a new or empty folder, or one that holds this very output.
-        patience: how often a request is tried again, and with which waits.
+        policy: how often a request is tried again, and with which waits.
         say: told about each failure that is tried again.
         progress: told how many files are there.
 
@@ -62,7 +62,7 @@ def fetch_output(
         full_id = kernel_id if "/" in kernel_id else f"{session.username}/{kernel_id}"
 
         def ask(call: Callable[[], Any]) -> Any:
-            return patiently(call, what=action, patience=patience, say=say)
+            return patiently(call, what=action, policy=policy, say=say)
 
         status = ask(lambda: status_in(session, full_id))
         _refuse_running(status)
@@ -72,7 +72,7 @@ def fetch_output(
         note = {"kernel": full_id, "version": version}
         if not is_fetched(out, note):
             check_names([file.name for file in files])
-            folder = OutputFolder(out, note, patience, say)
+            folder = OutputFolder(out, note, policy, say)
             for number, file in enumerate(files):
                 folder.fetch(session.api, file)
                 progress("download", number + 1, len(files))

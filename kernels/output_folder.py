@@ -11,7 +11,7 @@ from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.kaggle.errors import passing_fault
 from common.network import PASSING_STATUS, retry_after_s
-from common.retry import Again, Patience, persist
+from common.retry import RetryableError, RetryPolicy, retry
 from data.fetch.download import check_address
 from kernels.kaggle_calls import OutputFile
 
@@ -32,9 +32,9 @@ class OutputFolder:
     """
 
     def __init__(
-        self, out: Path, note: Note, patience: Patience, say: Callable[[str], None]
+        self, out: Path, note: Note, policy: RetryPolicy, say: Callable[[str], None]
     ) -> None:
-        self._out, self._note, self._patience, self._say = out, note, patience, say
+        self._out, self._note, self._policy, self._say = out, note, policy, say
         self._root = out.absolute().parent / f".{out.name}.part"
         self._whole, self._begun = self._root / "whole", self._root / "begun"
         if _read_note(self._root) != note:
@@ -46,7 +46,7 @@ class OutputFolder:
         """Download one file, unless it is there; an interrupted download is gone on with.
 
         Raises:
-            PipelineError: storage refuses it, the disk is full, or patience is at its end.
+            PipelineError: storage refuses it, the disk is full, or the tries are used up.
         """
         target = self._whole / file.name
         if target.is_file():
@@ -54,10 +54,10 @@ class OutputFolder:
         # The client keeps its notes beside the file, so each one begins in a folder of its own.
         begun = self._begun / hashlib.sha256(file.name.encode()).hexdigest()[:16] / "content"
         begun.parent.mkdir(parents=True, exist_ok=True)
-        persist(
+        retry(
             lambda: _download(api, file, begun),
             what=f"download {file.name}",
-            patience=self._patience,
+            policy=self._policy,
             say=self._say,
             gained=lambda: begun.stat().st_size if begun.exists() else 0,
         )
@@ -126,31 +126,31 @@ def _download(api: Any, file: OutputFile, target: Path) -> None:
             _check_answer(response, file.name)
             options = {"quiet": True, "resume": True, "max_retries": 0, "timeout": _TIMEOUT_S}
             api.download_file(response, str(target), None, chunk_size=_CHUNK_BYTES, **options)
-    except (Again, PipelineError):
+    except (RetryableError, PipelineError):
         raise
     except Exception as error:
         # Where a resumed download is refused, the client stores the refusal itself.
         if _WRONG_SIZE in str(error):
             shutil.rmtree(target.parent)
             target.parent.mkdir()
-            raise Again("what came is not the file that was announced") from None
+            raise RetryableError("what came is not the file that was announced") from None
         passing = passing_fault(error)
         if passing is None:
             raise
-        raise Again(passing[0], retry_after_s=retry_after_s(passing[1])) from None
+        raise RetryableError(passing[0], retry_after_s=retry_after_s(passing[1])) from None
 
 
 def _check_answer(response: Any, name: str) -> None:
     """Let a file through; the client would store a refusal as if it were one.
 
     Raises:
-        Again: another try may bring it.
+        RetryableError: another try may bring it.
         PipelineError: none will.
     """
     status = response.status_code
     if status in PASSING_STATUS:
         asked_s = retry_after_s(response.headers.get("Retry-After", ""))
-        raise Again(f"HTTP {status}", retry_after_s=asked_s)
+        raise RetryableError(f"HTTP {status}", retry_after_s=asked_s)
     if status != 200:
         raise PipelineError(
             f"download {name}: HTTP {status}: Kaggle's storage does not give it out; its address "

@@ -10,9 +10,9 @@ from typing import Any
 from common.errors import PipelineError
 from common.kaggle.errors import acted, one_line
 from common.kaggle.scratch import scratch_folder
-from common.kaggle.send_once import PUSH_PATIENCE, send_once
+from common.kaggle.send_once import PUSH_POLICY, send_once
 from common.kaggle.session import KaggleSession, kaggle_session
-from common.retry import Patience
+from common.retry import RetryPolicy
 from kernels.build.metadata import METADATA_FILE, check_kernel_id, read_metadata
 from kernels.kaggle_calls import ask, kernel_version, save_kernel
 
@@ -44,7 +44,7 @@ class KernelStatus:
 def push(
     folder: Path,
     *,
-    patience: Patience = PUSH_PATIENCE,
+    policy: RetryPolicy = PUSH_POLICY,
     say: Callable[[str], None] = lambda line: None,
 ) -> KernelVersion:
     """Send the kernel in `folder`, which `kernels.build.build` wrote, as a new version; it starts
@@ -54,7 +54,7 @@ def push(
 
     Args:
         folder: holds the script and its metadata.
-        patience: how often it is tried again where that does no harm, and with which waits.
+        policy: how often it is tried again where that does no harm, and with which waits.
         say: told about each failure that is tried again.
 
     Raises:
@@ -74,7 +74,7 @@ def push(
             last = ask(
                 lambda: kernel_version(session, kernel_id),
                 what=f"{action}: ask for its latest version",
-                patience=patience,
+                policy=policy,
                 say=say,
             )
 
@@ -87,7 +87,7 @@ def push(
                 lambda: save_kernel(session, str(copy), lambda: begun.append(_STARTS)),
                 arrived,
                 what=f"push kernel {kernel_id}",
-                patience=patience,
+                policy=policy,
                 say=say,
             )
         if isinstance(answer, KernelVersion):
@@ -99,14 +99,14 @@ def push(
 def status(
     kernel_id: str,
     *,
-    patience: Patience = PUSH_PATIENCE,
+    policy: RetryPolicy = PUSH_POLICY,
     say: Callable[[str], None] = lambda line: None,
 ) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
 
     Args:
         kernel_id: as above.
-        patience: how often it is asked again, and with which waits.
+        policy: how often it is asked again, and with which waits.
         say: told about each failure that is tried again.
 
     Raises:
@@ -118,7 +118,7 @@ def status(
     with kaggle_session(action) as session:
         full_id = kernel_id if "/" in kernel_id else f"{session.username}/{kernel_id}"
         answer: KernelStatus = ask(
-            lambda: status_in(session, full_id), what=action, patience=patience, say=say
+            lambda: status_in(session, full_id), what=action, policy=policy, say=say
         )
         return answer
 

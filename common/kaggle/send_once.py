@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from common.kaggle.errors import passing_fault
 from common.network import UNREACHED, retry_after_s
-from common.retry import Patience
+from common.retry import RetryPolicy
 
 T = TypeVar("T")
 
 # Kaggle may still be at work: seconds before each look for what a lost answer was about.
 LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
 LONGEST_WAIT_S = 120.0  # that a server may ask for before the user is told instead
-PUSH_PATIENCE = Patience(attempts=4, first_wait_s=2.0)
+PUSH_POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)
 
 
 def send_once(
@@ -24,7 +24,7 @@ def send_once(
     arrived: Callable[[], T | None],
     *,
     what: str,
-    patience: Patience,
+    policy: RetryPolicy,
     say: Callable[[str], None],
 ) -> T:
     """Send a request; send it again only where the one before is known not to have been acted on.
@@ -38,7 +38,7 @@ def send_once(
         send: makes the request.
         arrived: asks Kaggle what the request has made; None if nothing.
         what: start of every line said.
-        patience: how often, and with which waits.
+        policy: how often, and with which waits.
         say: told about each failure.
 
     Raises:
@@ -56,7 +56,7 @@ def send_once(
             certain = reason == "HTTP 429" or reason.startswith(UNREACHED)
             if not certain:
                 try:
-                    found = _look(arrived, patience)
+                    found = _look(arrived, policy)
                 except Exception:  # Kaggle does not answer that either: the doubt stays
                     raise error from None
                 if found is not None:
@@ -66,14 +66,14 @@ def send_once(
             asked_s = retry_after_s(header)
             too_long = asked_s is not None and asked_s > LONGEST_WAIT_S
             may_repeat = certain or reason.startswith("HTTP")
-            if not may_repeat or too_long or failures >= patience.attempts:
+            if not may_repeat or too_long or failures >= policy.attempts:
                 raise
-            wait_s = patience.wait_s(failures, asked_s)
+            wait_s = policy.wait_s(failures, asked_s)
             say(f"{what}: {reason}; next try in {wait_s:.0f} s")
-            patience.sleep(wait_s)
+            policy.sleep(wait_s)
 
 
-def _look(arrived: Callable[[], T | None], patience: Patience) -> T | None:
+def _look(arrived: Callable[[], T | None], policy: RetryPolicy) -> T | None:
     """Ask several times whether a request has been acted on; None if not, the last time.
 
     Raises:
@@ -81,7 +81,7 @@ def _look(arrived: Callable[[], T | None], patience: Patience) -> T | None:
     """
     last = len(LOOK_AFTER_S) - 1
     for look, pause_s in enumerate(LOOK_AFTER_S):
-        patience.sleep(pause_s)
+        policy.sleep(pause_s)
         try:
             found = arrived()
         except Exception as error:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.network import PASSING_STATUS, certificate_refused, network_fault, retry_after_s
-from common.retry import Again, Patience, persist
+from common.retry import RetryableError, RetryPolicy, retry
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -87,23 +87,23 @@ def download(
     url: str,
     target: Path,
     *,
-    patience: Patience,
+    policy: RetryPolicy,
     progress: Callable[[str, int, int], None],
     say: Callable[[str], None],
 ) -> None:
     """Fetch `url` into `target`, which appears when it is whole; one that exists is kept.
 
     Raises:
-        PipelineError: the server refuses it, the disk is full, or patience is at its end.
+        PipelineError: the server refuses it, the disk is full, or the tries are used up.
     """
     if target.exists():
         return
     part = PartFile(target, url)
     target.parent.mkdir(parents=True, exist_ok=True)
-    persist(
+    retry(
         lambda: _attempt(session, url, part, progress),
         what=url,
-        patience=patience,
+        policy=policy,
         say=say,
         gained=part.size,
     )
@@ -111,12 +111,12 @@ def download(
 
 
 def remote_size(
-    session: "Session", url: str, *, patience: Patience, say: Callable[[str], None]
+    session: "Session", url: str, *, policy: RetryPolicy, say: Callable[[str], None]
 ) -> int:
     """Ask how many bytes `url` has; 0 if the server does not tell.
 
     Raises:
-        PipelineError: the server refuses the file, or patience is at its end.
+        PipelineError: the server refuses the file, or the tries are used up.
     """
 
     def ask() -> int:
@@ -131,7 +131,7 @@ def remote_size(
         except RequestException as error:
             raise _fault(error, url) from None
 
-    return persist(ask, what=url, patience=patience, say=say)
+    return retry(ask, what=url, policy=policy, say=say)
 
 
 def check_address(url: str) -> None:
@@ -172,13 +172,13 @@ def _attempt(
         with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
             if held.size and response.status_code == _NO_SUCH_RANGE:
                 part.discard()
-                raise Again("the file has become shorter on the server; starting anew")
+                raise RetryableError("the file has become shorter on the server; starting anew")
             _check_answer(response, url)
             if response.status_code != _PARTIAL:
                 part.begin(response)
             elif not _continues(response, held):
                 part.discard()
-                raise Again("the file has changed on the server; starting anew")
+                raise RetryableError("the file has changed on the server; starting anew")
             _store(response, part, progress)
     except RequestException as error:  # an OSError too, so it goes first
         raise _fault(error, url) from None
@@ -199,9 +199,9 @@ def _store(response: "Response", part: PartFile, progress: Callable[[str, int, i
     if end is not None and done != end:
         if done > end:
             part.discard()
-        raise Again(f"the body ended after {done} of {end} bytes")
+        raise RetryableError(f"the body ended after {done} of {end} bytes")
     if part.held().total not in (None, done):  # the server chose to send a shorter range
-        raise Again(f"the server sent only as far as byte {done}")
+        raise RetryableError(f"the server sent only as far as byte {done}")
 
 
 def _check_answer(response: "Response", url: str) -> None:
@@ -213,7 +213,7 @@ def _check_answer(response: "Response", url: str) -> None:
         return
     if status in PASSING_STATUS:
         asked_s = retry_after_s(response.headers.get("Retry-After", ""))
-        raise Again(f"HTTP {status}", retry_after_s=asked_s)
+        raise RetryableError(f"HTTP {status}", retry_after_s=asked_s)
     if response.request.method == "HEAD" and status in (405, 501):
         return  # some servers only know GET
     advice = {
@@ -245,9 +245,9 @@ def _length(response: "Response") -> int | None:
 
 
 def _fault(error: Exception, url: str) -> Exception:
-    """Return `Again` for a fault of the network, one line for any other."""
+    """Return `RetryableError` for a fault of the network, one line for any other."""
     host = urlsplit(url).hostname or url
     reason = network_fault(error, host)
     if not reason or certificate_refused(error):
         return PipelineError(f"{url}: {reason or type(error).__name__}; check address and proxy")
-    return Again(reason)
+    return RetryableError(reason)

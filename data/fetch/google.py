@@ -44,7 +44,7 @@ def _fetch_part(job: FetchJob, part: Part, base: str, session: "Session") -> Fet
         session,
         base + archive.name,
         archive,
-        patience=job.patience,
+        policy=job.policy,
         progress=job.progress,
         say=job.say,
     )
@@ -67,7 +67,7 @@ def _check_space(job: FetchJob, parts: list[Part], base: str, session: "Session"
             size, held = archive.stat().st_size, archive.stat().st_size
         else:
             url = base + archive.name
-            size = remote_size(session, url, patience=job.patience, say=job.say)
+            size = remote_size(session, url, policy=job.policy, say=job.say)
             unfinished = archive.with_name(f"{archive.name}.part")
             held = unfinished.stat().st_size if unfinished.exists() else 0
         to_download = max(0, size - held)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.atomic import write_text
 from common.errors import PipelineError
-from common.retry import Patience
+from common.retry import RetryPolicy
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
 
 GIB = 2**30
@@ -23,7 +23,7 @@ class FetchJob:
     out: Path
     keep_archives: bool = False
     expected: Mapping[Part, int] = field(default_factory=lambda: PUBLISHED_GRAPHS)
-    patience: Patience = field(default_factory=Patience)
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
     progress: Callable[[str, int, int], None] = lambda what, done, total: None
     say: Callable[[str], None] = lambda line: None
 

@@ -13,7 +13,7 @@ from common.errors import PipelineError
 from common.kaggle.errors import passing_fault
 from common.kaggle.session import kaggle_session
 from common.network import retry_after_s
-from common.retry import Again, persist
+from common.retry import RetryableError, retry
 from data.fetch.job import Fetched, FetchJob, finish, finished, graphs_in, require_space
 from data.fetch.parts import Part, place_of
 from data.fetch.unpack import Member, damage_named, opened_zip, place, unpack
@@ -97,7 +97,7 @@ def _listing(job: FetchJob, api: Any) -> Listing:
 
 
 def _page(job: FetchJob, api: Any, token: str | None) -> Any:
-    return _persist(
+    return _retry(
         job,
         "list the files",
         lambda: api.competition_list_files(COMPETITION, page_token=token, page_size=_PAGE),
@@ -128,7 +128,7 @@ def _fetch_file(job: FetchJob, part: Part, name: str, file: Listed, api: Any) ->
     """Download one graph's file into a folder of its own, then put it into its place."""
     # The client names the file by the address it is sent to; graphs of many parts share names.
     folder = _temporary(job, part) / name
-    _persist(
+    _retry(
         job,
         file.name,
         lambda: api.competition_download_file(COMPETITION, file.name, path=str(folder), quiet=True),
@@ -167,7 +167,7 @@ def _fetch_archive(job: FetchJob, parts: list[Part], folder: Path, api: Any) -> 
     """Download the whole competition, resumed by the client itself, and unpack the parts."""
     require_space(job, _ARCHIVE_ABOUT - _size_of(folder))
     with _watched(job, folder):
-        _persist(
+        _retry(
             job,
             "the whole archive",
             lambda: api.competition_download_files(COMPETITION, path=str(folder), quiet=True),
@@ -204,10 +204,8 @@ def _watched(job: FetchJob, folder: Path) -> Iterator[None]:
         job.progress("download archive", 1, 1)
 
 
-def _persist(
-    job: FetchJob, what: str, call: Callable[[], Any], *, folder: Path | None = None
-) -> Any:
-    """Call the client until it succeeds, fails for good, or patience is at its end.
+def _retry(job: FetchJob, what: str, call: Callable[[], Any], *, folder: Path | None = None) -> Any:
+    """Call the client until it succeeds, fails for good, or the tries are used up.
 
     `folder` is where it downloads to.
     """
@@ -220,14 +218,14 @@ def _persist(
             # file's beginning, and would go on from there the next time.
             if folder is not None and _WRONG_SIZE in str(error):
                 shutil.rmtree(folder)
-                raise Again("what came is not the file that was announced") from None
+                raise RetryableError("what came is not the file that was announced") from None
             passing = passing_fault(error)
             if passing is None:
                 raise
             reason, retry_after = passing
-            raise Again(reason, retry_after_s=retry_after_s(retry_after)) from None
+            raise RetryableError(reason, retry_after_s=retry_after_s(retry_after)) from None
 
-    return persist(attempt, what=f"{_ACTION}: {what}", patience=job.patience, say=job.say)
+    return retry(attempt, what=f"{_ACTION}: {what}", policy=job.policy, say=job.say)
 
 
 def _temporary(job: FetchJob, part: Part) -> Path:

@@ -11,10 +11,10 @@ from typing import Any
 from common.errors import PipelineError, UsageError
 from common.kaggle.errors import acted, one_line
 from common.kaggle.scratch import FIXED_TEMPORARY, private_place, scratch_folder
-from common.kaggle.send_once import PUSH_PATIENCE, send_once
+from common.kaggle.send_once import PUSH_POLICY, send_once
 from common.kaggle.session import KaggleSession, kaggle_session
 from common.locks import locked
-from common.retry import Patience
+from common.retry import RetryPolicy
 from kernels.datasets.folder import DATASET_METADATA_FILE, content_digest, read_dataset
 from kernels.datasets.note import accepted_version, is_noted, note, require_writable, write_note
 from kernels.datasets.uploads import careful_uploads
@@ -64,7 +64,7 @@ class _Push:
     table: dict[str, Any]
     names: Sequence[str]
     begun: list[str]  # requests that make a version
-    patience: Patience
+    policy: RetryPolicy
     say: Say
 
     def state(self) -> DatasetState | None:
@@ -72,7 +72,7 @@ class _Push:
         state: DatasetState | None = ask(
             lambda: dataset_state(self.session, self.dataset_id),
             what=f"state of dataset {self.dataset_id}",
-            patience=self.patience,
+            policy=self.policy,
             say=self.say,
         )
         return state
@@ -82,7 +82,7 @@ class _Push:
         names: list[str] = ask(
             lambda: dataset_files(self.session, self.dataset_id),
             what=f"files of dataset {self.dataset_id}",
-            patience=self.patience,
+            policy=self.policy,
             say=self.say,
         )
         return names
@@ -94,7 +94,7 @@ def push_dataset(
     *,
     force: bool = False,
     wait_minutes: float = WAIT_MINUTES,
-    patience: Patience = PUSH_PATIENCE,
+    policy: RetryPolicy = PUSH_POLICY,
     say: Callable[[str], None] = lambda line: None,
 ) -> DatasetVersion:
     """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
@@ -108,7 +108,7 @@ def push_dataset(
         message: what is new, shown beside the version.
         force: send what was sent before.
         wait_minutes: how long to wait until Kaggle has processed the files.
-        patience: how often a request is tried again, and with which waits.
+        policy: how often a request is tried again, and with which waits.
         say: told about each failure that is tried again.
 
     Raises:
@@ -126,7 +126,7 @@ def push_dataset(
         dataset_id = str(table["id"])
         if "/" not in dataset_id:
             dataset_id = f"{session.username}/{dataset_id}"
-        push = _Push(session, dataset_id, table, names, begun, patience, say)
+        push = _Push(session, dataset_id, table, names, begun, policy, say)
         digest = content_digest(folder, {**table, "id": dataset_id})
         name = f"dataset-{hashlib.sha256(dataset_id.encode()).hexdigest()}.lock"
         lock = private_place(FIXED_TEMPORARY) / name  # one for all of the user's settings of TMPDIR
@@ -188,13 +188,13 @@ def _send(push: _Push, folder: Path, message: str, before: DatasetState | None) 
 
     def send(request: Callable[[], Any]) -> Any:
         push.begun.append(push.dataset_id)
-        return send_once(request, arrived, what=what, patience=push.patience, say=push.say)
+        return send_once(request, arrived, what=what, policy=push.policy, say=push.say)
 
     with scratch_folder("dataset-push") as content:
         _link_with_owner(folder, entries, {**push.table, "id": push.dataset_id}, content)
         copy = str(content)
         uploads = careful_uploads(
-            push.session, len(entries), send, what=what, patience=push.patience, say=push.say
+            push.session, len(entries), send, what=what, policy=push.policy, say=push.say
         )
         with uploads:
             if before:
@@ -236,7 +236,7 @@ def _wait_until_ready(push: _Push, version: int, wait_minutes: float) -> Dataset
     state = None
     for number in range(asks):
         if number:
-            push.patience.sleep(POLL_S)
+            push.policy.sleep(POLL_S)
         state = push.state()
         if state is None or state.version < version:
             continue

@@ -14,7 +14,7 @@ from common.errors import PipelineError
 from common.kaggle.scratch import scratch_folder
 from common.kaggle.session import KaggleSession
 from common.network import PASSING_STATUS
-from common.retry import Again, Patience, persist
+from common.retry import RetryableError, RetryPolicy, retry
 from kernels.kaggle_calls import Say, patiently
 
 _CREATES = ("create_dataset", "create_dataset_version")  # must not be repeated blindly
@@ -28,7 +28,7 @@ def careful_uploads(
     send: Callable[[Callable[[], Any]], Any],
     *,
     what: str,
-    patience: Patience,
+    policy: RetryPolicy,
     say: Say,
 ) -> Iterator[None]:
     """Let the client upload all files or none, and make a dataset by one request only.
@@ -37,7 +37,7 @@ def careful_uploads(
         expected: how many files and packed folders must arrive before the dataset is made.
         send: called with the request that makes the dataset; sends it.
         what: start of every line said.
-        patience: how often an upload is tried again, and with which waits.
+        policy: how often an upload is tried again, and with which waits.
         say: told about each failure.
     """
     api, uploads = session.api, session.api.upload_files
@@ -54,14 +54,14 @@ def careful_uploads(
         if method.__name__ in _CREATES:
             return lambda request: send(lambda: method(request))
         return lambda request: patiently(
-            lambda: method(request), what=f"{what}: upload", patience=patience, say=say
+            lambda: method(request), what=f"{what}: upload", policy=policy, say=say
         )
 
     before = tempfile.tempdir
     with scratch_folder("uploads") as own:
         try:
             api.upload_files, api.with_retry = upload_files, with_retry
-            _name_refusals(api, own, what=what, patience=patience, say=say)
+            _name_refusals(api, own, what=what, policy=policy, say=say)
             tempfile.tempdir = str(own)
             yield
         finally:
@@ -70,7 +70,7 @@ def careful_uploads(
                 api.__dict__.pop(name, None)
 
 
-def _name_refusals(api: Any, own: Path, *, what: str, patience: Patience, say: Say) -> None:
+def _name_refusals(api: Any, own: Path, *, what: str, policy: RetryPolicy, say: Say) -> None:
     """Make the client try again where its storage fails for now, and tell a refusal's status."""
     upload_blob, is_successful = api._upload_blob, api._is_upload_successful
     statuses: list[int] = []
@@ -89,9 +89,9 @@ def _name_refusals(api: Any, own: Path, *, what: str, patience: Patience, say: S
             for note in (own / ".kaggle" / "uploads").glob("*.json"):
                 note.unlink()
             if not statuses:
-                raise Again("the connection to Kaggle's storage was lost")
+                raise RetryableError("the connection to Kaggle's storage was lost")
             if statuses[-1] in PASSING_STATUS:
-                raise Again(f"Kaggle's storage answers HTTP {statuses[-1]}")
+                raise RetryableError(f"Kaggle's storage answers HTTP {statuses[-1]}")
             raise PipelineError(
                 f"{what}: {Path(path).name}: Kaggle's storage refused it: HTTP {statuses[-1]}; no "
                 "version was made; try again"
@@ -99,6 +99,6 @@ def _name_refusals(api: Any, own: Path, *, what: str, patience: Patience, say: S
 
         line = f"{what}: {Path(path).name}"
         advice = "no version was made; try again later"
-        return persist(attempt, what=line, patience=patience, say=say, advice=advice)
+        return retry(attempt, what=line, policy=policy, say=say, advice=advice)
 
     api._upload_blob, api._is_upload_successful = upload, noted

@@ -65,7 +65,7 @@ def upload(
     """
     from common.settings import SUBMISSION_LEDGER
     from submissions.upload.provenance import made_by
-    from submissions.upload.send import PATIENCE, Sending, send_once
+    from submissions.upload.send import POLICY, Sending, send_once
     from submissions.upload.wait import PAUSES, wait_for_score
 
     ledger = ledger or SUBMISSION_LEDGER
@@ -82,7 +82,7 @@ def upload(
         recipe=recipe or origin.recipe,
         revision=origin.revision,
         force=force,
-        patience=PATIENCE,
+        policy=POLICY,
         say=say,
         show_progress=sys.stderr.isatty(),
     )
@@ -121,7 +121,7 @@ def list_sent(
     listed = read_patiently(
         lambda: list_submissions(limit=limit),
         what="list submissions",
-        patience=send.PATIENCE,
+        policy=send.POLICY,
         say=say,
     )
     rows = [

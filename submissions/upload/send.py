@@ -13,7 +13,7 @@ from common.errors import PipelineError
 from common.kaggle.send_once import LOOK_AFTER_S
 from common.kaggle.session import redact
 from common.locks import locked
-from common.retry import Patience
+from common.retry import RetryPolicy
 from submissions.upload.client import COMPETITION, SubmissionRow, upload
 from submissions.upload.faults import ClientError
 from submissions.upload.ledger import (
@@ -31,7 +31,7 @@ from submissions.upload.ledger import (
 from submissions.upload.listed import as_listed, find_listed, find_tagged, matching
 from submissions.upload.try_again import read_patiently, wait_or_raise
 
-PATIENCE = Patience()
+POLICY = RetryPolicy()
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sending:
         revision: of the code that made it, or None.
         force: send a file that was sent before.
         competition: its slug.
-        patience: how often to try, and for how long to wait in between.
+        policy: how often to try, and for how long to wait in between.
         say: told about waits and retries.
         show_progress: draw a progress bar on standard error.
     """
@@ -58,7 +58,7 @@ class Sending:
     revision: str | None = None
     force: bool = False
     competition: str = COMPETITION
-    patience: Patience = PATIENCE
+    policy: RetryPolicy = POLICY
     say: Callable[[str], None] = lambda line: None
     show_progress: bool = False
 
@@ -122,7 +122,7 @@ def _sent_elsewhere(job: Sending, sha256: str, known: Container[str]) -> list[En
     found = read_patiently(
         lambda: find_tagged(sha256, job.competition),
         what=str(job.path),
-        patience=job.patience,
+        policy=job.policy,
         say=job.say,
         added="nothing was sent",
     )
@@ -163,7 +163,7 @@ def _plain(text: str) -> str:
 
 
 def _deliver(job: Sending, entry: Entry) -> Entry:
-    """Try until the file has arrived, as often as is safe and patience lasts."""
+    """Try until the file has arrived, as often as is safe and the policy allows."""
     description = f"{entry.message} {entry.marker}".lstrip()
     failures = 0
     while True:
@@ -205,10 +205,10 @@ def _wait_or_give_up(job: Sending, entry: Entry, fault: ClientError, failures: i
     """Wait for the next try.
 
     Raises:
-        PipelineError: another try would not help or not be safe, or patience is at its end.
+        PipelineError: another try would not help or not be safe, or the tries are used up.
     """
     try:
-        wait_or_raise(fault, failures, what=str(job.path), patience=job.patience, say=job.say)
+        wait_or_raise(fault, failures, what=str(job.path), policy=job.policy, say=job.say)
     except PipelineError:
         status = SENDING if fault.outcome.may_have_arrived else FAILED
         _keep(job, entry.model_copy(update={"status": status, "error": str(fault)}))
@@ -223,7 +223,7 @@ def _look(job: Sending, entry: Entry) -> SubmissionRow | None:
     """
     last = len(LOOK_AFTER_S) - 1
     for look, pause_s in enumerate(LOOK_AFTER_S):
-        job.patience.sleep(pause_s)
+        job.policy.sleep(pause_s)
         try:
             row = find_listed(entry)
         except ClientError as fault:

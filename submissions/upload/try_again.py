@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from common.errors import PipelineError
-from common.retry import Patience
+from common.retry import RetryPolicy
 from submissions.upload.faults import ClientError
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ def read_patiently(
     read: Callable[[], T],
     *,
     what: str,
-    patience: Patience,
+    policy: RetryPolicy,
     say: Callable[[str], None],
     added: str = "",
 ) -> T:
@@ -23,12 +23,12 @@ def read_patiently(
     Args:
         read: raises ClientError.
         what: start of every line said.
-        patience: how often, and with which waits.
+        policy: how often, and with which waits.
         say: told about each failure.
         added: what the error's line says besides.
 
     Raises:
-        PipelineError: another try would not help, or patience is at its end.
+        PipelineError: another try would not help, or the tries are used up.
     """
     failures = 0
     while True:
@@ -36,7 +36,7 @@ def read_patiently(
             return read()
         except ClientError as fault:
             failures += 1
-            wait_or_raise(fault, failures, what=what, patience=patience, say=say, added=added)
+            wait_or_raise(fault, failures, what=what, policy=policy, say=say, added=added)
 
 
 def wait_or_raise(
@@ -44,7 +44,7 @@ def wait_or_raise(
     failures: int,
     *,
     what: str,
-    patience: Patience,
+    policy: RetryPolicy,
     say: Callable[[str], None],
     added: str = "",
 ) -> None:
@@ -53,17 +53,17 @@ def wait_or_raise(
     Args:
         fault: of the last one.
         failures: how many there were.
-        what, patience, say, added: see `read_patiently`.
+        what, policy, say, added: see `read_patiently`.
 
     Raises:
-        PipelineError: another try would not help or not be safe, or patience is at its end.
+        PipelineError: another try would not help or not be safe, or the tries are used up.
     """
     outcome = fault.outcome
     asked_s = outcome.retry_after_s
-    too_long = asked_s is not None and asked_s > patience.longest_asked_wait_s
-    if not outcome.try_again or too_long or failures >= patience.attempts:
+    too_long = asked_s is not None and asked_s > policy.longest_asked_wait_s
+    if not outcome.try_again or too_long or failures >= policy.attempts:
         tries = f"gave up after {failures} tries" if failures > 1 else ""
         raise PipelineError("; ".join(filter(None, (str(fault), tries, added)))) from None
-    wait_s = patience.wait_s(failures, asked_s)
+    wait_s = policy.wait_s(failures, asked_s)
     say(f"{what}: {outcome.reason}; next try in {wait_s:.0f} s")
-    patience.sleep(wait_s)
+    policy.sleep(wait_s)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.retry import Patience
+from common.retry import RetryPolicy
 from kernels.build.archive import PACKAGES
 from kernels.datasets.push import push_dataset
 from tests.fake_kaggle import clear_credentials, logged_in_at
@@ -54,14 +54,14 @@ def fake_kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fak
 
 @pytest.fixture
 def waits() -> list[float]:
-    """The waits, in seconds, that the patience of the test has been asked for."""
+    """The waits, in seconds, that the policy of the test has been asked for."""
     return []
 
 
 @pytest.fixture
-def patience(waits: list[float]) -> Patience:
-    """Patience that notes its waits instead of sleeping."""
-    return Patience(attempts=4, first_wait_s=2.0, sleep=waits.append)
+def policy(waits: list[float]) -> RetryPolicy:
+    """RetryPolicy that notes its waits instead of sleeping."""
+    return RetryPolicy(attempts=4, first_wait_s=2.0, sleep=waits.append)
 
 
 @pytest.fixture
@@ -111,6 +111,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def push(folder: Path, patience: Patience) -> Push:
+def push(folder: Path, policy: RetryPolicy) -> Push:
     """Push the dataset folder."""
-    return lambda: push_dataset(folder, "what is new", patience=patience, wait_minutes=1)
+    return lambda: push_dataset(folder, "what is new", policy=policy, wait_minutes=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.retry import Patience
+from common.retry import RetryPolicy
 from kernels.build.build import build
 from kernels.build.kinds import INFER, RUN, train_kind
 from kernels.datasets.push import push_dataset
@@ -28,7 +28,7 @@ def test_nothing_written_or_sent_holds_a_secret(
     project: Path,
     tmp_path: Path,
     fake_kaggle: FakeKaggleDatasets,
-    patience: Patience,
+    policy: RetryPolicy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD", "KAGGLE_TOKEN"):
@@ -51,11 +51,11 @@ def test_nothing_written_or_sent_holds_a_secret(
     for name, kind in (("run", RUN), ("train", train_kind("tile:xla")), ("infer", INFER)):
         sources = ["someone/models"]
         made = build("cpu", {}, written / name, kind=kind, root=project, dataset_sources=sources)
-        push(made.folder, patience=patience)
+        push(made.folder, policy=policy)
     write_wheels(written / "wheels")
     write_weights(run, written / "weights", title="Some weights", licence="other")
     for name in ("wheels", "weights"):
-        push_dataset(written / name, "first", patience=patience)
+        push_dataset(written / name, "first", policy=policy)
 
     places = (written, tmp_path / "temporary")
     files = [path for place in places for path in place.rglob("*") if path.is_file()]

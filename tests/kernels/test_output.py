@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError, UsageError
-from common.retry import Patience
+from common.retry import RetryPolicy
 from kernels.output import KernelOutput, fetch_output
 from kernels.output_folder import NOTE, check_names
 from tests.command_line import call
@@ -50,9 +50,9 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "results" / "output"
 
 
-def failure(out: Path, patience: Patience) -> str:
+def failure(out: Path, policy: RetryPolicy) -> str:
     with pytest.raises(PipelineError) as caught:
-        fetch_output(SLUG, out, patience=patience)
+        fetch_output(SLUG, out, policy=policy)
     line = str(caught.value)
     assert "\n" not in line
     assert SIGNATURE not in line
@@ -106,28 +106,28 @@ def test_a_folder_in_the_way_is_wrong_usage(kaggle: FakeKaggleDatasets, out: Pat
 
 
 def test_a_cut_download_goes_on_where_it_broke_off(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, patience: Patience
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, policy: RetryPolicy
 ) -> None:
     storage.will(LARGE, *[Trouble(cut_after=200_000)] + [Trouble(status=503)] * 9)
-    assert "gave up" in failure(out, patience)
+    assert "gave up" in failure(out, policy)
     assert not out.exists()
     storage._troubles.clear()
     kaggle.outputs = {name: url + "&again=1" for name, url in kaggle.outputs.items()}  # signed anew
-    fetch_output(SLUG, out, patience=patience)
+    fetch_output(SLUG, out, policy=policy)
     assert contents(out)[LARGE[1:]] == FILES[LARGE[1:]]
     assert any(asked.range for asked in storage.gets(LARGE))
     assert len(storage.gets("/submission.csv")) == 1  # whole before the cut
 
 
 def test_an_unfinished_output_of_another_version_is_dropped(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, patience: Patience
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, policy: RetryPolicy
 ) -> None:
     storage.will(LARGE, *[Trouble(status=503)] * 9)
-    failure(out, patience)
+    failure(out, policy)
     storage._troubles.clear()
     kaggle.kernels[ID] = 4
     storage.files["/submission.csv"] = b"newer"
-    assert fetch_output(SLUG, out, patience=patience).version == 4
+    assert fetch_output(SLUG, out, policy=policy).version == 4
     assert contents(out)["submission.csv"] == b"newer"
 
 
@@ -135,21 +135,21 @@ def test_passing_faults_are_waited_out(
     kaggle: FakeKaggleDatasets,
     storage: FileServer,
     out: Path,
-    patience: Patience,
+    policy: RetryPolicy,
     waits: list[float],
 ) -> None:
     storage.will(LARGE, Trouble(status=429, headers={"Retry-After": "6"}), Trouble(status=500))
     kaggle.will_answer("ListKernelSessionOutput", Answer(500, {}), DROPPED)
-    assert fetch_output(SLUG, out, patience=patience).files == 5
+    assert fetch_output(SLUG, out, policy=policy).files == 5
     assert 6.0 in waits
 
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_refused_file_is_not_stored_as_if_it_were_one(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, patience: Patience, status: int
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, policy: RetryPolicy, status: int
 ) -> None:
     storage.will(LARGE, Trouble(status=status, body=b"<Error>expired</Error>"))
-    line = failure(out, patience)
+    line = failure(out, policy)
     assert f"HTTP {status}" in line
     assert "run the command again" in line
     assert not out.exists()
@@ -157,21 +157,21 @@ def test_a_refused_file_is_not_stored_as_if_it_were_one(
 
 @pytest.mark.parametrize("state", ["QUEUED", "RUNNING", "NEW_SCRIPT"])
 def test_the_output_of_a_kernel_that_runs_is_refused(
-    fake_kaggle: FakeKaggleDatasets, out: Path, patience: Patience, state: str
+    fake_kaggle: FakeKaggleDatasets, out: Path, policy: RetryPolicy, state: str
 ) -> None:
     fake_kaggle.will_answer("GetKernelSessionStatus", Answer(body={"status": state}))
-    assert f"kernel {ID}: is {state.lower()}; its output can be had once" in failure(out, patience)
+    assert f"kernel {ID}: is {state.lower()}; its output can be had once" in failure(out, policy)
     assert not fake_kaggle.calls("ListKernelSessionOutput")
 
 
 def test_of_a_kernel_that_failed_only_the_log_is_kept(
-    fake_kaggle: FakeKaggleDatasets, out: Path, patience: Patience
+    fake_kaggle: FakeKaggleDatasets, out: Path, policy: RetryPolicy
 ) -> None:
     failed = Answer(body={"status": "ERROR", "failureMessage": "out of memory"})
     fake_kaggle.will_answer("GetKernelSessionStatus", failed)
     fake_kaggle.log = "Traceback\n"
     log = out.with_name("output.log")
-    assert failure(out, patience) == (
+    assert failure(out, policy) == (
         f"kernel {ID}: ended as error: out of memory; its log is in {log}"
     )
     assert log.read_text() == "Traceback\n"
@@ -196,10 +196,10 @@ def test_of_a_kernel_that_failed_only_the_log_is_kept(
     ],
 )
 def test_a_name_that_leaves_the_folder_is_refused(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, patience: Patience, name: str
+    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, policy: RetryPolicy, name: str
 ) -> None:
     kaggle.outputs = {"fine.txt": f"{storage.url}/submission.csv", name: f"{storage.url}/x"}
-    assert "nothing kept" in failure(out, patience)
+    assert "nothing kept" in failure(out, policy)
     assert not storage.asked
     assert not out.parent.exists()
 
@@ -212,10 +212,10 @@ def test_names_in_each_others_way_are_refused() -> None:
 
 
 def test_an_address_that_is_not_safe_is_refused(
-    kaggle: FakeKaggleDatasets, out: Path, patience: Patience
+    kaggle: FakeKaggleDatasets, out: Path, policy: RetryPolicy
 ) -> None:
     kaggle.outputs = {"a": f"http://storage.example/a?signature={SIGNATURE}"}
-    assert "expected an address that starts with https://" in failure(out, patience)
+    assert "expected an address that starts with https://" in failure(out, policy)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +227,10 @@ def test_an_address_that_is_not_safe_is_refused(
     ],
 )
 def test_a_refusal_is_one_line(
-    fake_kaggle: FakeKaggleDatasets, out: Path, patience: Patience, answer: Answer, expected: str
+    fake_kaggle: FakeKaggleDatasets, out: Path, policy: RetryPolicy, answer: Answer, expected: str
 ) -> None:
     fake_kaggle.will_answer("GetKernelSessionStatus", answer)
-    assert expected in failure(out, patience)
+    assert expected in failure(out, policy)
 
 
 def test_the_command_tells_a_kernel_that_has_not_ended(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.kaggle.send_once import LOOK_AFTER_S, PUSH_PATIENCE
-from common.retry import Patience
+from common.kaggle.send_once import LOOK_AFTER_S, PUSH_POLICY
+from common.retry import RetryPolicy
 from kernels.build.build import KernelFolder, build
 from kernels.build.metadata import METADATA_FILE
 from kernels.push import KernelVersion, push, status
@@ -23,9 +23,9 @@ def built(project: Path, fake_kaggle: FakeKaggleDatasets, tmp_path: Path) -> Ker
     return build("cpu", {"seed": 0}, tmp_path / "out", root=project)
 
 
-def failure(folder: Path, patience: Patience = PUSH_PATIENCE) -> str:
+def failure(folder: Path, policy: RetryPolicy = PUSH_POLICY) -> str:
     with pytest.raises(PipelineError) as caught:
-        push(folder, patience=patience)
+        push(folder, policy=policy)
     line = str(caught.value)
     assert "\n" not in line
     return line
@@ -112,12 +112,12 @@ def test_a_refusal_that_comes_as_a_value_is_an_error(
 def test_a_refusal_is_not_sent_again(
     fake_kaggle: FakeKaggleDatasets,
     built: KernelFolder,
-    patience: Patience,
+    policy: RetryPolicy,
     answer: Answer,
     expected: str,
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", answer)
-    line = failure(built.folder, patience)
+    line = failure(built.folder, policy)
     assert expected in line
     assert str(built.folder) in line
     assert "kernel status" not in line  # no doubt: it was refused
@@ -125,53 +125,53 @@ def test_a_refusal_is_not_sent_again(
 
 
 def test_a_busy_server_is_asked_again_when_it_says(
-    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience, waits: list[float]
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, policy: RetryPolicy, waits: list[float]
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", Answer(429, {}, {"Retry-After": "7"}))
     said: list[str] = []
-    assert push(built.folder, patience=patience, say=said.append).version == 1
+    assert push(built.folder, policy=policy, say=said.append).version == 1
     assert waits == [7.0]
     assert said == [f"push kernel {USERNAME}/{SLUG}: HTTP 429; next try in 7 s"]
 
 
 def test_two_server_faults_then_success_make_one_version(
-    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, policy: RetryPolicy
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", Answer(500, {}), Answer(502, "<html>"))
-    assert push(built.folder, patience=patience).version == 1
+    assert push(built.folder, policy=policy).version == 1
     assert fake_kaggle.kernels == {f"{USERNAME}/{SLUG}": 1}
 
 
 @pytest.mark.parametrize("lost", [DROPPED, Answer(500, {}), Answer(504, "<html>")])
 def test_a_lost_answer_is_resolved_by_asking_for_the_version(
-    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience, lost: Answer
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, policy: RetryPolicy, lost: Answer
 ) -> None:
     fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 4
     fake_kaggle.will_lose("SaveKernel", lost)
     said: list[str] = []
-    assert push(built.folder, patience=patience, say=said.append).version == 5
+    assert push(built.folder, policy=policy, say=said.append).version == 5
     assert len(fake_kaggle.calls("SaveKernel")) == 1
     assert "Kaggle has received it" in said[0]
 
 
 def test_a_version_that_kaggle_shows_a_minute_later_is_not_made_again(
-    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience, waits: list[float]
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, policy: RetryPolicy, waits: list[float]
 ) -> None:
     fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 4
     fake_kaggle.will_lose("SaveKernel", Answer(500, {}))
     late = Answer(body={"metadata": {"currentVersionNumber": 4}})
     fake_kaggle.will_answer("GetKernel", *[late] * 3, Answer(503, {}), DROPPED, late)
-    assert push(built.folder, patience=patience).version == 5
+    assert push(built.folder, policy=policy).version == 5
     assert len(fake_kaggle.calls("SaveKernel")) == 1
     assert waits == list(LOOK_AFTER_S)
     assert sum(waits) > 60
 
 
 def test_a_dropped_connection_is_told_as_doubt_and_not_sent_again(
-    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, policy: RetryPolicy
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", DROPPED)
-    line = failure(built.folder, patience)
+    line = failure(built.folder, policy)
     assert "dropped" in line
     assert "kernel status" in line
     assert len(fake_kaggle.calls("SaveKernel")) == 1
@@ -179,10 +179,10 @@ def test_a_dropped_connection_is_told_as_doubt_and_not_sent_again(
 
 
 def test_a_server_that_keeps_failing_is_told_as_doubt(
-    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, patience: Patience
+    fake_kaggle: FakeKaggleDatasets, built: KernelFolder, policy: RetryPolicy
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", *[Answer(500, {})] * 4)
-    line = failure(built.folder, patience)
+    line = failure(built.folder, policy)
     assert "HTTP 500" in line
     assert "kernel status" in line
 
@@ -190,12 +190,12 @@ def test_a_server_that_keeps_failing_is_told_as_doubt(
 def test_the_latest_version_is_asked_for_patiently(
     fake_kaggle: FakeKaggleDatasets,
     built: KernelFolder,
-    patience: Patience,
+    policy: RetryPolicy,
     waits: list[float],
 ) -> None:
     fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 4
     fake_kaggle.will_answer("GetKernel", Answer(500, {}), DROPPED)
-    assert push(built.folder, patience=patience).version == 5
+    assert push(built.folder, policy=policy).version == 5
     assert waits == [2.0, 4.0]
 
 
@@ -211,12 +211,12 @@ def test_the_latest_version_is_asked_for_patiently(
 def test_without_the_latest_version_nothing_is_sent_and_nothing_has_started(
     fake_kaggle: FakeKaggleDatasets,
     built: KernelFolder,
-    patience: Patience,
+    policy: RetryPolicy,
     answers: list[Answer],
     expected: str,
 ) -> None:
     fake_kaggle.will_answer("GetKernel", *answers)
-    line = failure(built.folder, patience)
+    line = failure(built.folder, policy)
     assert expected in line
     assert "may have started" not in line
     assert len(fake_kaggle.calls("GetKernel")) == len(answers)
@@ -224,16 +224,16 @@ def test_without_the_latest_version_nothing_is_sent_and_nothing_has_started(
 
 
 def test_a_status_is_asked_for_patiently(
-    fake_kaggle: FakeKaggleDatasets, patience: Patience, waits: list[float]
+    fake_kaggle: FakeKaggleDatasets, policy: RetryPolicy, waits: list[float]
 ) -> None:
     fake_kaggle.will_answer("GetKernelSessionStatus", Answer(500, {}), DROPPED)
     said: list[str] = []
-    assert status(SLUG, patience=patience, say=said.append).state == "running"
+    assert status(SLUG, policy=policy, say=said.append).state == "running"
     assert waits == [2.0, 4.0]
     assert said[0] == f"status of kernel {SLUG}: HTTP 500; next try in 2 s"
     fake_kaggle.will_answer("GetKernelSessionStatus", *[Answer(404, {"code": 404})] * 2)
     with pytest.raises(PipelineError, match="HTTP 404"):
-        status(SLUG, patience=patience)
+        status(SLUG, policy=policy)
     assert len(waits) == 2
 
 

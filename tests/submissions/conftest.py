@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.retry import Patience
+from common.retry import RetryPolicy
 from submissions.upload.client import COMPETITION
 from submissions.upload.ledger import Entry, hash_of, marker_of, put_entry
 from submissions.upload.send import Sending, send_once
@@ -79,10 +79,8 @@ def said() -> list[str]:
 @pytest.fixture
 def send(file: Path, ledger: Path, fake_time: FakeTime, said: list[str]) -> Send:
     def call(message: str = "first try", *, path: Path = file, **options: object) -> Entry:
-        patience = Patience(attempts=4, sleep=fake_time.sleep)
-        return send_once(
-            Sending(path, message, ledger, patience=patience, say=said.append, **options)
-        )
+        policy = RetryPolicy(attempts=4, sleep=fake_time.sleep)
+        return send_once(Sending(path, message, ledger, policy=policy, say=said.append, **options))
 
     return call
 

@@ -4,7 +4,7 @@ from tests.kernels.conftest import (  # noqa: F401
     fake_kaggle,
     folder,
     no_credentials,
-    patience,
+    policy,
     project,
     push,
     waits,

@@ -135,7 +135,8 @@ def test_no_credential_is_written_or_printed_by_any_command(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     root = tmp_path / "written" / "project"
-    root.mkdir(parents=True)
+    (root / "pipeline/cli").mkdir(parents=True)
+    (root / "common").mkdir()
     (root / "pipeline/__main__.py").write_text("")
     (root / "common/settings.py").write_text("")
     (root / "pipeline/cli/console.py").write_text("")

@@ -1,4 +1,4 @@
-"""A file server, a small dataset to serve, and patience that waits for nothing."""
+"""A file server, a small dataset to serve, and retries that wait for nothing."""
 
 import io
 import tarfile
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.retry import Patience
+from common.retry import RetryPolicy
 from data.fetch.job import FetchJob
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
 from data.tree import SPLITS, collection_named
@@ -55,7 +55,7 @@ def make_job(tmp_path: Path, notes: Notes) -> Callable[..., FetchJob]:
             "parts": parts,
             "out": tmp_path / "out",
             "expected": dict.fromkeys(PUBLISHED_GRAPHS, 2),
-            "patience": Patience(attempts=4, sleep=notes.waited.append),
+            "policy": RetryPolicy(attempts=4, sleep=notes.waited.append),
             "say": notes.said.append,
             **changes,
         }

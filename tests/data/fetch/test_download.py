@@ -11,7 +11,7 @@ import pytest
 from requests import Session
 
 from common.errors import PipelineError, UsageError
-from common.retry import Again, Patience, persist
+from common.retry import RetryableError, RetryPolicy, retry
 from data.fetch.download import PartFile, check_address, download, remote_size
 from tests.data.fetch.conftest import Notes
 from tests.data.fetch.file_server import FileServer, Trouble
@@ -22,17 +22,17 @@ OTHER = np.random.default_rng(1).bytes(700_000)
 
 
 def fetch(files: FileServer, folder: Path, notes: Notes, content: bytes | None = CONTENT) -> bytes:
-    """Download PATH with patience for four failures in a row; return what arrived."""
+    """Download PATH with tries for four failures in a row; return what arrived."""
     if content is not None and PATH not in files.files:
         files.files[PATH] = content
     target = folder / "a.tar"
-    patience = Patience(attempts=4, sleep=notes.waited.append)
+    policy = RetryPolicy(attempts=4, sleep=notes.waited.append)
     with Session() as session:
         download(
             session,
             files.url + PATH,
             target,
-            patience=patience,
+            policy=policy,
             progress=lambda what, done, total: None,
             say=notes.said.append,
         )
@@ -197,9 +197,9 @@ def test_a_refusal_is_one_line_at_once(
 
 
 def test_nobody_listening_is_said_after_some_tries(tmp_path: Path, notes: Notes) -> None:
-    patience = Patience(attempts=2, sleep=notes.waited.append)
+    policy = RetryPolicy(attempts=2, sleep=notes.waited.append)
     with Session() as session, pytest.raises(PipelineError, match="connection refused; gave up"):
-        remote_size(session, "http://127.0.0.1:9/a.tar", patience=patience, say=notes.said.append)
+        remote_size(session, "http://127.0.0.1:9/a.tar", policy=policy, say=notes.said.append)
 
 
 def test_a_stalled_server_is_not_waited_for_for_ever(
@@ -251,22 +251,20 @@ def test_only_https_or_loopback_is_allowed_and_no_secret_is_shown(url: str) -> N
         check_address(allowed)
 
 
-def test_patience_that_brings_nothing_new_ends() -> None:
+def test_trying_that_brings_nothing_new_ends() -> None:
     held = iter([0, 10, 5, 10, 10, 10, 10])
     calls = []
 
     def attempt() -> None:
         calls.append(1)
-        raise Again("no luck")
+        raise RetryableError("no luck")
 
-    patience = Patience(attempts=3, sleep=lambda s: None)
+    policy = RetryPolicy(attempts=3, sleep=lambda s: None)
     with pytest.raises(PipelineError, match="x: no luck; gave up after 3 tries"):
-        persist(
-            attempt, what="x", patience=patience, say=lambda line: None, gained=lambda: next(held)
-        )
+        retry(attempt, what="x", policy=policy, say=lambda line: None, gained=lambda: next(held))
     assert len(calls) == 3  # the first of them brought ten bytes, the others no more than that
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    patience = Patience()
-    assert [patience.wait_s(n, None) for n in (1, 2, 3, 7, 40)] == [1, 2, 4, 60, 60]
+    policy = RetryPolicy()
+    assert [policy.wait_s(n, None) for n in (1, 2, 3, 7, 40)] == [1, 2, 4, 60, 60]

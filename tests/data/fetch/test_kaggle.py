@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from common.errors import PipelineError
-from common.retry import Patience
+from common.retry import RetryPolicy
 from data.fetch.job import FetchJob
 from data.fetch.kaggle import COMPETITION, fetch_kaggle
 from data.fetch.parts import PUBLISHED_GRAPHS
@@ -176,7 +176,7 @@ def test_an_archive_that_broke_off_is_gone_on_with(
     kaggle.listed.clear()
     retries = [Trouble(cut_after=0)] * 5  # the client's own
     kaggle.storage.will(ARCHIVE, Trouble(cut_after=2_500_000), *retries)
-    assert "was dropped" in failure(make_job(TRAIN, patience=Patience(attempts=1)))
+    assert "was dropped" in failure(make_job(TRAIN, policy=RetryPolicy(attempts=1)))
     job = make_job(TRAIN, keep_archives=True)
     fetch_kaggle(job)
     assert tree_of(job.out) == part_files(TRAIN)

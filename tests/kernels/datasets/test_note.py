@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.retry import Patience
+from common.retry import RetryPolicy
 from kernels.datasets.note import note_of
 from kernels.datasets.push import DatasetVersion, push_dataset
 from tests.fake_kaggle import Answer
@@ -32,14 +32,14 @@ def test_a_push_after_one_that_saw_no_end_waits_for_its_version(
 
 
 def test_what_was_accepted_and_failed_or_is_forced_is_sent_again(
-    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path, patience: Patience
+    fake_kaggle: FakeKaggleDatasets, push: Push, folder: Path, policy: RetryPolicy
 ) -> None:
     fake_kaggle.statuses = ["FAILED"]
     assert "version 1 is failed" in failure(push)
     fake_kaggle.statuses = ["FAILED", *["BLOBS_RECEIVED"] * 6]
     failure(push)
     assert creations(fake_kaggle) == 2
-    assert push_dataset(folder, "m", force=True, patience=patience).version == 3
+    assert push_dataset(folder, "m", force=True, policy=policy).version == 3
 
 
 def test_a_note_of_an_older_pipeline_counts(
@@ -64,12 +64,12 @@ def test_without_a_place_for_the_note_nothing_is_sent(
 
 
 def test_the_note_lies_outside_the_folder_however_it_is_named(
-    fake_kaggle: FakeKaggleDatasets, folder: Path, tmp_path: Path, patience: Patience
+    fake_kaggle: FakeKaggleDatasets, folder: Path, tmp_path: Path, policy: RetryPolicy
 ) -> None:
     (tmp_path / "link").symlink_to(folder)
 
     def push(named: Path) -> DatasetVersion:
-        return push_dataset(named, "m", patience=patience)
+        return push_dataset(named, "m", policy=policy)
 
     first = push(folder / "models" / "..")
     assert note_of(folder).is_file()

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.retry import Patience
+from common.retry import RetryPolicy
 from submissions.upload.ledger import read_ledger
 from submissions.upload.wait import Pauses
 from tests.command_line import call
@@ -21,7 +21,7 @@ from tests.submissions.test_check import place_npz
 def no_dataset_and_no_time(monkeypatch: pytest.MonkeyPatch, fake_time: FakeTime) -> None:
     monkeypatch.delenv("PIPELINE_DATA", raising=False)
     monkeypatch.setattr("common.settings.RAW_DATA", Path("nowhere"))
-    monkeypatch.setattr("submissions.upload.send.PATIENCE", Patience(sleep=fake_time.sleep))
+    monkeypatch.setattr("submissions.upload.send.POLICY", RetryPolicy(sleep=fake_time.sleep))
     pauses = Pauses(sleep=fake_time.sleep, now=fake_time.now)
     monkeypatch.setattr("submissions.upload.wait.PAUSES", pauses)
 
