@@ -14,18 +14,39 @@ export OMP_WAIT_POLICY ?= PASSIVE
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+# uv installs several times faster than pip; what pip was told by its environment holds for both, and
+# where uv cannot be had, pip does it.
+UV_VERSION := 0.13.9
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+define install
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r $(1) -c constraints.txt || $(PIP) -r $(1) -c constraints.txt
+endef
+
 $(VENV)/.runtime: requirements.txt constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	test -x $(BIN)/uv || $(PIP) uv==$(UV_VERSION) || true
+	$(call install,requirements.txt)
 	@touch $@
 
 $(VENV)/.collect: $(VENV)/.runtime requirements-collect.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-collect.txt -c constraints.txt
+	$(call install,requirements-collect.txt)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt requirements-collect.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
+	$(call install,requirements-dev.txt)
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev requirements-docs.txt
+	$(call install,requirements-docs.txt)
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.dev requirements-fuzz.txt
+	$(call install,requirements-fuzz.txt)
 	@touch $@
 
 setup: $(VENV)/.runtime  ## make .venv and install requirements.txt

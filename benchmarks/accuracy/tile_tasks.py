@@ -11,7 +11,7 @@ from benchmarks.accuracy.tasks import (
     Task,
     folds_of,
 )
-from data.hlo.convert import featurize_files
+from data.hlo.write import featurize_files
 from data.tree import GraphFile, collection_named, find_graphs
 
 TILE = collection_named("tile:xla")

@@ -87,9 +87,9 @@ def sequence_features(values: Sequence[int], width: int) -> list[int]:
     """
     leading = list(values[:width])
     product = 1
-    for value in values:
-        product *= value
-    return [*leading, *[0] * (width - len(leading)), _wrap(sum(values)), _wrap(product)]
+    for value in values:  # wrapped in each step: whole, it would grow with the square of the list
+        product = _wrap(product * value)
+    return [*leading, *[0] * (width - len(leading)), _wrap(sum(values)), product]
 
 
 def _wrap(value: int) -> int:

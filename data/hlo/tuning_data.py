@@ -95,13 +95,14 @@ def _layout_arrays(
             f"{source}: config_index_to_node names {len(ids)} nodes; expected at least one, "
             f"each once, of 0..{n_nodes - 1}"
         )
-    configs = np.full((len(runs), len(ids), TENSORS_MAX, RANK_MAX), -1, dtype=np.int64)
-    for run, values in zip(runs, configs, strict=True):
-        nodes = run.module_config.layout_config.nodes
+    layouts = [run.module_config.layout_config.nodes for run in runs]
+    for nodes in layouts:  # before room is made for as many of each run
         if len(nodes) != len(ids):
             raise PipelineError(
                 f"{source}: a run gives layouts to {len(nodes)} nodes; expected {len(ids)}"
             )
+    configs = np.full((len(runs), len(ids), TENSORS_MAX, RANK_MAX), -1, dtype=np.int64)
+    for nodes, values in zip(layouts, configs, strict=True):
         for node, node_values in zip(nodes, values, strict=True):
             if len(node.tensors) > TENSORS_MAX:
                 raise PipelineError(

@@ -1,13 +1,17 @@
-"""Turn one protobuf file into npz files of the dataset's format."""
+"""From protobuf files to npz files of the dataset's format: what the command `featurize` does."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from common.errors import UsageError
+from common.progress import progress
 from data.graphs.node_layouts import Padding
-from data.hlo.programs import HloProgram, read_programs
+from data.hlo.node_features import PADDINGS
+from data.hlo.programs import HloProgram, program_name, read_programs
 from data.npz.write import Member, write_npz
 
 # The keys of each kind of file in the dataset's order. A module without configs is no file of the
@@ -42,6 +46,40 @@ class FeaturizedGraph:
     n_edges: int
     n_configs: int
     n_failed: int
+
+
+def featurize_files(
+    paths: Sequence[Path], out: Path, *, padding: str = "zero"
+) -> list[FeaturizedGraph]:
+    """Write the graphs of protobuf files to `out`, in the order of the files.
+
+    Args:
+        paths: tuning data or HLO modules; what each file is, is told from its content.
+        out: folder for the npz files; made if it is missing.
+        padding: "zero" as in the dataset, or "minus-one".
+
+    Raises:
+        UsageError: unknown padding, no file, or two files that would be written to one.
+        PipelineError: the first file at fault; those before it are written, it is not.
+    """
+    chosen = next((known for known in PADDINGS if known == padding), None)
+    if chosen is None:
+        raise UsageError(f"--padding {padding}: no such padding; known: {', '.join(PADDINGS)}")
+    if not paths:
+        raise UsageError("no file given; expected tuning data or HLO modules (.pb)")
+    first: dict[str, Path] = {}
+    for path in paths:
+        other = first.setdefault(program_name(path), path)
+        if other is not path:
+            raise UsageError(
+                f"{path}: would be written over what {other} gives; rename one of them, "
+                "or give them different --out folders"
+            )
+    written = []
+    for done, path in enumerate(paths, start=1):
+        written += featurize_file(path, out, padding=chosen)
+        progress("featurize", done, len(paths))
+    return written
 
 
 def featurize_file(path: Path, out: Path, *, padding: Padding) -> list[FeaturizedGraph]:

@@ -1,19 +1,18 @@
 """Statistics as tables: a parquet file per graph, for polars to scan lazily as one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from common.atomic import atomic_path
+from common.progress import progress
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph
 from data.packing.npz_graphs import read_graph
 from data.tree import GraphFile
 from features.statistics.configs import statistics_names, statistics_of
-
-Progress = Callable[[str, int, int], None]
 
 
 def statistics_frame(graph: Graph) -> pl.DataFrame:
@@ -37,9 +36,7 @@ def statistics_frame(graph: Graph) -> pl.DataFrame:
     )
 
 
-def write_statistics(
-    files: Sequence[GraphFile], folder: Path, *, progress: Progress | None = None
-) -> list[Path]:
+def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
     """Write the statistics of graphs below `folder`, as the official tree; one in memory at a time.
 
     Raises:
@@ -51,6 +48,5 @@ def write_statistics(
         with atomic_path(path) as temporary:
             statistics_frame(read_graph(file)).write_parquet(temporary)
         written.append(path)
-        if progress:
-            progress("statistics", number, len(files))
+        progress("statistics", number, len(files))
     return written

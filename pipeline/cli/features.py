@@ -9,12 +9,10 @@ from pipeline.cli.console import (
     DataDir,
     Debug,
     Json,
-    Seed,
     command,
     data_dir,
     print_json,
     print_table,
-    progress_bar,
 )
 
 
@@ -26,7 +24,6 @@ def featurize(
         str, typer.Option(help="Of layouts beyond a tensor's rank: zero or minus-one.")
     ] = "zero",
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Turn tuning protobufs or HLO modules into npz files.
@@ -35,10 +32,9 @@ def featurize(
 
     Example: python -m pipeline featurize module.hlo.pb --out data/raw/mine
     """
-    from data.hlo.convert import featurize_files
+    from data.hlo.write import featurize_files
 
-    with progress_bar() as progress:
-        written = featurize_files(files, out, padding=padding, progress=progress)
+    written = featurize_files(files, out, padding=padding)
     header = ("file", "kind", "nodes", "edges", "configs", "failed")
     rows = [(str(g.path), g.kind, g.n_nodes, g.n_edges, g.n_configs, g.n_failed) for g in written]
     if json:
@@ -55,7 +51,6 @@ def statistics(
         str | None, typer.Option(help="Such as tile:xla,layout:xla:default. Default: all.")
     ] = None,
     splits: Annotated[str | None, typer.Option(help="Such as valid,test. Default: all.")] = None,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Write statistics of all configs, a parquet file per graph.
@@ -73,6 +68,5 @@ def statistics(
         collections=wanted or COLLECTIONS,
         splits=splits.split(",") if splits else SPLITS,
     )
-    with progress_bar() as progress:
-        write_statistics(files, out, progress=progress)
+    write_statistics(files, out)
     typer.echo(f"statistics  {out} ({len(files)} graphs)")

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
+from common.progress import watched_by
 from data.hlo import featurize_module
-from data.hlo.convert import featurize_files
 from data.hlo.descriptor import file_descriptor, message_class
 from data.hlo.programs import signed_hex
+from data.hlo.write import featurize_files
 from data.packing.npz_graphs import read_layout, read_tile
 from data.tree import GraphFile, collection_named
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
@@ -191,7 +192,8 @@ def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
 def test_progress_is_told_by_file(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{name}.pb", small_module()) for name in "ab"]
     told: list[tuple[str, int, int]] = []
-    featurize_files(paths, tmp_path, progress=lambda *step: told.append(step))
+    with watched_by(lambda *step: told.append(step)):
+        featurize_files(paths, tmp_path)
     assert told == [("featurize", 1, 2), ("featurize", 2, 2)]
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from data.hlo import featurize_module
 from data.hlo.descriptor import message_class
 from data.hlo.node_features import sequence_features
 from data.hlo.opcodes import OPCODE_NAMES, OPCODE_NUMBERS
-from tests.features.hlo_modules import ModuleBuilder, small_module
+from data.hlo.tuning_data import tuned_configs
+from tests.features.hlo_modules import ModuleBuilder, layout_tuning, small_module
 
 XLA_TYPE_NUMBERS = dict(zip(ELEMENT_TYPES[:13], range(13), strict=True)) | {
     "bf16": 16,
@@ -247,3 +249,29 @@ def test_fields_that_are_not_declared_survive() -> None:
     instruction = message_class("HloInstructionProto").FromString(field_99 + b"\x0a\x01x")
     assert instruction.name == "x"
     assert field_99 in instruction.SerializeToString()
+
+
+def test_the_product_of_a_long_list_needs_no_long_number() -> None:
+    values = [(1 << 62) - 1, -3] * 10_000
+    expected = 1
+    for value in values:
+        expected = (expected * value + (1 << 63)) % (1 << 64) - (1 << 63)
+    tracemalloc.start()
+    *_, product = sequence_features(values, 6)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert product == expected
+    assert peak < 50_000  # the whole product has 160,000 bytes
+
+
+def test_room_is_made_only_for_runs_that_fit_the_module() -> None:
+    entry = layout_tuning()
+    entry.config_index_to_node[:] = range(20)
+    run = entry.runs[0]
+    entry.runs.extend([run] * 5_000)
+    tracemalloc.start()
+    with pytest.raises(PipelineError, match="layouts to 2 nodes; expected 20"):
+        tuned_configs(entry, 20, "x.pb")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000  # all of them take 14 MB

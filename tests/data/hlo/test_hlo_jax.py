@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.hlo.convert import featurize_files
 from data.hlo.opcodes import OPCODE_NUMBERS
+from data.hlo.write import featurize_files
 
 
 def test_a_compiled_function_becomes_a_graph(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.hlo.convert import featurize_files
 from data.hlo.files import read_hlo_file
+from data.hlo.write import featurize_files
 from ensembles.rank import layouts as shown_configs
 from ensembles.rank.read import load_graph
 from tests.command_line import call
