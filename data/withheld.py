@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from common.atomic import atomic_path
 from common.errors import PipelineError
-from data.npz.archive import Archive
+from data.npz.read import Archive
 
 WITHHELD = Path("private") / "test_runtimes.npz"
 _NORMALIZER = "normalizer/"

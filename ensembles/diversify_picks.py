@@ -24,7 +24,7 @@ from threadpoolctl import ThreadpoolController
 from common.errors import PipelineError
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import TileGraph
-from data.packing.npz_graphs import read_tile
+from data.read import read_tile
 from data.tree import GraphFile
 from models.predict import scores_table
 

@@ -11,7 +11,7 @@ from common.errors import PipelineError
 from common.parquet import read_table, write_table
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 from models.training.jobs import Progress, Ranker
 

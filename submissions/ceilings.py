@@ -14,7 +14,7 @@ from common.errors import PipelineError
 from data.audit.noise import measure_noise
 from data.graphs.configs import distinct_rows
 from data.graphs.distinct import config_hashes
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 from submissions.labels import Labels
 

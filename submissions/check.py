@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.metrics import TILE_PICKS
-from data.npz.archive import Archive
+from data.npz.read import Archive
 from data.official.config_counts import ALL_TILE_CONFIGS
 from data.tree import find_graphs
 from submissions.plain_text import text_faults

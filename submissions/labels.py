@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from data.graph_store.stored_graph import is_stored
 from data.graphs.graph import TileGraph
-from data.npz.archive import Archive
-from data.packing.npz_graphs import read_graph
+from data.npz.read import Archive
+from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 
 

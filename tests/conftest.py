@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.npz_graphs import read_layout, read_tile
+from data.read import read_layout, read_tile
 from data.synthetic import PLANS, synthesize
 from data.tree import collection_named, find_graphs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.npz_graphs import read_layout, read_tile
+from data.read import read_layout, read_tile
 from data.tree import GraphFile, find_graphs
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,7 +21,7 @@ from common.atomic import write_text
 from common.errors import UsageError
 from common.git import revision
 from data.graph_store.fingerprint import fingerprint
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
 from models.config.recipe import Recipe, load_recipe

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy.files import write_configs, write_rows
 from data.graphs.distinct import distinct_configs
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
 from data.withheld import read_withheld
 from models.training.folds import family_of, grouped_folds

@@ -17,7 +17,7 @@ from typing import Any
 
 from common.peak_memory import peak_mib
 from data.graphs.distinct import distinct_configs
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import GraphFile, find_graphs
 from features.pruning.rules import prune
 from models.config.recipe import load_recipe

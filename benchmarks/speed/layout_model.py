@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from benchmarks.speed.memory import peak_mib
 from benchmarks.speed.plain_layout_model import plain_copy, plain_gradients, plain_inputs
 from benchmarks.speed.stages import write_graph
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.synthetic import GraphSize
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig

@@ -17,12 +17,13 @@ from benchmarks.speed.plain_steps import load, plain_steps
 from data.graph_store.compression import block_rows, pack_block
 from data.graph_store.prepare import keep_freed_memory
 from data.graph_store.prepare import prepare as prepare_files
-from data.npz.archive import Archive
 from data.npz.inflate import Inflated
+from data.npz.read import Archive
 from data.npz.zip_index import read_index
-from data.packing.config_encoder import Spool
+from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import PackedConfigs, packed
-from data.packing.npz_graphs import CONFIG_CHUNK_BYTES, read_layout, spool_configs
+from data.packing.npz_graphs import CONFIG_CHUNK_BYTES, encode_configs
+from data.read import read_layout
 from data.tree import GraphFile, file_from_path
 
 CONFIGS = "node_config_feat"
@@ -63,8 +64,8 @@ def pack_configs(path: Path) -> PackedConfigs:
     with Archive(path) as archive:
         header = archive.header(CONFIGS, dtype=np.float32, shape=(None, None, 18))
         n_configs, n_configurable, _ = header.shape
-        with Spool(n_configurable) as spool:
-            spool_configs(archive, n_configs, spool)
+        with ConfigEncoder(n_configurable) as spool:
+            encode_configs(archive, n_configs, spool)
             return packed(spool)
 
 

@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks.speed.stages import write_graph
 from common.settings import ROOT
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.synthetic import GraphSize
 from data.tree import file_from_path
 from models.config.networks import SegmentSageConfig, TrainingConfig

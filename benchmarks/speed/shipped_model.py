@@ -23,7 +23,7 @@ from benchmarks.speed.layout_model import (
 )
 from benchmarks.speed.stages import write_graph
 from data.graphs.graph import LayoutGraph
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.synthetic import GraphSize
 from features.scaling import fit_node_scaler
 from models.config.recipe import Recipe, load_recipe

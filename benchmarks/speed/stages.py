@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.speed.memory import peak_mib
 from common.metrics import kendall_tau
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named
 from features.pruning.rules import prune
@@ -118,7 +118,7 @@ def report() -> list[str]:
         by_nodes = table(MORE_NODES, "n_nodes", folder)
         largest = write_graph(folder, GraphSize(8_000, 400, 8_000))
         memory = peak_mib(
-            "from data.packing.npz_graphs import read_graph_at",
+            "from data.read import read_graph_at",
             f"read_graph_at(Path({str(largest.path)!r}))",
         )
     inflated_mib = 8_000 * 400 * 18 * 4 / 2**20

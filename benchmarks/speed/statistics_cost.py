@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.speed.memory import peak_mib
 from data.graphs.graph import LayoutGraph
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named
 from features.statistics.configs import StatisticsSet, statistics_names, statistics_of
@@ -33,7 +33,7 @@ def measure(graph: LayoutGraph, chosen: StatisticsSet) -> float:
 def peak(file: GraphFile, chosen: StatisticsSet) -> float:
     """Return how many MiB they add to the peak, their table and the graph included."""
     return peak_mib(
-        "from data.packing.npz_graphs import read_graph_at\nimport numpy as np\n"
+        "from data.read import read_graph_at\nimport numpy as np\n"
         "from features.statistics.configs import statistics_of\n"
         "def work(path):\n"
         "    graph = read_graph_at(path)\n"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from common.settings import SAMPLE
 from data.graphs.graph import N_TILE_VALUES, TileGraph
 from data.npz.write import write_npz
-from data.packing.npz_graphs import read_tile
+from data.read import read_tile
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.diversify_picks import Spread, spread_scores
 from models.config.recipe import Recipe, load_recipe

@@ -14,7 +14,7 @@ from data.audit.noise import Noise, measure_noise
 from data.graph_store.prepare import Prepared
 from data.graphs.distinct import RuntimeGroups, config_hashes, runtime_groups
 from data.graphs.graph import Graph, LayoutGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile, duplicate_stems
 
 Progress = Callable[[str, int, int], None]

@@ -18,9 +18,9 @@ from data.graph_store.stored_graph import (
 )
 from data.graph_store.tensor_file import StreamedTensor, read_facts, write_tensors
 from data.graphs.distinct import runtime_groups, tile_hashes
-from data.npz.archive import Archive
-from data.packing.config_encoder import Spool
-from data.packing.npz_graphs import layout_arrays, spool_configs, tile_arrays
+from data.npz.read import Archive
+from data.packing.config_encoder import ConfigEncoder
+from data.packing.npz_graphs import encode_configs, layout_arrays, tile_arrays
 from data.tree import GraphFile
 
 
@@ -72,8 +72,8 @@ def _store_layout(source: GraphFile, path: Path, facts: dict[str, str]) -> None:
     with Archive(source.path) as archive:
         arrays = layout_arrays(archive)
         n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
-        with Spool(n_configurable, folder=str(path.parent)) as spool:
-            spool_configs(archive, n_configs, spool)
+        with ConfigEncoder(n_configurable, folder=str(path.parent)) as spool:
+            encode_configs(archive, n_configs, spool)
             alphabets = spool.alphabets()
             hashes = spool.hashes(alphabets)
             groups = runtime_groups(hashes, arrays["runtime_ns"])

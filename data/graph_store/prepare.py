@@ -1,6 +1,7 @@
 """Bring the store up to date: every graph packed once, several files at a time."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -16,13 +17,15 @@ from common.atomic import write_text
 from common.child_processes import children_end_with_block, end_with_parent, interrupts_held
 from common.errors import PipelineError
 from common.locks import locked
+from common.settings import default_store_dir
 from data.graph_store.files import is_fresh, store_graph, stored_file
 from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
 from data.graph_store.tensor_file import open_tensors
-from data.tree import COLLECTIONS, SPLITS, GraphFile
+from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
 
 LOCK = ".lock"
 COLUMNS = "node_columns.json"
+MAX_WORKERS = 4  # each takes up to 350 MiB
 SMALL_TREE_BYTES = 64 << 20  # less than that is packed sooner than processes start
 
 Progress = Callable[[str, int, int], None]
@@ -201,3 +204,55 @@ def write_columns(store: Path, prepared: Sequence[Prepared]) -> Path:
     path = store / COLUMNS
     write_text(path, json.dumps({"version": VERSION, "constant": found}, indent=1) + "\n")
     return path
+
+
+def stored_graphs(
+    data_dir: Path,
+    *,
+    collections: Sequence[Collection] = COLLECTIONS,
+    splits: Sequence[str] = SPLITS,
+    store: Path | None = None,
+    progress: Progress | None = None,
+) -> list[GraphFile]:
+    """List graphs as files of the store.
+
+    Args:
+        store: the store's folder; None for the data folder's own below the default place.
+
+    Raises:
+        PipelineError: no such graph, a damaged file (the first is named), or no space.
+    """
+    files = find_graphs(data_dir, collections=collections, splits=splits)
+    prepared = prepare_tree(files, data_dir, store=store, progress=progress)
+    found = []
+    for entry in prepared:
+        if entry.stored is None:
+            raise PipelineError(f"{entry.error}; `audit` lists all damaged files")
+        found.append(entry.stored)
+    return found
+
+
+def prepare_tree(
+    files: Sequence[GraphFile],
+    data_dir: Path,
+    *,
+    store: Path | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[Prepared]:
+    """Bring the store of a data folder up to date for some of its files; see `prepare`."""
+    return prepare(
+        files,
+        store or default_store_dir(data_dir),
+        workers=workers or default_workers(),
+        progress=progress,
+    )
+
+
+def default_workers() -> int:
+    """Return how many files to pack at once: one per core that we may use, at most 4."""
+    try:
+        n_cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        n_cores = os.cpu_count() or 1
+    return min(n_cores, MAX_WORKERS)

@@ -58,7 +58,7 @@ class _Segment:
 
 
 @dataclass
-class Spool:
+class ConfigEncoder:
     """The first pass: configs as vector ids, in memory or, where they are many, in a file.
 
     Use it as a context manager.
@@ -83,7 +83,7 @@ class Spool:
             IN_MEMORY_BYTES, dir=self.folder
         )
 
-    def __enter__(self) -> "Spool":
+    def __enter__(self) -> "ConfigEncoder":
         return self
 
     def __exit__(self, *error: object) -> None:

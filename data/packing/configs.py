@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.configs import ConfigColumns
-from data.packing.config_encoder import Alphabets, Spool
+from data.packing.config_encoder import Alphabets, ConfigEncoder
 from data.packing.vectors import decoded
 
 
@@ -65,7 +65,7 @@ class PackedConfigs:
         return self.hashes
 
 
-def packed(spool: Spool) -> PackedConfigs:
+def packed(spool: ConfigEncoder) -> PackedConfigs:
     """Return what a spool holds, in memory."""
     alphabets = spool.alphabets()
     indices = np.concatenate(list(spool.indices(alphabets)))
@@ -74,7 +74,7 @@ def packed(spool: Spool) -> PackedConfigs:
 
 def pack_values(values: NDArray[np.int8]) -> PackedConfigs:
     """Pack configs (c, k, 18) that are in memory already."""
-    with Spool(values.shape[1]) as spool:
+    with ConfigEncoder(values.shape[1]) as spool:
         content = np.ascontiguousarray(values, np.float32).tobytes()
         spool.add(content)
         return packed(spool)

@@ -5,27 +5,20 @@ opcodes uint8, `node_splits` has shape (1, s). Configs are packed as they stream
 float32 array, which may have several GB, never exists.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graph_store.stored_graph import is_stored, read_stored_layout, read_stored_tile
 from data.graphs.graph import (
     N_LAYOUT_VALUES,
     N_NODE_FEATURES,
     N_TILE_VALUES,
-    Graph,
-    LayoutGraph,
-    TileGraph,
 )
-from data.npz.archive import Archive
-from data.packing.config_encoder import Spool
-from data.packing.configs import packed
+from data.npz.read import Archive
+from data.packing.config_encoder import ConfigEncoder
 from data.packing.spool_rows import spool_rows
 from data.packing.vectors import HIGHEST, LOWEST, UnknownValueError
-from data.tree import GraphFile, file_from_path
 
 SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
 LAYOUT_KEYS = (
@@ -38,52 +31,6 @@ LAYOUT_KEYS = (
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
 CONFIG_CHUNK_BYTES = 512 << 10  # small enough for a core's cache
 NODE_LAYOUT = slice(134, 140)  # the columns of node_feat that hold minor-to-major orders
-
-
-def read_graph(file: GraphFile) -> Graph:
-    """Read the graph of a file of the official tree, or of the store.
-
-    Raises:
-        PipelineError: one line that names the file, the key and what was expected.
-    """
-    return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
-
-
-def read_graph_at(path: Path) -> Graph:
-    """Read the graph at `path`, whose collection and split are told by its folders.
-
-    Raises:
-        PipelineError: as `read_graph`, or the folders do not tell the collection.
-    """
-    return read_graph(file_from_path(path))
-
-
-def read_layout(file: GraphFile) -> LayoutGraph:
-    """Read a layout graph, from its npz file or from the store.
-
-    Raises:
-        PipelineError: one line that names the file, the key and what was expected.
-    """
-    if is_stored(file):
-        return read_stored_layout(file)
-    with Archive(file.path) as archive:
-        arrays = layout_arrays(archive)
-        with Spool(len(arrays["node_config_ids"])) as spool:
-            spool_configs(archive, len(arrays["runtime_ns"]), spool)
-            configs = packed(spool)
-    return LayoutGraph(file=file, configs=configs, **arrays)
-
-
-def read_tile(file: GraphFile) -> TileGraph:
-    """Read a tile kernel, from its npz file or from the store.
-
-    Raises:
-        PipelineError: one line that names the file, the key and what was expected.
-    """
-    if is_stored(file):
-        return read_stored_tile(file)
-    with Archive(file.path) as archive:
-        return TileGraph(file=file, **tile_arrays(archive))
 
 
 def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
@@ -160,7 +107,7 @@ def _read_runtime(archive: Archive) -> NDArray[np.int64]:
     return runtime_ns
 
 
-def spool_configs(archive: Archive, n_configs: int, spool: Spool) -> None:
+def encode_configs(archive: Archive, n_configs: int, spool: ConfigEncoder) -> None:
     """Stream node_config_feat (c, k, 18) into a spool, checking every value.
 
     Raises:

@@ -5,14 +5,14 @@ stretch has another one, it is read once more and compared.
 """
 
 from data.npz.rows import Rows
-from data.packing.config_encoder import Spool
+from data.packing.config_encoder import ConfigEncoder
 
 LOOKED_AT = 16  # chunks in a row that must bring nothing new before the next are skimmed
 SHORTEST_BYTES, LONGEST_BYTES = 4 << 20, 16 << 20  # of a stretch
 MOST_SKIMMED_BYTES = 4 << 20  # of its first columns, which are all columns where none are tied
 
 
-def spool_rows(rows: Rows, spool: Spool) -> None:
+def spool_rows(rows: Rows, spool: ConfigEncoder) -> None:
     """Add all rows to a spool.
 
     A stretch that has to be read again makes more chunks be compared before the next is skimmed, so

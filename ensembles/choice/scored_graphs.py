@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import TileGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 from ensembles.blend import KEYS, joined, minmax, same_configs
 from models.training.folds import family_of

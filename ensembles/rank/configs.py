@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR, RANK_MAX
-from data.npz.archive import Archive
-from data.packing.config_encoder import Spool
+from data.npz.read import Archive
+from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import PackedConfigs, pack_values, packed
-from data.packing.npz_graphs import spool_configs
+from data.packing.npz_graphs import encode_configs
 from data.packing.vectors import HIGHEST, LOWEST
 from ensembles.rank.layouts import TENSORS, without_end
 from ensembles.rank.program import NamedGraph
@@ -94,8 +94,8 @@ def read_configs(named: NamedGraph, path: Path) -> NamedGraph:
         n_configs = archive.header(key, dtype=np.float32, shape=shape).shape[0]
         if not n_configs:
             archive.fail(key, "has zero configs; expected at least one")
-        with Spool(n_nodes) as spool:
-            spool_configs(archive, n_configs, spool)
+        with ConfigEncoder(n_nodes) as spool:
+            encode_configs(archive, n_configs, spool)
             return _with_layouts(named, packed(spool), str(path))
 
 

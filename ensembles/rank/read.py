@@ -13,9 +13,9 @@ from data.graph_store.stored_graph import STORE_SUFFIX
 from data.graphs.graph import N_LAYOUT_VALUES, LayoutGraph, TileGraph
 from data.hlo.graph import check_layouts
 from data.hlo.programs import HloProgram, read_programs
-from data.npz.archive import Archive
+from data.npz.read import Archive
 from data.packing.configs import pack_values
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import Collection, GraphFile, collection_named, file_from_path
 from ensembles.rank.program import NamedGraph
 

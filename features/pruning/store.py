@@ -9,7 +9,7 @@ from common.errors import PipelineError
 from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
 from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
 from data.graphs.graph import LayoutGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 from features.pruning.rules import PrunedGraph, prune, pruning_rule
 

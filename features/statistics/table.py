@@ -10,7 +10,7 @@ from common.atomic import atomic_path
 from common.progress import progress
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 from features.statistics.configs import statistics_names, statistics_of
 

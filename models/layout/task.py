@@ -14,7 +14,7 @@ from common.errors import PipelineError
 from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, LayoutGraph
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import GraphFile
 from features.pruning.nodes import prune_layout_graph
 from features.scaling import NodeScaler, fit_node_scaler

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.distinct import distinct_configs
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import GraphFile
 from features.pruning.nodes import prune_layout_graph
 from features.scaling import NodeScaler, fit_node_scaler

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.graphs.graph import Graph, LayoutGraph
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import GraphFile
 from features.scaling import NodeScaler
 from models.config.networks import SegmentSageConfig

@@ -14,7 +14,7 @@ from common.errors import PipelineError
 from common.metrics import TILE_PICKS, tile_score
 from data.graphs.graph import Graph, TileGraph
 from data.graphs.node_layouts import Padding
-from data.packing.npz_graphs import read_tile
+from data.read import read_tile
 from data.tree import GraphFile
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import TileGnnConfig

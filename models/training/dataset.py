@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 
 Item = TypeVar("Item")

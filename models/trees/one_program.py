@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.errors import PipelineError
-from data.graphs.distinct import distinct_configs
+from data.graphs.distinct import distinct_configs, program_content
 from data.graphs.graph import Graph, LayoutGraph
-from data.graphs.program_content import program_content
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import GraphFile
 from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.layout import TENSORS

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph, TileGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 from features.statistics.configs import RowStatistics, StatisticsSet, statistics_of
 from models.config.rankers import BoostingConfig, RowsConfig

@@ -101,7 +101,7 @@ def _filled_store(
     """Bring the store up to date, from a data folder or from an archive; return its place too."""
     from common.settings import default_store_dir
     from data.graph_store.archived_store import unpack_store
-    from data.graph_store.open_tree import prepare_tree
+    from data.graph_store.prepare import prepare_tree
     from data.tree import find_graphs
 
     if from_archive is not None:

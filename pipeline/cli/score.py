@@ -166,7 +166,7 @@ def _ceilings(
     Args:
         answered: the submission IDs that rankings were given for.
     """
-    from data.graph_store.open_tree import stored_graphs
+    from data.graph_store.prepare import stored_graphs
     from data.tree import LAYOUT_COLLECTIONS
     from submissions.ceilings import read_ceilings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
-from data.npz.archive import Archive
+from data.npz.read import Archive
 from data.official.sizes import PartSize
 from data.tree import COLLECTIONS, SPLITS, GraphFile, find_graphs
 

@@ -8,7 +8,7 @@ from typing import Any
 from common.errors import PipelineError
 from data.audit.rows import AuditRow, audit
 from data.graph_store.fingerprint import fingerprint
-from data.graph_store.open_tree import prepare_tree
+from data.graph_store.prepare import prepare_tree
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe
 from models.training.jobs import Progress

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from common.errors import PipelineError, UsageError
-from data.graph_store.open_tree import stored_graphs
+from data.graph_store.prepare import stored_graphs
 from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named, find_graphs
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.diversify_picks import USUAL_SPREAD, spread_table

@@ -16,7 +16,7 @@ from common.errors import PipelineError
 from common.metrics import kendall_tau, tile_score
 from data.graph_store.fingerprint import fingerprint
 from data.graphs.graph import Graph, TileGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import Collection, GraphFile
 from models.config.recipe import Recipe
 from models.run_folder import begin, mark_done

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import UsageError
 from data.graph_store.fingerprint import fingerprint
-from data.graph_store.open_tree import stored_graphs
+from data.graph_store.prepare import stored_graphs
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, begin, read_config

@@ -29,7 +29,7 @@ from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau
 from common.settings import SAMPLE
 from data.graphs.distinct import config_hashes, distinct_configs
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, npz_root
 from data.withheld import read_withheld

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.speed import packing, packing_steps, plain_steps
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named
 

@@ -19,7 +19,7 @@ from benchmarks.speed import tile_inference
 from common.metrics import slowdown_at_k, tile_score
 from common.settings import SAMPLE
 from data.graphs.graph import Graph
-from data.packing.npz_graphs import read_tile
+from data.read import read_tile
 from models.config.recipe import load_recipe
 from models.training.folds import family_of
 from tests.real_data import REAL

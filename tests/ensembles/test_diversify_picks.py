@@ -12,7 +12,7 @@ from scipy.stats import norm
 from common.errors import PipelineError
 from common.metrics import slowdown_at_k
 from data.graphs.graph import TileGraph
-from data.packing.npz_graphs import read_tile
+from data.read import read_tile
 from data.tree import collection_named, find_graphs
 from ensembles.blend import blend
 from ensembles.diversify_picks import (

@@ -9,7 +9,7 @@ import pytest
 from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS

@@ -157,7 +157,7 @@ def test_a_layout_model_cannot_learn_tiles(tiny_tree: Path, tmp_path: Path) -> N
 
 
 def test_a_damaged_booster_is_one_line(tiny_tree: Path, tmp_path: Path) -> None:
-    from data.packing.npz_graphs import read_graph
+    from data.read import read_graph
 
     job = job_in(tmp_path / "model", tiny_tree)
     train_model(job, XLA_RANDOM, resume=False)

@@ -10,7 +10,7 @@ import pytest
 from common.errors import UsageError
 from common.locks import alone_in
 from data.graph_store.fingerprint import fingerprint
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.layout.networks import LAYOUT_NETS

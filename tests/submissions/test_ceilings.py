@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.metrics import ranking_from_scores
 from data.audit.noise import measure_noise
-from data.graph_store.open_tree import stored_graphs
+from data.graph_store.prepare import stored_graphs
 from data.tree import find_graphs
 from submissions.ceilings import read_ceilings
 from submissions.labels import Labels, read_labels, read_labels_of

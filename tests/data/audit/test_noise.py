@@ -11,7 +11,7 @@ from scipy.stats import kendalltau
 from common.metrics import kendall_tau
 from data.audit.noise import Noise, measure_noise
 from data.graphs.distinct import config_hashes, distinct_configs
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from tests.real_data import real_file, requires_real_data
 
 SLOWER = 1.0  # spread of the truth in the simulations, in units of ln

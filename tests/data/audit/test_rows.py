@@ -14,7 +14,7 @@ from data.audit.tree import totals
 from data.graph_store.prepare import prepare
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.real_data import REAL, real_file, requires_real_data

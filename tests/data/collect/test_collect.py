@@ -21,7 +21,7 @@ from data.collect.measuring.journal import open_journal
 from data.collect.measuring.rounds import OutOfTime
 from data.collect.measuring.timing import Visit
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from data.withheld import read_withheld, read_withheld_normalizers
 from tests.data.collect.fakes import STEP_NS, SpinSource, layout_job

@@ -14,7 +14,7 @@ from common.locks import alone_in
 from data.collect.collect_all import collect_jobs
 from data.collect.job import JOURNALS
 from data.collect.manifest import read_manifest
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import find_graphs
 from data.withheld import read_withheld
 from tests.data.collect.fakes import SpinSource, layout_job

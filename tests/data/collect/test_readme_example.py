@@ -8,7 +8,7 @@ import pytest
 from common.settings import ROOT
 from data.collect.manifest import read_manifest
 from data.graphs.graph import LayoutGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import find_graphs
 from tests.command_line import call
 

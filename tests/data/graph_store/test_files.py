@@ -18,7 +18,7 @@ from data.graph_store.tensor_file import open_tensors, write_tensors
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.packing.configs import PackedConfigs
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from tests.data.packing.stores import check_same_graph
 from tests.real_data import real_files, requires_real_data

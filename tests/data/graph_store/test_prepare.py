@@ -12,10 +12,9 @@ from data.graph_store import files as store_module
 from data.graph_store import prepare as preparing
 from data.graph_store import stored_graph
 from data.graph_store.files import stored_file
-from data.graph_store.open_tree import stored_graphs
-from data.graph_store.prepare import Prepared, prepare
+from data.graph_store.prepare import Prepared, prepare, stored_graphs
 from data.npz.zip_index import read_index
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from tests.data.packing.stores import check_same_graph, contents
 

@@ -12,7 +12,7 @@ import pytest
 
 from data.graph_store.files import stored_file
 from data.graph_store.prepare import COLUMNS, LOCK
-from data.packing.npz_graphs import read_graph, read_layout
+from data.read import read_graph, read_layout
 from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs
 from features.pruning import nodes as pruned_nodes
 from features.pruning import store as pruned_store

@@ -13,7 +13,7 @@ from data.graphs.node_columns import (
     SHAPE_DIMENSIONS,
     SHAPE_PRODUCT,
 )
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 from tests.real_data import real_files, requires_real_data
 

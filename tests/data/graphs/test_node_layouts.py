@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.graphs.node_layouts import dimension_sizes, minor_to_major, padded, tensor_ranks
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile
 from tests.features.graphs import random_nodes
 from tests.real_data import real_files, requires_real_data

@@ -13,7 +13,7 @@ from data.hlo import featurize_module
 from data.hlo.descriptor import file_descriptor, message_class
 from data.hlo.programs import signed_hex
 from data.hlo.write import featurize_files
-from data.packing.npz_graphs import read_layout, read_tile
+from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 from tests.real_data import REAL

@@ -11,7 +11,7 @@ from data.graphs.node_layouts import minor_to_major
 from data.hlo import HloGraph, featurize_module
 from data.hlo.descriptor import message_class
 from data.hlo.write import featurize_files
-from data.packing.npz_graphs import read_tile
+from data.read import read_tile
 from data.tree import GraphFile, collection_named
 from tests.real_data import REAL, real_file
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.npz.archive import Archive
 from data.npz.inflate import DamagedError, Inflated
+from data.npz.read import Archive
 from data.npz.zip_index import read_index
 from tests.data.npz.damaged_archives import (
     MEANINGLESS_IN_INDEX,

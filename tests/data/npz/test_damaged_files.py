@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from tests.data.damaged_arrays import LAYOUT_DAMAGES, SHARED_DAMAGES, TILE_DAMAGES
 from tests.data.npz.damaged_archives import (

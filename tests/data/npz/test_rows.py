@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.npz.archive import Archive
+from data.npz.read import Archive
 
 VALUES = np.random.default_rng(0).integers(0, 4, (4000, 3))
 ROW_BYTES = VALUES[0].nbytes

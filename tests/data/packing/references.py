@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.packing import vectors
-from data.packing.config_encoder import Spool
+from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import PackedConfigs, packed
 
 WORD = 2**64
@@ -125,7 +125,7 @@ def as_chunks(values: NDArray[Any], rows_per_chunk: int) -> list[bytes]:
 
 def spooled(values: NDArray[Any], *, rows_per_chunk: int) -> PackedConfigs:
     """Pack configs (c, k, 18) as they are packed from a file."""
-    with Spool(values.shape[1]) as spool:
+    with ConfigEncoder(values.shape[1]) as spool:
         for content in as_chunks(values, rows_per_chunk):
             spool.add(content)
         return packed(spool)

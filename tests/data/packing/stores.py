@@ -18,7 +18,7 @@ PREPARE = """
 import sys
 from pathlib import Path
 import data.graph_store.prepare as preparing
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import find_graphs
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.packing import config_encoder as spool_module
-from data.packing.config_encoder import Spool
+from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import PackedConfigs, pack_values, packed
 from data.packing.vectors import UnknownValueError
 from tests.data.packing.references import (
@@ -131,7 +131,7 @@ def test_many_configs_go_through_a_file_that_does_not_stay(
 ) -> None:
     values = random_vectors(np.random.default_rng(7), 60, 12)
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 100)
-    with Spool(12, str(tmp_path)) as spool:
+    with ConfigEncoder(12, str(tmp_path)) as spool:
         for content in as_chunks(values, 8):
             spool.add(content)
         check_same(packed(spool), pack_values(values))
@@ -144,7 +144,7 @@ def test_indices_and_hashes_are_the_same_in_chunks_of_every_size(chunk_bytes: in
     values = np.repeat(random_vectors(np.random.default_rng(8), 300, 4), 3, axis=1)
     values[200:, 5] = 2  # a second segment, of other columns
     want = pack_values(values)
-    with Spool(12) as spool:
+    with ConfigEncoder(12) as spool:
         for content in as_chunks(values, 100):
             spool.add(content)
         alphabets = spool.alphabets()
@@ -166,7 +166,7 @@ def test_a_bad_value_is_refused_with_its_place_in_its_chunk(
     floats[config, node, place] = value
     n_before, row = divmod(config, rows_per_chunk)
     chunks = as_chunks(floats, rows_per_chunk)
-    with Spool(6) as spool:
+    with ConfigEncoder(6) as spool:
         for content in chunks[:n_before]:
             spool.add(content)
         with pytest.raises(UnknownValueError) as error:
@@ -182,7 +182,7 @@ def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied
     values = np.zeros((5, 4, 18), np.float32)
     values[4, :, 2:4] = (-1, 1)
     values[4, 2, 2:4] = (6, 0)
-    with Spool(4) as spool, pytest.raises(UnknownValueError) as error:
+    with ConfigEncoder(4) as spool, pytest.raises(UnknownValueError) as error:
         for content in as_chunks(values, rows_per_chunk):
             spool.add(content)
     row = 4 % rows_per_chunk

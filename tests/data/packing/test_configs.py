@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 import data.packing.npz_graphs
 from common.errors import PipelineError
-from data.npz.archive import Archive
-from data.packing.config_encoder import Spool
+from data.npz.read import Archive
+from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import PackedConfigs, pack_values, packed
-from data.packing.npz_graphs import read_layout, spool_configs
+from data.packing.npz_graphs import encode_configs
+from data.read import read_layout
 from data.tree import GraphFile
 from tests.data.packing.references import (
     check_packed,
@@ -66,8 +67,8 @@ def write_configs(path: Path, values: NDArray[np.generic]) -> Path:
 
 
 def read_configs(path: Path, n_configs: int, n_configurable: int) -> PackedConfigs:
-    with Archive(path) as archive, Spool(n_configurable) as spool:
-        spool_configs(archive, n_configs, spool)
+    with Archive(path) as archive, ConfigEncoder(n_configurable) as spool:
+        encode_configs(archive, n_configs, spool)
         return packed(spool)
 
 

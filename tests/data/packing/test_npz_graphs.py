@@ -9,7 +9,8 @@ import pytest
 from common.errors import PipelineError
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing.npz_graphs import NODE_LAYOUT, read_graph, read_graph_at, read_layout
+from data.packing.npz_graphs import NODE_LAYOUT
+from data.read import read_graph, read_graph_at, read_layout
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.real_data import REAL, real_file, real_files, requires_real_data

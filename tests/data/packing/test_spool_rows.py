@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 import data.packing.npz_graphs
 from common.errors import PipelineError
-from data.npz.archive import Archive
+from data.npz.read import Archive
 from data.packing import config_encoder as spool
 from data.packing import spool_rows
-from data.packing.config_encoder import Spool
+from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import pack_values, packed
-from data.packing.npz_graphs import spool_configs
+from data.packing.npz_graphs import encode_configs
 from data.packing.spool_rows import LOOKED_AT
 
 K = 6
@@ -33,13 +33,13 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def settled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return what will have become of each stretch that is skimmed."""
     found: list[bool] = []
-    settle = Spool.settle
+    settle = ConfigEncoder.settle
 
-    def recorded(spool: Spool, checksum: int) -> bool:
+    def recorded(spool: ConfigEncoder, checksum: int) -> bool:
         found.append(settle(spool, checksum))
         return found[-1]
 
-    monkeypatch.setattr(Spool, "settle", recorded)
+    monkeypatch.setattr(ConfigEncoder, "settle", recorded)
     return found
 
 
@@ -55,8 +55,8 @@ def tied_configs() -> NDArray[np.float32]:
 def check(configs: NDArray[np.float32], folder: Path) -> None:
     path = folder / "configs.npz"
     np.savez_compressed(path, node_config_feat=configs)
-    with Archive(path) as archive, Spool(configs.shape[1]) as filled:
-        spool_configs(archive, len(configs), filled)
+    with Archive(path) as archive, ConfigEncoder(configs.shape[1]) as filled:
+        encode_configs(archive, len(configs), filled)
         assert filled.n_configs == len(configs)
         found = packed(filled)
     np.testing.assert_array_equal(found.rows(np.arange(len(configs))), configs)

@@ -9,7 +9,7 @@ import pytest
 from common.settings import SAMPLE
 from data.audit.rows import audit
 from data.graphs.graph import LayoutGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile, find_graphs, missing_parts
 from data.withheld import read_withheld, read_withheld_normalizers
 

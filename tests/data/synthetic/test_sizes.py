@@ -10,7 +10,7 @@ import pytest
 from common.errors import UsageError
 from data.graph_store.fingerprint import fingerprint
 from data.npz.write import COMPRESSION_LEVEL
-from data.packing.npz_graphs import read_graph_at
+from data.read import read_graph_at
 from data.synthetic import GraphSize, layout_runtime_ns, sized, synthesize_sizes
 from data.tree import collection_named, find_graphs
 from tests.command_line import call

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from features.pruning.rules import RULES, PrunedGraph, prune, pruning_rule
 from tests.real_data import real_file, real_layout_graphs, requires_real_data
 

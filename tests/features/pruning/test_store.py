@@ -10,7 +10,7 @@ from common.errors import PipelineError, UsageError
 from data.graph_store.files import store_graph, stored_file
 from data.graph_store.tensor_file import open_tensors, write_tensors
 from data.graphs.graph import LayoutGraph
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import GraphFile, find_graphs
 from features.pruning import nodes as pruned_nodes
 from features.pruning import store as pruned_store

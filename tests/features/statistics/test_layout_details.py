@@ -12,7 +12,7 @@ from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_layouts import tensor_ranks
 from data.packing.configs import pack_values
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import COLLECTIONS, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from features.statistics.layout_details import LAYOUT_DETAILS, sum_entries

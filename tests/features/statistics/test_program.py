@@ -11,7 +11,7 @@ from data.graphs.graph import Graph
 from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES
 from data.graphs.node_layouts import tensor_ranks
 from data.hlo.opcodes import OPCODE_NUMBERS
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.program import COUNTED, PROGRAM_STATISTICS, program_statistics
 from tests.features.graphs import random_layout_graph, random_tile_graph

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.configs import ALL_STATISTICS, STATISTICS, statistics_of
 from features.statistics.formulas import DETAIL_FORMULAS, PAGE, PLAIN_FORMULAS, page

@@ -10,7 +10,7 @@ from common.settings import SAMPLE
 from data.graphs.graph import TileGraph
 from data.graphs.node_columns import ELEMENT_BYTES
 from data.graphs.node_layouts import tensor_ranks
-from data.packing.npz_graphs import read_tile
+from data.read import read_tile
 from data.tree import collection_named, find_graphs
 from features.statistics.tile_details import TILE_DETAILS, tile_details
 from tests.features.graphs import random_tile_graph

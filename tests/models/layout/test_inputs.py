@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.graphs.graph import LayoutGraph
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import collection_named, find_graphs
 from features.layout_codes import N_SYMBOLS
 from features.pruning.rules import RULES

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from common.errors import UsageError
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from data.packing.npz_graphs import read_tile
+from data.read import read_tile
 from data.tree import collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from features.statistics.tile import tile_statistics

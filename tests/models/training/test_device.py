@@ -10,7 +10,7 @@ from torch import nn
 
 from common.errors import UsageError
 from data.graphs.graph import Graph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.speed.memory import peak_mib
 from common.errors import PipelineError
 from common.metrics import kendall_tau
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.rankers import BoostingConfig

@@ -9,7 +9,7 @@ import pytest
 from common.errors import PipelineError
 from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs, group_means
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from models.config.rankers import LinearConfig

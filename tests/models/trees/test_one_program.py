@@ -9,10 +9,9 @@ import pytest
 from benchmarks.accuracy.files import write_configs
 from common.errors import PipelineError
 from common.metrics import kendall_tau
-from data.graphs.distinct import distinct_configs
+from data.graphs.distinct import distinct_configs, program_content
 from data.graphs.graph import LayoutGraph
-from data.graphs.program_content import program_content
-from data.packing.npz_graphs import read_layout
+from data.read import read_layout
 from data.tree import find_graphs
 from models.config.rankers import ConfigColumnsConfig
 from models.config.recipe import load_recipe

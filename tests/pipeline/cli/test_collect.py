@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from data.collect.plan import PLANS, sample_jobs, tile_split
 from data.collect.tiles.catalogue import FAMILIES, catalogue
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import COLLECTIONS, find_graphs
 from pipeline.cli.collect import collect
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from common.settings import default_store_dir
-from data.graph_store.open_tree import stored_graphs
+from data.graph_store.prepare import stored_graphs
 from data.withheld import WITHHELD, write_withheld
 from pipeline.__main__ import app
 from submissions.ceilings import read_ceilings

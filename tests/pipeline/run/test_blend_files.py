@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from common.settings import SAMPLE
-from data.packing.npz_graphs import read_graph, read_tile
+from data.read import read_graph, read_tile
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.blend import blend
 from ensembles.choice.choose import BEST_MEMBER, RECIPE

@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import UsageError
 from common.metrics import kendall_tau
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe
 from models.train import load_model, train_model

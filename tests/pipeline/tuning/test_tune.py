@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, tile_score
-from data.packing.npz_graphs import read_graph
+from data.read import read_graph
 from data.synthetic import PLANS, synthesize
 from data.tree import collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
