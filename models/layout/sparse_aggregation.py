@@ -26,7 +26,6 @@ class SparseProduct(OnDevice):
     def __init__(self, matrix: sparse.csr_matrix) -> None:
         self.matrix = _torch_csr(matrix)
         self.transposed = _torch_csr(matrix.T.tocsr())
-        self.nbytes = 2 * (12 * matrix.nnz + 4 * sum(matrix.shape))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (n, c, h) to (r, c, h)."""
@@ -76,7 +75,6 @@ class Aggregation(OnDevice):
         is_each_its_own = np.array_equal(row, np.arange(joint.shape[0]))
         self.row = None if is_each_its_own else torch.from_numpy(row)
         self.means = SparseProduct(joint[:, n_nodes:].tocsr())
-        self.nbytes = self.means.nbytes + row.nbytes
 
     def __call__(self, x: Tensor, norm: nn.LayerNorm, weights: Tensor, added: Tensor) -> Tensor:
         """Return the sums over what rows take of norm(x), each part by its own weights.
@@ -118,7 +116,6 @@ class SplitAggregation(OnDevice):
         self.varying = varying
         self.fixed = Aggregation(others)
         self.of_varying = Aggregation(matrix[:, columns].tocsr())
-        self.nbytes = varying.nbytes + self.fixed.nbytes + self.of_varying.nbytes
 
 
 class Neighbours(SplitAggregation):
@@ -141,7 +138,6 @@ class Neighbours(SplitAggregation):
         self.n_nodes = n_nodes
         self.every = Aggregation(matrix)
         self.edge_index = edge_index
-        self.nbytes += self.every.nbytes + edge_index.nbytes
 
 
 def joint_matrix(edge_index: Tensor, n_nodes: int) -> sparse.csr_matrix:

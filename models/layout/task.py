@@ -23,7 +23,7 @@ from models.config.networks import LayoutGnnConfig
 from models.config.recipe import Recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.networks import LAYOUT_NETS
-from models.training.dataset import CACHE_BYTES, RecentlyUsed
+from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, training_device
 from models.training.held_out import HeldOut, hold_out
 from models.training.jobs import TrainJob
@@ -34,8 +34,6 @@ from models.training.saved_network import load_network, save_network
 
 JUDGED_SAMPLES = 4
 SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
-# Pruned graphs and int8 configs kept between steps, on the host and on the device together; graphs
-# beyond this are read again.
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class LayoutTask:
     """
 
     files: tuple[GraphFile, ...]
-    inputs: RecentlyUsed[LayoutInputs]
+    inputs: LRUCache[LayoutInputs]
     config: LayoutGnnConfig
     held_out: HeldOut | None = None
     rank: int = 0
@@ -75,9 +73,9 @@ class LayoutTask:
         loss = torch.stack(losses).mean() * share if losses else torch.zeros(())
         return StepLoss(loss, ", ".join(file.name for file in mine))
 
-    def look_ahead(self, rng: np.random.Generator) -> None:
+    def prefetch(self, rng: np.random.Generator) -> None:
         """Begin to read the graphs of the step that `rng` draws."""
-        self.inputs.look_ahead(self._chosen(rng))
+        self.inputs.prefetch(self._chosen(rng))
 
     def _chosen(self, rng: np.random.Generator) -> list[GraphFile]:
         order = rng.permutation(len(self.files))
@@ -161,8 +159,7 @@ def train_layout(job: TrainJob) -> None:
         )
         return inputs.to(device)
 
-    cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
-    task = LayoutTask(learned, cache, config, held_out, job.rank, job.n_ranks)
+    task = LayoutTask(learned, LRUCache(make), config, held_out, job.rank, job.n_ranks)
     fit_job(model, task, config.training, job, device)
     if job.rank > 0:
         return
@@ -196,12 +193,6 @@ def _statistics_scale(files: Sequence[GraphFile]) -> NDArray[np.float32]:
         squares.append(np.square(centred_statistics(graph, few), dtype=np.float64).mean(axis=0))
     scale = np.sqrt(np.mean(squares, axis=0))
     return np.where(scale > 0, scale, 1).astype(np.float32)  # a constant one is 0 in any case
-
-
-def _bytes(inputs: LayoutInputs) -> int:
-    configs = inputs.configs.n_configs * inputs.configs.n_configurable * 18
-    statistics = 0 if inputs.statistics is None else inputs.statistics.nbytes
-    return configs + statistics + inputs.node_feat.nbytes + inputs.neighbours.nbytes
 
 
 @dataclass(frozen=True)

@@ -47,13 +47,6 @@ class Segment(OnDevice):
         """Tell whether configs differ in it at all."""
         return len(self.columns) > 0
 
-    @property
-    def nbytes(self) -> int:
-        """Return how many bytes its nodes and edges take."""
-        inputs = self.inputs
-        nodes = inputs.node_feat.nbytes + inputs.opcode.nbytes + inputs.layout.nbytes
-        return nodes + inputs.neighbours.nbytes + self.frontier.nbytes
-
 
 @dataclass(frozen=True)
 class SegmentedGraph(OnDevice):
@@ -73,14 +66,6 @@ class SegmentedGraph(OnDevice):
     def shared(self) -> LayoutInputs:
         """Return what every segment knows of the whole graph: its configs and runtimes."""
         return self.segments[0].inputs
-
-    @property
-    def nbytes(self) -> int:
-        """Return how many bytes the segments and the packed configs take."""
-        configs = self.shared.configs
-        return configs.n_configs * configs.n_configurable * 18 + sum(
-            segment.nbytes for segment in self.segments
-        )
 
 
 def segmented(

@@ -61,11 +61,6 @@ class Frontier(OnDevice):
     constant: Tensor
     configurable: Tensor
 
-    @property
-    def nbytes(self) -> int:
-        """Return how many bytes the rings take."""
-        return sum(ring.nbytes for ring in self.rings)
-
 
 def make_frontier(neighbours: Neighbours, depth: int) -> Frontier:
     """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""

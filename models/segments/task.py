@@ -22,7 +22,7 @@ from models.segments.cut import Segment, SegmentedGraph, segmented
 from models.segments.history import SegmentHistory, segment_weights
 from models.segments.network import SegmentSage, chunk_for, embed_configs, score_all
 from models.segments.survey import survey
-from models.training.dataset import CACHE_BYTES, RecentlyUsed
+from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, training_device
 from models.training.jobs import TrainJob
 from models.training.loop import CHECKPOINT, StepLoss, fit_job, prepare_torch
@@ -47,7 +47,7 @@ class TrainGraphs:
     """
 
     files: tuple[GraphFile, ...]
-    segmented: RecentlyUsed[SegmentedGraph]
+    segmented: LRUCache[SegmentedGraph]
     config: SegmentSageConfig
     seed: int
 
@@ -55,9 +55,9 @@ class TrainGraphs:
         """Draw the graphs of a step, as positions in `files`."""
         return rng.permutation(len(self.files))[: self.config.graphs_per_step]
 
-    def look_ahead(self, rng: np.random.Generator) -> None:
+    def prefetch(self, rng: np.random.Generator) -> None:
         """Begin to read the graphs of the step that `rng` draws."""
-        self.segmented.look_ahead([self.files[index] for index in self.draw(rng)])
+        self.segmented.prefetch([self.files[index] for index in self.draw(rng)])
 
     def pool(self, index: int, n_distinct: int) -> NDArray[np.int64]:
         """Return the distinct configs of the graph at `index` that are learned from; (p,)."""
@@ -104,9 +104,9 @@ class SegmentTask:
         losses = [self._graph_loss(model, int(index), rng) for index in chosen]
         return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
 
-    def look_ahead(self, rng: np.random.Generator) -> None:
+    def prefetch(self, rng: np.random.Generator) -> None:
         """Begin to read the graphs of the step that `rng` draws."""
-        self.graphs.look_ahead(rng)
+        self.graphs.prefetch(rng)
 
     def _graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
         graph = self.graphs.segmented(self.graphs.files[index])
@@ -215,8 +215,7 @@ def train_segments(job: TrainJob) -> None:
     def make(file: GraphFile) -> SegmentedGraph:
         return read_segmented(read_layout(file), recipe, surveyed.scaler).to(device)
 
-    cache = RecentlyUsed(make, lambda graph: graph.nbytes, max_bytes=CACHE_BYTES)
-    graphs = TrainGraphs(tuple(job.files), cache, config, job.seed)
+    graphs = TrainGraphs(tuple(job.files), LRUCache(make), config, job.seed)
     model = SegmentSage(config)
     model.set_known_opcodes(surveyed.opcodes)
     history = SegmentHistory(surveyed.entries, model.width)

@@ -1,7 +1,7 @@
 """Tile kernels as the tile GNN reads them, and batches of them without padding."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,15 +19,15 @@ from models.training.device import OnDevice
 
 
 @dataclass(frozen=True)
-class ConfigScaler:
-    """Standardises tile statistics with the train split's mean and deviation; (f,) each."""
+class ConfigScaler(OnDevice):
+    """Standardises tile statistics with the train split's mean and deviation; (f,) float32 each."""
 
-    shift: NDArray[np.float32]
-    factor: NDArray[np.float32]
+    shift: Tensor
+    factor: Tensor
 
-    def __call__(self, statistics: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scale (c, f) statistics; constant columns become 0."""
-        return ((statistics - self.shift) * self.factor).clip(-10, 10).astype(np.float32)
+    def __call__(self, statistics: Tensor) -> Tensor:
+        """Scale (c, f) statistics; columns that are constant over the train split become 0."""
+        return ((statistics - self.shift) * self.factor).clamp(-10, 10)
 
 
 def fit_config_scaler(statistics: Iterable[NDArray[np.float32]]) -> ConfigScaler:
@@ -39,19 +39,26 @@ def fit_config_scaler(statistics: Iterable[NDArray[np.float32]]) -> ConfigScaler
     mean, mean_square = np.mean(sums, axis=0)  # (f,) each
     deviation = np.sqrt(np.maximum(mean_square - mean**2, 0))
     factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0)
-    return ConfigScaler(mean.astype(np.float32), factor.astype(np.float32))
+    return ConfigScaler(torch.from_numpy(mean).float(), torch.from_numpy(factor).float())
 
 
 @dataclass(frozen=True)
 class TileInputs(OnDevice):
     """One kernel as tensors.
 
+    Of f statistics most are the same for all configs of a kernel, and how far each is from its mean
+    follows from the others: v of f columns are kept, and a step makes what it takes of them.
+
     Attributes:
         node_feat: (n, 140) float32 scaled; layout columns are 0, they are embedded instead.
         opcode: (n,) int64.
         layout: (n, 6) int64 embedding rows of node layouts.
         edge_index: (2, e) int64, from producer to consumer.
-        config_feat: (c, f) float32 scaled columns.
+        statistics: (c, v) float32 those that differ between configs, as computed.
+        varying: (v,) int64 which of the f columns they are.
+        first: (1, f) float32 all statistics of the first config.
+        mean: (1, f) float64 of all configs, where they are read relative to it; else None.
+        scaler: of the columns that the network reads.
         runtime: (c,) float64 relative to the default config; 0 where withheld.
     """
 
@@ -59,8 +66,26 @@ class TileInputs(OnDevice):
     opcode: Tensor
     layout: Tensor
     edge_index: Tensor
-    config_feat: Tensor
+    statistics: Tensor
+    varying: Tensor
+    first: Tensor
+    mean: Tensor | None
+    scaler: ConfigScaler
     runtime: Tensor
+
+    def config_feat(self, rows: Tensor) -> Tensor:
+        """Return what the network reads of the configs at `rows` (r,); (r, f) or (r, 2f) float32.
+
+        These are the rows of `config_columns`, scaled.
+        """
+        whole = self.first.expand(len(rows), -1).index_copy(1, self.varying, self.statistics[rows])
+        if self.mean is not None:
+            whole = torch.cat([whole, (whole - self.mean).float()], dim=1)
+        return self.scaler(whole)
+
+    def only(self, rows: Tensor) -> "TileInputs":
+        """Return the kernel with the configs at `rows` (r,) alone, its mean as before."""
+        return replace(self, statistics=self.statistics[rows], runtime=self.runtime[rows])
 
     def every_config(self) -> Tensor:
         """Return the (c,) int64 rows of all configs."""
@@ -73,11 +98,18 @@ def config_columns(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float3
     The second half is each config's difference to the mean of the kernel's configs: what a bound is
     among those that the kernel has says more than its size, which differs from kernel to kernel.
     """
-    statistics = statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
+    statistics = _statistics(graph, config)
     if not config.relative_configs:
         return statistics
-    mean = statistics.mean(axis=0, dtype=np.float64)
-    return np.concatenate([statistics, statistics - mean], axis=1, dtype=np.float32)
+    return np.concatenate([statistics, statistics - _mean(statistics)], axis=1, dtype=np.float32)
+
+
+def _statistics(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float32]:
+    return statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
+
+
+def _mean(statistics: NDArray[np.float32]) -> NDArray[np.float64]:
+    return statistics.mean(axis=0, dtype=np.float64, keepdims=True)
 
 
 def n_config_columns(config: TileGnnConfig) -> int:
@@ -96,12 +128,18 @@ def tile_inputs(
     """Scale a kernel's nodes and configs as the network of `config` reads them."""
     scaled = nodes(graph.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
+    statistics = _statistics(graph, config)
+    varying = np.flatnonzero((statistics != statistics[0]).any(axis=0))
     return TileInputs(
         node_feat=torch.from_numpy(scaled),
         opcode=torch.from_numpy(graph.node_opcode.astype(np.int64)),
         layout=torch.from_numpy(layout_symbols(padded(minor_to_major(graph.node_feat), padding))),
         edge_index=torch.from_numpy(np.ascontiguousarray(graph.edge_index[:, ::-1].T)),
-        config_feat=torch.from_numpy(configs(config_columns(graph, config))),
+        statistics=torch.from_numpy(statistics[:, varying]),
+        varying=torch.from_numpy(varying),
+        first=torch.from_numpy(statistics[:1].copy()),
+        mean=torch.from_numpy(_mean(statistics)) if config.relative_configs else None,
+        scaler=configs,
         runtime=torch.from_numpy(graph.normalized_runtime),
     )
 
@@ -148,7 +186,7 @@ def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
         edge_index=torch.cat(edges, dim=1),
         node_kernel=numbers.repeat_interleave(torch.tensor(n_nodes)).to(device),
         config_feat=torch.cat(
-            [kernel.config_feat[part] for kernel, part in zip(kernels, rows, strict=True)]
+            [kernel.config_feat(part) for kernel, part in zip(kernels, rows, strict=True)]
         ),
         config_kernel=numbers.repeat_interleave(torch.tensor(n_configs)).to(device),
         n_nodes=n_nodes,

@@ -1,7 +1,7 @@
 """Train and load the tile GNNs."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from models.tile.inputs import (
 )
 from models.tile.losses import TILE_LOSSES
 from models.tile.networks import TILE_NETS, TileNet
-from models.training.dataset import CACHE_BYTES, RecentlyUsed
+from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, training_device
 from models.training.held_out import HeldOut, hold_out
 from models.training.jobs import TrainJob
@@ -52,7 +52,7 @@ class TileTask:
     """
 
     files: tuple[GraphFile, ...]
-    inputs: RecentlyUsed[TileInputs]
+    inputs: LRUCache[TileInputs]
     net: TileNet
     config: TileGnnConfig
     held_out: HeldOut | None = None
@@ -82,9 +82,9 @@ class TileTask:
         loss = torch.stack(losses).mean() * share
         return StepLoss(loss, ", ".join(file.name for file in chosen))
 
-    def look_ahead(self, rng: np.random.Generator) -> None:
+    def prefetch(self, rng: np.random.Generator) -> None:
         """Begin to read the kernels of the step that `rng` draws."""
-        self.inputs.look_ahead(self._chosen(rng))
+        self.inputs.prefetch(self._chosen(rng))
 
     def _chosen(self, rng: np.random.Generator) -> list[GraphFile]:
         order = rng.permutation(len(self.files))
@@ -100,10 +100,7 @@ class TileTask:
             rows = torch.from_numpy(positions).to(kernel.runtime.device)
             if len(rows) <= TILE_PICKS:
                 continue  # any order would score 1
-            scores = self.net.score_all(
-                model,
-                replace(kernel, config_feat=kernel.config_feat[rows], runtime=kernel.runtime[rows]),
-            )
+            scores = self.net.score_all(model, kernel.only(rows))
             if not np.isfinite(scores).all():
                 return math.nan
             ranking = np.argsort(scores, kind="stable")
@@ -148,20 +145,15 @@ def train_tile(job: TrainJob) -> None:
         return inputs_of(read_tile(file)).to(device)
 
     model = net.build(config)
-    cache = RecentlyUsed(make, _bytes, max_bytes=CACHE_BYTES)
-    task = TileTask(learned, cache, net, config, held_out, job.rank, job.n_ranks)
+    task = TileTask(learned, LRUCache(make), net, config, held_out, job.rank, job.n_ranks)
     fit_job(model, task, config.training, job, device)
     if job.rank > 0:
         return
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for name, scaler in (("nodes", nodes), ("configs", configs)):
-        tensors[f"{name}.shift"] = torch.from_numpy(scaler.shift)
-        tensors[f"{name}.factor"] = torch.from_numpy(scaler.factor)
+    tensors |= {"configs.shift": configs.shift, "configs.factor": configs.factor}
+    tensors["nodes.shift"] = torch.from_numpy(nodes.shift)
+    tensors["nodes.factor"] = torch.from_numpy(nodes.factor)
     save_tensors(job.run_dir / WEIGHTS, tensors, {"scaling": nodes.scaling})
-
-
-def _bytes(inputs: TileInputs) -> int:
-    return inputs.node_feat.nbytes + inputs.config_feat.nbytes + inputs.runtime.nbytes
 
 
 @dataclass(frozen=True)
@@ -193,10 +185,8 @@ def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
     device = ranking_device(recipe.accelerator)
     prepare_torch(seed=0, threads=recipe.threads, device=device)
     tensors, facts = load_tensors(run_dir / WEIGHTS)
-    shift_and_factor = {
-        name: (tensors.pop(f"{name}.shift").numpy(), tensors.pop(f"{name}.factor").numpy())
-        for name in ("nodes", "configs")
-    }
+    configs = ConfigScaler(tensors.pop("configs.shift"), tensors.pop("configs.factor"))
+    shift, factor = tensors.pop("nodes.shift").numpy(), tensors.pop("nodes.factor").numpy()
     net = TILE_NETS[name]
     config = net.config_of(recipe)
     model = net.build(config)
@@ -204,8 +194,8 @@ def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
     return TileRanker(
         net,
         model.eval().to(device),
-        NodeScaler(str(facts["scaling"]), *shift_and_factor["nodes"]),
-        ConfigScaler(*shift_and_factor["configs"]),
+        NodeScaler(str(facts["scaling"]), shift, factor),
+        configs,
         config,
         recipe.features.padding,
     )

@@ -1,10 +1,15 @@
 """Which graphs of a split a model can learn from, and a bounded cache of what it reads of them."""
 
+import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph
@@ -55,28 +60,64 @@ def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unus
     return usable, unusable
 
 
-class RecentlyUsed(Generic[Item]):
+def bytes_held(item: object) -> int:
+    """Return the memory of all tensors and arrays that `item` reaches, each buffer once.
+
+    What is mapped from a file takes none: the system drops its pages when memory is short.
+    """
+    buffers: dict[int, int] = {}
+    seen, left = set[int](), [item]
+    while left:
+        value = left.pop()
+        if isinstance(value, Tensor) and value.layout == torch.sparse_csr:
+            left += [value.crow_indices(), value.col_indices(), value.values()]
+        elif isinstance(value, Tensor):
+            storage = value.untyped_storage()
+            buffers[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, np.ndarray):
+            whole = value
+            while isinstance(whole.base, np.ndarray):
+                whole = whole.base
+            if not _is_mapped(whole.base):
+                buffers[whole.ctypes.data] = whole.nbytes
+        elif isinstance(value, list | tuple):
+            left += value
+        elif hasattr(value, "__dict__") and id(value) not in seen:
+            seen.add(id(value))
+            left += vars(value).values()
+    return sum(buffers.values())
+
+
+def _is_mapped(base: object) -> bool:
+    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
+
+
+class LRUCache(Generic[Item]):
     """Keeps what was made of graphs in memory up to a number of bytes, least recent out first.
 
-    What is looked ahead for is made by a thread of its own, so that reading and pruning the next
-    step's graphs goes on beside the present step.
+    What is prefetched is made by a thread of its own, so that reading and pruning the next step's
+    graphs goes on beside the present step.
 
     Args:
         make: builds the item of a file.
-        size: an item's bytes.
         max_bytes: how much to keep; a single larger item is kept alone.
+        size: an item's bytes.
     """
 
     def __init__(
-        self, make: Callable[[GraphFile], Item], size: Callable[[Item], int], *, max_bytes: int
+        self,
+        make: Callable[[GraphFile], Item],
+        *,
+        max_bytes: int = CACHE_BYTES,
+        size: Callable[[Item], int] = bytes_held,
     ) -> None:
         self._make, self._size, self._max_bytes = make, size, max_bytes
-        self._items: OrderedDict[str, Item] = OrderedDict()
+        self._items: OrderedDict[str, tuple[Item, int]] = OrderedDict()
         self._bytes = 0  # of all items: summing thousands up anew for each would take seconds
         self._coming: dict[str, Future[Item]] = {}
         self._thread: ThreadPoolExecutor | None = None
 
-    def look_ahead(self, files: Sequence[GraphFile]) -> None:
+    def prefetch(self, files: Sequence[GraphFile]) -> None:
         """Begin to make the items of `files` that are not kept; they add to what is in memory.
 
         A fault in making one is raised when it is asked for.
@@ -85,7 +126,7 @@ class RecentlyUsed(Generic[Item]):
             key = str(file.path)
             if key in self._items or key in self._coming:
                 continue
-            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="look-ahead")
+            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="prefetch")
             self._coming[key] = self._thread.submit(self._make, file)
 
     def __call__(self, file: GraphFile) -> Item:
@@ -93,12 +134,12 @@ class RecentlyUsed(Generic[Item]):
         key = str(file.path)
         if key in self._items:
             self._items.move_to_end(key)
-            return self._items[key]
+            return self._items[key][0]
         coming = self._coming.pop(key, None)
         item = coming.result() if coming else self._make(file)
-        self._items[key] = item
-        self._bytes += self._size(item)
+        self._items[key] = item, self._size(item)
+        self._bytes += self._items[key][1]
         while len(self._items) > 1 and self._bytes > self._max_bytes:
-            _, oldest = self._items.popitem(last=False)
-            self._bytes -= self._size(oldest)
+            _, (_, oldest_bytes) = self._items.popitem(last=False)
+            self._bytes -= oldest_bytes
         return item

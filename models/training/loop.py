@@ -59,10 +59,10 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class ForesightedTask(Task, Protocol):
+class PrefetchingTask(Task, Protocol):
     """A task that can begin to read what a later step takes."""
 
-    def look_ahead(self, rng: np.random.Generator) -> None:
+    def prefetch(self, rng: np.random.Generator) -> None:
         """Begin to read the graphs that `step_loss` will take with the same `rng`; returns soon."""
 
 
@@ -134,8 +134,8 @@ def fit(
     model.train()
     while not _has_ended(state, config):
         is_late = deadline is not None and time.monotonic() > deadline
-        if isinstance(task, ForesightedTask) and state.step + 1 < config.steps and not is_late:
-            task.look_ahead(training.draws(state.step + 1))
+        if isinstance(task, PrefetchingTask) and state.step + 1 < config.steps and not is_late:
+            task.prefetch(training.draws(state.step + 1))
         loss, is_late = training.take_step(state.step, is_late=is_late)
         state.step += 1
         state.recent.append(loss)

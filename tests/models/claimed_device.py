@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from models.training import device
-from models.training.dataset import RecentlyUsed
+from models.training.dataset import LRUCache
 
 CLAIMED = torch.device("meta")
 COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
@@ -116,5 +116,5 @@ def claimed_device() -> Iterator[ClaimedDevice]:
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch, "autocast", same_on_cpu)
         # The mode is this thread's: another one's tensors would not be claimed.
-        patch.setattr(RecentlyUsed, "look_ahead", lambda cache, files: None)
+        patch.setattr(LRUCache, "prefetch", lambda cache, files: None)
         yield mode

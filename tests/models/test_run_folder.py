@@ -20,7 +20,7 @@ from models.run_folder import (
     read_config,
 )
 from models.train import load_model, train_model
-from models.training.dataset import RecentlyUsed, split_usable
+from models.training.dataset import LRUCache, split_usable
 from models.training.jobs import TrainJob
 from models.training.loop import CHECKPOINT
 
@@ -194,7 +194,7 @@ def test_recently_used_keeps_within_its_bytes(tiny_tree: Path) -> None:
         made.append(file.name)
         return file.name
 
-    kept = RecentlyUsed(make, lambda item: 10, max_bytes=20)
+    kept = LRUCache(make, size=lambda item: 10, max_bytes=20)
     for number in (0, 1, 0, 2, 0, 1):
         assert kept(files[number]) == files[number].name
     assert made == [files[i].name for i in (0, 1, 2, 1)]

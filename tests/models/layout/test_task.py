@@ -16,7 +16,7 @@ from models.config.recipe import load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.task import LayoutTask
-from models.training.dataset import RecentlyUsed
+from models.training.dataset import LRUCache, bytes_held
 from models.training.losses import order_confidence, pairwise_hinge
 from models.training.samplers import SAMPLERS
 from tests.models.rearrange import permute_configs
@@ -37,7 +37,7 @@ def task_over(files: tuple[GraphFile, ...], **keys: object) -> LayoutTask:
         graph = read_layout(file)
         return layout_inputs(graph, rule="hops-1", scaler=scaler, with_noise=config.weigh_pairs)
 
-    return LayoutTask(files, RecentlyUsed(make, lambda inputs: 1, max_bytes=10**9), config)
+    return LayoutTask(files, LRUCache(make, size=lambda inputs: 1, max_bytes=10**9), config)
 
 
 def new_model(task: LayoutTask) -> CrossConfigSage:
@@ -67,7 +67,7 @@ def test_pairs_are_weighed_by_the_graphs_own_noise(files) -> None:
     )
     assert inputs.noise == pytest.approx(np.log(1.001))
     config = task_over(files, weigh_pairs=True).config
-    kept = RecentlyUsed(lambda file: inputs, lambda item: 1, max_bytes=1)
+    kept = LRUCache(lambda file: inputs, size=lambda item: 1, max_bytes=1)
     task = LayoutTask(files[:1], kept, config)
     model = new_model(task)
     rng = np.random.default_rng(5)
@@ -77,6 +77,26 @@ def test_pairs_are_weighed_by_the_graphs_own_noise(files) -> None:
     weights = order_confidence(runtime_ns, inputs.noise)
     expected = pairwise_hinge(model(inputs, sample), runtime_ns, weights=weights)
     assert task.step_loss(model, np.random.default_rng(5)).loss.item() == expected.item()
+
+
+def test_the_cache_counts_configs_as_they_are_packed(files) -> None:
+    many = permute_configs(read_layout(files[0]), np.arange(20).repeat(200))
+    scaler = fit_node_scaler([many.node_feat], scaling="log1p")
+    inputs = layout_inputs(many, rule="hops-1", scaler=scaler)
+    configs = inputs.configs
+    of_rows = inputs.group.nbytes + configs.content_hashes().nbytes
+    unpacked = configs.n_configs * configs.n_configurable * 18
+    assert inputs.node_feat.nbytes + of_rows < bytes_held(inputs) < unpacked
+    made: list[GraphFile] = []
+
+    def make(file: GraphFile) -> LayoutInputs:
+        made.append(file)
+        return replace(inputs, node_feat=inputs.node_feat.clone())
+
+    cache = LRUCache(make, max_bytes=2 * unpacked)
+    for file in (*files[:2], *files[:2]):
+        cache(file)
+    assert len(made) == 2
 
 
 def test_a_listwise_loss_has_no_pairs_to_weigh() -> None:

@@ -18,7 +18,7 @@ from models.segments.cut import SegmentedGraph, cut, segmented, topological_orde
 from models.segments.history import SegmentHistory, segment_weights
 from models.segments.network import SegmentSage, embed_configs, score_all
 from models.segments.task import SegmentTask, TrainGraphs, load_segments, train_segments
-from models.training.dataset import RecentlyUsed
+from models.training.dataset import LRUCache
 from models.training.jobs import TrainJob
 from models.training.losses import LOSSES
 from models.training.saved_network import WEIGHTS
@@ -186,7 +186,7 @@ def one_graph_task(
 ) -> SegmentTask:
     config = SegmentSageConfig(configs_per_step=8, table_configs=12, **changes)
     entries = [[12 if segment.varies else 1 for segment in parts.segments]]
-    cache = RecentlyUsed(lambda _: parts, lambda _: 1, max_bytes=1)
+    cache = LRUCache(lambda _: parts, size=lambda _: 1, max_bytes=1)
     graphs = TrainGraphs((graph.file,), cache, config, seed=3)
     return SegmentTask(graphs, model, SegmentHistory(entries, model.width))
 

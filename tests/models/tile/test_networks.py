@@ -27,7 +27,9 @@ from models.tile.inputs import (
 )
 from models.tile.networks import TILE_NETS, score_in_chunks
 from models.train import load_model, train_model
+from models.training.dataset import bytes_held
 from models.training.jobs import TrainJob
+from tests.models.rearrange import permute_configs
 
 RECIPE = load_recipe("smoke")
 
@@ -58,7 +60,7 @@ def _plain_early_fusion(model: EarlyFusionSage, kernel: TileInputs, config: int)
     """Score one config as the baseline's authors write it: joined to every node, then layers."""
     opcode, layout = model.opcode(kernel.opcode), model.layout(kernel.layout).flatten(1)
     nodes = torch.cat([kernel.node_feat, opcode, layout], dim=1)
-    config_feat = kernel.config_feat[config].expand(len(nodes), -1)
+    config_feat = kernel.config_feat(torch.tensor([config])).expand(len(nodes), -1)
     of_nodes, of_nodes_around = model.nodes.weight.chunk(2, dim=1)[::-1]
     q, r = model.configs.weight.chunk(2, dim=0)
     first = torch.cat([of_nodes_around, q, of_nodes, r], dim=1)
@@ -155,6 +157,27 @@ def test_all_statistics_are_those_that_boosting_reads(tiny_tree: Path) -> None:
     columns = config_columns(graph, TileGnnConfig(statistics="all"))
     np.testing.assert_array_equal(columns[:, : expected.shape[1]], expected)
     assert columns.shape[1] > expected.shape[1]  # and the program's
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
+    relative: bool, tiny_tree: Path
+) -> None:
+    collection = collection_named("tile:xla")
+    graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+    graph = permute_configs(graph, np.arange(graph.n_configs).repeat(50))
+    config = TileGnnConfig(statistics="all", relative_configs=relative)
+    columns = config_columns(graph, config)
+    scaler = fit_config_scaler([columns])
+    nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
+    kernel = tile_inputs(graph, config, nodes=nodes, configs=scaler)
+    rows = torch.from_numpy(np.random.default_rng(0).permutation(graph.n_configs)[:30])
+    expected = (columns - scaler.shift.numpy()) * scaler.factor.numpy()
+    np.testing.assert_array_equal(kernel.config_feat(rows), expected.clip(-10, 10)[rows])
+    np.testing.assert_array_equal(
+        kernel.only(rows).config_feat(torch.arange(30)), kernel.config_feat(rows)
+    )
+    assert bytes_held(kernel) < columns.nbytes / (4 if relative else 2)
 
 
 @pytest.mark.parametrize("name", TILE_NETS)

@@ -182,14 +182,14 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(tmp_path: Path, stop_at: in
     assert (tmp_path / "a" / METRICS).read_text() == (tmp_path / "b" / METRICS).read_text()
 
 
-def test_the_next_steps_draws_are_looked_ahead_for_and_change_nothing(tmp_path: Path) -> None:
+def test_the_next_steps_draws_are_prefetched_and_change_nothing(tmp_path: Path) -> None:
     class Foresighted(Line):
         def __init__(self) -> None:
             super().__init__()
             self.ahead: list[float] = []
             self.taken: list[float] = []
 
-        def look_ahead(self, rng: np.random.Generator) -> None:
+        def prefetch(self, rng: np.random.Generator) -> None:
             self.ahead.append(float(rng.normal()))
 
         def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:

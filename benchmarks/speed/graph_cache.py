@@ -1,0 +1,174 @@
+"""How often a training step finds its graph in the cache, at the published sizes.
+
+`python -m benchmarks.speed.graph_cache` writes docs/results/graph_cache.md. 200 graphs have the
+numbers of nodes and configs of layout:nlp; twenty of them are made, each under ten names, their
+packed configs mapped from files as those of the store are. Steps draw graphs as training does.
+"""
+
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import PAGES
+from benchmarks.speed.stages import write_graph
+from common.atomic import write_text
+from common.git import revision
+from data.graphs.graph import LayoutGraph
+from data.packing.npz_graphs import read_layout
+from data.synthetic import GraphSize
+from data.tree import GraphFile
+from features.scaling import fit_node_scaler
+from models.layout.inputs import LayoutInputs, layout_inputs
+from models.training.dataset import CACHE_BYTES, LRUCache, bytes_held
+from models.training.loop import prepare_torch
+
+N_SIZES, NAMES_PER_SIZE, N_STEPS = 20, 10, 12_000  # steps as of the recipe `leaderboard`
+MEAN_NODES, MOST_NODES, MEAN_CONFIGS = 5_659, 21_919, 56_534
+NODES_PER_CONFIGURABLE = 10
+WRITTEN_CONFIGS = 200  # of each size; the others repeat their rows in another order
+
+
+def sizes() -> list[GraphSize]:
+    """Return sizes that grow evenly in logarithms, of the published mean and maximum."""
+    spread = np.exp(np.linspace(-1.7, 1.7, N_SIZES))
+    nodes = np.minimum(MEAN_NODES * spread / spread.mean(), MOST_NODES)
+    nodes[-1] = MOST_NODES
+    nodes *= np.r_[np.full(N_SIZES - 1, (N_SIZES * MEAN_NODES - MOST_NODES) / nodes[:-1].sum()), 1]
+    configs = MEAN_CONFIGS * np.linspace(0.6, 1.4, N_SIZES)
+    return [
+        GraphSize(int(n), int(n) // NODES_PER_CONFIGURABLE, int(c))
+        for n, c in zip(nodes, configs, strict=True)
+    ]
+
+
+def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
+    """Make a graph whose packed configs are mapped from files below `folder`."""
+    few = replace(size, n_configs=WRITTEN_CONFIGS)
+    graph = read_layout(write_graph(folder, few))
+    rng = np.random.default_rng(size.n_nodes)
+    indices = graph.configs.indices[rng.integers(WRITTEN_CONFIGS, size=size.n_configs)]  # type: ignore[attr-defined]
+    hashes = rng.integers(1 << 63, size=size.n_configs).astype(np.uint64)
+    arrays = {}
+    for name, array in (("indices", indices), ("hashes", hashes)):
+        path = folder / f"{size.name}.{name}.npy"
+        np.save(path, array)
+        arrays[name] = np.load(path, mmap_mode="r")
+    configs = replace(graph.configs, **arrays)  # type: ignore[type-var]
+    return replace(graph, configs=configs, runtime_ns=rng.integers(10**6, 10**7, len(hashes)))
+
+
+def unpacked_bytes(inputs: LayoutInputs) -> int:
+    """Return what was charged when configs were counted as int8 values, one per layout entry."""
+    configs = inputs.configs.n_configs * inputs.configs.n_configurable * 18
+    return configs + inputs.node_feat.nbytes + bytes_held(inputs.neighbours)
+
+
+@dataclass
+class Reads:
+    """What a run of steps cost."""
+
+    made: int
+    kept_bytes: int
+    seconds_per_graph: float
+
+    @property
+    def share(self) -> float:
+        """Return the share of steps that made their graph anew."""
+        return self.made / N_STEPS
+
+
+def take_steps(
+    make: Callable[[GraphFile], LayoutInputs],
+    files: list[GraphFile],
+    size: Callable[[LayoutInputs], int],
+) -> Reads:
+    """Ask a cache for the graphs of all steps."""
+    seconds: list[float] = []
+
+    def timed(file: GraphFile) -> LayoutInputs:
+        start = time.perf_counter()
+        inputs = make(file)
+        seconds.append(time.perf_counter() - start)
+        return inputs
+
+    cache = LRUCache(timed, size=size)
+    for step in range(N_STEPS):
+        cache(files[np.random.default_rng([0, step]).permutation(len(files))[0]])
+    kept = sum(held for _, held in cache._items.values())
+    return Reads(len(seconds), kept, float(np.mean(seconds)))
+
+
+def measure() -> list[str]:
+    """Measure both ways to count, and return the page."""
+    prepare_torch(seed=0, threads=1)
+    with tempfile.TemporaryDirectory() as name:
+        graphs = [mapped_graph(Path(name), size) for size in sizes()]
+        scaler = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p")
+        by_name: dict[str, LayoutGraph] = {}
+        files = []
+        for graph in graphs:
+            for number in range(NAMES_PER_SIZE):
+                path = graph.file.path.with_name(f"{graph.file.name}-{number}.npz")
+                by_name[str(path)] = graph
+                files.append(replace(graph.file, path=path))
+
+        def make(file: GraphFile) -> LayoutInputs:
+            return layout_inputs(by_name[str(file.path)], rule="hops-1", scaler=scaler)
+
+        before = resident_mib()
+        new = take_steps(make, files, bytes_held)
+        grown = resident_mib() - before
+        charged = [(unpacked_bytes(inputs), bytes_held(inputs)) for inputs in map(make, files[::10])]
+        # Nothing is made anew here but what the count decides, so each size is made once.
+        ready = {str(file.path): make(files[i - i % 10]) for i, file in enumerate(files)}
+        old = take_steps(lambda file: ready[str(file.path)], files, unpacked_bytes)
+    return page(new, old, charged, grown)
+
+
+def page(new: Reads, old: Reads, charged: list[tuple[int, int]], grown: float) -> list[str]:
+    """Return the page's lines."""
+    before, after = (int(np.mean(column)) >> 20 for column in zip(*charged, strict=True))
+    most = max(old for old, _ in charged) >> 20
+    return [
+        "# How often training reads a graph again",
+        "",
+        "Written by `python -m benchmarks.speed.graph_cache`. 200 graphs of the published sizes of",
+        f"layout:nlp ({MEAN_NODES:,} nodes and {MEAN_CONFIGS:,} configs on average, up to",
+        f"{MOST_NODES:,} nodes), pruned by `hops-1`, {N_STEPS:,} steps of one graph each, a cache of",
+        f"{CACHE_BYTES >> 20:,} MiB.",
+        "",
+        "| configs counted as | MiB a graph | steps that read their graph anew |",
+        "|---|---|---|",
+        f"| unpacked values | {before} (at most {most}) | {old.share:.1%} |",
+        f"| what is held | {after} | {new.share:.1%} |",
+        "",
+        f"Reading anew takes {new.seconds_per_graph:.3f} s a graph here, without the store's",
+        f"checksums. With what is held counted, {new.made} graphs are read once each; they count for",
+        f"{new.kept_bytes >> 20} MiB, and the process grew by {grown:.0f} MiB, mapped files included.",
+        "",
+        f"Measured on {platform.machine()}, revision {revision()}.",
+    ]
+
+
+def resident_mib() -> float:
+    """Return how much memory this process has now."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+)", status)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    path = PAGES / "graph_cache.md"
+    write_text(path, "\n".join(measure()) + "\n")
+    print(path)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
