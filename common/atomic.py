@@ -13,22 +13,30 @@ from common.errors import PipelineError
 
 TEMPORARY = ".*.tmp"  # what a killed process may leave
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # in the errors of libraries written in Rust
+_OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the block succeeds.
 
     The temporary file lives in the same folder, so that the rename never crosses file systems,
     and is removed when the block raises. Parent folders are made.
 
+    Args:
+        path: the file.
+        durable: have the bytes on the disk before the rename, so that the file is whole after a
+            loss of power as well; off for what is checked, and made again, where it is read.
+
     Raises:
-        PipelineError: the folder cannot be written, or the disk is full.
+        PipelineError: the folder cannot be written, or the disk is full. Other errors of the block,
+            such as those of a file it reads, are its own.
     """
     with _temporary_beside(path) as temporary:
         yield temporary
-        _as_any_new_file(temporary)
+        if durable:
+            _flush(temporary)
         temporary.replace(path)
 
 
@@ -40,27 +48,44 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
     """
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.open("xb").close()
-        yield temporary
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
-    except Exception as error:  # safetensors and polars raise errors of their own for a full disk
-        found = _SYSTEM_ERROR.search(str(error))
-        if found is None:
-            raise
-        reason = os.strerror(int(found[1]))
-        raise PipelineError(f"{path}: cannot be written: {reason}") from error
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.open("xb").close()
+        except OSError as error:
+            raise _not_written(path, error.strerror) from error
+        try:
+            yield temporary
+        except Exception as error:
+            reason = _why_not_written(error, str(temporary))
+            if reason is None:
+                raise
+            raise _not_written(path, reason) from error
     finally:
         with suppress(OSError):  # renamed, or never made, where an unlink may fail in many ways
             temporary.unlink()
 
 
-def _as_any_new_file(path: Path) -> None:
-    """Give a temporary file the permissions that a new file has."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+def _not_written(path: Path, reason: str | None) -> PipelineError:
+    return PipelineError(f"{path}: cannot be written: {reason}")
+
+
+def _why_not_written(error: Exception, temporary: str) -> str | None:
+    """Say why a file cannot be written; None if the error is not about that."""
+    if isinstance(error, OSError) and error.errno is not None:
+        is_of_writing = error.filename == temporary or error.errno in _OF_WRITING
+        return error.strerror if is_of_writing else None
+    found = _SYSTEM_ERROR.search(str(error))  # safetensors and polars have errors of their own
+    number = int(found[1]) if found else None
+    return os.strerror(number) if number in _OF_WRITING else None
+
+
+def _flush(path: Path) -> None:
+    """Have a file's bytes on the disk."""
+    with path.open("rb") as file:
+        try:
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -84,7 +109,7 @@ def create_text(path: Path, text: str) -> bool:
     """
     with _temporary_beside(path) as temporary:
         temporary.write_bytes(text.encode())
-        _as_any_new_file(temporary)
+        _flush(temporary)
         try:
             os.link(temporary, path)
         except FileExistsError:

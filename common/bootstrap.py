@@ -5,25 +5,34 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-BOOTSTRAP_RESAMPLES = 2_000
-BOOTSTRAP_SEED = 0
+DRAWS = 2_000
+SEED = 0
 CONFIDENCE = 0.95
 
 Floats = NDArray[np.float64]
 
 
-def family_means(values: Floats, families: Sequence[str], *, seed: int = BOOTSTRAP_SEED) -> Floats:
+def family_means(values: Floats, families: Sequence[str], *, seed: int = SEED) -> Floats:
     """Draw families with replacement; return the mean over their graphs for each draw; (2000,).
 
+    A drawn family brings all its graphs, and graphs weigh the same. Of several seeds, as many are
+    drawn with replacement, for each draw anew.
+
     Args:
-        values: (g,) one number, or one difference of two rankers, per graph.
-        families: (g,) of each.
+        values: (g,) one number, or one difference of two rankers, per graph; or (g, s) by seed.
+        families: (g,) of each; where each graph is its own, this is Efron's bootstrap.
+        seed: of the draws.
     """
-    _, family = np.unique(np.asarray(families), return_inverse=True)
-    sums, sizes = np.bincount(family, weights=values), np.bincount(family)
-    shape = (BOOTSTRAP_RESAMPLES, len(sizes))
-    drawn = np.random.default_rng(seed).integers(0, len(sizes), shape)
-    means: Floats = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    by_seed = np.atleast_2d(values.T).T  # (g, s)
+    names, family = np.unique(np.asarray(families), return_inverse=True)
+    sizes, n_seeds = np.bincount(family), by_seed.shape[1]
+    sums = np.zeros((len(names), n_seeds))
+    np.add.at(sums, family, by_seed)
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, len(names), (DRAWS, len(names)))  # (d, families)
+    drawn_seeds = rng.integers(0, n_seeds, (DRAWS, n_seeds))
+    totals = np.take_along_axis(sums[drawn].sum(axis=1), drawn_seeds, axis=1).sum(axis=1)
+    means: Floats = totals / (sizes[drawn].sum(axis=1) * n_seeds)
     return means
 
 
@@ -79,7 +88,7 @@ def family_interval(
     values: Floats,
     families: Sequence[str],
     *,
-    seed: int = BOOTSTRAP_SEED,
+    seed: int = SEED,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, float]:
     """Return a bootstrap interval of the mean over graphs: families drawn whole, stretched.

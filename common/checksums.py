@@ -1,8 +1,7 @@
-"""Files that hold a checksum of themselves, so that a bit which flips on the disk is noticed.
+"""The project's one checksum, and files that hold their own, so that a flipped bit is noticed.
 
-A file of any format is written with the text `UNSEALED` somewhere in it, as a value of its header,
-footer or last key; then the zeros are replaced by the CRC-32 of all of the file as it stood. A file
-without such a text, as older revisions wrote them, is taken as it is.
+A file of any format is written with the text `UNSEALED` in it, as a value of its header, footer or
+last key; then the zeros are replaced by the CRC-32 of all of the file as it stood.
 """
 
 import zlib
@@ -18,26 +17,18 @@ UNSEALED = (MARK + ZEROS).decode()
 
 def checksum_of(content: bytes) -> str:
     """Return the CRC-32 of some bytes; 8 hex digits."""
-    return f"{zlib.crc32(memoryview(content)):08x}"
+    return f"{zlib.crc32(content):08x}"
 
 
 def sealed(content: bytes) -> bytes:
-    """Return `content` with its checksum in place of the zeros of `UNSEALED`."""
-    start = _start(content)
-    return content[:start] + _expected(content, start) + content[start + len(ZEROS) :]
-
-
-def seal_file(path: Path) -> None:
-    """Put the checksum of a file that was just written into it."""
-    content = path.read_bytes()
-    start = _start(content)
-    with path.open("r+b") as file:
-        file.seek(start)
-        file.write(_expected(content, start))
+    """Return `content` with its checksum in the place that `UNSEALED` keeps for it."""
+    start = content.rindex(MARK) + len(MARK)
+    before, after = content[:start], content[start + len(ZEROS) :]
+    return before + checksum_of(before + ZEROS + after).encode() + after
 
 
 def check_seal(path: Path, remedy: str) -> None:
-    """Compare a file with the checksum that it holds, if it holds one.
+    """Compare a file with the checksum that it holds; a file from elsewhere may hold none.
 
     Args:
         path: the file.
@@ -50,18 +41,5 @@ def check_seal(path: Path, remedy: str) -> None:
         content = path.read_bytes()
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-    start = _start(content)
-    if start >= len(MARK) and content[start : start + len(ZEROS)] != _expected(content, start):
+    if MARK in content and sealed(content) != content:
         raise PipelineError(f"{path}: damaged: it is not as it was written; {remedy}")
-
-
-def _start(content: bytes) -> int:
-    """Return where the digits begin; less than the mark's length if there is no mark."""
-    return content.rfind(MARK) + len(MARK)
-
-
-def _expected(content: bytes, start: int) -> bytes:
-    view = memoryview(content)
-    checksum = zlib.crc32(view[:start])
-    checksum = zlib.crc32(ZEROS, checksum)
-    return f"{zlib.crc32(view[start + len(ZEROS) :], checksum):08x}".encode()

@@ -1,6 +1,5 @@
 """One process at a time: a lock on a file, which ends with the process that holds it."""
 
-import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,19 +23,23 @@ def locked(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterato
     Raises:
         PipelineError: the lock's file cannot be written.
     """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("w")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire(blocking=False)
+        except Timeout:
             on_wait()
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.acquire()
     except OSError as error:
         where = path.parent  # what a user knows of
         raise PipelineError(f"{where}: cannot be written: {error.strerror or error}") from error
-    with lock:
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -48,10 +51,10 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: another process works in it.
     """
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{folder}: another process works in it; wait for it to end") from None
+
+    def refuse() -> None:
+        raise UsageError(f"{folder}: another process works in it; wait for it to end")
+
+    with locked(folder / LOCK, on_wait=refuse):
         sweep(folder)
         yield

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from common.atomic import atomic_path
-from common.checksums import SEAL_KEY, UNSEALED, check_seal, seal_file
+from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
 from common.errors import PipelineError
 
 
@@ -17,11 +17,11 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
     """
     with atomic_path(path) as temporary:
         table.write_parquet(temporary, metadata={SEAL_KEY: UNSEALED})
-        seal_file(temporary)
+        temporary.write_bytes(sealed(temporary.read_bytes()))
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """Read a table, after checking every byte; one of an older revision has no checksum.
+    """Read a table, after checking every byte; a table from elsewhere has no checksum.
 
     Raises:
         PipelineError: the file is missing or damaged.

@@ -17,7 +17,6 @@ from common.errors import PipelineError
 from data.tree import Collection
 from ensembles.members import Member, members_of
 from models.config.recipe import Recipe
-from models.config.recipe_migration import with_new_keys
 from models.run_folder import CONFIG, first_difference, is_done, read_config
 from models.shared_training import SHARED_FOLDER
 
@@ -211,11 +210,9 @@ def _check_settings(model: FoundModel, recipe: Recipe) -> None:
         PipelineError: names the first one that differs.
     """
     name = model.config["model"]
-    today = {"recipe": recipe.model_dump(mode="json")}
-    older = with_new_keys(model.config, today)["recipe"]
-    parts = [part for part in (name, "features") if part in today["recipe"]]
-    for part in parts:
-        difference = first_difference(older.get(part), today["recipe"][part], part)
+    wanted = recipe.model_dump(mode="json")
+    for part in (part for part in (name, "features") if part in wanted):
+        difference = first_difference(model.config["recipe"].get(part), wanted[part], part)
         if difference:
             raise PipelineError(
                 f"{model.folder}: was trained with {difference}; expected a model of recipe "

@@ -7,17 +7,13 @@ from typing import Any
 
 import tomli_w
 
-from common.atomic import create_text, write_bytes
-from common.checksums import MARK, UNSEALED, check_seal, checksum_of, sealed
+from common.atomic import create_text, write_text
+from common.checksums import checksum_of
 from common.errors import PipelineError, UsageError
-from models.config.recipe_migration import with_new_keys
 
 CONFIG = "config.toml"
 DONE = "DONE"
 MAX_NAMED = 8
-SEALED = "done, sealed"  # the first line of a mark that ends with its own checksum
-OLDER_MARKS = ("done", "")
-MARK_REMEDY = "bring it back, or remove it and run again"
 
 
 def is_done(folder: Path) -> bool:
@@ -28,37 +24,29 @@ def is_done(folder: Path) -> bool:
 def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
     """Say that everything in `folder` has been written.
 
-    The mark is not empty: stores of data sets may leave empty files out.
-
     Args:
         folder: the run's folder.
         files: those in it that do not change any more; the mark holds their checksums.
     """
-    lines = [f"{MARK.decode()}{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
-    text = "".join([f"{SEALED}\n", *lines, f"{UNSEALED}\n"])
-    write_bytes(folder / DONE, sealed(text.encode()))
+    lines = [f"{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
+    write_text(folder / DONE, "".join(["done\n", *lines]))
 
 
 def check_done(folder: Path) -> None:
     """Compare the files of a folder with the checksums in its DONE mark.
 
-    Older marks hold none; files that were left behind, when the folder was copied, are no fault.
+    Files that were left behind, when the folder was copied, are no fault.
 
     Raises:
         PipelineError: a file, or the mark itself, is not as it was written.
     """
     mark = folder / DONE
     try:
-        first, *lines = mark.read_text(encoding="utf-8").splitlines() or [""]
-        if first == SEALED:
-            check_seal(mark, MARK_REMEDY)
-            lines.pop()
-        elif first not in OLDER_MARKS:
-            raise PipelineError(f"{mark}: damaged: it is not as it was written; {MARK_REMEDY}")
+        _, *lines = mark.read_text(encoding="utf-8").split("\n")
         for line in lines:
             checksum, _, name = line.partition(" ")
             path = folder / name
-            if path.exists() and checksum != MARK.decode() + checksum_of(path.read_bytes()):
+            if path.is_file() and checksum != checksum_of(path.read_bytes()):
                 raise PipelineError(
                     f"{path}: damaged: it is not as it was written; bring it back, or remove "
                     f"{folder} and run again"
@@ -69,8 +57,6 @@ def check_done(folder: Path) -> None:
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     """Make a run folder, or go on with one of the very same configuration.
-
-    A recipe key that the folder's configuration is too old to have counts as its default.
 
     Args:
         folder: the run's folder.
@@ -88,15 +74,14 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     if path.exists():
         if not resume:
             raise UsageError(f"{folder}: holds a run already; pass --resume to go on with it")
-        difference = first_difference(with_new_keys(read_config(folder), config), config)
+        difference = first_difference(read_config(folder), config)
         if difference:
             raise UsageError(f"{folder}: was begun with {difference}; choose another --out")
         return
     foreign = [name for name in held if not name.startswith(f".{CONFIG}.")]
     if foreign or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
-    text = f"{tomli_w.dumps(config)}# {UNSEALED}\n"
-    if not create_text(path, sealed(text.encode()).decode()):  # another process did, just now
+    if not create_text(path, tomli_w.dumps(config)):  # another process did, just now
         begin(folder, config, resume=resume)
 
 
@@ -109,9 +94,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     try:
-        content = path.read_bytes()
-        check_seal(path, "bring it back, or choose another --out")
-        return tomllib.loads(content.decode())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PipelineError(f"{folder}: {_why_no_run(folder)}") from None
     except (OSError, ValueError) as error:

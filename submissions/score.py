@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.bootstrap import BOOTSTRAP_RESAMPLES, BOOTSTRAP_SEED, CONFIDENCE
+from common.bootstrap import family_means, interval_of
 from common.errors import PipelineError
 from common.metrics import (
     kendall_tau,
@@ -111,33 +111,17 @@ def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labe
     return graph
 
 
-def bootstrap_interval(
-    values: Sequence[float], *, seed: int = BOOTSTRAP_SEED
-) -> list[float] | None:
-    """Return the 95 % percentile bootstrap interval of the mean over graphs.
+def _interval(values: Sequence[float]) -> list[float] | None:
+    """Return the 95 % percentile bootstrap interval of the mean over graphs; None for fewer than 2.
 
-    Efron's percentile method ("Bootstrap Methods: Another Look at the Jackknife", 1979): graphs
-    are drawn with replacement 2,000 times. It tells how far the value hangs on which graphs the
-    split happens to hold, not how far it varies between trainings. With few graphs it is too
-    narrow.
-
-    Args:
-        values: (g,) one number per graph.
-        seed: the same seed and values give the same interval.
-
-    Returns:
-        [low, high], or None for fewer than two graphs.
+    Efron's percentile method ("Bootstrap Methods: Another Look at the Jackknife", 1979). It tells
+    how far the value hangs on which graphs the split happens to hold, not how far it varies between
+    trainings. With few graphs it is too narrow.
     """
     if len(values) < 2:
         return None
-    sample = np.asarray(values, dtype=np.float64)
-    rng = np.random.default_rng(seed)
-    means = [
-        sample[rng.integers(0, len(sample), len(sample))].mean() for _ in range(BOOTSTRAP_RESAMPLES)
-    ]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return [float(low), float(high)]
+    each = [f"{place:09d}" for place in range(len(values))]  # graphs are drawn one by one
+    return list(interval_of(family_means(np.asarray(values, np.float64), each)))
 
 
 def _judge_collection(
@@ -213,7 +197,7 @@ def _collection_report(
     report: Report = {
         "metric": metric,
         "value": float(np.mean(values)) if values else None,
-        "ci95": bootstrap_interval(values),
+        "ci95": _interval(values),
         "n_graphs": len(values),
     }
     if collection.kind == "tile":

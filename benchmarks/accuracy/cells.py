@@ -25,7 +25,6 @@ from data.read import read_graph
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
 from models.config.recipe import Recipe, load_recipe
-from models.config.recipe_migration import with_new_keys
 from models.registry import MODELS
 from models.run_folder import CONFIG, first_difference, mark_done
 from models.train import load_model, train_model
@@ -138,8 +137,7 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
     path = cell.path(out)
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
-        begun = with_new_keys({key: old.get(key) for key in head}, head)
-        difference = first_difference(begun, head)
+        difference = first_difference({key: old.get(key) for key in head}, head)
         if difference:
             raise UsageError(f"{path}: was made with {difference}; choose another --out")
         return False

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-DRAWS = 2_000
-CONFIDENCE = 0.95
+from common.bootstrap import CONFIDENCE, family_means, interval_of
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Estimate:
 
 
 def estimate(values: NDArray[np.float64], families: Sequence[str]) -> Estimate:
-    """Average over graphs and seeds; for one graph the interval is over seeds alone.
+    """Average over graphs and seeds, families and seeds drawn; of one graph, over seeds alone.
 
     Args:
         values: (g, s) one number per graph and seed.
@@ -30,7 +29,10 @@ def estimate(values: NDArray[np.float64], families: Sequence[str]) -> Estimate:
     """
     if len(values) == 1:
         return seed_interval(values[0])
-    return bootstrap_interval(values, families)
+    mean = float(values.mean())
+    if len(set(families)) * values.shape[1] < 2:
+        return Estimate(mean)
+    return Estimate(mean, *interval_of(family_means(values, families)))
 
 
 def seed_interval(values: NDArray[np.float64]) -> Estimate:
@@ -41,32 +43,3 @@ def seed_interval(values: NDArray[np.float64]) -> Estimate:
     quantile = student.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
     half = float(quantile * values.std(ddof=1) / math.sqrt(len(values)))
     return Estimate(mean, mean - half, mean + half)
-
-
-def bootstrap_interval(
-    values: NDArray[np.float64], families: Sequence[str], *, draws: int = DRAWS, seed: int = 0
-) -> Estimate:
-    """Return the percentile bootstrap interval; families and seeds are drawn with replacement.
-
-    A drawn family brings all its graphs; graphs weigh the same. Families are drawn first, then
-    seeds, `draws` times each.
-
-    Args:
-        values: (g, s).
-        families: g names.
-    """
-    names, member = np.unique(np.asarray(families), return_inverse=True)
-    f, s = len(names), values.shape[1]
-    if f * s < 2:
-        return Estimate(float(values.mean()))
-    sizes = np.bincount(member)  # (f,)
-    sums = np.zeros((f, s))
-    np.add.at(sums, member, values)
-    rng = np.random.default_rng(seed)
-    drawn_families = rng.integers(0, f, (draws, f))
-    drawn_seeds = rng.integers(0, s, (draws, s))
-    by_seed = sums[drawn_families].sum(axis=1)  # (draws, s)
-    total = np.take_along_axis(by_seed, drawn_seeds, axis=1).sum(axis=1)
-    means = total / (sizes[drawn_families].sum(axis=1) * s)
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(float(values.mean()), float(low), float(high))

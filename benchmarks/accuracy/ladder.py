@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import PAGES
-from benchmarks.accuracy.intervals import CONFIDENCE, DRAWS, Estimate
+from benchmarks.accuracy.intervals import Estimate
 from benchmarks.accuracy.ladder_picture import draw_ladder
 from benchmarks.accuracy.table import (
     TAU,
@@ -28,6 +28,7 @@ from benchmarks.accuracy.table import (
 )
 from benchmarks.accuracy.tile_table import SCORE
 from common.atomic import write_text
+from common.bootstrap import CONFIDENCE, DRAWS
 from common.errors import PipelineError
 
 # By the name of the cells; each of them has all that stands above it from "one network" on.

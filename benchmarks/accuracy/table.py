@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.comparisons import CONTENDERS
-from benchmarks.accuracy.intervals import CONFIDENCE, DRAWS, Estimate, estimate
+from benchmarks.accuracy.intervals import Estimate, estimate
 from benchmarks.accuracy.tasks import TASKS
+from common.bootstrap import CONFIDENCE, DRAWS
 from common.errors import PipelineError
 
 Cell = dict[str, Any]

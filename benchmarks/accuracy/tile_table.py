@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from benchmarks.accuracy.comparisons import TILE_CONTENDERS
-from benchmarks.accuracy.intervals import CONFIDENCE, DRAWS
 from benchmarks.accuracy.table import (
     OURS,
     TAU,
@@ -17,6 +16,7 @@ from benchmarks.accuracy.table import (
     text_of,
 )
 from benchmarks.accuracy.tile_tasks import TILE_TASKS
+from common.bootstrap import CONFIDENCE, DRAWS
 
 SCORE = "tile_score"
 LEAST_GAIN = 1e-6  # what rounding may make

@@ -9,11 +9,11 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.errors import PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError
 from common.locks import alone_in
 from data.collect.collect import Outcome, collect_graph
 from data.collect.job import JOURNALS, Job
-from data.collect.measuring.rounds import OutOfTime, Progress
+from data.collect.measuring.rounds import Progress
 from data.collect.measuring.session import ProgramFailed
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough

@@ -68,7 +68,7 @@ def write_tensors(
     # Wide types first: then each tensor is aligned to its own type, as the format wants it.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     checksums = dict.fromkeys((name for name, _ in ordered), UNKNOWN_CHECKSUM)
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_path(path, durable=False) as temporary, temporary.open("wb") as file:
         file.write(_header(ordered, facts, checksums))
         for name, tensor in ordered:
             checksums[name] = f"{_write(file, name, tensor):08x}"

@@ -2,9 +2,6 @@
 
 A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained. Rankers
 on statistics are in models/config/rankers.py.
-
-A key that is added here must have what was done without it as its default: run folders that were
-begun before count as having it so, see models/config/recipe_migration.py.
 """
 
 from typing import Annotated, ClassVar, Literal

@@ -1,8 +1,4 @@
-"""The configuration of each ranker that is no network, typed and frozen; light to import.
-
-A key that is added here must have what was done without it as its default: run folders that were
-begun before count as having it so, see models/config/recipe_migration.py.
-"""
+"""The configuration of each ranker that is no network, typed and frozen; light to import."""
 
 from typing import Annotated, Literal
 

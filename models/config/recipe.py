@@ -134,9 +134,6 @@ class BlendConfig(FrozenConfig):
 class Recipe(FrozenConfig):
     """Everything that decides what a run does, but for the data and the folder it writes to.
 
-    The default of a key that is added must be what was done without it, see
-    models/config/recipe_migration.py.
-
     `accelerator` decides where networks are trained and rank: "auto" on a CUDA GPU where there is
     one, else on the CPU; "cuda" refuses to train without one. See models/training/device.py.
     """

@@ -42,8 +42,10 @@ class WeightMean:
         """Let `model` have the mean weights while the block runs; its own where there are none."""
         live = {name: value.detach().clone() for name, value in model.named_parameters()}
         put(self.tensors, model)
-        yield
-        put(live, model)
+        try:
+            yield
+        finally:
+            put(live, model)
 
 
 @dataclass

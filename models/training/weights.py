@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from common.atomic import atomic_path
-from common.checksums import SEAL_KEY, UNSEALED, check_seal, seal_file
+from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
 from common.errors import PipelineError
 
 
@@ -24,7 +24,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, header)
-        seal_file(temporary)
+        temporary.write_bytes(sealed(temporary.read_bytes()))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.intervals import DRAWS, bootstrap_interval, estimate, seed_interval
+from benchmarks.accuracy.intervals import estimate, seed_interval
 from benchmarks.accuracy.table import paired, read_cells, report, time_to_reach, values
 from common.atomic import write_text
 
@@ -39,34 +39,13 @@ def _cell(contender: str, seed: int, taus: dict[str, float], **more: Any) -> dic
     return {"task": "sample-folds", **known, **costs, **made, **more}
 
 
-def test_bootstrap_equals_drawing_one_by_one() -> None:
-    values = np.random.default_rng(1).normal(size=(6, 3))
-    found = bootstrap_interval(values, FAMILIES, seed=4)
-    rng = np.random.default_rng(4)
-    names = sorted(set(FAMILIES))
-    families = rng.integers(0, 3, (DRAWS, 3))
-    seeds = rng.integers(0, 3, (DRAWS, 3))
-    means = []
-    for draw in range(DRAWS):
-        drawn = [
-            values[graph, seed]
-            for family in families[draw]
-            for graph in range(6)
-            if FAMILIES[graph] == names[family]
-            for seed in seeds[draw]
-        ]
-        means.append(sum(drawn) / len(drawn))
-    low, high = np.quantile(means, [0.025, 0.975])
-    assert (found.mean, found.low, found.high) == pytest.approx((values.mean(), low, high))
-
-
 def test_one_graph_has_students_interval_over_seeds() -> None:
     values = np.array([0.5, 0.6, 0.7, 0.8, 0.4])
     found = estimate(values[None], ["a"])
     half = 2.7764451 * math.sqrt(sum((v - 0.6) ** 2 for v in values) / 4) / math.sqrt(5)
     assert (found.low, found.high) == pytest.approx((0.6 - half, 0.6 + half))
     assert math.isnan(seed_interval(values[:1]).low)
-    assert math.isnan(bootstrap_interval(np.ones((2, 1)), ["a", "a"]).low)
+    assert math.isnan(estimate(np.ones((2, 1)), ["a", "a"]).low)
 
 
 def test_differences_are_paired_by_seed_and_graph() -> None:

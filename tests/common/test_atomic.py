@@ -1,5 +1,6 @@
 """A file is either whole or as it was before, whatever happens on the way."""
 
+import errno
 import os
 import resource
 import signal
@@ -110,6 +111,47 @@ def test_a_read_only_folder_is_one_line(tmp_path: Path) -> None:
         if is_root:
             os.seteuid(0)
     assert str(caught.value) == f"{tmp_path / 'file'}: cannot be written: Permission denied"
+
+
+def test_nobodys_mask_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that makes a file meanwhile would get it with the wrong permissions."""
+
+    def touched(mask: int) -> int:
+        raise AssertionError(mask)
+
+    monkeypatch.setattr(os, "umask", touched)
+    write_text(tmp_path / "file", "")
+
+
+def test_what_a_disk_does_not_take_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some disks fail only when they are asked to keep what was written."""
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def failing(number: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(PipelineError, match="file: cannot be written: Input/output error"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "/nowhere/input.npz"),
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_something_else_in_the_block_is_its_own(tmp_path: Path, error: OSError) -> None:
+    with pytest.raises(type(error)), atomic_path(tmp_path / "file"):
+        raise error
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from common.checksums import UNSEALED, check_seal, checksum_of, seal_file, sealed
+from common.checksums import UNSEALED, check_seal, checksum_of, sealed
 from common.errors import PipelineError
 from common.parquet import read_table, write_table
 
@@ -37,10 +37,8 @@ def test_the_seal_is_the_crc_32_of_the_file_as_it_was_before() -> None:
 def test_every_flipped_bit_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
     """But for one in the mark's own name: then the file counts as one without a seal."""
     path = tmp_path / "file"
-    path.write_bytes(TEXT)
-    seal_file(path)
-    whole = path.read_bytes()
-    assert whole == sealed(TEXT)
+    whole = sealed(TEXT)
+    path.write_bytes(whole)
     check_seal(path, "remove it")
     for content in flips(whole):
         path.write_bytes(content)
@@ -51,9 +49,9 @@ def test_every_flipped_bit_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
             assert str(error.value) == line
 
 
-def test_a_file_without_a_seal_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_file_from_elsewhere_without_a_seal_is_taken_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for content in (b"", b"crc", b"what older revisions wrote"):
+    for content in (b"", b"crc", b"what others wrote"):
         path.write_bytes(content)
         check_seal(path, "remove it")
     with pytest.raises(PipelineError, match="missing: cannot be read: No such file"):
@@ -84,7 +82,7 @@ def test_a_flipped_bit_in_a_table_is_an_error_or_harmless(tmp_path: Path) -> Non
     assert refused > 450
 
 
-def test_a_table_of_an_older_revision_is_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+def test_a_table_from_elsewhere_is_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     TABLE.write_parquet(path)
     assert read_table(path).equals(TABLE)

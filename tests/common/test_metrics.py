@@ -101,7 +101,7 @@ def test_tau_matches_scipy_on_long_lists_with_ties(size: int) -> None:
     )
 
 
-def config_counts_of_a_hundred_thousand_reversed_configs() -> None:
+def test_pair_counts_of_a_hundred_thousand_reversed_configs() -> None:
     size = 100_000
     pairs = count_pairs(-np.arange(size), np.arange(size))
     assert pairs == PairCounts(0, size * (size - 1) // 2, 0, 0, 0)

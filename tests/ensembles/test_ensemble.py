@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from common.checksums import sealed
 from data.tree import find_graphs
 from models.run_folder import mark_done
 from tests.command_line import call
@@ -65,7 +64,7 @@ def test_an_unfinished_run_that_shall_choose_its_blend_has_to_choose_first(
 ) -> None:
     config = finished / "config.toml"
     changed = config.read_bytes().replace(b"choose = false", b"choose = true")
-    config.write_bytes(sealed(changed))
+    config.write_bytes(changed)
     mark_done(finished)
     file = find_graphs(tree, splits=("test",))[0]
     call("rank", file.path, "--run", finished)

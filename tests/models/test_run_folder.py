@@ -10,14 +10,12 @@ from common.errors import PipelineError, UsageError
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
 from models.run_folder import (
-    CONFIG,
     DONE,
     begin,
     check_done,
     first_difference,
     is_done,
     mark_done,
-    read_config,
 )
 from models.train import load_model, train_model
 from models.training.dataset import LRUCache, split_usable
@@ -50,7 +48,7 @@ def test_a_finished_model_is_not_trained_again(tiny_tree: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["booster.txt", "config.toml", "importances.parquet"])
-def test_a_finished_model_that_changed_is_refused_but_not_one_of_an_older_mark(
+def test_a_finished_model_that_changed_is_refused(
     name: str, tiny_tree: Path, tmp_path: Path
 ) -> None:
     job = job_in(tmp_path / "model", tiny_tree)
@@ -60,9 +58,6 @@ def test_a_finished_model_that_changed_is_refused_but_not_one_of_an_older_mark(
     for use in (lambda: load_model(job.run_dir), lambda: train_model(job, XLA_RANDOM, resume=True)):
         with pytest.raises(PipelineError, match=f"{name}: damaged: it is not as it was written"):
             use()
-    (job.run_dir / "DONE").write_text("done\n")
-    if name != "config.toml":  # which holds its own checksum
-        load_model(job.run_dir)
 
 
 def flips(content: bytes) -> Iterator[bytes]:
@@ -73,29 +68,20 @@ def flips(content: bytes) -> Iterator[bytes]:
         yield bytes(flipped)
 
 
-def test_a_mark_that_is_damaged_is_named(tmp_path: Path) -> None:
+def test_a_mark_that_is_damaged_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    """A flip in a name leaves one good file unchecked, one in a checksum or a line end does not."""
     (tmp_path / "weights").write_bytes(b"numbers")
     mark_done(tmp_path, [tmp_path / "weights"])
     check_done(tmp_path)
+    noticed = 0
     for content in flips((tmp_path / DONE).read_bytes()):
         (tmp_path / DONE).write_bytes(content)
-        with pytest.raises(PipelineError, match="DONE: "):
-            check_done(tmp_path)
-
-
-def test_a_configuration_that_is_damaged_is_not_taken_for_another(tmp_path: Path) -> None:
-    config = {"recipe": {"name": "cpu", "seeds": [0, 1], "share": 0.25}}
-    begin(tmp_path / "run", config, resume=False)
-    path = tmp_path / "run" / CONFIG
-    named = 0
-    for content in flips(path.read_bytes()):
-        path.write_bytes(content)
         try:
-            assert read_config(path.parent) == config  # the mark's own name, in the comment
+            check_done(tmp_path)
         except PipelineError as error:
-            assert f"{path}: " in str(error)
-            named += 1
-    assert named > 0.9 * 8 * len(content)
+            assert f"{tmp_path}/" in str(error)
+            noticed += 1
+    assert noticed >= 8 * 8  # every bit of the checksum
 
 
 def test_a_finished_gnn_leaves_weights_and_no_checkpoint(tiny_tree: Path, tmp_path: Path) -> None:

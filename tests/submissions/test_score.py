@@ -13,7 +13,7 @@ from common.errors import PipelineError
 from common.metrics import ranking_from_scores
 from data.tree import COLLECTIONS
 from submissions.labels import Labels, read_labels
-from submissions.score import bootstrap_interval, score_submission
+from submissions.score import score_submission
 from submissions.write import SubmissionRow, read_submission, write_submission
 
 REAL = Path(
@@ -193,19 +193,6 @@ def test_rankings_that_do_not_fit_are_refused(
     labels = {A: Labels(ints(1, 2, 3)), K: Labels(ints(1, 2, 3, 4, 5, 6), ints(*[1] * 6))}
     with pytest.raises(PipelineError, match=message):
         score_submission(rankings, labels)
-
-
-def test_the_bootstrap_interval_has_the_width_of_theory() -> None:
-    values = np.random.default_rng(5).normal(0.5, 0.1, 400)
-    interval = bootstrap_interval(values.tolist())
-    assert interval is not None
-    half_width = 1.96 * values.std() / np.sqrt(400)
-    assert interval[0] == pytest.approx(values.mean() - half_width, abs=0.1 * half_width)
-    assert interval[1] == pytest.approx(values.mean() + half_width, abs=0.1 * half_width)
-    assert bootstrap_interval(values.tolist()) == interval
-    assert bootstrap_interval(values.tolist(), seed=1) != interval
-    assert bootstrap_interval([0.5]) is bootstrap_interval([]) is None
-    assert bootstrap_interval([0.5, 0.5]) == [0.5, 0.5]
 
 
 def place_npz(folder: Path, collection: str, **arrays: NDArray[np.generic]) -> Path:

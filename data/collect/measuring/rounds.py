@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import OutOfTime
 from data.collect.measuring.journal import Journal
 from data.collect.measuring.search import Choices, Search
 from data.collect.measuring.session import ConfigFailed, ProgramFailed, Session
@@ -16,10 +17,6 @@ MAX_FAILED_AT_START = 10
 
 Progress = Callable[[str, int, int], None]
 IsOver = Callable[[], bool]
-
-
-class OutOfTime(Exception):  # noqa: N818 (what happened, said in the past tense)
-    """The time that was given is over; the journal keeps what was measured."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from common.errors import PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError
 from data.collect.collect import MIN_SPREAD, _digest, collect_graph
 from data.collect.collect_all import collect_jobs
 from data.collect.job import MANIFEST, Job
 from data.collect.manifest import read_manifest
 from data.collect.measuring.journal import open_journal
-from data.collect.measuring.rounds import OutOfTime
 from data.collect.measuring.timing import Visit
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
