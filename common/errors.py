@@ -1,12 +1,20 @@
 """The one exception that reaches the user as a single line."""
 
+MAX_CHARACTERS = 3_000
+
 
 class PipelineError(Exception):
     """The input or the world is at fault: a bad file, a refused upload, no space left.
 
     The message is one line that says what is wrong, where (file, key, row), what was expected
     and, where it is not obvious, what to do. The command line prints it and exits with 1.
+
+    Whatever of a foreign file stands in the message: what cannot be printed is escaped, and a long
+    text is cut in its middle, so that the line stays a line.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_one_line(message))
 
 
 class OutOfTime(Exception):  # noqa: N818 — no error
@@ -21,3 +29,9 @@ class UsageError(PipelineError):
 
     The command line prints it and exits with 2.
     """
+
+
+def _one_line(text: str) -> str:
+    printed = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    half = MAX_CHARACTERS // 2
+    return printed if len(printed) <= MAX_CHARACTERS else f"{printed[:half]} … {printed[-half:]}"

@@ -195,8 +195,7 @@ def _exit_code(error: Exception) -> int:
 def _fail(line: str, code: int, options: dict[str, Any]) -> None:
     if options.get("debug"):
         traceback.print_exc()
-    one_line = "\\n".join(line.splitlines())  # names of files may hold line ends
-    say(f"error: {one_line}")
+    say(f"error: {line}")
     raise typer.Exit(code)
 
 

@@ -1,0 +1,138 @@
+"""The doors: what reads a file that somebody else wrote, and files to begin from."""
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from common.errors import PipelineError
+from common.settings import CONFIGS, SAMPLE
+from data.hlo.programs import read_programs
+from data.read import read_graph
+from data.tree import GraphFile, collection_named
+from models.config.recipe import load_recipe
+from submissions.check import check_submission
+from submissions.write import read_submission
+from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
+
+MAX_MESSAGE = 4_000  # characters
+
+
+@dataclass(frozen=True)
+class Door:
+    """One way into the program.
+
+    Attributes:
+        suffix: of the files that come in here.
+        enter: reads a file; raises nothing but PipelineError.
+        seeds: contents to begin from.
+    """
+
+    suffix: str
+    enter: Callable[[Path], None]
+    seeds: Callable[[], Iterator[bytes]]
+
+
+def try_door(door: Door, content: bytes, path: Path) -> None:
+    """Let some bytes in.
+
+    Raises:
+        Exception: whatever but a PipelineError leaves the door: a defect.
+        AssertionError: the message is not one line of bearable length that names the file.
+    """
+    path.write_bytes(content)
+    try:
+        door.enter(path)
+    except PipelineError as error:
+        message = str(error)
+        assert message.splitlines() == [message], message
+        assert len(message) <= MAX_MESSAGE, len(message)
+        assert path.stem in message, message
+
+
+def _enter_npz(path: Path) -> None:
+    faults = []
+    for name in ("layout:xla:random", "tile:xla"):
+        try:
+            read_graph(GraphFile(collection_named(name), "valid", path.stem, path))
+        except PipelineError as error:
+            faults.append(error)
+    raise faults[0]  # no file is both
+
+
+def _npz_seeds() -> Iterator[bytes]:
+    for kind in ("layout", "tile"):
+        files = sorted((SAMPLE / "npz" / kind).rglob("*.npz"), key=lambda path: path.stat().st_size)
+        for path in files[:2]:
+            yield path.read_bytes()
+
+
+def _enter_hlo(path: Path) -> None:
+    read_programs(path)
+
+
+def _hlo_seeds() -> Iterator[bytes]:
+    for message in (layout_tuning(), tile_tuning(), small_module()):
+        yield message.SerializeToString()
+
+
+def _enter_submission(path: Path) -> None:
+    expected = {"tile:xla:" + "a" * 32: 7, "layout:xla:random:" + "b" * 32: 4}
+    check_submission(path, expected)
+    read_submission(path)
+
+
+def _submission_seeds() -> Iterator[bytes]:
+    rows = f"tile:xla:{'a' * 32},0;1;2;3;4\nlayout:xla:random:{'b' * 32},3;2;1;0\n"
+    yield f"ID,TopConfigs\n{rows}".encode()
+    yield f"ID,TopConfigs\r\n{rows}".encode()
+
+
+def _enter_recipe(path: Path) -> None:
+    load_recipe(str(path))
+
+
+def _recipe_seeds() -> Iterator[bytes]:
+    for path in sorted(CONFIGS.glob("*.toml")):
+        yield path.read_bytes()
+
+
+DOORS = {
+    "npz": Door(".npz", _enter_npz, _npz_seeds),
+    "hlo": Door(".pb", _enter_hlo, _hlo_seeds),
+    "submission": Door(".csv", _enter_submission, _submission_seeds),
+    "recipe": Door(".toml", _enter_recipe, _recipe_seeds),
+}
+
+
+def mutate_npz(
+    content: bytes, max_size: int, seed: int, mutate: Callable[[bytes, int], bytes]
+) -> bytes:
+    """Change one member of an npz and pack it again, so that its checksums are right.
+
+    Now and then the archive itself is changed instead.
+    """
+    rng = np.random.default_rng(seed)
+    if rng.random() < 0.2:
+        return mutate(content, max_size)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {
+                info.filename: archive.read(info)
+                for info in archive.infolist()
+                if info.file_size < 1 << 20
+            }
+    except Exception:  # an earlier change has broken the archive
+        return mutate(content, max_size)
+    if not members:
+        return mutate(content, max_size)
+    chosen = sorted(members)[int(rng.integers(len(members)))]
+    members[chosen] = mutate(members[chosen], len(members[chosen]) + 64)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+    return packed.getvalue()

@@ -1,0 +1,36 @@
+"""Some seconds of fuzzing of each door: a defect that was there is found within as many."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import PipelineError
+from common.settings import ROOT
+from tests.fuzz.doors import DOORS, Door, try_door
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", sorted(DOORS))
+def test_nothing_but_a_line_leaves_the_door(door: str) -> None:
+    pytest.importorskip("atheris", reason="make fuzz installs it")
+    command = [sys.executable, "-m", "tests.fuzz", door, "--minutes", "0.5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
+
+
+@pytest.mark.parametrize("door", sorted(DOORS))
+def test_the_seeds_are_let_in(door: str, tmp_path: Path) -> None:
+    seeds = list(DOORS[door].seeds())
+    assert len(seeds) > 1
+    for content in seeds:
+        try_door(DOORS[door], content, tmp_path / f"input{DOORS[door].suffix}")
+
+
+def test_a_message_without_the_file_is_a_defect(tmp_path: Path) -> None:
+    def enter(path: Path) -> None:
+        raise PipelineError("something is wrong")
+
+    with pytest.raises(AssertionError, match="something is wrong"):
+        try_door(Door(".x", enter, lambda: iter(())), b"", tmp_path / "input.x")
