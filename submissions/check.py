@@ -1,11 +1,17 @@
 """Check a submission against the graphs it must answer for, before anybody uploads it.
 
-The competition's sample submission lists 1000 indices for every layout graph and five for every
-tile kernel; in truth two layout graphs have 1001 configs and sixteen kernels fewer than five. The
-counts here are those of the data files.
+The counts are those of the data files. For the real competition, 894 rows by the names of the
+official test split, they are known without its files but for those of tile kernels. Its own sample
+submission, which Kaggle scores, lists 1000 indices for every layout graph and five for every tile
+kernel; in truth two layout graphs have 1001 configs and sixteen kernels fewer than five. Both are
+accepted.
 """
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +21,20 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.metrics import TILE_PICKS
 from data.npz.read import Archive
-from data.official.config_counts import ALL_TILE_CONFIGS
-from data.tree import find_graphs
-from submissions.plain_text import text_faults
-from submissions.write import ScannedRow, n_picks, scan_submission, split_id
+from data.official.config_counts import (
+    ALL_TILE_CONFIGS,
+    LAYOUT_CONFIGS,
+    OTHER_LAYOUT_CONFIGS,
+    SHORT_TILE_KERNELS,
+)
+from data.official.names import official_parts
+from data.tree import COLLECTIONS, find_graphs
+from submissions.write import ScannedRow, n_picks, read_regular, scan_submission, shown, split_id
+
+MAX_PROBLEMS = 1000  # more than the competition has rows
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONE_RETURN = re.compile(rb"\r(?!\n)")
+PADDED_INDEX = re.compile(rb"[,;](-?0[0-9]+|-0)(?=;|$)")
 
 
 class Problem(NamedTuple):
@@ -38,17 +54,17 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         row = None if self.row is None else f"row {self.row}"
-        parts = (str(self.file), row, self.id, self.message)
-        return ": ".join(part for part in parts if part is not None)
+        name = None if self.id is None else shown(self.id)
+        file = "\\n".join(str(self.file).splitlines())
+        return ": ".join(part for part in (file, row, name, self.message) if part is not None)
 
 
 def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Problem]:
-    """List all that is wrong with a submission file; an empty list means it can be uploaded.
+    """List what is wrong with a submission file; an empty list means it can be uploaded.
 
-    Found: an unreadable file or line, one that only this project's own reader would take (see
-    `submissions.plain_text`), missing, surplus and repeated rows, and rankings with a
-    wrong count, an index out of range or a repeated index. The order of the rows is free, because
-    they are matched by ID.
+    Found: an unreadable file or line, text that a strict reader of CSV may take otherwise than it
+    was meant, missing, surplus and repeated rows, and rankings with a wrong count, an index out of
+    range or a repeated index. The order of the rows is free, because they are matched by ID.
 
     Args:
         path: the submission.
@@ -56,78 +72,65 @@ def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Pro
             kernel whose number is not known: any picks that some kernel may have are accepted.
 
     Returns:
-        The problems: of the text, of the rows by line, the missing rows last.
+        The problems, at most a thousand and one that says so: of the text, of the rows by line,
+        the missing rows last.
     """
-    problems: list[Problem] = []
-    first_row: dict[str, int] = {}
     try:
-        problems += [Problem(path, row, None, fault) for row, fault in text_faults(path)]
-        for row in scan_submission(path):
-            problems += [
-                Problem(path, row.row, row.id if row.fault is None else None, message)
-                for message in _row_faults(row, expected, first_row)
-            ]
-            first_row.setdefault(row.id, row.row)
+        problems = list(islice(_problems(path, expected), MAX_PROBLEMS + 1))
     except PipelineError as error:
-        message = str(error).removeprefix(f"{path}: ")
-        return [Problem(path, None, None, message)]
-    for submission_id in expected:
-        if submission_id not in first_row:
-            wanted = _wanted(submission_id, expected[submission_id])
-            problems.append(
-                Problem(path, None, submission_id, f"row is missing; expected {wanted} indices")
-            )
+        return [Problem(path, None, None, str(error).removeprefix(f"{path}: "))]
+    if len(problems) > MAX_PROBLEMS:
+        message = f"has more than {MAX_PROBLEMS} problems; the others are not listed"
+        problems[MAX_PROBLEMS] = Problem(path, None, None, message)
     return problems
 
 
-def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -> list[str]:
-    """Say what keeps `ranking` from being `n_indices` distinct ones of 0..c-1.
+def check_official(path: Path, known: Mapping[str, int]) -> list[Problem]:
+    """List what is wrong with a submission to the real competition.
 
     Args:
-        ranking: (m,) int64 config indices.
-        n_configs: c.
-        n_indices: how many indices there must be.
-
-    Returns:
-        One message per kind of fault; empty if there is none.
+        path: the submission.
+        known: c, the number of configs, by submission ID, of test graphs whose files are at hand.
     """
-    faults = []
-    if len(ranking) != n_indices:
-        faults.append(f"has {len(ranking)} indices; expected {n_indices} of {n_configs} configs")
-    outside = ranking[(ranking < 0) | (ranking >= n_configs)]
-    if len(outside):
-        faults.append(f"index {outside[0]}{_more(len(outside))}; expected 0..{n_configs - 1}")
-    values, counts = np.unique(ranking, return_counts=True)
-    repeated = values[counts > 1]
-    if len(repeated):
-        faults.append(
-            f"index {repeated[0]}{_more(len(repeated))} is repeated; expected each config once"
+    problems = check_submission(path, {**official_rows(), **known})
+    if problems:
+        return problems
+    lengths = Counter(
+        len(row.ranking)
+        for row in scan_submission(path)
+        if row.ranking is not None and row.id.startswith("tile:")
+    )
+    return [
+        Problem(
+            path,
+            None,
+            None,
+            f"{lengths[n_indices]} tile rows hold {n_indices} indices; expected at most "
+            f"{SHORT_TILE_KERNELS.get(n_indices, 0)}, since no more kernels have so few configs",
         )
-    return faults
+        for n_indices in range(1, TILE_PICKS)
+        if lengths[n_indices] > SHORT_TILE_KERNELS.get(n_indices, 0)
+    ]
 
 
-def picks_faults(ranking: NDArray[np.int64]) -> list[str]:
-    """Say what keeps `ranking` (m,) from being the picks of a kernel of unknown c.
+@cache
+def official_rows() -> Mapping[str, int | None]:
+    """Return the number of configs of each official test graph, by submission ID.
 
-    Five picks may be any configs; fewer stand for a kernel that has no more, so they are all of
-    0..m-1.
+    In the sample submission's order of collections; None for tile kernels.
     """
-    n_indices = len(ranking)
-    if n_indices < TILE_PICKS:
-        return ranking_faults(ranking, n_indices, n_indices)
-    faults = []
-    if n_indices > TILE_PICKS:
-        faults.append(f"has {n_indices} indices; expected {TILE_PICKS}")
-    if ranking.max() >= ALL_TILE_CONFIGS:
-        faults.append(
-            f"index {ranking.max()}; expected one below {ALL_TILE_CONFIGS}: all kernels together "
-            "have no more configs"
-        )
-    if ranking.min() < 0:
-        faults.append(f"index {ranking.min()}; expected 0 or more")
-    if len(np.unique(ranking)) < n_indices:
-        faults.append("an index is repeated; expected each config once")
-    return faults
+    rows: dict[str, int | None] = {}
+    for collection in COLLECTIONS:
+        for name in sorted(official_parts()[f"{collection.name}/test"].names):
+            submission_id = f"{collection.name}:{name}"
+            layout_configs = OTHER_LAYOUT_CONFIGS.get(submission_id, LAYOUT_CONFIGS)
+            rows[submission_id] = layout_configs if collection.kind == "layout" else None
+    return rows
+
+
+def all_official(submission_ids: Iterable[str]) -> bool:
+    """Tell whether every ID is a row of the real competition."""
+    return official_rows().keys() >= set(submission_ids)
 
 
 def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
@@ -157,34 +160,102 @@ def count_configs(path: Path) -> int:
     return n_configs
 
 
-def _row_faults(
-    row: ScannedRow, expected: Mapping[str, int | None], first_row: Mapping[str, int]
-) -> list[str]:
-    """Say what is wrong with one line, given where each ID was first seen."""
-    faults = []
-    if row.id in first_row:
-        faults.append(f"comes twice, first in row {first_row[row.id]}; expected one row per graph")
-    if row.ranking is None:
-        return [*faults, row.fault or "cannot be read"]
-    if row.id not in expected:
-        return [*faults, "no graph of this split has this ID; expected no such row"]
-    n_configs = expected[row.id]
-    if n_configs is None:
-        return faults + picks_faults(row.ranking)
-    return faults + ranking_faults(row.ranking, n_configs, _wanted(row.id, n_configs))
+def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -> list[str]:
+    """Say what keeps `ranking` from being `n_indices` distinct ones of 0..c-1.
 
+    Args:
+        ranking: (m,) int64 config indices.
+        n_configs: c.
+        n_indices: how many indices there must be.
 
-def _wanted(submission_id: str, n_configs: int | None) -> int:
-    """Return how many indices a row must hold; where c is not known, as if there were enough.
-
-    Raises:
-        ValueError: the caller expects an ID that names no collection.
+    Returns:
+        One message per kind of fault; empty if there is none.
     """
-    found = split_id(submission_id)
-    if found is None:
-        raise ValueError(f"expected row '{submission_id}' names no collection")
-    return n_picks(found[0], TILE_PICKS if n_configs is None else n_configs)
+    faults = []
+    if len(ranking) != n_indices:
+        faults.append(f"has {len(ranking)} indices; expected {n_indices} of {n_configs} configs")
+    outside = ranking[(ranking < 0) | (ranking >= n_configs)]
+    if len(outside):
+        faults.append(f"index {outside[0]}{_more(len(outside))}; expected 0..{n_configs - 1}")
+    values, counts = np.unique(ranking, return_counts=True)
+    repeated = values[counts > 1]
+    if len(repeated):
+        faults.append(
+            f"index {repeated[0]}{_more(len(repeated))} is repeated; expected each config once"
+        )
+    return faults
 
 
 def _more(count: int) -> str:
     return f" (and {count - 1} more)" if count > 1 else ""
+
+
+def _problems(path: Path, expected: Mapping[str, int | None]) -> Iterator[Problem]:
+    """Yield what is wrong; raises PipelineError where the file cannot be read at all."""
+    for number, fault in _text_faults(path):
+        yield Problem(path, number, None, fault)
+    first_row: dict[str, int] = {}
+    for row in scan_submission(path):
+        if row.id in first_row:
+            message = f"comes twice, first in row {first_row[row.id]}; expected one row per graph"
+            yield Problem(path, row.row, row.id, message)
+        elif row.id:
+            first_row[row.id] = row.row
+        if row.fault is not None:
+            yield Problem(path, row.row, None, row.fault)
+            continue
+        for fault in _row_faults(row, expected):
+            yield Problem(path, row.row, row.id, fault)
+    for submission_id, n_configs in expected.items():
+        if submission_id not in first_row:
+            message = f"row is missing; expected {_wanted(submission_id, n_configs)} indices"
+            yield Problem(path, None, submission_id, message)
+
+
+def _text_faults(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield what only this project's own reader would forgive: row and message."""
+    content = read_regular(path)
+    if content.startswith(BYTE_ORDER_MARK):
+        yield 1, "begins with a byte order mark; expected plain UTF-8 text"
+    for row, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+        text = line.removesuffix(b"\r")
+        if LONE_RETURN.search(text):
+            yield row, "holds a carriage return without a line feed; expected one row per line"
+        elif not text.strip():
+            yield row, "is blank; expected no such line"
+        elif text != text.strip():
+            yield row, "begins or ends with a blank; expected none"
+        padded = PADDED_INDEX.search(text)
+        if padded:
+            yield row, f"index '{padded[1].decode()[:40]}'; expected no leading zero or sign"
+
+
+def _row_faults(row: ScannedRow, expected: Mapping[str, int | None]) -> list[str]:
+    """Say what is wrong with the ranking of one row."""
+    if row.ranking is None or row.id not in expected:
+        return ["no graph of this split has this ID; expected no such row"]
+    n_configs = expected[row.id]
+    if n_configs is None:
+        return _picks_faults(row.ranking)
+    as_sampled = TILE_PICKS if row.id.startswith("tile:") else LAYOUT_CONFIGS
+    if row.id in official_rows() and len(row.ranking) == as_sampled:
+        return ranking_faults(row.ranking, max(n_configs, as_sampled), as_sampled)
+    return ranking_faults(row.ranking, n_configs, _wanted(row.id, n_configs))
+
+
+def _picks_faults(ranking: NDArray[np.int64]) -> list[str]:
+    """Say what keeps (m,) from being the picks of a kernel of unknown c.
+
+    Five picks may be any configs; fewer stand for a kernel that has no more, so they are all of
+    0..m-1.
+    """
+    if len(ranking) < TILE_PICKS:
+        return ranking_faults(ranking, len(ranking), len(ranking))
+    return ranking_faults(ranking, ALL_TILE_CONFIGS, TILE_PICKS)
+
+
+def _wanted(submission_id: str, n_configs: int | None) -> int:
+    """Return how many indices a row must hold; where c is not known, as if there were enough."""
+    found = split_id(submission_id)
+    assert found is not None, submission_id  # the caller expects an ID that names no collection
+    return n_picks(found[0], TILE_PICKS if n_configs is None else n_configs)

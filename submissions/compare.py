@@ -1,14 +1,14 @@
-"""Compare two reports graph by graph: how much better one run ranks, and how sure that is.
+"""Compare reports: two of them graph by graph, or several of one recipe from several seeds.
 
-Both runs are judged on the same graphs, so what a graph makes hard for either falls out of the
+Two runs are judged on the same graphs, so what a graph makes hard for either falls out of the
 difference. Graphs of one family (batch sizes of one architecture) vary together and are drawn
 together: interval and probability are of one bootstrap over families, stretched by Student's t
 where these are few.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,43 @@ from data.tree import Collection, GraphFile, collection_named
 from models.training.folds import family_of
 
 Report = Mapping[str, Any]
+
+
+class SeedSpread(NamedTuple):
+    """How far reports of the same graphs lie apart.
+
+    Attributes:
+        collections: `mean`, `sd` (of a sample: one less than their number below the line), `min`
+            and `max` over reports, by collection; None unless every report has a value.
+        score: the same of the reports' scores; None also where they answer different collections,
+            since those are means of different things.
+        answered_by_some: collections that some reports have a value of, and some have not.
+    """
+
+    collections: dict[str, dict[str, float] | None]
+    score: dict[str, float] | None
+    answered_by_some: list[str]
+
+
+def seed_spread(reports: Sequence[Report]) -> SeedSpread:
+    """Summarise what `score_submission` returned for submissions of one recipe's seeds.
+
+    Args:
+        reports: at least two, all judged by the same labels.
+
+    Raises:
+        ValueError: fewer than two.
+    """
+    if len(reports) < 2:
+        raise ValueError(f"{len(reports)} reports; expected at least two")
+    collections, answered_by_some = {}, []
+    for name in reports[0]["collections"]:
+        values = [report["collections"][name]["value"] for report in reports]
+        collections[name] = _statistics(values)
+        if None in values and any(value is not None for value in values):
+            answered_by_some.append(name)
+    score = None if answered_by_some else _statistics([report["score"] for report in reports])
+    return SeedSpread(collections, score, answered_by_some)
 
 
 def compare_reports(first: Report, second: Report) -> dict[str, Any]:
@@ -74,6 +111,18 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
     fewest = min(entry["n_families"] for entry in collections.values())
     return {"collections": collections, "mean": _summary(sides[0], sides[1], joint, fewest)}
+
+
+def _statistics(values: Sequence[float | None]) -> dict[str, float] | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return {
+        "mean": float(np.mean(known)),
+        "sd": float(np.std(known, ddof=1)),
+        "min": min(known),
+        "max": max(known),
+    }
 
 
 def _summary(

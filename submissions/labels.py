@@ -1,16 +1,22 @@
-"""Measured runtimes: what a ranking is judged by."""
+"""Measured runtimes, what a ranking is judged by: those of the files, or what was withheld."""
 
+from collections.abc import Collection as Container
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import PipelineError
 from data.graph_store.stored_graph import is_stored
 from data.graphs.graph import TileGraph
 from data.npz.read import Archive
 from data.read import read_graph
-from data.tree import GraphFile, find_graphs
+from data.tree import SPLITS, GraphFile, find_graphs
+from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers
+
+FILES = {"valid": "submission-valid.csv", "test": "submission.csv"}  # of a run
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,26 @@ class Labels:
     def runtime(self) -> NDArray[np.float64] | NDArray[np.int64]:
         """Return the (c,) runtimes to compare: normalised where there are normalizers."""
         return self.runtime_ns if self.normalizers is None else self.runtime_ns / self.normalizers
+
+
+def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labels]:
+    """Read the labels of a split by submission ID.
+
+    Args:
+        data_dir: the folder that holds npz/.
+        split: "train", "valid" or "test"; the runtimes of "test" are stored as 0.
+        private: take the withheld test runtimes instead, whatever the split.
+
+    Raises:
+        PipelineError: no such split, a damaged file, or nothing was withheld.
+    """
+    if not private:
+        return read_labels(data_dir, split)
+    normalizers = read_withheld_normalizers(data_dir)
+    return {
+        name: Labels(runtime_ns, normalizers.get(name))
+        for name, runtime_ns in read_withheld(data_dir).items()
+    }
 
 
 def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
@@ -79,3 +105,43 @@ def _check_positive(archive: Archive, key: str, values: NDArray[np.int64]) -> No
     if (values <= 0).any():
         row = int(np.argmax(values <= 0))
         archive.fail(key, f"row {row} is {values[row]}; expected a runtime above 0")
+
+
+def check_split(
+    answered: Container[str], judged: Container[str], data_dir: Path, *, split: str, private: bool
+) -> None:
+    """Refuse rankings of another split's graphs.
+
+    Args:
+        answered: submission IDs that rankings were given for.
+        judged: submission IDs of the graphs to judge by.
+        data_dir: the folder that holds npz/.
+        split: the one that was asked for.
+        private: whether the withheld test runtimes were asked for.
+
+    Raises:
+        PipelineError: no graph is answered, but those of another split are; says what to pass.
+    """
+    if any(name in judged for name in answered):
+        return
+    asked = "test" if private else split
+    for other in SPLITS:
+        if other == asked or _ids(data_dir, other).isdisjoint(answered):
+            continue
+        way = f"--split {other}{' without --private' if private else ''}"
+        if other == "test" and (data_dir / WITHHELD).is_file():
+            way = "--private (the withheld test runtimes)"
+        file = f", or the run's {FILES[asked]}" if asked in FILES else ""
+        raise PipelineError(
+            f"submission: answers the graphs of split {other}, not {asked}; pass {way}{file}"
+        )
+
+
+def _ids(data_dir: Path, split: str) -> set[str]:
+    """Return the submission IDs of a split's graphs; none if there is no such split."""
+    withheld = split == "test" and (data_dir / WITHHELD).is_file()
+    ids = set(read_withheld(data_dir)) if withheld else set()
+    try:
+        return ids | {file.submission_id for file in find_graphs(data_dir, splits=(split,))}
+    except PipelineError:
+        return ids

@@ -20,13 +20,12 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from common.metrics import TILE_PICKS, ranking_from_scores
 from data.tree import COLLECTIONS, Collection
-from submissions.plain_text import read_regular
 
 HEADER = "ID,TopConfigs"
-# The digits are bounded so that every index fits int64.
-INDICES = re.compile(r"-?[0-9]{1,18}(;-?[0-9]{1,18})*")
-INDEX = re.compile(r"-?[0-9]{1,18}")
-SHOWN_CHARACTERS = 60
+# The first part that is no index: one that fits int64. A search takes no memory, as a match of the
+# whole row would.
+NO_INDEX = re.compile(r"(?:^|;)(?!-?[0-9]{1,18}(?:;|$))([^;]*)")
+SHOWN_CHARACTERS = 80
 
 
 class SubmissionRow(NamedTuple):
@@ -47,7 +46,7 @@ class ScannedRow(NamedTuple):
 
     Attributes:
         row: the line's number; the header is row 1.
-        id: what stands before the comma.
+        id: what stands before the comma; "" where it names no collection.
         ranking: (m,) int64, or None where the line cannot be read.
         fault: why it cannot be read, or None.
     """
@@ -125,7 +124,7 @@ def scan_submission(path: Path) -> Iterator[ScannedRow]:
         raise PipelineError(f"{path}: is empty; expected the header {HEADER}")
     header, *lines = text.split("\n")
     if header.strip() != HEADER:
-        raise PipelineError(f"{path}: row 1: header is '{_shown(header)}'; expected '{HEADER}'")
+        raise PipelineError(f"{path}: row 1: header is '{shown(header)}'; expected '{HEADER}'")
     for row, line in enumerate(lines, start=2):
         if line.strip():
             yield _scanned(row, line.strip())
@@ -146,10 +145,30 @@ def read_submission(path: Path) -> dict[str, NDArray[np.int64]]:
             raise PipelineError(f"{path}: row {row}: {fault}")
         if submission_id in rankings:
             raise PipelineError(
-                f"{path}: row {row}: {submission_id} comes twice; expected one row per graph"
+                f"{path}: row {row}: {shown(submission_id)} comes twice; expected one row per graph"
             )
         rankings[submission_id] = ranking
     return rankings
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file that is no pipe or device, which would be waited for.
+
+    Raises:
+        PipelineError: it is no regular file, or cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise PipelineError(f"{path}: is not a file; expected a submission")
+        return path.read_bytes()
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def shown(text: str) -> str:
+    """Return `text` short enough, and plain enough, for a one-line message."""
+    plain = "".join(character if character.isprintable() else "?" for character in text[:1000])
+    return plain if len(text) <= SHOWN_CHARACTERS else plain[: SHOWN_CHARACTERS - 1] + "…"
 
 
 def _collection_of(row: SubmissionRow) -> Collection:
@@ -157,7 +176,7 @@ def _collection_of(row: SubmissionRow) -> Collection:
     found = split_id(row.id)
     if found is None or re.search(r'[\s,"]', row.id):
         raise PipelineError(
-            f"submission row '{_shown(row.id)}': {_expected_id()} without blanks, commas or quotes"
+            f"submission row '{shown(row.id)}': {_expected_id()} without blanks, commas or quotes"
         )
     return found[0]
 
@@ -165,45 +184,34 @@ def _collection_of(row: SubmissionRow) -> Collection:
 def _checked_picks(collection: Collection, row: SubmissionRow) -> list[int]:
     """Return the indices that are written for a row, or raise PipelineError."""
     ranking = np.asarray(row.ranking)
+    place = f"submission row {row.id}"
     if ranking.ndim != 1 or not len(ranking) or not np.issubdtype(ranking.dtype, np.integer):
         raise PipelineError(
-            f"submission row {row.id}: ranking has shape {ranking.shape} and dtype "
-            f"{ranking.dtype}; expected config indices (c,)"
+            f"{place}: ranking has shape {ranking.shape} and dtype {ranking.dtype}; expected "
+            "config indices (c,)"
         )
     distinct = np.unique(ranking)
     if len(distinct) < len(ranking) or distinct[0] < 0:
-        raise PipelineError(
-            f"submission row {row.id}: expected each config index once, none below 0"
-        )
+        raise PipelineError(f"{place}: expected each config index once, none below 0")
     if collection.kind == "layout" and distinct[-1] != len(ranking) - 1:
-        raise PipelineError(
-            f"submission row {row.id}: expected every config index 0..{len(ranking) - 1}"
-        )
+        raise PipelineError(f"{place}: expected every config index 0..{len(ranking) - 1}")
     picks: list[int] = ranking[: n_picks(collection, len(ranking))].tolist()
     return picks
 
 
 def _scanned(row: int, line: str) -> ScannedRow:
     submission_id, comma, indices = line.partition(",")
+    bad = NO_INDEX.search(indices)
     if not comma:
-        fault = f"'{_shown(line)}' has one column; expected {HEADER}"
-    elif split_id(submission_id) is None:
-        fault = f"ID '{_shown(submission_id)}': {_expected_id()}"
-    elif not INDICES.fullmatch(indices):
-        bad = next(part for part in indices.split(";") if not INDEX.fullmatch(part))
-        fault = f"{submission_id}: '{_shown(bad)}' is no config index; expected 4;0;2 or the like"
-    else:
-        ranking = np.array([int(part) for part in indices.split(";")], dtype=np.int64)
-        return ScannedRow(row, submission_id, ranking, None)
-    return ScannedRow(row, submission_id, None, fault)
+        return ScannedRow(row, "", None, f"'{shown(line)}' has one column; expected {HEADER}")
+    if split_id(submission_id) is None:
+        return ScannedRow(row, "", None, f"ID '{shown(submission_id)}': {_expected_id()}")
+    if bad:
+        fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
+        return ScannedRow(row, submission_id, None, f"{shown(submission_id)}: {fault}")
+    return ScannedRow(row, submission_id, np.fromstring(indices, np.int64, sep=";"), None)
 
 
 def _expected_id() -> str:
     names = ", ".join(collection.name for collection in COLLECTIONS)
     return f"expected collection:name, the collection one of {names}"
-
-
-def _shown(text: str) -> str:
-    """Return `text` short enough, and plain enough, for a one-line message."""
-    plain = "".join(character if character.isprintable() else "?" for character in text)
-    return plain if len(plain) <= SHOWN_CHARACTERS else plain[: SHOWN_CHARACTERS - 1] + "…"

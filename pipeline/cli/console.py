@@ -214,27 +214,6 @@ def data_dir(given: Path | None) -> Path:
     return folder
 
 
-def print_scores(report: Mapping[str, Any]) -> None:
-    """Print a report's value by collection, then the mean."""
-    rows = []
-    for name, part in report["collections"].items():
-        low, high = part["ci95"] or (None, None)
-        facts = (part["n_graphs"], part.get("floor"), part.get("noise_ceiling"))
-        rows.append((name, part["metric"], part["value"], low, high, *facts))
-    rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows), None, None))
-    header = (
-        "collection",
-        "metric",
-        "value",
-        "ci95 low",
-        "ci95 high",
-        "graphs",
-        "floor",
-        "ceiling",
-    )
-    print_table(header, rows, if_known=("floor", "ceiling"))
-
-
 def say(line: str) -> None:
     """Print a remark to standard error, so that standard output holds results alone.
 

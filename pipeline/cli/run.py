@@ -21,7 +21,6 @@ from pipeline.cli.console import (
     data_dir,
     deadline_after,
     print_json,
-    print_scores,
     print_table,
     progress_bar,
     say,
@@ -93,6 +92,8 @@ def run(
     if json:
         print_json(result.report)
         return
+    from pipeline.cli.tables import print_scores
+
     print_scores(result.report)
     typer.echo(f"submission  {result.submission or 'none: the data has no test split'}")
     typer.echo(f"report      {result.report_page}")

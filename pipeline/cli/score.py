@@ -18,7 +18,6 @@ from pipeline.cli.console import (
     command,
     data_dir,
     print_json,
-    print_scores,
     progress_bar,
     say,
 )
@@ -79,9 +78,8 @@ def score(
         raise UsageError("--against: expected one --submission to compare with it")
     if len({path.resolve() for path in submission}) < len(submission):
         raise UsageError("--submission: the same file is given twice; expected each once")
-    from pipeline.cli.pick_diversity import print_spread
-    from submissions.answered_split import check_split
-    from submissions.label_sources import labels_of
+    from pipeline.cli.tables import print_seeds
+    from submissions.labels import check_split, labels_of
     from submissions.subsets import read_subsets
 
     folder = data_dir(data)
@@ -94,7 +92,7 @@ def score(
     if not any(known.is_labelled for known in labels.values()):
         say(f"{folder}: the runtimes of split {split} are withheld; --private reads the sample's")
     if len(submission) > 1:
-        print_spread(submission, reports, json=json)
+        print_seeds(submission, reports, json=json)
     else:
         compared = None if against is None else _compared(against, submission[0], reports)
         _print_report(reports[0], compared, json=json)
@@ -192,7 +190,7 @@ def _compared(against: Path, submission: Path, reports: Sequence[Report]) -> Rep
 
 
 def _print_report(report: Report, compared: Report | None, *, json: bool) -> None:
-    from pipeline.cli.tables import print_comparison
+    from pipeline.cli.tables import print_comparison, print_scores
 
     if json:
         print_json(report if compared is None else {**report, "comparison": compared})

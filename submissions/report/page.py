@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from common.atomic import write_text
+from submissions.remarks import remarks_on
 from submissions.report.report_pictures import learning_pictures, rank_pictures, slowdown_pictures
 from submissions.report.template import render_page
 
@@ -43,6 +44,7 @@ def write_report_page(
         TEMPLATE,
         score=_number(report.get("score")),
         n_scored=sum(part["value"] is not None for part in collections.values()),
+        remarks=remarks_on(report),
         collections=[_collection_view(name, part, ranks) for name, part in collections.items()],
         slowdowns=slowdown_pictures(collections),
         learning=learning_pictures(report.get("learning_curves", [])),

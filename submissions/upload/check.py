@@ -5,8 +5,14 @@ from pathlib import Path
 from common.errors import PipelineError
 from common.settings import SAMPLE, default_data_dir
 from data.tree import find_graphs, npz_root
-from submissions.check import Problem, check_submission, expected_rows
-from submissions.official_rules import all_official, check_official, official_rows
+from submissions.check import (
+    Problem,
+    all_official,
+    check_official,
+    check_submission,
+    expected_rows,
+    official_rows,
+)
 
 
 def problems_before_upload(path: Path, data: Path | None) -> list[Problem]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data.official.config_counts import SHORT_TILE_KERNELS
-from submissions.official_rules import official_rows
+from submissions.check import official_rows
 
 
 def official_lines() -> list[str]:

@@ -72,6 +72,11 @@ def test_the_ceiling_is_a_column_and_in_json_unless_refused(tree: Path) -> None:
     assert "ceiling" not in call("score", "--data", tree, *one(tree), "--no-ceiling")
 
 
+def test_a_narrow_interval_is_told_as_such(tree: Path) -> None:
+    told = f"note: few graphs in {X} (2): these intervals are over the graphs alone and too narrow"
+    assert told in stderr_of(tree, *one(tree))
+
+
 def test_withheld_runtimes_have_a_ceiling_too(tree: Path) -> None:
     graph = scored(tree, *one(tree, "test"), "--private")["collections"][X]["per_graph"]["t"]
     with np.load(tree / "npz/layout/xla/default/test/t.npz") as arrays:
@@ -199,7 +204,8 @@ def test_a_subset_restricts_what_is_judged_and_the_ceiling(tree: Path, tmp_path:
     assert graph == alone[X]["per_graph"]["a"]
     assert found[X]["per_graph"]["b"] == whole[X]["per_graph"]["b"]
     assert found[N] == whole[N]
-    assert stderr_of(tree, *one(tree), "--subset", tmp_path).splitlines() == [
+    remarks = stderr_of(tree, *one(tree), "--subset", tmp_path).splitlines()
+    assert [line for line in remarks if not line.startswith("note: ")] == [
         f"{X}: 1 graphs not in the subset; judged on all their configs",
         f"{X}: 1 graphs of the subset are not in the data",
     ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from submissions.pick_diversity import spread_of
+from submissions.compare import seed_spread
 
 X, N, T = "layout:xla:default", "layout:nlp:random", "tile:xla"
 
@@ -16,7 +16,7 @@ def report(score: float | None, **values: float | None) -> dict[str, Any]:
 
 
 def test_the_figures_by_hand() -> None:
-    spread = spread_of(
+    spread = seed_spread(
         [report(0.4, x=0.1, t=0.7), report(0.5, x=0.2, t=0.8), report(0.9, x=0.6, t=1.2)]
     )
     found = spread.collections[X]
@@ -33,7 +33,7 @@ def test_the_figures_by_hand() -> None:
 
 def test_what_one_answers_and_another_does_not_has_no_spread() -> None:
     reports = [report(0.4, x=0.4, n=None, t=None), report(0.5, x=0.6, n=0.4, t=None)]
-    spread = spread_of(reports)
+    spread = seed_spread(reports)
     assert spread.collections[N] is spread.collections[T] is None
     assert spread.collections[X] is not None
     assert spread.answered_by_some == [N]  # nobody answers tiles: nothing to remark
@@ -41,10 +41,10 @@ def test_what_one_answers_and_another_does_not_has_no_spread() -> None:
 
 
 def test_nothing_judged_at_all() -> None:
-    spread = spread_of([report(None, x=None)] * 2)
+    spread = seed_spread([report(None, x=None)] * 2)
     assert (spread.collections, spread.score, spread.answered_by_some) == ({X: None}, None, [])
 
 
 def test_one_report_has_no_spread() -> None:
     with pytest.raises(ValueError, match="at least two"):
-        spread_of([report(0.4, x=0.4)])
+        seed_spread([report(0.4, x=0.4)])
