@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,8 +24,6 @@ class FetchJob:
     keep_archives: bool = False
     expected: Mapping[Part, int] = field(default_factory=lambda: PUBLISHED_GRAPHS)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None
-    say: Callable[[str], None] = lambda line: None
 
     @property
     def downloads(self) -> Path:
@@ -54,13 +52,12 @@ def graphs_in(folder: Path) -> dict[str, int]:
 
 def finished(job: FetchJob, part: Part) -> Fetched | None:
     """Return the part if its mark is there and says what its folder holds; else None."""
+    held = _held(job, part)
     try:
-        mark = json.loads(_mark_path(job, part).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        is_whole = json.loads(_mark(job, part).read_text(encoding="utf-8")) == held
+    except (OSError, ValueError, RecursionError):
         return None
-    sizes = graphs_in(job.out / part.folder)
-    held = {"graphs": len(sizes), "bytes": sum(sizes.values())}
-    return Fetched(part, **held, was_there=True) if held == mark else None
+    return Fetched(part, **held, was_there=True) if is_whole else None
 
 
 def finish(job: FetchJob, part: Part, names: set[str]) -> Fetched:
@@ -70,29 +67,15 @@ def finish(job: FetchJob, part: Part, names: set[str]) -> Fetched:
         PipelineError: another file lies in the folder.
     """
     folder = job.out / part.folder
-    sizes = graphs_in(folder)
-    strange = sorted(sizes.keys() - names)
+    strange = sorted(graphs_in(folder).keys() - names)
     if strange:
         raise PipelineError(
             f"{folder / strange[0]}: not of the dataset, with {len(strange) - 1} more; "
             "move them away or choose another --out"
         )
-    held = {"graphs": len(sizes), "bytes": sum(sizes.values())}
-    write_text(_mark_path(job, part), json.dumps(held))
+    held = _held(job, part)
+    write_text(_mark(job, part), json.dumps(held))
     return Fetched(part, **held, was_there=False)
-
-
-def check_count(job: FetchJob, part: Part, found: int, source: object) -> None:
-    """Refuse a source that holds another number of graphs than was published.
-
-    Raises:
-        PipelineError: names the part, the number expected and the number found.
-    """
-    if found != job.expected[part]:
-        raise PipelineError(
-            f"{source}: {part.label}: expected {job.expected[part]} graphs, found {found}; "
-            "delete this file and run the command again, or try the other --source"
-        )
 
 
 def require_space(job: FetchJob, needed: int) -> None:
@@ -110,5 +93,10 @@ def require_space(job: FetchJob, needed: int) -> None:
         )
 
 
-def _mark_path(job: FetchJob, part: Part) -> Path:
+def _held(job: FetchJob, part: Part) -> dict[str, int]:
+    sizes = graphs_in(job.out / part.folder)
+    return {"graphs": len(sizes), "bytes": sum(sizes.values())}
+
+
+def _mark(job: FetchJob, part: Part) -> Path:
     return job.downloads / f"{part.stem}.DONE"

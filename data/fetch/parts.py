@@ -7,6 +7,9 @@ from pathlib import Path, PurePosixPath
 from common.errors import PipelineError, UsageError
 from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
 
+_LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
+_SHOWN = 200  # characters of a name in an error
+
 
 @dataclass(frozen=True)
 class Part:
@@ -76,13 +79,15 @@ def place_of(name: str, source: object) -> tuple[Part, str] | None:
         source: the archive, for the error.
 
     Raises:
-        PipelineError: the path is absolute, climbs up, or holds what no file name should.
+        PipelineError: the path is absolute, climbs up, or holds what no file name can.
     """
     parts = PurePosixPath(name).parts
-    if name.startswith("/") or ".." in parts or "\\" in name or not name.isprintable():
+    too_long = any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts)
+    climbs = name.startswith("/") or ".." in parts or "\\" in name
+    if climbs or too_long or not name.isprintable():
         raise PipelineError(
-            f"{source}: member {name!r} would leave the folder; nothing of it was unpacked: "
-            "do not use this file"
+            f"{source}: member {ascii(name)[:_SHOWN]} would leave the folder, or can name no file; "
+            "nothing of it was unpacked: do not use this file"
         )
     if parts and parts[0] != "npz":
         parts = parts[1:]

@@ -9,12 +9,9 @@ import typer
 from pipeline.cli.console import (
     Debug,
     Json,
-    Seed,
     command,
     print_json,
     print_table,
-    progress_bar,
-    say,
 )
 
 BASE_VARIABLE = "TPUGRAPHS_BASE_URL"
@@ -24,7 +21,10 @@ SOURCES = ("google", "kaggle")
 @command
 def fetch(
     source: Annotated[
-        str, typer.Option(help="google (the authors' server, no account) or kaggle.")
+        str,
+        typer.Option(
+            help="google (the authors' server, no account), or kaggle (its whole archive)."
+        ),
     ] = "google",
     collections: Annotated[
         str | None,
@@ -38,7 +38,6 @@ def fetch(
         bool, typer.Option("--keep-archives", help="Keep what was downloaded in OUT/downloads.")
     ] = False,
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Download the official dataset, check it and unpack it.
@@ -59,8 +58,8 @@ def fetch(
         raise UsageError(f"--source {source}: no such source; known: {', '.join(SOURCES)}")
     parts = parts_named(collections, splits)
     out.mkdir(parents=True, exist_ok=True)
-    with alone_in(out), progress_bar() as progress:
-        job = FetchJob(parts, out, keep_archives=keep_archives, progress=progress, say=say)
+    with alone_in(out):
+        job = FetchJob(parts, out, keep_archives=keep_archives)
         if source == "kaggle":
             fetched = fetch_kaggle(job)
         else:

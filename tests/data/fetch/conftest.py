@@ -3,7 +3,6 @@
 import io
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +16,8 @@ from tests.data.fetch.file_server import FileServer, running_file_server
 
 XLA = collection_named("layout:xla:default")
 TILE = collection_named("tile:xla")
+POLICY = RetryPolicy(attempts=4, first_wait_s=0, sleep=lambda seconds: None)
 TRAIN, VALID, TEST = (Part(XLA, split) for split in SPLITS)
-
-
-@dataclass
-class Notes:
-    """What a job said and how long it would have waited."""
-
-    said: list[str] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-
-
-@pytest.fixture
-def notes() -> Notes:
-    return Notes()
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +33,13 @@ def files() -> Iterator[FileServer]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+
 @pytest.fixture
-def make_job(tmp_path: Path, notes: Notes) -> Callable[..., FetchJob]:
+def make_job(tmp_path: Path) -> Callable[..., FetchJob]:
     """Make a job that expects two graphs per part and waits for nothing."""
 
     def make(*parts: Part, **changes: object) -> FetchJob:
@@ -55,8 +47,7 @@ def make_job(tmp_path: Path, notes: Notes) -> Callable[..., FetchJob]:
             "parts": parts,
             "out": tmp_path / "out",
             "expected": dict.fromkeys(PUBLISHED_GRAPHS, 2),
-            "policy": RetryPolicy(attempts=4, sleep=notes.waited.append),
-            "say": notes.said.append,
+            "policy": POLICY,
             **changes,
         }
         return FetchJob(**values)  # type: ignore[arg-type]

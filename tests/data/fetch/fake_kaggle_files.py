@@ -1,4 +1,4 @@
-"""The fake Kaggle server with files: it lists them in pages and sends to a file server for them.
+"""The fake Kaggle server that sends to a file server for the competition's archive.
 
 Kaggle, too, answers a download with a redirect to a signed address on another host.
 """
@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
@@ -19,38 +18,18 @@ ARCHIVE = "/storage/archive.zip"
 
 
 class FakeKaggleFiles(FakeKaggle):
-    """Lists what `listed` holds; `storage` holds what is downloaded."""
+    """Sends whoever asks for the competition's files to `storage`."""
 
     def __init__(self, storage: FileServer) -> None:
         super().__init__()
         self.RequestHandlerClass = _Handler
         self.storage = storage
-        self.listed: dict[str, int] = {}
-        self.page = 3
-
-    def list_and_store(self, files: dict[str, bytes], lead: str = "npz_all/") -> None:
-        """Offer files under the names that Kaggle gives them."""
-        for name, content in files.items():
-            self.listed[f"{lead}{name}"] = len(content)
-            self.storage.files[f"/storage/{lead}{name}"] = content
 
     def answer(self, method: str, asked: dict[str, object]) -> Answer:
         if self._queued[method]:
             return self._queued[method].pop(0)
-        if method == "ListDataFiles":
-            return Answer(body=self._list(str(asked.get("pageToken") or "0")))
-        name = ARCHIVE if method == "DownloadDataFiles" else f"/storage/{asked['fileName']}"
-        address = f"{self.storage.url}{quote(name)}?signature={SIGNATURE}"
+        address = f"{self.storage.url}{ARCHIVE}?signature={SIGNATURE}"
         return Answer(302, {}, {"Location": address})
-
-    def _list(self, token: str) -> dict[str, object]:
-        start = int(token)
-        names = list(self.listed)[start : start + self.page]
-        more = start + self.page < len(self.listed)
-        return {
-            "files": [{"name": name, "totalBytes": self.listed[name]} for name in names],
-            **({"nextPageToken": str(start + self.page)} if more else {}),
-        }
 
 
 class _Handler(KaggleHandler):

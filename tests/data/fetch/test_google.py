@@ -206,8 +206,9 @@ fetch_google(FetchJob([part], Path(sys.argv[2]), expected={part: 40}), base=sys.
 """
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stage", ["download", "unpack"])
+@pytest.mark.parametrize(
+    ("stage", "signal_number"), [("download", signal.SIGKILL), ("unpack", signal.SIGTERM)]
+)
 def test_a_killed_process_is_gone_on_with_and_ends_byte_identical(
     files: FileServer,
     make_job: MakeJob,
@@ -219,18 +220,15 @@ def test_a_killed_process_is_gone_on_with_and_ends_byte_identical(
     files.files[name] = tar_bytes(wanted)
     if stage == "download":  # stall in the middle
         files.will(name, Trouble(stall_after=2_000_000))
-        sign = f"downloads{name}.part"
+        sign = f"downloads{name}.part-*"
     else:
         sign = f"{TRAIN.folder}/g.3.npz"
     out = tmp_path / "out"
     command = [sys.executable, "-c", CHILD, files.url, str(out)]
     child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, env={**os.environ})
-    deadline = time.monotonic() + 60
-    while not (
-        (out / sign).exists() and (stage == "unpack" or (out / sign).stat().st_size > 10**6)
-    ):
+    least = 10**6 if stage == "download" else 1
+    while not any(path.stat().st_size >= least for path in out.glob(sign)):
         assert child.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
         time.sleep(0.001)
     child.send_signal(signal_number)
     child.wait()
@@ -243,7 +241,3 @@ def test_a_killed_process_is_gone_on_with_and_ends_byte_identical(
         assert gets[-1].range is not None
     else:
         assert len(gets) == 1
-
-
-def test_the_published_numbers_are_those_of_the_dataset() -> None:
-    assert sum(PUBLISHED_GRAPHS.values()) == 7229 + 76 + 84 + 235 + 244

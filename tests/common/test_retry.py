@@ -1,0 +1,33 @@
+"""Trying again ends, waits longer each time, and tells what went wrong."""
+
+import pytest
+
+from common.errors import PipelineError
+from common.network import retry_after_s
+from common.retry import RetryableError, RetryPolicy, retry
+
+
+def test_trying_that_brings_nothing_new_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    held = iter([0, 10, 5, 10, 10, 10, 10])
+    waits: list[float] = []
+
+    def attempt() -> None:
+        raise RetryableError("no luck", retry_after_s=1000.0 if waits else None)
+
+    policy = RetryPolicy(attempts=3, sleep=waits.append)
+    with pytest.raises(PipelineError, match="x: no luck; gave up after 3 tries"):
+        retry(attempt, what="x", policy=policy, gained=lambda: next(held))
+    assert waits == [1, 300]  # the first try brought ten bytes, the others no more than that
+    assert caplog.messages[0] == "x: no luck; next try in 1 s"
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    policy = RetryPolicy()
+    assert [policy.wait_s(n, None) for n in (1, 2, 3, 7, 40)] == [1, 2, 4, 60, 60]
+
+
+def test_a_wait_is_asked_for_in_seconds_or_by_a_date() -> None:
+    assert retry_after_s("7") == 7.0
+    assert retry_after_s("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
+    assert retry_after_s("soon") is None
