@@ -1,4 +1,4 @@
-"""Many models' scores of the same configs, made into one.
+"""Many models' scores of the same configs, made into one ranking: the blend, then the picks.
 
 Scores of different models have different scales, so each model's are first brought to 0..1 within
 each graph: by minimum and maximum (which beat rank averaging and Borda counts in published
@@ -7,11 +7,13 @@ experience), or by rank. Members are joined by config content, never by row numb
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from common.errors import PipelineError
+from data.tree import GraphFile
+from ensembles.diversify_picks import Spread, spread_table
 
 KEYS = ["graph", "config_hash"]
 
@@ -34,6 +36,36 @@ SCALES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
 }
 IN_TURN = "in-turn"
 METHODS = (*SCALES, IN_TURN)
+
+
+class Mixing(NamedTuple):
+    """How members' scores become one.
+
+    Attributes:
+        method: one of METHODS.
+        weights: by member.
+        spread: how tile picks are spread; None picks best first.
+    """
+
+    method: str
+    weights: Mapping[str, float]
+    spread: Spread | None = None
+
+
+def mix(
+    members: Mapping[str, pl.DataFrame], mixing: Mixing, files: Sequence[GraphFile]
+) -> pl.DataFrame:
+    """Blend scores and spread the picks; columns and order as of the first member.
+
+    Args:
+        members: scores as of models.predict, by member name.
+        files: the graphs that are scored; read only where picks are spread.
+
+    Raises:
+        PipelineError: as blend and spread_table.
+    """
+    blended = blend(members, method=mixing.method, weights=mixing.weights)
+    return spread_table(blended, files, mixing.spread) if mixing.spread else blended
 
 
 def blend(

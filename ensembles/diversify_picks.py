@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from threadpoolctl import ThreadpoolController
 
 from common.errors import PipelineError
@@ -143,6 +142,8 @@ def spread_scores(
     first, group = distinct_configs(graph)
     own = scores[first]
     picked = spread_picks(own, graph.config_feat[first], spread)
+    from scipy.stats import rankdata  # dear to import, and only tiles need it
+
     place = rankdata(own, method="dense") + len(picked) - 1
     place[picked] = np.arange(len(picked))
     return place.astype(np.float32)[group]

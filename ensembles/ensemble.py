@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.graph import Graph, TileGraph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
-from ensembles.blend import blend
+from ensembles.blend import Mixing, blend, mix
 from ensembles.choice.in_run import recipe_mixing, written_mixing
 from ensembles.choice.record import choice_file
 from ensembles.diversify_picks import spread_scores
 from ensembles.members import Member, members_of
-from ensembles.mix import Mixing, mix
 from ensembles.sources import choose_source
 from models.config.recipe import BlendConfig, Recipe, recipe_from_table
 from models.predict import predict, scores_table

@@ -14,17 +14,17 @@ whatever replaces it that needs evidence. This one bit makes the value of a narr
 too good, by less than its interval.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.bootstrap import family_interval
-from ensembles.choice.nested import FITS, Nested
-from ensembles.choice.objectives import Judge, Metric, exact_values
+from common.progress import progress
+from ensembles.choice.objectives import Judge, Metric, Objective, exact_values
 from ensembles.choice.scored_graphs import ScoredGraphs
-from models.training.jobs import Progress
+from ensembles.choice.weights import greedy_counts, search_weights
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -33,6 +33,104 @@ BEST_BLEND = "best blend"
 BEST_MEMBER = "best member"
 RECIPE = "recipe"
 SURE = 0.99  # confidence of the intervals that decide
+TIE = 1e-9
+
+
+def _searched(objective: Objective, n_members: int) -> Floats:
+    starts = (np.ones(n_members), greedy_counts(objective, n_members))
+    return search_weights(objective, n_members, starts=starts)
+
+
+# Simplest first: that order decides among equals.
+FITS: dict[str, Callable[[Objective, int], Floats]] = {
+    "greedy": greedy_counts,
+    "searched": _searched,
+}
+
+
+class Nested:
+    """The values of candidates on folds, each fit made once.
+
+    The inner cross-validation of outer fold a judges fold b by a fit without a and b; so does that
+    of b for a: k folds need k(k - 1)/2 of these fits and k without one fold.
+    """
+
+    def __init__(
+        self,
+        graphs: ScoredGraphs,
+        fixed: Mapping[str, Floats],
+        folds: Sequence[Sequence[int]],
+        *,
+        metric: Metric,
+        judge: Judge,
+    ) -> None:
+        self.graphs, self.metric, self.judge = graphs, metric, judge
+        self.folds = [list(fold) for fold in folds]
+        self.every = frozenset(range(len(self.folds)))
+        self.fixed_values = {
+            name: exact_values(graphs, scores, metric) for name, scores in fixed.items()
+        }
+        own = [exact_values(graphs, column, metric) for column in graphs.scores.T]
+        self.member_values = np.stack(own, axis=1)  # (g, m)
+        self._fits: dict[tuple[str, frozenset[int]], Floats] = {}
+        self._judged: dict[tuple[str, frozenset[int], int], Floats] = {}
+
+    def outer_values(self) -> tuple[Floats, Floats]:
+        """Return (g,) values of the best blend, and of the best member, found on other folds."""
+        blend, member = np.empty(len(self.graphs)), np.empty(len(self.graphs))
+        for fold, held in enumerate(self.folds):
+            others = self.every - {fold}
+            blend[held] = self._on_fold(self.best_blend(others), frozenset({fold}), fold)
+            best = int(self.best_member(others).argmax())
+            member[held] = self.member_values[held, best]
+        return blend, member
+
+    def best_blend(self, folds: frozenset[int]) -> str:
+        """Return the best blend by cross-validation among `folds`; of equals the simplest."""
+        values = {name: self.judged(name, folds).mean() for name in [*self.fixed_values, *FITS]}
+        best = max(values.values())
+        return next(name for name, value in values.items() if value >= best - TIE)
+
+    def best_member(self, folds: frozenset[int]) -> Floats:
+        """Return (m,) weights of the member that is best on `folds` alone; the first of equals."""
+        rows = [index for fold in folds for index in self.folds[fold]]
+        means = self.member_values[rows].mean(axis=0)
+        weights = np.zeros(len(means))
+        weights[int(np.argmax(means >= means.max() - TIE))] = 1
+        return weights
+
+    def judged(self, name: str, folds: frozenset[int] | None = None) -> Floats:
+        """Return a blend's values on each of `folds` (or all), fitted to the others of them."""
+        folds = self.every if folds is None else folds
+        outside = self.every - folds
+        parts = [self._on_fold(name, outside | {fold}, fold) for fold in sorted(folds)]
+        return np.concatenate(parts)
+
+    def weights_of(self, name: str, without: frozenset[int]) -> Floats:
+        """Return a blend's weights (m,), fitted to all folds but `without`."""
+        if name in self.fixed_values:
+            return np.ones(len(self.graphs.members))
+        if (name, without) not in self._fits:
+            used = [i for fold, own in enumerate(self.folds) if fold not in without for i in own]
+            objective, n_members = self.judge(used), len(self.graphs.members)
+            for fitted, fit in FITS.items():
+                self._fits[fitted, without] = fit(objective, n_members)
+            n_folds, done = len(self.folds), len(self._fits) // len(FITS)
+            progress("choose a blend", done, n_folds * (n_folds + 1) // 2)
+        return self._fits[name, without]
+
+    def _on_fold(self, name: str, without: frozenset[int], fold: int) -> Floats:
+        """Return a candidate's values on one fold, fitted to all folds but `without`."""
+        held = self.folds[fold]
+        if name in self.fixed_values:
+            return self.fixed_values[name][held]
+        key = (name, without, fold)
+        if key not in self._judged:
+            weights = self.weights_of(name, without)
+            part = self.graphs.part(held)
+            scores = part.scores @ (weights / weights.sum())
+            self._judged[key] = exact_values(part, scores, self.metric)
+        return self._judged[key]
 
 
 @dataclass(frozen=True)
@@ -81,7 +179,6 @@ def choose_blend(
     judge: Judge,
     recipe: Floats | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> BlendChoice:
     """Choose among blends with fixed weights, fitted ones and single members.
 
@@ -94,7 +191,7 @@ def choose_blend(
         recipe: (n,) scores of the blend that stays unless it is beaten; None for none.
         seed: of the intervals' draws.
     """
-    nested = Nested(graphs, fixed, folds, metric=metric, judge=judge, progress=progress)
+    nested = Nested(graphs, fixed, folds, metric=metric, judge=judge)
     blend, member = nested.outer_values()
     interval = family_interval(blend - member, graphs.families, seed=seed, confidence=SURE)
     winner = nested.best_blend(nested.every) if interval[0] > 0 else BEST_MEMBER

@@ -1,12 +1,13 @@
 """The choice of a blend within a run: on the valid split's scores, per collection."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 
+from common.progress import log
 from data.tree import Collection, GraphFile
-from ensembles.blend import member_weights
+from ensembles.blend import Mixing, member_weights
 from ensembles.choice.choose import RECIPE
 from ensembles.choice.from_scores import choose, labelled
 from ensembles.choice.record import (
@@ -21,9 +22,7 @@ from ensembles.choice.record import (
     write_choice,
 )
 from ensembles.diversify_picks import Spread
-from ensembles.mix import Mixing
 from models.config.recipe import BlendConfig
-from models.training.jobs import Progress
 
 
 def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
@@ -58,8 +57,6 @@ def choose_in_run(
     tables: Mapping[str, pl.DataFrame],
     *,
     seed: int,
-    progress: Progress | None,
-    say: Callable[[str], None],
 ) -> None:
     """Choose how to blend a collection's members, and write it; nothing if that was done before.
 
@@ -82,15 +79,15 @@ def choose_in_run(
     by = labelled(collection, files)
     reason = by.too_few()
     if reason:
-        say(f"{collection.name}: {reason}; the recipe's blend stays")
+        log.info(f"{collection.name}: {reason}; the recipe's blend stays")
         unjudged = {"chosen": RECIPE, "reason": reason, "nested_value": None}
         write_choice(path, {**unjudged, **mixing_record(own)})
         return
-    choice = choose(by, tables, recipe=own, seed=seed, progress=progress)
+    choice = choose(by, tables, recipe=own, seed=seed)
     kept = choice.chosen == RECIPE
     note = KEPT_NOTE if kept else CHOSEN_NOTE
     write_choice(path, {**record_of(choice, mixing_by(choice, own)), "note": note})
-    say(
+    log.info(
         f"{collection.name}: no blend beats the recipe's by more than noise; it stays"
         if kept
         else f"{collection.name}: blended by {choice.chosen}; on valid graphs that had no part in "

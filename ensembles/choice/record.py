@@ -10,10 +10,10 @@ from common.atomic import write_bytes
 from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
 from common.errors import PipelineError
 from data.tree import Collection
+from ensembles.blend import Mixing
 from ensembles.choice.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
 from ensembles.choice.from_scores import mixing_of
 from ensembles.diversify_picks import Spread
-from ensembles.mix import Mixing
 from ensembles.score_files import scores_path
 
 CHOSEN_NOTE = (

@@ -90,7 +90,7 @@ def blend_by(
     if missing:
         raise PipelineError(f"{labels}: {named.name}: the scores hold {missing}")
     targets = members if split == JUDGED_SPLIT else _scores(runs, split)
-    choice, mixed = choose_and_blend(by, members, targets, seed=seed, progress=progress)
+    choice, mixed = choose_and_blend(by, members, targets, seed=seed)
     mixed = spread_over(mixed, tiles)
     write_scores(out, mixed)
     if submission:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from data.audit.rows import AuditRow
 from data.tree import Collection, collection_named
+from ensembles.blend import mix
 from ensembles.choice.in_run import written_mixing
 from ensembles.members import members_of
-from ensembles.mix import mix
 from ensembles.score_files import scores_path
 from models.predict import read_scores
 from pipeline.run.state import RunState

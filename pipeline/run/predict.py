@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from data.tree import COLLECTIONS, Collection, GraphFile
+from ensembles.blend import mix
 from ensembles.choice.in_run import choose_in_run, written_mixing
 from ensembles.members import Member, members_of
-from ensembles.mix import mix
 from ensembles.score_files import scores_path
 from ensembles.scores import scores_by_graph
 from models.predict import cached_scores, predict
@@ -65,11 +65,9 @@ def _choose_blend(
         return
     with state.stage(f"predict {collection.name}"):
         tables = _member_scores(state, collection, members, files)
-    seed, progress = state.recipe.seeds[0], state.progress
+    seed = state.recipe.seeds[0]
     with state.stage(f"choose the blend of {collection.name}"):
-        choose_in_run(
-            state.out, blending, collection, files, tables, seed=seed, progress=progress, say=say
-        )
+        choose_in_run(state.out, blending, collection, files, tables, seed=seed)
 
 
 def _blended_scores(

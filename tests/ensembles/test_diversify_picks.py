@@ -14,7 +14,7 @@ from common.metrics import slowdown_at_k
 from data.graphs.graph import TileGraph
 from data.read import read_tile
 from data.tree import collection_named, find_graphs
-from ensembles.blend import blend
+from ensembles.blend import Mixing, blend, mix
 from ensembles.diversify_picks import (
     N_CANDIDATES,
     N_PICKS,
@@ -25,7 +25,6 @@ from ensembles.diversify_picks import (
     tile_places,
 )
 from ensembles.ensemble import Ensemble
-from ensembles.mix import Mixing, mix
 from models.predict import scores_table
 
 SPREAD = Spread(error=2.0, length=2.0)

@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import t
 
 from common.bootstrap import family_interval
-from ensembles.choice.choose import BEST_MEMBER, RECIPE, BlendChoice, choose_blend
-from ensembles.choice.nested import Nested
+from ensembles.choice.choose import BEST_MEMBER, RECIPE, BlendChoice, Nested, choose_blend
 from ensembles.choice.objectives import best_of_five, tau_as_submitted, tau_judge, tile_judge
 from ensembles.choice.scored_graphs import ScoredGraphs
 from tests.ensembles.made_up import Floats, folds_of, made_up, noisy
@@ -81,6 +80,17 @@ def test_noise_is_seldom_taken_for_a_difference() -> None:
         for seed in range(40)
     ]
     assert sum(name != BEST_MEMBER for name in chosen) <= 2
+
+
+def test_of_seven_graphs_noise_is_seldom_taken_for_a_difference_and_a_gain_is_found() -> None:
+    """As many as the valid splits of the official xla collections have."""
+    chosen = [
+        choice_of(noisy([np.inf] * 3, n_graphs=7, n_configs=12, seed=200 + seed)).chosen
+        for seed in range(60)
+    ]
+    assert sum(name != BEST_MEMBER for name in chosen) <= 2
+    apart = noisy([1.0, 1.0], n_graphs=7, n_configs=300, seed=1)
+    assert choice_of(apart).chosen != BEST_MEMBER
 
 
 def test_the_recipes_blend_stays_unless_it_is_beaten() -> None:

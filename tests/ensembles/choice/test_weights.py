@@ -1,4 +1,4 @@
-"""Greedy selection, direct search and stacking equal slow, obvious ways to do the same."""
+"""Greedy selection and direct search equal slow, obvious ways to do the same."""
 
 import itertools
 
@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from common.metrics import kendall_tau
-from ensembles.choice.greedy import greedy_counts
 from ensembles.choice.objectives import Metric, best_of_five, tau_judge
 from ensembles.choice.scored_graphs import ScoredGraphs
-from ensembles.choice.search import PARTS, exchange_parts, search_weights, to_parts
-from ensembles.choice.stacking import moments, stacked_weights
+from ensembles.choice.weights import PARTS, exchange_parts, greedy_counts, search_weights, to_parts
 from tests.ensembles.made_up import Floats, exact_judge, made_up, noisy
 
 SEEDS = range(6)
@@ -100,28 +98,3 @@ def test_rounding_to_parts_keeps_the_sum_and_what_is_whole() -> None:
         counts = to_parts(weights)
         assert counts.sum() == PARTS
         assert np.abs(counts - weights * PARTS).max() < 1
-
-
-def test_stacking_equals_least_squares_on_all_pairs() -> None:
-    graphs = noisy([0.7, 1.0, 1.4], n_graphs=5, n_configs=12, seed=4)
-    rows, targets = [], []
-    for own in graphs.rows():
-        rank = np.argsort(np.argsort(graphs.runtime[own])).astype(float)
-        for i, j in itertools.combinations(range(12), 2):
-            rows.append(graphs.scores[own][i] - graphs.scores[own][j])
-            targets.append((rank[i] - rank[j]) / rank.std())
-    want, *_ = np.linalg.lstsq(np.asarray(rows), np.asarray(targets))
-    assert want.min() > 0
-    found = stacked_weights(moments(graphs))
-    np.testing.assert_allclose(found, want, rtol=0.1)  # but for the penalty
-
-
-def test_stacking_gives_the_wrong_way_round_no_weight_and_all_of_them_the_same() -> None:
-    graphs = noisy([1.0, 1.0], n_graphs=5, n_configs=30, seed=5)
-    turned = [graphs.scores[rows] * [1, -1] for rows in graphs.rows()]
-    runtimes = [graphs.runtime[rows] for rows in graphs.rows()]
-    weights = stacked_weights(moments(made_up(turned, runtimes)))
-    assert weights[0] > 0
-    assert weights[1] == 0
-    against = made_up([-graphs.scores[rows] for rows in graphs.rows()], runtimes)
-    assert stacked_weights(moments(against)).tolist() == [1, 1]
