@@ -1,1 +1,54 @@
-"""From many models to one ranking: blending, and the whole run that ends in a submission."""
+"""Many trained models as one; and the functions for Python, to rank the configs of a program.
+
+    from ensembles import load_graph, load_ranker, rank
+
+    ranker = load_ranker("runs/first", collection="layout:xla:random")
+    graph = load_graph("module.hlo.pb")
+    ranked = rank(ranker, graph, configs=graph.candidates(200), top=5)
+    for entry in ranked.best():
+        print(entry["rank"], entry["config"], entry["score"])
+    for node in ranked.layouts(ranked.order[0]):
+        print(node.name, node.tensors["output"])  # minor to major; None = the compiler's choice
+
+Everything that goes wrong with a file or a run is a `PipelineError` of one line; what the call
+itself has wrong, such as an unknown collection, is a `UsageError`, which is one as well.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from common.errors import PipelineError, UsageError
+
+if TYPE_CHECKING:
+    from ensembles.ranking.layouts import NodeLayouts
+    from ensembles.ranking.program import NamedGraph, load_graph, load_graphs
+    from ensembles.ranking.rank import Ranked, load_ranker, rank
+
+_HOMES = {
+    "NodeLayouts": "layouts",
+    "NamedGraph": "program",
+    "load_graph": "program",
+    "load_graphs": "program",
+    "Ranked": "rank",
+    "load_ranker": "rank",
+    "rank": "rank",
+}
+
+__all__ = [
+    "NamedGraph",
+    "NodeLayouts",
+    "PipelineError",
+    "Ranked",
+    "UsageError",
+    "load_graph",
+    "load_graphs",
+    "load_ranker",
+    "rank",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for alone: the blends below need no reader of programs."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ensembles' has no attribute '{name}'")
+    return getattr(import_module(f"ensembles.ranking.{_HOMES[name]}"), name)

@@ -1,6 +1,6 @@
 """The trained models of a run folder as one ranker, for graphs that come one at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,30 @@ class Ensemble:
         Raises:
             PipelineError: scores that are not finite.
         """
-        tables = {
-            name: scores_table(graph, ranker.score(graph)) for name, ranker in self.rankers.items()
-        }
+        return self.blended(graph, self.member_scores(graph))
+
+    def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
+        """Score every config of one graph with each member; (c,) float32, lower = faster."""
+        return {name: ranker.score(graph) for name, ranker in self.rankers.items()}
+
+    def blended(
+        self, graph: Graph, members: Mapping[str, NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
+        """Make one of the members' scores (c,) of a graph; (c,) float32, lower = faster.
+
+        Raises:
+            PipelineError: scores that are not finite.
+        """
+        tables = {name: scores_table(graph, scores) for name, scores in members.items()}
         blended = self._blended(tables)["score"].to_numpy()
         if self.mixing.spread is None:
             return blended
         assert isinstance(graph, TileGraph)
         return spread_scores(graph, blended, self.mixing.spread)
+
+    def __repr__(self) -> str:
+        """Say what it is in one line."""
+        return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
 
     def _blended(self, members: dict[str, pl.DataFrame]) -> pl.DataFrame:
         if len(members) == 1 and self.mixing.spread is None:  # as a run blends

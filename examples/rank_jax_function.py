@@ -19,7 +19,7 @@ import typer
 from pipeline.cli.console import Debug, command, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from ensembles.rank.measure import Trial
+    from ensembles.ranking.measure import Trial
 
 
 @command
@@ -39,8 +39,8 @@ def main(
     Example: python -m examples.rank_jax_function --run runs/first --program my_model:step
     """
     from data.collect.request import Effort, check_kind, layout_job, tile_job
-    from ensembles.api import load_ranker
-    from ensembles.rank.measure import try_ranking
+    from ensembles import load_ranker
+    from ensembles.ranking.measure import try_ranking
 
     check_kind(kind)
     effort = Effort(candidates, rounds, timeout_s=60.0, seed=seed)

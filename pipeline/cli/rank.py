@@ -8,8 +8,8 @@ import typer
 from pipeline.cli.console import Debug, Json, Seed, command, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from ensembles.rank.program import NamedGraph
-    from ensembles.rank.rank import Ranked
+    from ensembles.ranking.program import NamedGraph
+    from ensembles.ranking.rank import Ranked
 
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score", "same_as")
@@ -39,6 +39,10 @@ def rank(
     show_layouts: Annotated[
         bool, typer.Option("--show-layouts", help="Print the layouts of each config listed.")
     ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Say of each what members think and what was measured."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Also write to this file what --json prints.")
     ] = None,
@@ -53,21 +57,23 @@ def rank(
 
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """
-    from ensembles.rank.read import chosen_kernel, load_graphs
+    from ensembles.ranking.program import chosen_kernel, load_graphs
 
     graphs = load_graphs(file, collection=collection)
     several = len(graphs) > 1 and kernel is None
     if kernel is not None:
         graphs = [chosen_kernel(graphs, kernel)]
     graphs = [_with_configs(graph, configs, candidates, seed or 0) for graph in graphs]
-    from ensembles.rank.as_json import as_json
-    from ensembles.rank.rank import rank as rank_configs  # takes seconds; a bad file is told before
-    from ensembles.rank.rank import ranker_for, warm_up
+
+    from ensembles.ranking.rank import (
+        rank as rank_configs,  # takes seconds; a bad file is told before
+    )
+    from ensembles.ranking.rank import ranker_for, warm_up
 
     ranker = ranker_for(run, graphs[0])
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
-    printed = [as_json(one, distinct=distinct) for one in ranked]
+    printed = [one.as_json(distinct=distinct, why=why) for one in ranked]
     whole = {"kernels": printed} if several else printed[0]
     if out is not None:
         _write(out, whole)
@@ -85,7 +91,7 @@ def _with_configs(
 ) -> "NamedGraph":
     """Give a graph the configs that are asked for, or leave it its own."""
     from common.errors import UsageError
-    from ensembles.rank.configs import read_configs, with_configs
+    from ensembles.ranking.configs import read_configs, with_configs
 
     if configs is not None and candidates is not None:
         raise UsageError("rank: --configs and --candidates; expected one of them")
@@ -101,7 +107,7 @@ def _with_configs(
 
 def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) -> None:
     """Print one graph's best configs."""
-    from ensembles.rank.layouts import TILE_BOUNDS
+    from ensembles.ranking.layouts import TILE_BOUNDS
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
@@ -115,9 +121,20 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")
+    for entry in best:
+        if "why" in entry:
+            _print_why(entry["why"], len(ranked.scores))
     if show_layouts and ranked.graph and ranked.graph.kind == "layout":
         for entry in best:
             _print_layouts(ranked, entry["config"])
+
+
+def _print_why(why: dict[str, Any], n_configs: int) -> None:
+    """Print what stands behind the place of one config."""
+    runtime = "not measured" if why["runtime_ns"] is None else f"measured {why['runtime_ns']:,} ns"
+    decided = "" if why["decided"] is None else f"; decides {why['decided']} nodes"
+    typer.echo(f"\nconfig {why['config']}: place {why['place']} of {n_configs}, {runtime}{decided}")
+    print_table(("member", "place"), list(why["places"].items()))
 
 
 def _sizes(bounds: list[int] | None) -> str | None:
@@ -127,7 +144,7 @@ def _sizes(bounds: list[int] | None) -> str | None:
 
 def _print_layouts(ranked: "Ranked", config: int) -> None:
     """Print the nodes that a config does not leave to the compiler."""
-    from ensembles.rank.layouts import TENSORS, spelled
+    from ensembles.ranking.layouts import TENSORS, spelled
 
     layouts = ranked.layouts(config)
     chosen = [node for node in layouts if not node.is_left_open]

@@ -15,7 +15,7 @@ from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.packing.configs import pack_values
 from data.tree import find_graphs
-from ensembles.api import load_graph, load_ranker, rank
+from ensembles import load_graph, load_ranker, rank
 from ensembles.ensemble import load_ensemble
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
@@ -145,7 +145,7 @@ def test_an_order_with_a_gap_is_refused(rankers: Path, tmp_path: Path) -> None:
 
 
 def test_the_readmes_example_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(from ensembles\.api import .*?)```", README, re.S)
+    (example,) = re.findall(r"```python\n(from ensembles import .*?)```", README, re.S)
     write(tmp_path / "module.hlo.pb", dense_module())
     assert '"runs/first"' in example
     code = example.replace('"runs/first"', repr(str(rankers / LAYOUT_MODEL)))

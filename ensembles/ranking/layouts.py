@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.graphs.node_columns import RANK_MAX
-from ensembles.rank.program import NamedGraph
+from ensembles.ranking.program import NamedGraph
 
 COMPILERS_CHOICE = "compiler's choice"
 ONE_OPERAND = "reshape"  # of the operations that can be configured, the one without a kernel

@@ -12,7 +12,7 @@ from data.graphs.graph import Graph, LayoutGraph
 from data.tree import collection_named
 from ensembles.choice.from_scores import Mixing
 from ensembles.ensemble import Ensemble
-from ensembles.rank.measure import Trial, try_ranking
+from ensembles.ranking.measure import Trial, try_ranking
 from tests.data.collect.fakes import STEP_NS, SpinSource, layout_job
 
 

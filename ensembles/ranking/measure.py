@@ -23,8 +23,8 @@ from data.packing.configs import pack_values
 from data.synthetic.measure import generator
 from data.tree import GraphFile
 from ensembles.ensemble import Ensemble
-from ensembles.rank.program import NamedGraph
-from ensembles.rank.rank import Ranked, rank
+from ensembles.ranking.program import NamedGraph
+from ensembles.ranking.rank import Ranked, rank
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.tree import collection_named
 from ensembles.ensemble import Ensemble, load_ensemble
-from ensembles.rank.configs import check_layouts, with_configs
-from ensembles.rank.layouts import NodeLayouts, Order, layouts_of, tile_of
-from ensembles.rank.program import NamedGraph
+from ensembles.ranking.configs import check_layouts, with_configs
+from ensembles.ranking.layouts import NodeLayouts, Order, layouts_of, tile_of
+from ensembles.ranking.program import NamedGraph
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Ranked:
 
     Attributes:
         collection: which collection's models ranked them.
-        members: those models.
+        member_scores: (c,) float32 by row of each of them; scales differ.
         scores: (c,) float32 by row, lower = faster.
         group: (c,) int64 by row; equal where configs are.
         graph: what was ranked; None where only the scores are known.
@@ -34,12 +34,22 @@ class Ranked:
     """
 
     collection: str
-    members: list[str]
+    member_scores: dict[str, NDArray[np.float32]]
     scores: NDArray[np.float32]
     group: NDArray[np.int64]
     graph: NamedGraph | None = None
     seconds: float | None = None
     top: int | None = None
+
+    def __repr__(self) -> str:
+        """Say what it is in one line."""
+        first = int(self.order[0])
+        return f"<{len(self.scores)} configs ranked by {', '.join(self.members)}; first {first}>"
+
+    @property
+    def members(self) -> list[str]:
+        """Return the names of the models."""
+        return list(self.member_scores)
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -51,7 +61,7 @@ class Ranked:
         """Return the milliseconds of inference per config; None if it was not timed."""
         return None if self.seconds is None else 1000 * self.seconds / len(self.scores)
 
-    def best(self, top: int | None = None, *, distinct: bool = False) -> list[dict[str, Any]]:
+    def best(self, top: int | None = None, *, distinct: bool = True) -> list[dict[str, Any]]:
         """Return the `top` best configs, fastest first.
 
         Args:
@@ -98,14 +108,79 @@ class Ranked:
         """
         return tile_of(self._graph_with(config, "tile"), config)
 
-    def _graph_with(self, config: int, kind: str) -> NamedGraph:
+    def why(self, config: int) -> dict[str, Any]:
+        """Say what stands behind a config's place.
+
+        Returns:
+            `config`; `place` among all configs, 1 = predicted fastest; `places` by member, with the
+            mean of equals; `runtime_ns` as measured, None where the file has none; `decided`: how
+            many of the k configurable nodes a layout config does not leave to the compiler, None of
+            a tile; `statistics`: value by name, as of features/statistics/STATISTICS.md.
+
+        Raises:
+            UsageError: there is no such config.
+        """
+        from features.statistics.configs import statistics_names, statistics_of
+
+        graph = self._graph_with(config)
+        runtimes = graph.graph.runtime_ns
+        layouts = graph.kind == "layout"
+        values = statistics_of(graph.graph, "all")(np.array([config]))[0]
+        return {
+            "config": config,
+            "place": int(np.flatnonzero(self.order == config)[0]) + 1,
+            "places": {name: _place(own, config) for name, own in self.member_scores.items()},
+            "runtime_ns": int(runtimes[config]) if graph.graph.is_labelled else None,
+            "decided": sum(not n.is_left_open for n in self.layouts(config)) if layouts else None,
+            "statistics": {
+                name: float(value)
+                for name, value in zip(statistics_names(graph.kind, "all"), values, strict=True)
+            },
+        }
+
+    def as_json(self, *, distinct: bool = True, why: bool = False) -> dict[str, Any]:
+        """Return the `top` best configs with what they say, for JSON.
+
+        Returns:
+            `name` of the graph, `collection` and `members` that ranked, `n_configs`,
+            `ms_per_config`, and `configs`: as `best` lists them, with `layouts` by node or `tile`
+            by field, `run`, the number of the tuning data's run, where there is one, and `why`
+            where it is asked for.
+        """
         assert self.graph is not None, "the graph is known where `rank` made this"
-        if self.graph.kind != kind:
+        numbers = self.graph.run_numbers
+        configs = []
+        for entry in self.best(distinct=distinct):
+            config = entry["config"]
+            said: dict[str, Any] = {} if numbers is None else {"run": int(numbers[config])}
+            if self.graph.kind == "tile":
+                said["tile"] = {field: list(sizes) for field, sizes in self.tile(config).items()}
+            else:
+                said["layouts"] = [node.as_json() for node in self.layouts(config)]
+            configs.append(entry | said | ({"why": self.why(config)} if why else {}))
+        return {
+            "name": self.graph.name,
+            "collection": self.collection,
+            "members": self.members,
+            "n_configs": len(self.scores),
+            "ms_per_config": self.ms_per_config,
+            "configs": configs,
+        }
+
+    def _graph_with(self, config: int, kind: str | None = None) -> NamedGraph:
+        assert self.graph is not None, "the graph is known where `rank` made this"
+        if kind is not None and self.graph.kind != kind:
             raise UsageError(f"{self.graph.name}: its configs are {self.graph.kind}s, no {kind}s")
         if not 0 <= config < len(self.scores):
             last = len(self.scores) - 1
             raise UsageError(f"{self.graph.name}: no config {config}; expected 0..{last}")
         return self.graph
+
+
+def _place(scores: NDArray[np.float32], config: int) -> float:
+    """Return the place of a config by (c,) scores, 1 = lowest; of equals their mean place."""
+    below, equal = (scores < scores[config]).sum(), (scores == scores[config]).sum()
+    return float(below + (equal + 1) / 2)
 
 
 def _check_top(top: int | None) -> None:
@@ -143,10 +218,10 @@ def rank(
     if configs is None and graph.kind == "layout":
         check_layouts(graph, str(graph.path))
     start = time.perf_counter()
-    scores = ranker.score(ranked.graph)
+    members = ranker.member_scores(ranked.graph)
+    scores = ranker.blended(ranked.graph, members)
     seconds = time.perf_counter() - start
     _, group = distinct_configs(ranked.graph)
-    members = list(ranker.rankers)
     return Ranked(ranker.collection.name, members, scores, group, ranked, seconds, top)
 
 

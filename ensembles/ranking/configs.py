@@ -18,8 +18,8 @@ from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import PackedConfigs, pack_values, packed
 from data.packing.npz_graphs import encode_configs
 from data.packing.vectors import HIGHEST, LOWEST
-from ensembles.rank.layouts import TENSORS, without_end
-from ensembles.rank.program import NamedGraph
+from ensembles.ranking.layouts import TENSORS, without_end
+from ensembles.ranking.program import NamedGraph
 
 REAL_KINDS = "iuf"
 SAME_PROGRAM = ("node_opcode", "edge_index", "node_feat")

@@ -1,0 +1,106 @@
+"""A config that stands in the file several times is marked, or listed once."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from data.tree import find_graphs
+from ensembles import load_graph, load_ranker, rank
+from ensembles.ranking.rank import Ranked
+from features.statistics.configs import statistics_of
+from tests.command_line import call
+from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, TILE_MODEL, TILES
+
+SCORES = np.array([0.3, 0.1, 0.2, 0.1, 0.3], np.float32)
+RANKED = Ranked("tile:xla", {"one": SCORES}, SCORES, np.array([0, 1, 0, 1, 2]))
+
+
+def listed(best: list[dict[str, object]]) -> list[tuple[object, object, object]]:
+    return [(entry["rank"], entry["config"], entry["same_as"]) for entry in best]
+
+
+def test_a_repeated_config_names_the_row_listed_first() -> None:
+    assert listed(RANKED.best(9, distinct=False)) == [
+        *((1, 1, None), (2, 3, 1), (3, 2, None), (4, 0, 2), (5, 4, None))
+    ]
+    assert listed(RANKED.best(2, distinct=False)) == [(1, 1, None), (2, 3, 1)]
+
+
+def test_distinct_configs_are_listed_once_each() -> None:
+    best = RANKED.best(2)
+    assert listed(best) == [(1, 1, None), (2, 2, None)]
+    assert [entry["score"] for entry in best] == [SCORES[1], SCORES[2]]
+    assert listed(RANKED.best(9))[2:] == [(3, 4, None)]
+
+
+def test_rank_has_a_column_where_configs_repeat(tiny_tree: Path, tmp_path: Path) -> None:
+    part = ("--data", tiny_tree, "--collection", "layout:xla:random", "--model", "layout_linear")
+    models = ("--recipe", "smoke", "--set", "layout.models=[layout_linear]")
+    call("train", *part, *models, "--out", tmp_path)
+    file = next(f for f in find_graphs(tiny_tree) if f.submission_id.startswith("layout:xla:rand"))
+    with np.load(file.path) as arrays:
+        configs = arrays["node_config_feat"]
+        twice = {**arrays, "node_config_feat": np.concatenate([configs[:3], configs[:3]])}
+    twice["config_runtime"] = np.arange(1, 7)
+    path = tmp_path / "twice.npz"
+    np.savez(path, **twice)
+    words = ("rank", path, "--run", tmp_path / "layout_linear-seed0")
+    words += ("--collection", "layout:xla:random")
+    assert "same as" in call(*words).splitlines()[1]
+    assert "same as" not in call(*words, "--distinct")
+    ranked, distinct = (
+        json.loads(call(*words, *more, "--json"))["configs"] for more in ((), ("--distinct",))
+    )
+    rows = configs[[entry["config"] % 3 for entry in ranked]]
+    for place, entry in enumerate(ranked):
+        equal = [
+            e["config"] for e, row in zip(ranked, rows, strict=True) if (row == rows[place]).all()
+        ]
+        assert entry["same_as"] == (None if equal[0] == entry["config"] else equal[0])
+    assert [entry["config"] for entry in distinct] == [
+        entry["config"] for entry in ranked if entry["same_as"] is None
+    ]
+
+
+def test_what_is_printed_of_a_graph_and_a_ranking_is_a_line(rankers: Path, tiny_tree: Path) -> None:
+    file = next(f for f in find_graphs(tiny_tree) if f.submission_id.startswith("tile:xla"))
+    graph, ranker = load_graph(file.path), load_ranker(rankers / TILE_MODEL)
+    ranked = rank(ranker, graph)
+    for shown in map(repr, (graph, ranker, ranked)):
+        assert len(shown.splitlines()) == 1
+        assert len(shown) < 120
+    assert graph.graph.file.split == file.split
+
+
+def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_tree: Path) -> None:
+    for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
+        files = [f for f in find_graphs(tiny_tree) if f.collection.name == name]
+        labelled = next(f for f in files if f.split == "train")
+        withheld = next(f for f in files if f.split == "test")
+        graph, ranker = load_graph(labelled.path), load_ranker(rankers / model)
+        ranked = rank(ranker, graph)
+        config = int(ranked.order[2])
+        why = ranked.why(config)
+        (own,) = ranked.member_scores.values()
+        below = [score for score in own if score < own[config]]
+        equal = [score for score in own if score == own[config]]
+        assert why["places"] == {ranked.members[0]: len(below) + (len(equal) + 1) / 2}
+        assert why["place"] == 3
+        assert why["runtime_ns"] == graph.graph.runtime_ns[config]
+        table = statistics_of(graph.graph, "all")(np.arange(graph.graph.n_configs))
+        np.testing.assert_array_equal(list(why["statistics"].values()), table[config])
+        if name == LAYOUTS:
+            rows = graph.graph.configs.rows(np.array([config]))[0]
+            assert why["decided"] == (rows >= 0).any(axis=1).sum()
+        assert rank(ranker, load_graph(withheld.path)).why(0)["runtime_ns"] is None
+
+
+def test_the_command_says_why_only_if_asked(rankers: Path, tiny_tree: Path) -> None:
+    file = next(f for f in find_graphs(tiny_tree) if f.submission_id.startswith("tile:xla"))
+    words = ("rank", file.path, "--run", rankers / TILE_MODEL, "--top", 2)
+    assert "member" not in call(*words)
+    text = call(*words, "--why")
+    assert "place 1 of" in text
+    assert TILE_MODEL in text
+    assert all("why" in entry for entry in json.loads(call(*words, "--why", "--json"))["configs"])
