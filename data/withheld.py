@@ -1,5 +1,6 @@
-"""Runtimes of a synthetic tree's test split, kept apart from npz/ as the real ones are."""
+"""Runtimes of a made or measured tree's test split, kept apart from npz/ as the real ones are."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from data.npz.read import Archive
 
 WITHHELD = Path("private") / "test_runtimes.npz"
 _NORMALIZER = "normalizer/"
+
+
+def file_stem(name: str, split: str) -> str:
+    """Return a graph's file stem: its name, or 32 hex digits of it in the test split."""
+    if split != "test":
+        return name
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
 
 def write_withheld(

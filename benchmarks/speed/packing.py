@@ -21,8 +21,8 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from common.settings import ROOT
 from data.npz.zip_index import read_index
-from data.synthetic import GraphSize, write_sized
-from data.synthetic.sized import FORM, parse_size
+from data.synthetic import GraphSize, parse_size, write_sized
+from data.synthetic.write import FORM
 from data.tree import collection_named
 
 SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.metrics import kendall_tau
+from common.seeds import generator
 from data.collect.job import Job
 from data.collect.manifest import (
     add_environment,
@@ -38,7 +39,6 @@ from data.collect.measuring.timing import Figures, clock_for, figures
 from data.collect.measuring.worker import Description
 from data.collect.write import write_graph
 from data.graphs.configs import distinct_rows, hash_rows
-from data.synthetic.measure import generator
 
 MIN_SPREAD = 1.2
 AGAIN_CONFIGS = 30  # a second measurement of that many tells how well the first repeats

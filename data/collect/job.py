@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from data.collect.measuring.worker import SubjectSource
-from data.synthetic.write import file_stem
 from data.tree import Collection, GraphFile
+from data.withheld import file_stem
 
 MANIFEST = "manifest.json"
 JOURNALS = "journal"

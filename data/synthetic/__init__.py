@@ -1,20 +1,24 @@
 """Synthetic data of the official format, with a known cost model behind its runtimes."""
 
-from data.synthetic.layout_cost import layout_runtime_ns
-from data.synthetic.layout_files import write_layout_graph
-from data.synthetic.plan import PLANS, SyntheticPlan
-from data.synthetic.sized import GraphSize, synthesize_sizes, write_sized
-from data.synthetic.tile_cost import tile_runtime_ns
-from data.synthetic.write import synthesize
+from data.synthetic.costs import layout_runtime_ns, tile_runtime_ns
+from data.synthetic.write import (
+    PLANS,
+    GraphSize,
+    SyntheticPlan,
+    parse_size,
+    synthesize,
+    synthesize_sizes,
+    write_sized,
+)
 
 __all__ = [
     "PLANS",
     "GraphSize",
     "SyntheticPlan",
     "layout_runtime_ns",
+    "parse_size",
     "synthesize",
     "synthesize_sizes",
     "tile_runtime_ns",
-    "write_layout_graph",
     "write_sized",
 ]

@@ -1,27 +1,115 @@
-"""Write synthetic trees of the official format."""
+"""Write synthetic files of the official format: whole trees by a plan, layout graphs of any size.
+
+Runtimes come from the known cost models of `data.synthetic.costs`, with measurement noise.
+"""
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.npz.write import write_npz
-from data.synthetic.kernels import random_kernel, tile_configs
-from data.synthetic.layout_files import Report, search_configs, write_searched
-from data.synthetic.measure import generator, log_uniform, measured_ns
-from data.synthetic.networks import LayoutProgram, build_program, depth_for
-from data.synthetic.plan import PLANS, Sibling, SyntheticPlan, siblings
-from data.synthetic.tile_cost import tile_runtime_ns
-from data.synthetic.whole_tree import whole_tree
-from data.tree import SPLITS
-from data.withheld import WITHHELD, write_withheld
+from common.errors import PipelineError, UsageError
+from common.progress import progress
+from common.seeds import generator
+from data.npz.write import Member, Streamed, write_npz
+from data.synthetic.configs import default_search, layout_space, random_search, tile_configs
+from data.synthetic.costs import GraphArrays, layout_cost, tile_runtime_ns
+from data.synthetic.programs import (
+    LayoutProgram,
+    build_program,
+    depth_within,
+    random_kernel,
+    siblings,
+    sized_program,
+)
+from data.tree import SPLITS, Collection, GraphFile, collection_named
+from data.withheld import WITHHELD, file_stem, write_withheld
 
-TILE_NOISE = (0.002, 0.01)
+# Relative measurement noise: log-uniform between these, drawn once per graph.
+LAYOUT_NOISE, TILE_NOISE = (0.001, 0.005), (0.002, 0.01)
 KERNELS_PER_PROGRAM = 6
+CHUNK_BYTES = 16 * 2**20
+
+FORM = "NODES:CONFIGURABLE:CONFIGS"
+# About ten times the largest real ones; what is larger than that is a slip of the pen.
+MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000
+# Runtimes of the test split are withheld; graphs of given sizes are labelled.
+LABELLED_SPLITS = SPLITS[:2]
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class SyntheticPlan:
+    """Counts of one synthetic tree; triples are for train, valid and test.
+
+    Attributes:
+        layout_graphs: graphs per split of each layout collection.
+        nodes: fewest and most nodes of a layout graph; one layer may already exceed the most.
+        layout_configs: fewest and most configs of a layout graph.
+        tile_kernels: kernels per split.
+        tile_configs: fewest and most configs of a kernel, as far as it has that many tilings.
+    """
+
+    layout_graphs: tuple[int, int, int]
+    nodes: Range
+    layout_configs: Range
+    tile_kernels: tuple[int, int, int]
+    tile_configs: Range
+
+
+PLANS = {
+    "tiny": SyntheticPlan((2, 1, 1), (60, 100), (40, 40), (6, 3, 3), (20, 40)),
+    "small": SyntheticPlan((10, 4, 4), (150, 500), (150, 300), (60, 20, 20), (20, 300)),
+}
+
+
+def synthesize(out: Path, *, seed: int = 0, plan: SyntheticPlan = PLANS["small"]) -> None:
+    """Write a tree of all five collections below `out`, whole or not at all.
+
+    `out`/npz/… is what the official tree is; `out`/private holds the test runtimes. The same seed
+    and plan give the same bytes.
+
+    Raises:
+        UsageError: `out` exists and is not an empty folder.
+        PipelineError: the tree cannot be written.
+    """
+    total = 4 * sum(plan.layout_graphs) + sum(plan.tile_kernels)
+    with _whole_tree(out) as folder:
+        tree = _Tree(folder, seed, plan)
+        for written, _ in enumerate(itertools.chain(tree.layouts(), tree.tiles()), start=1):
+            progress("synthesize", written, total)
+        write_withheld(folder / WITHHELD, tree.runtimes, normalizers=tree.normalizers)
+
+
+@contextmanager
+def _whole_tree(out: Path) -> Iterator[Path]:
+    """Yield a new folder beside `out`; it becomes `out` if the block succeeds, else it is removed.
+
+    Raises:
+        UsageError: `out` exists and is not an empty folder.
+        PipelineError: the tree cannot be written: no permission, no space.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: exists and is not an empty folder; give another one")
+    unfinished = out.parent / f".{out.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        unfinished.replace(out)
+    except OSError as error:
+        raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @dataclass
@@ -34,123 +122,262 @@ class _Tree:
     runtimes: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     normalizers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
+    def layouts(self) -> Iterator[Path]:
+        """Write each layout graph under both searches; yield the paths."""
+        for source in ("xla", "nlp"):
+            for split, n_graphs in zip(SPLITS, self.plan.layout_graphs, strict=True):
+                for family, batch in siblings(source, split, n_graphs):
+                    sizes = f"w{family.width}_b{batch}"
+                    rng = generator(self.seed, "size", family.name, sizes)
+                    most = int(rng.integers(*self.plan.nodes, endpoint=True))
+                    depth = depth_within(family, most)
+                    program = build_program(family, depth=depth, batch=batch)
+                    name = f"{family.name}_d{depth}_{sizes}"
+                    for search in ("default", "random"):
+                        place = collection_named(f"layout:{source}:{search}")
+                        yield self._layout(program, name, place, split)
 
-def synthesize(
-    out: Path,
-    *,
-    seed: int = 0,
-    plan: SyntheticPlan = PLANS["small"],
-    report: Report | None = None,
-) -> None:
-    """Write a tree of all five collections below `out`, whole or not at all.
+    def _layout(
+        self, program: LayoutProgram, name: str, collection: Collection, split: str
+    ) -> Path:
+        file = self._file(collection, split, name)
+        rng = generator(self.seed, "configs", collection.name, name)
+        n_configs = int(rng.integers(*self.plan.layout_configs, endpoint=True))
+        self.runtimes |= write_layout(
+            file, program, n_configs=n_configs, seed=self.seed, graph=name, what=None
+        )
+        return file.path
 
-    `out`/npz/… is what the official tree is; `out`/private holds the test runtimes. The same seed
-    and plan give the same bytes.
+    def tiles(self) -> Iterator[Path]:
+        """Write the kernels of each split; some come from one program, as in the real data."""
+        for split, n_kernels in zip(SPLITS, self.plan.tile_kernels, strict=True):
+            programs = siblings("xla", split, -(-n_kernels // KERNELS_PER_PROGRAM))
+            for number in range(n_kernels):
+                family, batch = programs[number // KERNELS_PER_PROGRAM]
+                program = f"{family.name}_w{family.width}_b{batch}"
+                digest = hashlib.blake2b(f"{program}/{number}".encode(), digest_size=8)
+                name = f"{program}_{digest.hexdigest()}"
+                rng = generator(self.seed, "tile", name)
+                kernel = random_kernel(rng)
+                n_configs = int(rng.integers(*self.plan.tile_configs, endpoint=True))
+                file = self._file(collection_named("tile:xla"), split, name)
+                runtime_ns = write_tile(file, kernel, n_configs, rng)
+                if split == "test":
+                    self.runtimes[file.submission_id] = runtime_ns
+                    self.normalizers[file.submission_id] = np.full_like(runtime_ns, runtime_ns[0])
+                yield file.path
 
-    Args:
-        report: called with (files written, files in all) after each graph.
+    def _file(self, collection: Collection, split: str, name: str) -> GraphFile:
+        return _file_in(self.folder, collection, split, file_stem(name, split))
+
+
+def _file_in(tree: Path, collection: Collection, split: str, stem: str) -> GraphFile:
+    path = tree / "npz" / collection.folder / split / f"{stem}.npz"
+    return GraphFile(collection, split, stem, path)
+
+
+def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
+    return float(np.exp(rng.uniform(*np.log(limits))))
+
+
+def _measured_ns(
+    runtime_ns: NDArray[np.float64], noise: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return whole nanoseconds (c,), each with its own relative error of about `noise`."""
+    factor = np.exp(noise * rng.standard_normal(len(runtime_ns)))
+    return np.maximum(1, np.rint(runtime_ns * factor)).astype(np.int64)
+
+
+def write_tile(
+    file: GraphFile, kernel: GraphArrays, n_configs: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw configs of a kernel, measure and write them; return the runtimes (c,) in ns.
+
+    In the test split the file holds runtimes of 0. Row 0 is the default, the normalizer.
 
     Raises:
-        UsageError: `out` exists and is not an empty folder.
+        PipelineError: the file cannot be written.
+    """
+    config_feat = tile_configs(kernel, n_configs, rng)
+    noise = _log_uniform(rng, TILE_NOISE)
+    runtime_ns = _measured_ns(tile_runtime_ns(kernel, config_feat), noise, rng)
+    hide = file.split == "test"
+    members: dict[str, NDArray[Any]] = {
+        "config_feat": config_feat,
+        "config_runtime": np.zeros_like(runtime_ns) if hide else runtime_ns,
+        "config_runtime_normalizers": np.full_like(runtime_ns, 1 if hide else runtime_ns[0]),
+    }
+    write_npz(file.path, _nodes(kernel) | members)
+    return runtime_ns
+
+
+def _nodes(graph: GraphArrays) -> dict[str, NDArray[Any]]:
+    return {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
+
+
+def write_layout(
+    file: GraphFile,
+    program: LayoutProgram,
+    *,
+    n_configs: int,
+    seed: int,
+    graph: str,
+    what: str | None,
+) -> dict[str, NDArray[np.int64]]:
+    """Search, measure and write one layout graph, chunk by chunk, so that any size fits in memory.
+
+    The collection says which search makes the configs. Both searches of a `graph` share its space
+    of configs and its noise.
+
+    Args:
+        what: under which name progress is told; None = not at all.
+
+    Returns:
+        What the file hides: in the test split the runtimes (c,) by submission ID, else nothing.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    shared = generator(seed, "space", graph)
+    space, noise = layout_space(program, shared), _log_uniform(shared, LAYOUT_NOISE)
+    cost, hide = layout_cost(program), file.split == "test"
+    rng = generator(seed, "search", file.collection.name, graph)
+    step = max(1, CHUNK_BYTES // (4 * 18 * len(space.group_of)))
+
+    def chunks(choices: NDArray[np.int8]) -> Iterator[tuple[slice, NDArray[np.int8]]]:
+        for start in range(0, len(choices), step):
+            rows = slice(start, min(start + step, len(choices)))
+            yield rows, space.configs(choices[rows])
+
+    def true_ns(choices: NDArray[np.int8]) -> NDArray[np.float64]:
+        return np.concatenate([cost.runtime_ns(configs) for _, configs in chunks(choices)])
+
+    if file.collection.name.endswith(":random"):
+        choices = random_search(space, n_configs, rng)
+    else:
+        choices = rng.permutation(default_search(space, n_configs, true_ns, rng))
+    runtime_ns = np.zeros(n_configs, np.int64)
+
+    def measured() -> Iterator[NDArray[np.int8]]:
+        for rows, configs in chunks(choices):
+            runtime_ns[rows] = _measured_ns(cost.runtime_ns(configs), noise, rng)
+            yield configs
+            if what:
+                progress(what, rows.stop, n_configs)
+
+    shape = (n_configs, len(program.node_config_ids), 18)
+    members: dict[str, Member | Callable[[], Member]] = {
+        **_nodes(program),
+        "node_config_feat": Streamed(shape, np.float32, measured),
+        "node_config_ids": program.node_config_ids,
+        "config_runtime": lambda: np.zeros_like(runtime_ns) if hide else runtime_ns,
+        "node_splits": program.node_splits,
+    }
+    write_npz(file.path, members)
+    return {file.submission_id: runtime_ns} if hide else {}
+
+
+@dataclass(frozen=True)
+class GraphSize:
+    """The size of a layout graph: n nodes, of which k are configurable, and c configs."""
+
+    n_nodes: int
+    n_configurable: int
+    n_configs: int
+
+    @property
+    def name(self) -> str:
+        """Return a graph's name that tells its size: "n14000_k500_c50000"."""
+        return f"n{self.n_nodes}_k{self.n_configurable}_c{self.n_configs}"
+
+    @property
+    def config_bytes(self) -> int:
+        """Return how many bytes the configs inflate to, in the file's float32."""
+        return 4 * 18 * self.n_configurable * self.n_configs
+
+
+def parse_size(text: str) -> GraphSize:
+    """Read a size such as "14000:500:50000".
+
+    Raises:
+        UsageError: it is not three whole numbers above 0, or no graph has such a size.
+    """
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isascii() and part.isdecimal() for part in parts):
+        raise UsageError(f"graph '{text}': expected {FORM}, such as 14000:500:50000")
+    size = GraphSize(*map(int, parts))
+    if min(size.n_nodes, size.n_configurable, size.n_configs) < 1:
+        raise UsageError(f"graph '{text}': expected {FORM}, each at least 1")
+    if size.n_configurable > size.n_nodes:
+        raise UsageError(f"graph '{text}': has more configurable nodes than nodes")
+    if size.n_nodes > MAX_NODES or size.n_configs > MAX_CONFIGS:
+        raise UsageError(
+            f"graph '{text}': expected at most {MAX_NODES} nodes and {MAX_CONFIGS} configs"
+        )
+    return size
+
+
+def synthesize_sizes(
+    out: Path,
+    sizes: Sequence[GraphSize],
+    *,
+    collection: Collection | None = None,
+    split: str = "train",
+    seed: int = 0,
+) -> list[GraphFile]:
+    """Write one labelled layout graph of each size below `out`, all or none.
+
+    The same arguments give the same content. Memory does not grow with how far configs inflate.
+
+    Args:
+        collection: where the graphs lie, and which search makes their configs; by default
+            layout:xla:random.
+
+    Raises:
+        UsageError: a size is impossible or given twice, the collection is no layout collection,
+            the split is not labelled, or `out` exists and is not an empty folder.
         PipelineError: the tree cannot be written.
     """
-    with whole_tree(out) as folder:
-        _write_tree(_Tree(folder, seed, plan), report)
+    place = collection or collection_named("layout:xla:random")
+    if place.kind != "layout":
+        raise UsageError(f"collection '{place.name}': expected a layout collection")
+    if split not in LABELLED_SPLITS:
+        raise UsageError(f"split '{split}': expected one of {', '.join(LABELLED_SPLITS)}")
+    _check_sizes(sizes)
+    with _whole_tree(out) as tree:
+        for size in sizes:
+            write_sized(tree, size, collection=place, split=split, seed=seed)
+    return [_file_in(out, place, split, size.name) for size in sizes]
 
 
-def _write_tree(tree: _Tree, report: Report | None) -> None:
-    """Write all collections, then the withheld runtimes."""
-    total = 4 * sum(tree.plan.layout_graphs) + sum(tree.plan.tile_kernels)
-    files = itertools.chain(_write_layouts(tree), _write_tiles(tree))
-    for written, _ in enumerate(files, start=1):
-        if report is not None:
-            report(written, total)
-    path = tree.folder / WITHHELD
-    write_withheld(path, tree.runtimes, normalizers=tree.normalizers)
+def _check_sizes(sizes: Sequence[GraphSize]) -> None:
+    """Refuse what cannot be made, before anything is written."""
+    for size, count in Counter(sizes).items():
+        given = f"graph '{size.n_nodes}:{size.n_configurable}:{size.n_configs}'"
+        if count > 1:
+            raise UsageError(f"{given}: given twice; files are named by their size")
+        try:
+            sized_program(size.n_nodes, size.n_configurable)
+        except PipelineError as error:
+            raise UsageError(f"{given}: {error}") from error
 
 
-def file_stem(name: str, split: str) -> str:
-    """Return a graph's file stem: its name, or 32 hex digits of it in the test split."""
-    if split != "test":
-        return name
-    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+def write_sized(
+    tree: Path,
+    size: GraphSize,
+    *,
+    collection: Collection,
+    split: str = "train",
+    seed: int = 0,
+) -> GraphFile:
+    """Write one labelled layout graph of exactly this size into a tree, whole or not at all.
 
-
-def _write_layouts(tree: _Tree) -> Iterator[Path]:
-    """Write each layout graph under both searches; yield the paths."""
-    for source in ("xla", "nlp"):
-        for split, n_graphs in zip(SPLITS, tree.plan.layout_graphs, strict=True):
-            for sibling in siblings(source, split, n_graphs):
-                name, program = sized_program(sibling, nodes=tree.plan.nodes, seed=tree.seed)
-                for search in ("default", "random"):
-                    collection = f"layout:{source}:{search}"
-                    yield _write_layout(tree, program, name, collection=collection, split=split)
-
-
-def sized_program(
-    sibling: Sibling, *, nodes: tuple[int, int], seed: int
-) -> tuple[str, LayoutProgram]:
-    """Build the sibling as deep as a drawn node count allows; return its name too."""
-    label = f"{sibling.family.name}_w{sibling.width}_b{sibling.batch}"
-    max_nodes = int(generator(seed, "size", label).integers(*nodes, endpoint=True))
-    depth = depth_for(sibling.family, max_nodes=max_nodes, width=sibling.width)
-    program = build_program(sibling.family, depth=depth, batch=sibling.batch, width=sibling.width)
-    return sibling.name(depth), program
-
-
-def _write_layout(
-    tree: _Tree, program: LayoutProgram, name: str, *, collection: str, split: str
-) -> Path:
-    """Search, measure and write one graph of one layout collection."""
-    search = collection.rsplit(":", 1)[1]
-    rng = generator(tree.seed, "measure", search, name)
-    n_configs = int(rng.integers(*tree.plan.layout_configs, endpoint=True))
-    searched = search_configs(
-        program, search=search, n_configs=n_configs, seed=tree.seed, name=name
+    Raises:
+        PipelineError: the size is impossible, or the file cannot be written.
+    """
+    file = _file_in(tree, collection, split, size.name)
+    program = sized_program(size.n_nodes, size.n_configurable)
+    write_layout(
+        file, program, n_configs=size.n_configs, seed=seed, graph=size.name, what=size.name
     )
-    stem = file_stem(name, split)
-    path = tree.folder / "npz" / collection.replace(":", "/") / split / f"{stem}.npz"
-    runtime_ns = write_searched(path, searched, rng=rng, hide=split == "test")
-    if split == "test":
-        tree.runtimes[f"{collection}:{stem}"] = runtime_ns
-    return path
-
-
-def _write_tiles(tree: _Tree) -> Iterator[Path]:
-    """Write the kernels of each split; some come from one program, as in the real data."""
-    for split, n_kernels in zip(SPLITS, tree.plan.tile_kernels, strict=True):
-        programs = siblings("xla", split, -(-n_kernels // KERNELS_PER_PROGRAM))
-        for i in range(n_kernels):
-            sibling = programs[i // KERNELS_PER_PROGRAM]
-            program = f"{sibling.family.name}_w{sibling.width}_b{sibling.batch}"
-            fingerprint = hashlib.blake2b(f"{program}/{i}".encode(), digest_size=8).hexdigest()
-            yield _write_tile(tree, split, f"{program}_{fingerprint}")
-
-
-def _write_tile(tree: _Tree, split: str, name: str) -> Path:
-    """Draw, measure and write one tile kernel."""
-    rng = generator(tree.seed, "tile", name)
-    kernel = random_kernel(rng)
-    n_configs = int(rng.integers(*tree.plan.tile_configs, endpoint=True))
-    config_feat = tile_configs(kernel, n_configs, rng)
-    noise = log_uniform(rng, TILE_NOISE)
-    runtime_ns = measured_ns(tile_runtime_ns(kernel, config_feat), noise, rng)
-    normalizers = np.full_like(runtime_ns, runtime_ns[0])  # row 0 is the default config
-    stem = file_stem(name, split)
-    hide = split == "test"
-    if hide:
-        tree.runtimes[f"tile:xla:{stem}"] = runtime_ns
-        tree.normalizers[f"tile:xla:{stem}"] = normalizers
-    path = tree.folder / "npz" / "tile" / "xla" / split / f"{stem}.npz"
-    write_npz(
-        path,
-        {
-            "node_feat": kernel.node_feat,
-            "node_opcode": kernel.node_opcode,
-            "edge_index": kernel.edge_index,
-            "config_feat": config_feat,
-            "config_runtime": np.zeros_like(runtime_ns) if hide else runtime_ns,
-            "config_runtime_normalizers": np.ones_like(normalizers) if hide else normalizers,
-        },
-    )
-    return path
+    return file

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.metrics import kendall_tau
+from common.seeds import generator
 from data.collect.job import Job
 from data.collect.layouts.candidates import draw_choices
 from data.collect.measuring.journal import open_journal
@@ -20,7 +21,6 @@ from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.worker import Description
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing.configs import pack_values
-from data.synthetic.measure import generator
 from data.tree import GraphFile
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.program import NamedGraph

@@ -1,8 +1,7 @@
 """The commands that make and check data: synthesize, audit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,13 +63,12 @@ def synthesize(
         raise UsageError("--plan and --graph: give one of them")
     if not graph and (collection or split):
         raise UsageError("--collection and --split: they say where a --graph goes; give that too")
-    with progress_bar() as progress:
-        if graph:
-            made = _write_sizes(
-                out, graph, collection or "layout:xla:random", split or "train", seed or 0, progress
-            )
-        else:
-            made = _write_plan(out, plan or "small", seed or 0, progress)
+    if graph:
+        made = _write_sizes(
+            out, graph, collection or "layout:xla:random", split or "train", seed or 0
+        )
+    else:
+        made = _write_plan(out, plan or "small", seed or 0)
     if json:
         print_json({"out": str(out), "seed": seed or 0, **made})
         return
@@ -80,9 +78,7 @@ def synthesize(
         typer.echo(f"graph       {row['file']}  {megabytes}")
 
 
-def _write_plan(
-    out: Path, plan: str, seed: int, progress: Callable[[str, int, int], None]
-) -> dict[str, Any]:
+def _write_plan(out: Path, plan: str, seed: int) -> dict[str, Any]:
     """Write a plan's tree; return what --json says of it."""
     from common.errors import UsageError
     from data.synthetic import PLANS
@@ -90,31 +86,20 @@ def _write_plan(
 
     if plan not in PLANS:
         raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(PLANS)}")
-    write_tree(out, seed=seed, plan=PLANS[plan], report=partial(progress, "synthesize"))
+    write_tree(out, seed=seed, plan=PLANS[plan])
     return {"plan": plan}
 
 
 def _write_sizes(
-    out: Path,
-    texts: Sequence[str],
-    collection: str,
-    split: str,
-    seed: int,
-    progress: Callable[[str, int, int], None],
+    out: Path, texts: Sequence[str], collection: str, split: str, seed: int
 ) -> dict[str, Any]:
     """Write graphs of given sizes; return what --json says of them."""
-    from data.synthetic.sized import parse_size, synthesize_sizes
+    from data.synthetic import parse_size, synthesize_sizes
     from data.tree import collection_named
 
     sizes = [parse_size(text) for text in texts]
-    files = synthesize_sizes(
-        out,
-        sizes,
-        collection=collection_named(collection),
-        split=split,
-        seed=seed,
-        progress=progress,
-    )
+    place = collection_named(collection)
+    files = synthesize_sizes(out, sizes, collection=place, split=split, seed=seed)
     rows = [
         {
             **asdict(size),

@@ -6,10 +6,10 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from common.seeds import generator
 from data.collect.layouts.module import ConfigurableNode
 from data.collect.layouts.options import node_groups, node_options
 from data.collect.measuring.search import Choices, Space
-from data.synthetic.measure import generator
 
 DRAWS_PER_CHOICE = 20  # after so many draws for each that is wanted, a small space has been seen
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data.graph_store.prepare import LOCK, prepare, write_columns
-from data.synthetic import GraphSize, write_layout_graph, write_sized
+from data.synthetic import GraphSize, write_sized
 from data.tree import collection_named, find_graphs
 from features.pruning.store import store_pruned
 from tests.command_line import without_stages
@@ -163,8 +163,8 @@ def test_memory_does_not_grow_with_the_configs(tmp_path: Path) -> None:
     peaks = []
     for n_configs in (20_000, 40_000):
         tree = tmp_path / str(n_configs)
-        path = tree / "npz" / "layout" / "xla" / "random" / "train" / "graph.npz"
-        write_layout_graph(path, n_nodes=7_000, n_configurable=200, n_configs=n_configs)
+        size = GraphSize(7_000, 200, n_configs)
+        path = write_sized(tree, size, collection=collection_named("layout:xla:random")).path
         process = begin_prepare(tree, tmp_path / "store" / str(n_configs))
         printed, _ = process.communicate()
         assert process.returncode == 0

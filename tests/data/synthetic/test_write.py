@@ -1,0 +1,325 @@
+"""Synthetic trees and graphs of given sizes: the official format, known runtimes, whole or not."""
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+from common.errors import UsageError
+from common.progress import watched_by
+from data.graph_store.fingerprint import fingerprint
+from data.hlo.opcodes import OPCODE_NUMBERS
+from data.synthetic import (
+    PLANS,
+    GraphSize,
+    layout_runtime_ns,
+    synthesize,
+    synthesize_sizes,
+    tile_runtime_ns,
+    write,
+)
+from data.synthetic.programs import FAMILIES, siblings
+from data.tree import collection_named, find_graphs, missing_parts
+from data.withheld import file_stem, read_withheld, read_withheld_normalizers
+from tests.command_line import call
+from tests.real_data import REAL, ROOT
+
+Arrays = SimpleNamespace
+ONE, OTHER = GraphSize(600, 20, 30), GraphSize(700, 40, 50)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("synthetic") / "tree"
+    synthesize(out, seed=3, plan=PLANS["tiny"])
+    return out
+
+
+def load(path: Path) -> Arrays:
+    with np.load(path) as archive:
+        return Arrays(**{key: archive[key] for key in archive.files})
+
+
+def files_of(tree: Path, kind: str) -> list[Path]:
+    return sorted((tree / "npz" / kind).rglob("*.npz"))
+
+
+def int8_configs(graph: Arrays) -> NDArray[np.int8]:
+    return graph.node_config_feat.astype(np.int8)
+
+
+def shape_of(graph: Arrays, node: int) -> tuple[int, ...]:
+    return tuple(int(size) for size in graph.node_feat[node, 21:27] if size > 0)
+
+
+def test_every_part_of_the_official_tree_is_there(tree: Path) -> None:
+    files = find_graphs(tree)
+    assert missing_parts(files) == []
+    assert len(files) == 4 * sum(PLANS["tiny"].layout_graphs) + sum(PLANS["tiny"].tile_kernels)
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_keys_types_and_ranks_equal_the_real_files(tree: Path, kind: str) -> None:
+    real = files_of(REAL, kind)
+    if not real:
+        pytest.skip(f"no real {kind} files at {REAL}; set TPUGRAPHS_REAL")
+
+    def member_types(path: Path) -> dict[str, tuple[np.dtype, int]]:
+        return {key: (value.dtype, value.ndim) for key, value in vars(load(path)).items()}
+
+    for path in files_of(tree, kind):
+        assert member_types(path) == member_types(real[0])
+
+
+def test_programs_are_topological_split_and_configurable_where_they_may_be(tree: Path) -> None:
+    configurable = {OPCODE_NUMBERS[name] for name in ("convolution", "dot", "reshape")}
+    for path in files_of(tree, "layout") + files_of(tree, "tile"):
+        graph = load(path)
+        consumer, producer = graph.edge_index.T
+        assert (consumer > producer).all() and consumer.max() < len(graph.node_opcode)
+        assert (graph.node_opcode > 0).all()
+        if "tile" in path.parts:
+            continue
+        splits = graph.node_splits[0]
+        assert splits[0] == 0 and splits[-1] == len(graph.node_opcode) and len(splits) > 2
+        assert np.flatnonzero(graph.node_feat[:, 0]).tolist() == (splits[1:] - 1).tolist()
+        assert (np.diff(graph.node_config_ids) > 0).all()
+        assert set(graph.node_opcode[graph.node_config_ids].tolist()) <= configurable
+
+
+def test_configs_are_whole_or_leading_parts_of_minor_to_major_orders(tree: Path) -> None:
+    n_partial = n_whole = n_nodes = n_distinct = 0
+    for path in files_of(tree, "layout"):
+        graph = load(path)
+        operands = defaultdict(list)
+        for consumer, producer in graph.edge_index.tolist():
+            operands[consumer].append(producer)
+        for j, node in enumerate(graph.node_config_ids.tolist()):
+            tensors = [node, *[v for v in operands[node] if shape_of(graph, v)]][:3]
+            is_reshape = graph.node_opcode[node] == OPCODE_NUMBERS["reshape"]
+            for tensor in range(3):
+                values = graph.node_config_feat[:, j, 6 * tensor : 6 * tensor + 6].astype(int)
+                rank = len(shape_of(graph, tensors[tensor])) if tensor < len(tensors) else 0
+                for row in np.unique(values, axis=0).tolist():
+                    given = [v for v in row if v >= 0]
+                    assert row == given + [-1] * (6 - len(given))
+                    assert len(set(given)) == len(given) and max(given, default=-1) < rank
+                    assert len(given) in (0, rank if is_reshape else min(rank, 2))
+                    n_whole += is_reshape and len(given) > 0
+                    n_partial += 0 < len(given) < rank
+        columns = int8_configs(graph).transpose(1, 0, 2)
+        n_nodes += len(columns)
+        n_distinct += len(np.unique(columns.reshape(len(columns), -1), axis=0))
+    assert n_partial and n_whole
+    assert 0.3 * n_nodes < n_distinct < 0.9 * n_nodes  # some nodes are tied
+
+
+def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(tree: Path) -> None:
+    for path in sorted((tree / "npz/layout/nlp/default/train").glob("*.npz")):
+        graph = load(path)
+        configs = int8_configs(graph)
+        assert (configs == -1).all(axis=(1, 2)).any()
+        distinct, count = np.unique(configs.reshape(len(configs), -1), axis=0, return_counts=True)
+        assert 0.1 < 1 - len(distinct) / len(configs) < 0.7
+        twice = (configs == distinct[count.argmax()].reshape(configs.shape[1:])).all(axis=(1, 2))
+        assert len(np.unique(graph.config_runtime[twice])) > 1  # each measurement has its own noise
+        other = load(Path(str(path).replace("/default/", "/random/")))
+        assert np.median(graph.config_runtime) < np.median(other.config_runtime)
+
+
+def test_splits_share_no_family_and_siblings_differ() -> None:
+    for source in ("xla", "nlp"):
+        names = [
+            {family.name for family in FAMILIES[source, split]}
+            for split in ("train", "valid", "test")
+        ]
+        assert sum(map(len, names)) == len(set().union(*names))
+        assert len(set(siblings(source, "train", 200))) == 200
+
+
+def test_tile_configs_are_distinct_and_hold_sums_and_products(tree: Path) -> None:
+    for path in files_of(tree, "tile"):
+        config = load(path).config_feat
+        assert len(np.unique(config, axis=0)) == len(config)
+        for start in (0, 8, 16):
+            sizes = config[:, start : start + 6]
+            product = np.where(sizes > 0, sizes, 1).prod(axis=1) * sizes.any(axis=1)
+            assert (config[:, start + 6] == sizes.sum(axis=1)).all()
+            assert (config[:, start + 7] == product).all()
+        assert (config[:, 8] > 0).all()
+
+
+def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_withheld(
+    tree: Path,
+) -> None:
+    withheld, normalizers = read_withheld(tree), read_withheld_normalizers(tree)
+    files = find_graphs(tree)
+    assert set(withheld) == {file.submission_id for file in files if file.split == "test"}
+    for file in files:
+        graph = load(file.path)
+        runtime_ns = graph.config_runtime
+        if file.split == "test":
+            assert len(file.name) == 32 and int(file.name, 16) >= 0
+            assert not runtime_ns.any()
+            runtime_ns = withheld[file.submission_id]
+        if file.collection.kind == "tile":
+            true_ns = tile_runtime_ns(graph, graph.config_feat)
+            hidden = normalizers.get(file.submission_id, graph.config_runtime_normalizers)
+            assert (hidden == runtime_ns[0]).all()
+            assert (graph.config_runtime_normalizers == 1).all() == (file.split == "test")
+        else:
+            true_ns = layout_runtime_ns(graph, int8_configs(graph))
+            assert 1.2 < runtime_ns.max() / runtime_ns.min() < 8
+            if file.collection.name.endswith(":random"):  # default ones repeat, told apart by noise
+                assert kendalltau(true_ns, runtime_ns)[0] > 0.9
+        np.testing.assert_allclose(runtime_ns, true_ns, rtol=0.06)
+        assert (runtime_ns != np.rint(true_ns)).any()  # there is noise
+
+
+def test_labelled_files_are_named_by_family() -> None:
+    assert file_stem("resnet_like_d4_w64_b32", "train") == "resnet_like_d4_w64_b32"
+    assert file_stem("resnet_like_d4_w64_b32", "test") != file_stem("vgg_like_d4_w64_b32", "test")
+
+
+def tree_bytes(tree: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(tree)): p.read_bytes() for p in tree.rglob("*") if p.is_file()}
+
+
+def test_the_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from data.synthetic import PLANS, synthesize; "
+        "synthesize(Path(sys.argv[1]), seed=3, plan=PLANS['tiny'])"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script, str(tmp_path / "again")]
+    subprocess.run(command, check=True, env=environment)
+    assert tree_bytes(tmp_path / "again") == tree_bytes(tree)
+
+
+def test_another_seed_gives_another_tree_and_progress_is_told(tree: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    (tmp_path / "other").mkdir()  # an empty folder is not in the way
+    with watched_by(lambda *now: told.append(now)):
+        synthesize(tmp_path / "other", seed=4, plan=PLANS["tiny"])
+    assert tree_bytes(tmp_path / "other") != tree_bytes(tree)
+    assert told == [("synthesize", i, len(told)) for i in range(1, 1 + len(told))] and told
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("search", ["random", "default"])
+def test_each_size_is_one_labelled_graph_of_its_collection(search: str, tmp_path: Path) -> None:
+    place = collection_named(f"layout:nlp:{search}")
+    files = synthesize_sizes(tmp_path / "out", [ONE, OTHER], collection=place, split="valid")
+    assert files == find_graphs(tmp_path / "out")
+    for size, file in zip((ONE, OTHER), files, strict=True):
+        assert (file.collection, file.split) == (place, "valid")
+        graph = load(file.path)
+        n_configs, n_configurable, _ = graph.node_config_feat.shape
+        assert GraphSize(len(graph.node_opcode), n_configurable, n_configs) == size
+        assert graph.node_config_feat.nbytes == size.config_bytes
+        true_ns = layout_runtime_ns(graph, int8_configs(graph))
+        np.testing.assert_allclose(graph.config_runtime, true_ns, rtol=0.04)
+
+
+def test_the_seed_decides_the_content_of_a_sized_graph(tmp_path: Path) -> None:
+    prints = [
+        fingerprint(synthesize_sizes(tmp_path / name, [ONE], seed=seed))
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_configs_shrink_as_far_as_in_the_real_files(tmp_path: Path) -> None:
+    pytest.importorskip("zlib_ng")
+    (file,) = synthesize_sizes(tmp_path / "out", [GraphSize(2000, 100, 1000)])
+    (bare,) = synthesize_sizes(tmp_path / "bare", [GraphSize(2000, 100, 1)])
+    config_bytes = file.path.stat().st_size - bare.path.stat().st_size
+    assert 15 < GraphSize(2000, 100, 1000).config_bytes / config_bytes < 90
+
+
+def test_memory_is_bounded_and_progress_counts_configs(tmp_path: Path) -> None:
+    def peak_bytes(size: GraphSize) -> int:
+        tracemalloc.start()
+        synthesize_sizes(tmp_path / size.name, [size])
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    told: list[tuple[str, int, int]] = []
+    few, many = GraphSize(1500, 100, 5_000), GraphSize(1500, 100, 25_000)
+    with watched_by(lambda *now: told.append(now)):
+        assert peak_bytes(many) - peak_bytes(few) < 20_000 * 3 * 100
+    counted = [done for what, done, total in told if (what, total) == (many.name, 25_000)]
+    assert counted == sorted(set(counted)) and len(counted) > 1 and counted[-1] == 25_000
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--graph", "300:200:5"], "more than the 300 asked for"),
+        (["--graph", "600:20:5", "--graph", "300:200:5"], "300:200:5"),
+        (["--graph", "600:20"], "NODES:CONFIGURABLE:CONFIGS"),
+        (["--graph", "600:-1:5"], "NODES:CONFIGURABLE:CONFIGS"),
+        (["--graph", "600:20:0"], "at least 1"),
+        (["--graph", "600:601:5"], "more configurable nodes than nodes"),
+        (["--graph", "600:20:5000000"], "1000000 configs"),
+        (["--graph", "600:20:5", "--graph", "600:20:5"], "given twice"),
+        (["--graph", "600:20:5", "--plan", "tiny"], "one of them"),
+        (["--graph", "600:20:5", "--collection", "tile:xla"], "layout collection"),
+        (["--graph", "600:20:5", "--split", "test"], "train, valid"),
+        (["--split", "valid"], "--graph"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line_and_leaves_nothing(
+    options: list[str], named: str, tmp_path: Path
+) -> None:
+    text = call("synthesize", "--out", tmp_path / "out", *options, expect=2)
+    assert text.startswith("error: ") and text.count("\n") == 1
+    assert named in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tree_that_fails_midway_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sized, written = write.write_sized, []
+
+    def write_once(*given: object, **options: object) -> None:
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(write_sized(*given, **options))
+
+    monkeypatch.setattr(write, "write_sized", write_once)
+    out = tmp_path / "out"
+    text = call("synthesize", "--out", out, "--graph", "600:20:5", "--graph", "600:20:6", expect=1)
+    assert text.endswith(f"error: {out}: cannot be written: No space left on device\n")
+    assert written and list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    for make in (lambda: synthesize(tmp_path), lambda: synthesize_sizes(tmp_path, [ONE])):
+        with pytest.raises(UsageError, match="not an empty folder"):
+            make()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_json_tells_the_files_and_their_sizes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = json.loads(call("synthesize", "--out", out, "--graph", "600:20:30", "--json"))
+    (row,) = told["graphs"]
+    assert (told["collection"], told["split"]) == ("layout:xla:random", "train")
+    path = out / "npz/layout/xla/random/train/n600_k20_c30.npz"
+    assert Path(row["file"]) == path and row["file_bytes"] == path.stat().st_size
+    assert row["config_bytes"] == 4 * 18 * 20 * 30
+    lines = call("synthesize", "--out", tmp_path / "again", "--graph", "600:20:30").splitlines()
+    assert lines[0].endswith("again") and "n600_k20_c30.npz" in lines[1]
