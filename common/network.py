@@ -28,8 +28,10 @@ def network_fault(error: BaseException, server: str) -> str:
     from requests.exceptions import ConnectionError as NoConnection
 
     for link in chain(error):
-        if isinstance(link, SSLError):
-            return f"{UNREACHED} {server}: its certificate was not accepted"
+        if isinstance(link, SSLError):  # which a connection that is cut may raise as well
+            if certificate_refused(link):
+                return f"{UNREACHED} {server}: its certificate was not accepted"
+            return f"the connection to {server} was dropped"
         if isinstance(link, Timeout):
             return f"{server} did not answer in time"
         if isinstance(link, NoConnection | ConnectionError | ChunkedEncodingError):

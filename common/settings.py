@@ -23,7 +23,6 @@ CONFIGS = ROOT / "configs"
 RAW_DATA = ROOT / "data" / "raw"
 SAMPLE = ROOT / "data" / "sample"
 RUNS = ROOT / "runs"
-SUBMISSION_LEDGER = RUNS / "submissions.jsonl"  # what was sent to Kaggle, one line each
 
 # Where Kaggle mounts the competition's files: today's place, then that of older images.
 KAGGLE_MOUNTS = (

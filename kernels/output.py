@@ -4,16 +4,18 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.kaggle.sender import ask
 from common.kaggle.session import kaggle_session
 from common.retry import RetryPolicy
 from kernels.build.metadata import check_kernel_id
-from kernels.kaggle_calls import kernel_output, kernel_version, patiently
+from kernels.kaggle_calls import KernelStatus, kernel_output, kernel_status, kernel_version
 from kernels.output_folder import NOTE, OutputFolder, check_names, is_fetched
-from kernels.push import KernelStatus, status_in
+
+T = TypeVar("T")
 
 OUTPUT_POLICY = RetryPolicy()
 _ENDED_BADLY = ("error", "cancel_acknowledged")
@@ -59,16 +61,16 @@ def fetch_output(
     check_kernel_id(kernel_id)
     action = f"output of kernel {kernel_id}"
     with kaggle_session(action) as session:
-        full_id = kernel_id if "/" in kernel_id else f"{session.username}/{kernel_id}"
+        full_id = session.own(kernel_id)
 
-        def ask(call: Callable[[], Any]) -> Any:
-            return patiently(call, what=action, policy=policy, say=say)
+        def asked(call: Callable[[], T]) -> T:
+            return ask(call, what=action, policy=policy)
 
-        status = ask(lambda: status_in(session, full_id))
+        status = asked(lambda: kernel_status(session, full_id))
         _refuse_running(status)
-        files, log = ask(lambda: kernel_output(session, full_id))
+        files, log = asked(lambda: kernel_output(session, full_id))
         _refuse_failed(status, log, out.with_name(f"{out.name}.log"))
-        version = ask(lambda: kernel_version(session, full_id))
+        version = asked(lambda: kernel_version(session, full_id))
         note = {"kernel": full_id, "version": version}
         if not is_fetched(out, note):
             check_names([file.name for file in files])

@@ -1,26 +1,41 @@
 """Send a built kernel to Kaggle, where it starts to run, and ask how it fares."""
 
-import json
-import shutil
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from common.kaggle.errors import acted, one_line
-from common.kaggle.scratch import scratch_folder
-from common.kaggle.send_once import PUSH_POLICY, send_once
+from common.kaggle.errors import one_line
+from common.kaggle.sender import SEND_POLICY, ask, send_once
 from common.kaggle.session import KaggleSession, kaggle_session
 from common.retry import RetryPolicy
-from kernels.build.metadata import METADATA_FILE, check_kernel_id, read_metadata
-from kernels.kaggle_calls import ask, kernel_version, save_kernel
+from kernels.build.metadata import check_kernel_id, check_source, read_metadata
+from kernels.kaggle_calls import KernelStatus, kernel_status, kernel_version
 
-_STARTS = "SaveKernel"  # Kaggle's method
 _IN_DOUBT = (
     "the kernel may have started: look at `python -m pipeline kernel status` before pushing it "
     "again"
 )
+# Keys of kernel-metadata.json, and what Kaggle's client calls them.
+_FIELDS = {
+    "title": "new_title",
+    "language": "language",
+    "kernel_type": "kernel_type",
+    "is_private": "is_private",
+    "enable_gpu": "enable_gpu",
+    "enable_tpu": "enable_tpu",
+    "enable_internet": "enable_internet",
+    "dataset_sources": "dataset_data_sources",
+    "competition_sources": "competition_data_sources",
+    "kernel_sources": "kernel_data_sources",
+    "model_sources": "model_data_sources",
+    "keywords": "category_ids",
+    "docker_image": "docker_image",
+    "docker_image_pinning_type": "docker_image_pinning_type",
+    "machine_shape": "machine_shape",
+}
+_SOURCES = ("dataset", "competition", "kernel", "model")
 
 
 @dataclass(frozen=True)
@@ -32,21 +47,7 @@ class KernelVersion:
     url: str
 
 
-@dataclass(frozen=True)
-class KernelStatus:
-    """How the latest run of a kernel fares."""
-
-    kernel_id: str
-    state: str  # "queued", "running", "complete", "error", "cancel_requested", …
-    failure_message: str
-
-
-def push(
-    folder: Path,
-    *,
-    policy: RetryPolicy = PUSH_POLICY,
-    say: Callable[[str], None] = lambda line: None,
-) -> KernelVersion:
+def push(folder: Path, *, policy: RetryPolicy = SEND_POLICY) -> KernelVersion:
     """Send the kernel in `folder`, which `kernels.build.build` wrote, as a new version; it starts
     to run.
 
@@ -54,60 +55,38 @@ def push(
 
     Args:
         folder: holds the script and its metadata.
-        policy: how often it is tried again where that does no harm, and with which waits.
-        say: told about each failure that is tried again.
+        policy: how often a request is made that does no harm, and with which waits.
 
     Raises:
         PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
             refuses, or one whose attached sources it does not know.
     """
-    metadata = read_metadata(folder)
+    metadata: Mapping[str, Any] = read_metadata(folder)
+    for key in ("dataset_sources", "kernel_sources"):
+        for source in metadata.get(key) or []:
+            check_source(f"{folder}: {key}", str(source))
     action = f"push kernel {folder}"
-    begun: list[str] = []  # requests that start a kernel
-    acts = acted((_STARTS,), begun)
-    with kaggle_session(action, in_doubt=_IN_DOUBT, acts=acts) as session:
-        kernel_id = str(metadata["id"])
-        if "/" not in kernel_id:
-            kernel_id = f"{session.username}/{kernel_id}"
-        with scratch_folder("kernel-push") as copy:
-            _copy_with_owner(folder, metadata, kernel_id, copy)
-            last = ask(
-                lambda: kernel_version(session, kernel_id),
-                what=f"{action}: ask for its latest version",
-                policy=policy,
-                say=say,
-            )
+    with kaggle_session(action) as session:
+        kernel_id = session.own(str(metadata["id"]))
+        url = f"https://www.kaggle.com/code/{kernel_id}"
+        request = _request(folder, metadata, kernel_id)
+        last = ask(lambda: kernel_version(session, kernel_id), what=action, policy=policy)
 
-            def arrived() -> KernelVersion | None:
-                version = kernel_version(session, kernel_id)
-                url = f"https://www.kaggle.com/code/{kernel_id}"
-                return KernelVersion(kernel_id, version, url) if version > last else None
+        def arrived() -> KernelVersion | None:
+            version = kernel_version(session, kernel_id)
+            return KernelVersion(kernel_id, version, url) if version > last else None
 
-            answer = send_once(
-                lambda: save_kernel(session, str(copy), lambda: begun.append(_STARTS)),
-                arrived,
-                what=f"push kernel {kernel_id}",
-                policy=policy,
-                say=say,
-            )
-        if isinstance(answer, KernelVersion):
-            return answer
-        _refuse_partial(kernel_id, answer)
-        return KernelVersion(kernel_id, int(answer.version_number), answer.url)
+        return send_once(
+            lambda: _accepted(kernel_id, url, _save(session, request)),
+            arrived,
+            what=action,
+            in_doubt=_IN_DOUBT,
+            policy=policy,
+        )
 
 
-def status(
-    kernel_id: str,
-    *,
-    policy: RetryPolicy = PUSH_POLICY,
-    say: Callable[[str], None] = lambda line: None,
-) -> KernelStatus:
+def status(kernel_id: str, *, policy: RetryPolicy = SEND_POLICY) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
-
-    Args:
-        kernel_id: as above.
-        policy: how often it is asked again, and with which waits.
-        say: told about each failure that is tried again.
 
     Raises:
         UsageError: no name of a kernel.
@@ -116,49 +95,44 @@ def status(
     check_kernel_id(kernel_id)
     action = f"status of kernel {kernel_id}"
     with kaggle_session(action) as session:
-        full_id = kernel_id if "/" in kernel_id else f"{session.username}/{kernel_id}"
-        answer: KernelStatus = ask(
-            lambda: status_in(session, full_id), what=action, policy=policy, say=say
-        )
-        return answer
+        full_id = session.own(kernel_id)
+        return ask(lambda: kernel_status(session, full_id), what=action, policy=policy)
 
 
-def status_in(session: KaggleSession, full_id: str) -> KernelStatus:
-    """Return how the latest run of the kernel "owner/slug" fares, in an open session."""
-    answer = session.api.kernels_status(full_id)
-    return KernelStatus(full_id, answer.status.name.lower(), answer.failure_message)
+def _request(folder: Path, metadata: Mapping[str, Any], kernel_id: str) -> Any:
+    from kagglesdk.kernels.types.kernels_api_service import ApiSaveKernelRequest
+
+    request = ApiSaveKernelRequest()
+    request.slug = kernel_id
+    request.text = (folder / str(metadata["code_file"])).read_text(encoding="utf-8")
+    for key, field in _FIELDS.items():
+        if metadata.get(key) is not None:
+            setattr(request, field, metadata[key])
+    return request
 
 
-def _copy_with_owner(
-    folder: Path, metadata: dict[str, object], kernel_id: str, target: Path
-) -> None:
-    """Copy the kernel to where its id can be completed: the built folder stays as it is."""
-    code_file = str(metadata["code_file"])
-    shutil.copyfile(folder / code_file, target / Path(code_file).name)
-    completed = {**metadata, "id": kernel_id, "code_file": Path(code_file).name}
-    (target / METADATA_FILE).write_text(json.dumps(completed), encoding="utf-8")
+def _save(session: KaggleSession, request: Any) -> Any:
+    with session.api.build_kaggle_client() as client:
+        return client.kernels.kernels_api_client.save_kernel(request)
 
 
-def _refuse_partial(kernel_id: str, answer: Any) -> None:
-    """Turn a refusal that came as a value into an error."""
-    if answer is None or answer.error:
-        said = one_line(answer.error) if answer is not None else "nothing"
+def _accepted(kernel_id: str, url: str, answer: Any) -> KernelVersion:
+    """Read Kaggle's answer.
+
+    Raises:
+        PipelineError: a refusal that came as a value.
+    """
+    if answer.error:
         raise PipelineError(
-            f"kernel {kernel_id}: Kaggle refused it: {said}; correct the recipe or the sources, "
-            "build it again, then push"
+            f"kernel {kernel_id}: Kaggle refused it: {one_line(answer.error)}; correct the recipe "
+            "or the sources, build it again, then push"
         )
-    unknown = [
-        f"{kind} sources {', '.join(names)}"
-        for kind, names in (
-            ("dataset", answer.invalid_dataset_sources),
-            ("competition", answer.invalid_competition_sources),
-            ("kernel", answer.invalid_kernel_sources),
-            ("model", answer.invalid_model_sources),
-        )
-        if names
-    ]
+    version = int(answer.version_number)
+    invalid = {kind: getattr(answer, f"invalid_{kind}_sources") for kind in _SOURCES}
+    unknown = [f"{kind} sources {', '.join(names)}" for kind, names in invalid.items() if names]
     if unknown:
         raise PipelineError(
-            f"kernel {kernel_id}: version {answer.version_number} runs without {'; '.join(unknown)}"
+            f"kernel {kernel_id}: version {version} runs without {one_line('; '.join(unknown))}"
             ": Kaggle does not know them or the account may not read them; correct and push again"
         )
+    return KernelVersion(kernel_id, version, url)

@@ -4,10 +4,10 @@ import typer
 
 from pipeline.cli.collect import collect
 from pipeline.cli.data import audit, synthesize
-from pipeline.cli.dataset import app as dataset_app
 from pipeline.cli.features import featurize, statistics
 from pipeline.cli.fetch import fetch
 from pipeline.cli.kernel import app as kernel_app
+from pipeline.cli.kernel import dataset_app
 from pipeline.cli.plan import plan
 from pipeline.cli.prepare import prepare
 from pipeline.cli.rank import rank

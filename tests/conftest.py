@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from common.retry import RetryPolicy
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_layout, read_tile
 from data.synthetic import PLANS, synthesize
 from data.tree import collection_named, find_graphs
+from tests.fake_kaggle import FakeKaggle, logged_in_at
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,3 +46,23 @@ def tile_graph(tiny_tree: Path) -> TileGraph:
     """A labelled kernel."""
     collection = collection_named("tile:xla")
     return read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+
+
+@pytest.fixture
+def fake_kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeKaggle]:
+    """A Kaggle server of our own, to which the real client is pointed and logged in."""
+    server = FakeKaggle()
+    with logged_in_at(server, monkeypatch, tmp_path / "home"):
+        yield server
+
+
+@pytest.fixture
+def waits() -> list[float]:
+    """The waits, in seconds, that the policy of the test has been asked for."""
+    return []
+
+
+@pytest.fixture
+def policy(waits: list[float]) -> RetryPolicy:
+    """A policy of retries that notes its waits instead of sleeping."""
+    return RetryPolicy(attempts=4, first_wait_s=2.0, sleep=waits.append)

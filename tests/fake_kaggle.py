@@ -1,13 +1,17 @@
-"""A Kaggle server of our own on loopback, to which the real client is pointed.
+"""A Kaggle server of our own on loopback, with a memory, to which the real client is pointed.
 
-The client's private names (the table of its endpoints, its key file's path) are used here only.
+It keeps submissions and scores them, kernels with versions and output, datasets with files. The
+client's private names (the table of its endpoints, its key file's path) are used here only.
 """
 
+import io
 import json
 import os
+import re
 import socket
 import threading
-from abc import ABC, abstractmethod
+import time
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -15,23 +19,43 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 USERNAME = "planted-user"
 KEY = "planted-key-93af17c2"
 TOKEN = "planted-token-5be0d841"
-BLOB_TOKEN = "blob-77"
+FIRST_REF = 4711
+SIGNATURE = "planted-signature-1234"
+PAGE = 3  # entries of a list at a time, whatever is asked for
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server says: a JSON body, a text, or nothing at all (the connection is cut)."""
+    """What the server says: a JSON body, a text, or nothing at all (the connection is cut).
+
+    Attributes:
+        acts: does what it was asked for before.
+        hold_s: waits before it answers.
+    """
 
     status: int = 200
     body: object = None
     headers: dict[str, str] = field(default_factory=dict)
     drop: bool = False
+    acts: bool = False
+    hold_s: float = 0.0
+
+
+DROPPED = Answer(drop=True)
+LOST = Answer(drop=True, acts=True)
+NOT_FOUND = Answer(404, {"code": 404, "message": "Not found"})
+
+
+def refusal(status: int, message: str = "no", **headers: str) -> Answer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(status, {"code": status, "message": message}, named)
 
 
 @dataclass(frozen=True)
@@ -44,50 +68,173 @@ class Received:
     body: bytes
 
     @property
-    def json(self) -> dict[str, object]:
+    def json(self) -> dict[str, Any]:
         return json.loads(self.body)
 
 
+@dataclass
+class Dataset:
+    """What the server keeps of a dataset."""
+
+    version: int = 1
+    files: dict[str, bytes] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)  # of the request that made it
+
+
 class FakeKaggle(ThreadingHTTPServer):
-    """Answers every method happily until told otherwise, and keeps what it received."""
+    """Does what it is asked until told otherwise, and keeps what it received.
+
+    Attributes:
+        submissions: as they are listed, oldest first.
+        listed_after: how many lists lack the submissions.
+        verdict: what a scored submission is listed with.
+        kernels: latest version by "owner/slug".
+        outputs: of any kernel: address by file name.
+        statuses: of any dataset, before it is ready.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), KaggleHandler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.received: list[Received] = []
+        self.submissions: list[dict[str, object]] = []
+        self.listed_after = 0
+        self.verdict = {"status": "COMPLETE", "publicScore": "0.7125", "privateScore": "0.7031"}
+        self.kernels: dict[str, int] = {}
+        self.outputs: dict[str, str] = {}
+        self.log = ""
+        self.datasets: dict[str, Dataset] = {}
+        self.statuses: list[str] = []
+        self._blobs: dict[str, tuple[str, bytes]] = {}  # name and content by token
         self._queued: dict[str, list[Answer]] = defaultdict(list)
 
     def will_answer(self, method: str, *answers: Answer) -> None:
-        """Queue answers for the next calls of `method`; after them it answers happily again."""
+        """Queue answers for the next calls of `method`; after them it does what it is asked."""
         self._queued[method].extend(answers)
+
+    def queued(self, method: str) -> Answer | None:
+        return self._queued[method].pop(0) if self._queued[method] else None
 
     def calls(self, method: str) -> list[Received]:
         return [request for request in self.received if request.method == method]
 
-    def answer_to(self, method: str) -> Answer:
-        queued = self._queued[method]
-        return queued.pop(0) if queued else Answer(body=self._happy_body(method))
+    def submit(self, description: str, size_bytes: int = 5, file_name: str = "s.csv") -> int:
+        """Keep a submission and return its number."""
+        facts = {"fileName": file_name, "description": description, "totalBytes": size_bytes}
+        ref = FIRST_REF + len(self.submissions)
+        self.submissions.append({"ref": ref, "date": "2026-02-03T04:05:06.789Z", **facts})
+        return ref
 
-    def _happy_body(self, method: str) -> object:
-        upload_url = f"{self.url}/upload/1?signature=planted-signature-1234"
-        bodies: dict[str, object] = {
-            "IntrospectToken": {"active": True, "username": USERNAME},
-            "StartSubmissionUpload": {"token": BLOB_TOKEN, "createUrl": upload_url},
-            "PUT": {},
-            "CreateSubmission": {"message": "Successfully submitted", "ref": 4711},
-            "ListSubmissions": {"submissions": []},
-            "SaveKernel": {"versionNumber": 3, "url": "https://www.kaggle.com/code/a/b"},
-            "GetKernelSessionStatus": {"status": "RUNNING"},
-        }
-        return bodies[method]
+    def act(self, method: str, path: str, body: bytes) -> Answer:
+        """Do what is asked for."""
+        if method == "PUT":
+            token = path.rpartition("/")[2].partition("?")[0]
+            self._blobs[token] = (self._blobs[token][0], body)
+            return Answer(body={})
+        own = getattr(self, "_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method).lower())
+        answered = own(json.loads(body))
+        return answered if isinstance(answered, Answer) else Answer(body=answered)
+
+    def _introspect_token(self, asked: dict[str, Any]) -> object:
+        return {"active": True, "username": USERNAME}
+
+    def _start_submission_upload(self, asked: dict[str, Any]) -> object:
+        return self._start_blob_upload({"name": asked["fileName"]})
+
+    def _start_blob_upload(self, asked: dict[str, Any]) -> object:
+        token = str(len(self._blobs) + 1)
+        self._blobs[token] = (str(asked["name"]), b"")
+        return {"token": token, "createUrl": f"{self.url}/upload/{token}?signature={SIGNATURE}"}
+
+    def _create_submission(self, asked: dict[str, Any]) -> object:
+        name, content = self._blobs[asked["blobFileTokens"]]
+        ref = self.submit(asked["submissionDescription"], len(content), name)
+        return {"message": "Successfully submitted", "ref": ref}
+
+    def _list_submissions(self, asked: dict[str, Any]) -> object:
+        self.listed_after -= 1
+        if self.listed_after >= 0:
+            return {"submissions": []}
+        rows = [{**row, **self.verdict} for row in reversed(self.submissions)]
+        start, size = (int(asked.get("page", 1)) - 1) * asked["pageSize"], asked["pageSize"]
+        return {"submissions": rows[start : start + size]}
+
+    def _get_kernel(self, asked: dict[str, Any]) -> object:
+        name = f"{asked['userName']}/{asked['kernelSlug']}"
+        if name not in self.kernels:
+            return NOT_FOUND
+        return {"metadata": {"currentVersionNumber": self.kernels[name]}}
+
+    def _save_kernel(self, asked: dict[str, Any]) -> object:
+        name = asked["slug"]
+        self.kernels[name] = self.kernels.get(name, 0) + 1
+        url = f"https://www.kaggle.com/code/{name}"
+        return {"versionNumber": self.kernels[name], "url": url}
+
+    def _get_kernel_session_status(self, asked: dict[str, Any]) -> object:
+        return {"status": "RUNNING"}
+
+    def _list_kernel_session_output(self, asked: dict[str, Any]) -> object:
+        rows = [{"fileName": name, "url": url} for name, url in self.outputs.items()]
+        return {**_page("files", rows, asked), "log": self.log}
+
+    def _get_dataset_status(self, asked: dict[str, Any]) -> object:
+        if _dataset_id(asked) not in self.datasets:
+            return Answer(403, {"code": 403, "message": "Permission 'datasets.get' was denied"})
+        return {"status": self.statuses.pop(0) if self.statuses else "READY"}
+
+    def _get_dataset(self, asked: dict[str, Any]) -> object:
+        dataset = self.datasets[_dataset_id(asked)]
+        told = dataset.asked.get("body", dataset.asked).get("description", "")
+        return {"currentVersionNumber": dataset.version, "description": told}
+
+    def _create_dataset(self, asked: dict[str, Any]) -> object:
+        name = f"{asked['ownerSlug']}/{asked['slug']}"
+        self.datasets[name] = Dataset(1, self._files(asked), asked)
+        return {"ref": name, "url": "https://www.kaggle.com/x", "status": "ok"}
+
+    def _create_dataset_version(self, asked: dict[str, Any]) -> object:
+        name = _dataset_id(asked)
+        version = self.datasets[name].version + 1
+        self.datasets[name] = Dataset(version, self._files(asked["body"]), asked)
+        return {"ref": name, "url": "https://www.kaggle.com/x", "status": "ok"}
+
+    def _files(self, asked: dict[str, Any]) -> dict[str, bytes]:
+        """Unpack zip archives, as Kaggle does."""
+        files = {}
+        for entry in asked["files"]:
+            name, content = self._blobs[entry["token"]]
+            if not name.endswith(".zip"):
+                files[name] = content
+                continue
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                for info in archive.infolist():
+                    if not info.is_dir():
+                        files[f"{name.removesuffix('.zip')}/{info.filename}"] = archive.read(info)
+        return files
+
+    def _list_dataset_files(self, asked: dict[str, Any]) -> object:
+        names = sorted(self.datasets[_dataset_id(asked)].files)
+        return _page("datasetFiles", [{"name": name} for name in names], asked)
 
 
-class KaggleHandler(ABC, BaseHTTPRequestHandler):
-    """What every fake of Kaggle's servers does with a request; `serve` is its own."""
+def _dataset_id(asked: dict[str, Any]) -> str:
+    return f"{asked['ownerSlug']}/{asked['datasetSlug']}"
+
+
+def _page(key: str, rows: list[dict[str, str]], asked: dict[str, Any]) -> dict[str, object]:
+    start = int(asked.get("pageToken") or 0)
+    more = {"nextPageToken": str(start + PAGE)} if start + PAGE < len(rows) else {}
+    return {key: rows[start : start + PAGE], **more}
+
+
+class KaggleHandler(BaseHTTPRequestHandler):
+    """What a fake of Kaggle's servers does with a request."""
 
     protocol_version = "HTTP/1.1"
+    server: FakeKaggle
 
     def do_POST(self) -> None:
         self.serve(self.path.rpartition("/")[2])
@@ -98,9 +245,26 @@ class KaggleHandler(ABC, BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the tests read standard error."""
 
-    @abstractmethod
     def serve(self, method: str) -> None:
         """Answer the call of `method`, the last part of the path, or "PUT"."""
+        answer = self.server.queued(method)
+        if answer and answer.drop and not answer.acts:
+            self.rfile.read(int(self.headers["Content-Length"]) // 2)
+            self.server.received.append(Received(method, self.path, dict(self.headers), b""))
+            self.drop()
+            return
+        body = self.read_body()
+        self.server.received.append(Received(method, self.path, dict(self.headers), body))
+        if answer is None:
+            self.send(self.server.act(method, self.path, body))
+            return
+        if answer.acts:
+            self.server.act(method, self.path, body)
+        time.sleep(answer.hold_s)
+        if answer.drop:
+            self.drop()
+        else:
+            self.send(answer)
 
     def read_body(self) -> bytes:
         return self.rfile.read(int(self.headers["Content-Length"]))
@@ -120,20 +284,6 @@ class KaggleHandler(ABC, BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
-
-
-class _Handler(KaggleHandler):
-    server: FakeKaggle
-
-    def serve(self, method: str) -> None:
-        answer = self.server.answer_to(method)
-        if answer.drop:
-            self.rfile.read(int(self.headers["Content-Length"]) // 2)
-            self.drop()
-            return
-        body = self.read_body()
-        self.server.received.append(Received(method, self.path, dict(self.headers), body))
-        self.send(answer)
 
 
 def clear_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
@@ -162,14 +312,6 @@ def make_client_verbose(monkeypatch: pytest.MonkeyPatch) -> None:
     from kaggle.api.kaggle_api_extended import KaggleApi
 
     monkeypatch.setattr(KaggleApi, "args", ["--verbose"])
-
-
-@contextmanager
-def running_fake_kaggle(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FakeKaggle]:
-    """Run a server, point the client at it, and log in with a planted user name and key."""
-    server = FakeKaggle()
-    with logged_in_at(server, monkeypatch, home):
-        yield server
 
 
 @contextmanager

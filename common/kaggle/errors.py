@@ -1,7 +1,6 @@
 """What the Kaggle client raises, as one line for the user: the only place that knows its kinds."""
 
 import json
-from collections.abc import Callable, Collection, Container
 
 from common.errors import PipelineError
 from common.network import PASSING_STATUS, UNREACHED, certificate_refused, chain, network_fault
@@ -26,29 +25,33 @@ _LONGEST_QUOTE = 200  # characters of a server's message; longer ones are web pa
 def explain(error: BaseException, action: str, *, in_doubt: str = "") -> PipelineError:
     """Return the one-line error for what the client raised while doing `action`.
 
-    `in_doubt` is added where it is unknown whether Kaggle acted on the request: a dropped
-    connection, a server fault, an answer that cannot be read. The line may still quote a secret
-    that the server or the client echoed: the caller redacts it.
+    `in_doubt` is added where the request may have been acted on. The line may still quote a secret
+    that the server echoed: `kaggle_session` redacts it.
     """
-    doubt = f"; {in_doubt}" if in_doubt else ""
-    answer = _http_answer(error)
+    from requests.exceptions import RequestException
+
+    answer, network = _http_answer(error), network_fault(error, "Kaggle")
     if answer is not None:
         status, retry_after, said = answer
         advice = _ADVICE.get(status, _SERVER_FAULT if status >= 500 else _OTHER)
-        advice = advice.format(wait=_waiting_time(retry_after))
-        quoted = f"; Kaggle says: {said}" if said else ""
-        unknown = doubt if status >= 500 else ""
-        return PipelineError(f"{action}: HTTP {status}: {advice}{quoted}{unknown}")
-    network = network_fault(error, "Kaggle")
-    if network:
-        unknown = "" if network.startswith(UNREACHED) else doubt
-        return PipelineError(
-            f"{action}: {network}; check the network and proxy settings and try again{unknown}"
-        )
-    name = type(error).__name__
-    return PipelineError(
-        f"{action}: the Kaggle client failed: {name}: {one_line(str(error))}{doubt}"
-    )
+        line = f"HTTP {status}: {advice.format(wait=_waiting_time(retry_after))}"
+        line += f"; Kaggle says: {said}" if said else ""
+    elif network:
+        line = f"{network}; check the network and proxy settings and try again"
+    else:
+        # What `requests` says may quote signed addresses and headers.
+        said = "" if isinstance(error, RequestException) else f": {one_line(str(error))}"
+        line = f"the Kaggle client failed: {type(error).__name__}{said}"
+    doubt = f"; {in_doubt}" if in_doubt and not never_acted_on(error) else ""
+    return PipelineError(f"{action}: {line}{doubt}")
+
+
+def never_acted_on(error: BaseException) -> bool:
+    """Tell whether Kaggle has certainly not done what the failed request asked for."""
+    status = status_of(error)
+    if status is not None:
+        return status < 500
+    return network_fault(error, "Kaggle").startswith(UNREACHED)
 
 
 def passing_fault(error: BaseException) -> tuple[str, str] | None:
@@ -61,43 +64,31 @@ def passing_fault(error: BaseException) -> tuple[str, str] | None:
     return (fault, "") if fault and not certificate_refused(error) else None
 
 
-def refusal(error: BaseException) -> tuple[int, str] | None:
-    """Return the HTTP status and the Retry-After header ("" = none), if Kaggle answered at all."""
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status with which Kaggle refused, if it answered at all."""
     answer = _http_answer(error)
-    return answer and answer[:2]
+    return answer and answer[0]
 
 
-def method_of(error: BaseException) -> str:
-    """Return the method that the failed request behind `error` called, such as "SaveKernel".
+def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
+    """Return others' text on one line, with visible escapes, cut to a quotable length."""
+    flat = escaped(" ".join(text.split()))
+    return flat if len(flat) <= longest else f"{flat[:longest]}…"
 
-    It is "" where the error holds no request.
+
+def escaped(text: str) -> str:
+    r"""Return `text` with escapes in place of what a terminal would act on or could not show.
+
+    >>> escaped("a\nb\x1b[31m\udcff")
+    'a\\nb\\x1b[31m\\xff'
     """
-    for link in chain(error):
-        address = getattr(getattr(link, "request", None), "url", None)
-        if address:
-            return str(address).partition("?")[0].rpartition("/")[2]
-    return ""
+    return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
 
 
-def acted(methods: Container[str], begun: Collection[str]) -> Callable[[BaseException], bool]:
-    """Return what tells whether a failed request may have been acted on, as far as is known.
-
-    Args:
-        methods: that change something, such as "SaveKernel".
-        begun: of those, the ones called so far; an error that holds no request is one of them.
-    """
-
-    def may_have_acted(error: BaseException) -> bool:
-        method = method_of(error)
-        return method in methods or (method == "" and bool(begun))
-
-    return may_have_acted
-
-
-def one_line(text: str) -> str:
-    """Return `text` on one line, cut to a quotable length."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _LONGEST_QUOTE else f"{flat[:_LONGEST_QUOTE]}…"
+def _escape(sign: str) -> str:
+    if "\udc80" <= sign <= "\udcff":  # a byte that is not UTF-8, as `os.fsdecode` gives it
+        return f"\\x{ord(sign) - 0xDC00:02x}"
+    return sign.encode("unicode_escape").decode()
 
 
 def _waiting_time(retry_after: str) -> str:
@@ -128,6 +119,6 @@ def _http_answer(error: BaseException) -> tuple[int, str, str] | None:
 def _json_object(text: str) -> dict[str, object]:
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}

@@ -9,7 +9,7 @@ import io
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from common.kaggle.errors import explain
 _SECRET_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_KEY", "KAGGLE_TOKEN")
 _SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json")
 _SECRET_KEYS = ("key", "token", "access_token", "refresh_token")
+ANSWER_WITHIN_S = 120.0
 _SHORTEST_SECRET = 8  # characters; a shorter value would blank out ordinary words
 
 _HOW_TO_LOG_IN = (
@@ -31,20 +32,18 @@ _HOW_TO_LOG_IN = (
 
 @dataclass(frozen=True)
 class KaggleSession:
-    """An authenticated client, its user's name, and what the client has printed so far."""
+    """An authenticated client, and its user's name."""
 
     api: Any  # KaggleApi, whose import is heavy and untyped
     username: str
-    printed: io.StringIO
+
+    def own(self, name: str) -> str:
+        """Return "owner/slug" of a kernel or dataset; a slug alone is one's own."""
+        return name if "/" in name else f"{self.username}/{name}"
 
 
 @contextmanager
-def kaggle_session(
-    action: str,
-    *,
-    in_doubt: str = "",
-    acts: Callable[[BaseException], bool] = lambda error: True,
-) -> Iterator[KaggleSession]:
+def kaggle_session(action: str) -> Iterator[KaggleSession]:
     """Yield an authenticated client; whatever goes wrong in the block becomes one line.
 
     What the client prints on standard output is caught, and shown nowhere: it may hold signed
@@ -52,24 +51,20 @@ def kaggle_session(
 
     Args:
         action: what is being done, the start of every error line ("upload a.csv to …").
-        in_doubt: what to do where Kaggle may have acted although no answer came.
-        acts: tells whether the request that failed would have acted; of others there is no doubt.
 
     Raises:
         PipelineError: no or refused credentials, a refused request, no connection, or a fault of
             the client. Its cause is cut off, because the client's errors hold the credentials.
     """
-    printed = io.StringIO()
     try:
-        with redirect_stdout(printed):
-            yield _log_in(action, printed)
+        with redirect_stdout(io.StringIO()):
+            yield _log_in(action)
     except PipelineError as error:
         raise type(error)(redact(str(error))) from None
     except SystemExit as error:
         raise PipelineError(f"{action}: the Kaggle client gave up (exit {error.code})") from None
     except Exception as error:
-        doubt = in_doubt if acts(error) else ""
-        raise PipelineError(redact(str(explain(error, action, in_doubt=doubt)))) from None
+        raise PipelineError(redact(str(explain(error, action)))) from None
 
 
 def known_secrets() -> frozenset[str]:
@@ -89,11 +84,9 @@ def redact(text: str) -> str:
     return text
 
 
-def _log_in(action: str, printed: io.StringIO) -> KaggleSession:
+def _log_in(action: str) -> KaggleSession:
     with _logging_kept():
-        from kaggle.api.kaggle_api_extended import KaggleApi
-
-    api = KaggleApi()
+        api = _limited_client()
     # VERBOSE=1, which other programs use too, makes the client print its authorization headers.
     api.args = [argument for argument in api.args if argument != "--verbose"]
     key_file = Path(api.config)
@@ -101,14 +94,32 @@ def _log_in(action: str, printed: io.StringIO) -> KaggleSession:
         api.authenticate()
     except SystemExit:
         raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None
-    except Exception as error:
-        if isinstance(error, TypeError) and key_file.is_file():  # a key file that is a list
-            raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None
-        raise explain(error, action) from None  # nothing was asked for yet: no doubt
-    # The import has tried to log in as well: what it printed says nothing about this block.
-    printed.seek(0)
-    printed.truncate()
-    return KaggleSession(api, api.config_values.get(api.CONFIG_NAME_USER, ""), printed)
+    except TypeError:
+        if not key_file.is_file():
+            raise
+        raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None  # it is a list
+    return KaggleSession(api, api.config_values.get(api.CONFIG_NAME_USER, ""))
+
+
+def _limited_client() -> Any:
+    """Return a client whose requests fail where no answer comes; its own wait for ever."""
+    from kaggle.api.kaggle_api_extended import KaggleApi
+    from requests.adapters import HTTPAdapter
+
+    class LimitedAdapter(HTTPAdapter):
+        def send(self, request: Any, *args: Any, **options: Any) -> Any:
+            options["timeout"] = options.get("timeout") or ANSWER_WITHIN_S
+            return super().send(request, *args, **options)
+
+    class LimitedApi(KaggleApi):
+        def build_kaggle_client(self) -> Any:
+            client = super().build_kaggle_client()
+            http = client.http_client().__enter__()
+            for scheme in ("http://", "https://"):
+                http._session.mount(scheme, LimitedAdapter())  # it has no setting for it
+            return client
+
+    return LimitedApi()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from common.errors import PipelineError, UsageError
-from common.kaggle.plain_names import escaped
+from common.kaggle.errors import escaped
 
 METADATA_FILE = "kernel-metadata.json"
 

@@ -2,44 +2,28 @@
 
 import hashlib
 import json
-import re
-from collections.abc import Sequence
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
-from common.kaggle.plain_names import escaped
+from common.kaggle.errors import escaped
 from common.kaggle.session import known_secrets
-from kernels.build.metadata import is_plain, slug_of
+from kernels.build.metadata import is_owner, is_plain, slug_of
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
 CHECKSUMS = "SHA256SUMS"
 
 # Kaggle's names of licences that fit a dataset of one's own making.
 LICENCES = (
-    "CC0-1.0",
-    "CC-BY-4.0",
-    "CC-BY-SA-4.0",
-    "apache-2.0",
-    "copyright-authors",
-    "other",
-    "unknown",
+    *("CC0-1.0", "CC-BY-4.0", "CC-BY-SA-4.0", "apache-2.0"),
+    *("copyright-authors", "other", "unknown"),
 )
 _SHORTEST, _LONGEST = 6, 50  # characters of a title and of a slug, Kaggle's limits
-_SHORTEST_SUBTITLE, _LONGEST_SUBTITLE = 20, 80
-_CHUNK_BYTES = 1 << 20
-# What the client leaves out of the folder itself without a word, whatever the suffix.
-_NOT_SENT = frozenset(
-    {
-        "datapackage",
-        "dataset-cover-image",
-        "kernel-metadata",
-        "model-metadata",
-        "model-instance-metadata",
-    }
-)
+_SUBTITLE = (20, 80)
 
 
 @dataclass(frozen=True)
@@ -68,45 +52,35 @@ class DatasetMetadata:
         return made
 
 
-def problem_of(table: dict[str, Any]) -> str:
+def problem_of(table: Mapping[str, Any]) -> str:
     """Say what Kaggle would refuse about a dataset's metadata; "" if nothing."""
+    return next(_problems(table), "")
+
+
+def _problems(table: Mapping[str, Any]) -> Iterator[str]:
     for key in ("id", "title"):
         if not isinstance(table.get(key), str):
-            return f"key '{key}' is missing; expected a text"
-    owner, _, slug = str(table["id"]).rpartition("/")
-    title, subtitle = str(table["title"]), str(table.get("subtitle") or "")
-    licences = table.get("licenses")
-    names = [item.get("name") for item in licences] if isinstance(licences, list) else []
-    checks = (
-        (
-            is_plain(title),
-            "the title holds other signs than printable ASCII, of which Kaggle makes its name",
-        ),
-        (
-            _SHORTEST <= len(title) <= _LONGEST,
-            f"the title has {len(title)} characters; expected {_SHORTEST} to {_LONGEST}",
-        ),
-        (
-            slug == slug_of(title) and len(slug) >= _SHORTEST,
+            yield f"key '{key}' is missing; expected a text"
+    owner, _, slug = table["id"].rpartition("/")
+    title, subtitle = table["title"], table.get("subtitle") or ""
+    if not is_plain(title):
+        yield "the title holds other signs than printable ASCII, of which Kaggle makes its name"
+    if not _SHORTEST <= len(title) <= _LONGEST:
+        yield f"the title has {len(title)} characters; expected {_SHORTEST} to {_LONGEST}"
+    if slug != slug_of(title) or len(slug) < _SHORTEST:
+        yield (
             f"id '{slug}' does not belong to title '{title}'; expected '{slug_of(title)}', and "
-            f"{_SHORTEST} or more characters of it",
-        ),
-        (
-            not owner or re.fullmatch(r"[A-Za-z0-9_-]+", owner) is not None,
-            f"id '{table['id']}': expected owner/slug",
-        ),
-        (
-            not subtitle or _SHORTEST_SUBTITLE <= len(subtitle) <= _LONGEST_SUBTITLE,
-            f"the subtitle has {len(subtitle)} characters; expected {_SHORTEST_SUBTITLE} to "
-            f"{_LONGEST_SUBTITLE}",
-        ),
-        (
-            len(names) == 1 and names[0] in LICENCES,
-            f"key 'licenses': expected one of {', '.join(LICENCES)}",
-        ),
-        (isinstance(table.get("isPrivate"), bool), "key 'isPrivate': expected true or false"),
-    )
-    return next((problem for is_good, problem in checks if not is_good), "")
+            f"{_SHORTEST} or more characters of it"
+        )
+    if owner and not is_owner(owner):
+        yield f"id '{table['id']}': expected owner/slug"
+    shortest, longest = _SUBTITLE
+    if subtitle and not shortest <= len(subtitle) <= longest:
+        yield f"the subtitle has {len(subtitle)} characters; expected {shortest} to {longest}"
+    if table.get("licenses") not in [[{"name": name}] for name in LICENCES]:
+        yield f"key 'licenses': expected one of {', '.join(LICENCES)}"
+    if not isinstance(table.get("isPrivate"), bool):
+        yield "key 'isPrivate': expected true or false"
 
 
 def require_free(out: Path) -> None:
@@ -136,9 +110,8 @@ def read_dataset(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Read a dataset folder: its metadata, and the files to send, "/" apart, sorted.
 
     Raises:
-        PipelineError: no or wrong metadata, nothing to send, a file that Kaggle or its client
-            would leave out in silence, one that changed since its checksum was written, or a
-            Kaggle credential in one.
+        PipelineError: no or wrong metadata, nothing to send, a file that Kaggle may leave out, one
+            that changed since its checksum was written, or a Kaggle credential in one.
     """
     path = folder / DATASET_METADATA_FILE
     try:
@@ -148,7 +121,7 @@ def read_dataset(folder: Path) -> tuple[dict[str, Any], list[str]]:
             f"{path}: cannot be read: {error.strerror}; `kernel wheels` and `kernel weights` "
             "write such folders"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PipelineError(f"{path}: not a JSON file: {error}") from error
     problem = problem_of(table) if isinstance(table, dict) else "expected a JSON object"
     if problem:
@@ -171,7 +144,7 @@ def files_to_send(folder: Path) -> list[str]:
     """List a dataset folder's files but for its metadata, "/" apart, sorted.
 
     Raises:
-        PipelineError: a hidden or empty file, a link, or a name that the client leaves out.
+        PipelineError: a hidden or empty file, or a link.
     """
     names = []
     for path in sorted(folder.rglob("*")):
@@ -180,8 +153,8 @@ def files_to_send(folder: Path) -> list[str]:
             continue
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
             raise PipelineError(f"{path}: a link or a device; expected plain files")
-        if any(part.startswith(".") for part in Path(name).parts) or Path(name).stem in _NOT_SENT:
-            raise PipelineError(f"{path}: would not be sent; remove it or give it another name")
+        if any(part.startswith(".") for part in Path(name).parts):
+            raise PipelineError(f"{path}: is hidden; remove it or give it another name")
         if path.is_file():
             if path.stat().st_size == 0:
                 raise PipelineError(f"{path}: is empty; Kaggle may leave such files out; remove it")
@@ -190,13 +163,12 @@ def files_to_send(folder: Path) -> list[str]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    names = [name for name in files_to_send(folder) if name != CHECKSUMS]
-    return {name: _digest(folder / name) for name in names}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digests = {}
+    for name in files_to_send(folder):
+        if name != CHECKSUMS:
+            with (folder / name).open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def _check_digests(folder: Path) -> None:
@@ -204,13 +176,11 @@ def _check_digests(folder: Path) -> None:
     path = folder / CHECKSUMS
     if not path.exists():
         return
-    listed = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        digest, _, name = line.partition("  ")
-        listed[name] = digest
-    digests = _digests(folder)
-    for name in sorted({*listed, *digests}):
-        if listed.get(name) != digests.get(name):
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    listed = dict(line.split("  ", 1)[::-1] for line in lines if "  " in line)
+    found = _digests(folder)
+    for name in sorted({*listed, *found}):
+        if listed.get(name) != found.get(name):
             raise PipelineError(
                 f"{folder / name}: is not as {CHECKSUMS} says; write the folder again"
             )
@@ -219,16 +189,13 @@ def _check_digests(folder: Path) -> None:
 def _refuse_secrets(folder: Path) -> None:
     """Refuse to send a Kaggle credential of this machine, wherever in a file it lies."""
     secrets = [secret.encode() for secret in known_secrets()]
-    if not secrets:
-        return
-    overlap = max(map(len, secrets)) - 1
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        with path.open("rb") as file:
-            tail = b""
-            while chunk := file.read(_CHUNK_BYTES):
-                window = tail + chunk
-                if any(secret in window for secret in secrets):
-                    raise PipelineError(
-                        f"{path}: holds a Kaggle credential of this machine; take it out"
-                    )
-                tail = window[-overlap:] if overlap else b""
+    metadata = [DATASET_METADATA_FILE] if (folder / DATASET_METADATA_FILE).exists() else []
+    for name in [*files_to_send(folder), *metadata]:
+        with (
+            (folder / name).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            if any(content.find(secret) >= 0 for secret in secrets):
+                raise PipelineError(
+                    f"{folder / name}: holds a Kaggle credential of this machine; take it out"
+                )

@@ -1,43 +1,29 @@
-"""Send a folder to Kaggle as a dataset, new or the next version, and wait until it can be used."""
+"""Send a folder to Kaggle as a dataset, new or the next version, and wait until it can be used.
 
-import hashlib
-import json
-from collections.abc import Callable, Sequence
+A digest of all that is sent stands in the dataset's description, so that Kaggle itself tells
+whether it has a folder's content already.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from common.errors import PipelineError, UsageError
-from common.kaggle.errors import acted, one_line
-from common.kaggle.scratch import FIXED_TEMPORARY, private_place, scratch_folder
-from common.kaggle.send_once import PUSH_POLICY, send_once
+from common.kaggle.errors import one_line, status_of
+from common.kaggle.sender import SEND_POLICY, ask, send_once, upload_file, wait_for
 from common.kaggle.session import KaggleSession, kaggle_session
-from common.locks import locked
+from common.progress import log
 from common.retry import RetryPolicy
 from kernels.datasets.folder import DATASET_METADATA_FILE, content_digest, read_dataset
-from kernels.datasets.note import accepted_version, is_noted, note, require_writable, write_note
-from kernels.datasets.uploads import careful_uploads
-from kernels.kaggle_calls import (
-    DatasetState,
-    Say,
-    ask,
-    dataset_files,
-    dataset_state,
-)
+from kernels.kaggle_calls import UNKNOWN, all_pages
 
-POLL_S = 10.0
-WAIT_MINUTES = 30.0
+_PAGE = 200
 _MOST_NAMED = 3
-_BEING_MADE = (
-    "not_yet_persisted",
-    "blobs_received",
-    "blobs_decompressed",
-    "blobs_copied_to_sds",
-    "individual_blobs_compressed",
-    "reprocessing",
-)
-_MAKE = ("CreateDataset", "CreateDatasetVersion")  # Kaggle's methods
+_READY = "ready"
+_SETTLED = (_READY, "failed", "deleted")  # all other states are of a version that is being made
 _IN_DOUBT = (
     "the version may have been made: look at the dataset's page before pushing the folder again"
 )
@@ -56,60 +42,101 @@ class DatasetVersion:
 
 
 @dataclass(frozen=True)
-class _Push:
-    """What the steps of one push share."""
+class _State:
+    """What Kaggle says of a dataset."""
+
+    status: str
+    version: int
+    description: str
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    """The dataset on Kaggle, as the steps of one push see it."""
 
     session: KaggleSession
-    dataset_id: str
-    table: dict[str, Any]
-    names: Sequence[str]
-    begun: list[str]  # requests that make a version
+    id: str  # "owner/slug"
     policy: RetryPolicy
-    say: Say
 
-    def state(self) -> DatasetState | None:
+    @property
+    def slugs(self) -> tuple[str, str]:
+        owner, _, slug = self.id.partition("/")
+        return owner, slug
+
+    @property
+    def url(self) -> str:
+        return f"https://www.kaggle.com/datasets/{self.id}"
+
+    def look(self) -> _State | None:
+        """Ask once for the dataset's state; None where there is no such dataset."""
+        from kagglesdk.datasets.types import dataset_api_service as types
+
+        asked, about = types.ApiGetDatasetStatusRequest(), types.ApiGetDatasetRequest()
+        asked.owner_slug, asked.dataset_slug = self.slugs
+        about.owner_slug, about.dataset_slug = self.slugs
+        with self.session.api.build_kaggle_client() as client:
+            datasets = client.datasets.dataset_api_client
+            try:
+                status = datasets.get_dataset_status(asked).status.name.lower()
+            except Exception as error:
+                own = self.slugs[0].lower() == self.session.username.lower()
+                if status_of(error) in (UNKNOWN if own else UNKNOWN[1:]):
+                    return None
+                raise
+            found = datasets.get_dataset(about)
+        return _State(status, int(found.current_version_number or 0), found.description or "")
+
+    def state(self) -> _State | None:
         """Ask for the dataset's state, again where the network fails."""
-        state: DatasetState | None = ask(
-            lambda: dataset_state(self.session, self.dataset_id),
-            what=f"state of dataset {self.dataset_id}",
-            policy=self.policy,
-            say=self.say,
-        )
-        return state
+        return ask(self.look, what=f"state of dataset {self.id}", policy=self.policy)
 
-    def listed(self) -> list[str]:
-        """Ask for the names of the dataset's files, again where the network fails."""
-        names: list[str] = ask(
-            lambda: dataset_files(self.session, self.dataset_id),
-            what=f"files of dataset {self.dataset_id}",
-            policy=self.policy,
-            say=self.say,
-        )
-        return names
+    def settled(self, at_least: int) -> _State:
+        """Wait until a version, or one after it, is no longer being made.
+
+        Raises:
+            PipelineError: `time_limit` is over.
+        """
+
+        def settled() -> _State | None:
+            state = self.state()
+            is_settled = state and state.version >= at_least and state.status in _SETTLED
+            return state if is_settled else None
+
+        found = wait_for(settled, what="wait for the dataset", policy=self.policy)
+        if found is None:
+            raise PipelineError(
+                f"dataset {self.id}: version {at_least} is not ready in time; it was sent: pushing "
+                "the same again waits for it, --force sends it once more"
+            )
+        return found
+
+    def files(self) -> list[str]:
+        """Return the names of the dataset's files as Kaggle knows them."""
+        api = self.session.api
+
+        def listed() -> list[Any]:
+            return all_pages(
+                lambda token: api.dataset_list_files(self.id, page_token=token, page_size=_PAGE)
+            )
+
+        pages = ask(listed, what=f"files of dataset {self.id}", policy=self.policy)
+        return [file.name for page in pages for file in page.dataset_files or [] if file]
 
 
 def push_dataset(
-    folder: Path,
-    message: str,
-    *,
-    force: bool = False,
-    wait_minutes: float = WAIT_MINUTES,
-    policy: RetryPolicy = PUSH_POLICY,
-    say: Callable[[str], None] = lambda line: None,
+    folder: Path, message: str, *, force: bool = False, policy: RetryPolicy = SEND_POLICY
 ) -> DatasetVersion:
     """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
 
-    Folders within it are packed by the client and unpacked by Kaggle; whether all files arrived is
-    checked in Kaggle's own list. What the last push from here has made is not sent again as long
-    as it is the dataset's latest version and Kaggle lists its files: see `kernels.datasets.note`.
+    Folders within it are packed, and unpacked by Kaggle; whether all files arrived is checked in
+    Kaggle's own list. What Kaggle has already is not sent again, and where an answer is lost it is
+    asked for the version. Waiting ends with `common.progress.time_limit`.
 
     Args:
         folder: holds dataset-metadata.json.
         message: what is new, shown beside the version.
         force: send what was sent before.
-        wait_minutes: how long to wait until Kaggle has processed the files.
-        policy: how often a request is tried again, and with which waits.
-        say: told about each failure that is tried again.
+        policy: how often a request is made that does no harm, and with which waits.
 
     Raises:
         UsageError: an empty message.
@@ -119,158 +146,145 @@ def push_dataset(
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
     table, names = read_dataset(folder)
-    action = f"push dataset {folder}"
-    begun: list[str] = []
-    acts = acted(_MAKE, begun)
-    with kaggle_session(action, in_doubt=_IN_DOUBT, acts=acts) as session:
-        dataset_id = str(table["id"])
-        if "/" not in dataset_id:
-            dataset_id = f"{session.username}/{dataset_id}"
-        push = _Push(session, dataset_id, table, names, begun, policy, say)
-        digest = content_digest(folder, {**table, "id": dataset_id})
-        name = f"dataset-{hashlib.sha256(dataset_id.encode()).hexdigest()}.lock"
-        lock = private_place(FIXED_TEMPORARY) / name  # one for all of the user's settings of TMPDIR
-        waiting = f"dataset {dataset_id}: another push is under way; waiting for its end"
-        with locked(lock, on_wait=lambda: say(waiting)):
-            return _pushed(push, folder, message, digest, force=force, wait_minutes=wait_minutes)
-
-
-def _pushed(
-    push: _Push, folder: Path, message: str, digest: str, *, force: bool, wait_minutes: float
-) -> DatasetVersion:
-    """Send the folder unless Kaggle has this content, while no other push of this user does."""
-    dataset_id, n_files = push.dataset_id, len(push.names)
-    url = f"https://www.kaggle.com/datasets/{dataset_id}"
-
-    def noted(version: int, *, is_ready: bool) -> dict[str, Any]:
-        return note(dataset_id, version, digest, is_ready=is_ready)
-
-    accepted = None if force else accepted_version(folder, dataset_id, digest)
-    before = push.state()
-    if accepted and not (before and before.status == "failed"):
-        push.say(f"dataset {dataset_id}: an earlier push has sent this; waiting for its version")
-        before = _wait_until_ready(push, accepted, wait_minutes)
-        if before.version == accepted:
-            write_note(folder, noted(accepted, is_ready=True))
-    elif before and before.status not in ("ready", "failed"):
-        before = _wait_until_ready(push, before.version, wait_minutes)
-    if before and before.status == "ready" and not force:
-        is_made = is_noted(folder, noted(before.version, is_ready=True))
-        if is_made and not missing_files(push.names, push.listed()):
-            return DatasetVersion(dataset_id, before.version, False, n_files, url, was_sent=False)
-    require_writable(folder)
-    _send(push, folder, message, before)
-    version = before.version + 1 if before else 1
-    write_note(folder, noted(version, is_ready=False))
-    ready = _wait_until_ready(push, version, wait_minutes)
-    _require_all_there(push)
-    write_note(folder, noted(ready.version, is_ready=True))
-    return DatasetVersion(dataset_id, ready.version, before is None, n_files, url)
-
-
-def _send(push: _Push, folder: Path, message: str, before: DatasetState | None) -> None:
-    """Upload the files and ask once for the new version.
-
-    Raises:
-        PipelineError: Kaggle refuses it, or not all files arrived.
-    """
-    api, last = push.session.api, before.version if before else 0
-    entries = sorted({name.partition("/")[0] for name in push.names})
-
-    def arrived() -> SimpleNamespace | None:
-        state = push.state()
-        # No version was being made before, and its number may come only when it is ready.
-        is_there = state and (state.version > last or state.status in _BEING_MADE)
-        # What stands in for the lost answer is read by the client, too.
-        return SimpleNamespace(error=None, status="ok") if is_there else None
-
-    what = f"push dataset {push.dataset_id}"
-
-    def send(request: Callable[[], Any]) -> Any:
-        push.begun.append(push.dataset_id)
-        return send_once(request, arrived, what=what, policy=push.policy, say=push.say)
-
-    with scratch_folder("dataset-push") as content:
-        _link_with_owner(folder, entries, {**push.table, "id": push.dataset_id}, content)
-        copy = str(content)
-        uploads = careful_uploads(
-            push.session, len(entries), send, what=what, policy=push.policy, say=push.say
-        )
-        with uploads:
-            if before:
-                answer = api.dataset_create_version(copy, message, quiet=True, dir_mode="zip")
-            else:
-                is_public = not push.table["isPrivate"]
-                answer = api.dataset_create_new(
-                    copy, public=is_public, quiet=True, convert_to_csv=False, dir_mode="zip"
-                )
-    _refuse_error(push.dataset_id, answer)
-
-
-def _link_with_owner(
-    folder: Path, entries: Sequence[str], table: dict[str, Any], target: Path
-) -> None:
-    """Link the folder's entries to where its id can be completed: the folder stays as it is."""
-    for entry in entries:
-        (target / entry).symlink_to((folder / entry).resolve())
-    (target / DATASET_METADATA_FILE).write_text(json.dumps(table), encoding="utf-8")
-
-
-def _refuse_error(dataset_id: str, answer: Any) -> None:
-    """Turn a refusal that came as a value into an error."""
-    if answer.error or (answer.status or "ok").lower() != "ok":
-        said = one_line(answer.error or answer.status)
-        raise PipelineError(
-            f"dataset {dataset_id}: Kaggle refused it: {said}; correct {DATASET_METADATA_FILE} and "
-            "push again"
-        )
-
-
-def _wait_until_ready(push: _Push, version: int, wait_minutes: float) -> DatasetState:
-    """Ask until Kaggle has processed a version.
-
-    Raises:
-        PipelineError: it failed, or is not ready in time.
-    """
-    asks = max(1, round(60 * wait_minutes / POLL_S))
-    state = None
-    for number in range(asks):
-        if number:
-            push.policy.sleep(POLL_S)
-        state = push.state()
-        if state is None or state.version < version:
-            continue
-        if state.status == "ready":
-            return state
-        if state.status in ("failed", "deleted"):
-            raise PipelineError(
-                f"dataset {push.dataset_id}: version {state.version} is {state.status}; look at "
-                f"https://www.kaggle.com/datasets/{push.dataset_id}"
+    with kaggle_session(f"push dataset {folder}") as session:
+        dataset = _Dataset(session, session.own(str(table["id"])), policy)
+        digest = content_digest(folder, {**table, "id": dataset.id})
+        before = dataset.state()
+        if before and before.status not in _SETTLED:
+            log.info(f"dataset {dataset.id}: a version is being made; waiting for it")
+            before = dataset.settled(before.version)
+        is_made = before is not None and before.status == _READY and digest in before.description
+        if before and is_made and not force and not missing_files(names, dataset.files()):
+            return DatasetVersion(
+                dataset.id, before.version, False, len(names), dataset.url, was_sent=False
             )
-    seen = f"version {state.version} is {state.status}" if state else "Kaggle does not know it yet"
-    raise PipelineError(
-        f"dataset {push.dataset_id}: version {version} is not ready after {wait_minutes:g} minutes "
-        f"({seen}); it was sent: pushing the same again waits for it, --force sends it once more"
-    )
+        description = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
+        told = {**table, "description": description, "message": message}
+        _send(dataset, folder, names, told, before)
+        state = dataset.settled(before.version + 1 if before else 1)
+        if state.status != _READY:
+            raise PipelineError(
+                f"dataset {dataset.id}: version {state.version} is {state.status}; look at "
+                f"{dataset.url}"
+            )
+        _require_all_there(dataset, names)
+    return DatasetVersion(dataset.id, state.version, before is None, len(names), dataset.url)
 
 
-def _require_all_there(push: _Push) -> None:
+def _send(
+    dataset: _Dataset,
+    folder: Path,
+    names: Sequence[str],
+    told: Mapping[str, Any],
+    before: _State | None,
+) -> None:
+    """Upload the files, all of them or none, and ask once for the new version.
+
+    Raises:
+        PipelineError: Kaggle refuses it, or a file does not arrive.
+    """
+    what = f"push dataset {dataset.id}"
+    tokens = _upload(dataset, folder, names, what)
+    last = before.version if before else 0
+
+    def arrived() -> bool | None:
+        state = dataset.look()
+        # No version was being made before, and its number may come only when it is ready.
+        is_there = state and (state.version > last or state.status not in _SETTLED)
+        return True if is_there else None
+
+    def send() -> bool:
+        with dataset.session.api.build_kaggle_client() as client:
+            datasets = client.datasets.dataset_api_client
+            if before:
+                answer = datasets.create_dataset_version(_next_version(dataset, told, tokens))
+            else:
+                answer = datasets.create_dataset(_new_dataset(dataset, told, tokens))
+        if answer.error or (answer.status or "ok").lower() != "ok":
+            raise PipelineError(
+                f"dataset {dataset.id}: Kaggle refused it: "
+                f"{one_line(answer.error or answer.status)}; correct {DATASET_METADATA_FILE} and "
+                "push again"
+            )
+        return True
+
+    send_once(send, arrived, what=what, in_doubt=_IN_DOUBT, policy=dataset.policy)
+
+
+def _upload(dataset: _Dataset, folder: Path, names: Sequence[str], what: str) -> list[str]:
+    """Upload the folder's entries, each folder packed, and return their tokens."""
+    tokens = []
+    with tempfile.TemporaryDirectory(prefix="dataset-push-") as scratch:
+        for entry in sorted({name.partition("/")[0] for name in names}):
+            path = folder / entry
+            if path.is_dir():
+                path = Path(shutil.make_archive(f"{scratch}/{entry}", "zip", path))
+            tokens.append(_upload_one(dataset, path, what))
+    return tokens
+
+
+def _upload_one(dataset: _Dataset, path: Path, what: str) -> str:
+    from kagglesdk.blobs.types.blob_api_service import ApiBlobType, ApiStartBlobUploadRequest
+
+    request = ApiStartBlobUploadRequest()
+    request.type, request.name = ApiBlobType.DATASET, path.name
+    request.content_length = path.stat().st_size
+    request.last_modified_epoch_seconds = int(path.stat().st_mtime)
+
+    def start() -> Any:
+        with dataset.session.api.build_kaggle_client() as client:
+            return client.blobs.blob_api_client.start_blob_upload(request)
+
+    return upload_file(path, start, what=f"{what}: {path.name}", policy=dataset.policy)
+
+
+def _new_dataset(dataset: _Dataset, told: Mapping[str, Any], tokens: Sequence[str]) -> Any:
+    from kagglesdk.datasets.types.dataset_api_service import ApiCreateDatasetRequest
+
+    request = ApiCreateDatasetRequest()
+    request.owner_slug, request.slug = dataset.slugs
+    request.title, request.license_name = told["title"], told["licenses"][0]["name"]
+    request.is_private = told["isPrivate"]
+    return _with_content(request, told, tokens)
+
+
+def _next_version(dataset: _Dataset, told: Mapping[str, Any], tokens: Sequence[str]) -> Any:
+    from kagglesdk.datasets.types import dataset_api_service as types
+
+    request = types.ApiCreateDatasetVersionRequest()
+    request.owner_slug, request.dataset_slug = dataset.slugs
+    body = types.ApiCreateDatasetVersionRequestBody()
+    body.version_notes = told["message"]
+    request.body = _with_content(body, told, tokens)
+    return request
+
+
+def _with_content(request: Any, told: Mapping[str, Any], tokens: Sequence[str]) -> Any:
+    """Fill in what a new dataset and a new version are told alike."""
+    from kagglesdk.datasets.types.dataset_api_service import ApiDatasetNewFile
+
+    request.subtitle, request.description = told.get("subtitle"), told["description"]
+    request.category_ids = list(told.get("keywords") or [])
+    files = [ApiDatasetNewFile() for _ in tokens]
+    for file, token in zip(files, tokens, strict=True):
+        file.token = token
+    request.files = files
+    return request
+
+
+def _require_all_there(dataset: _Dataset, sent: Sequence[str]) -> None:
     """Compare Kaggle's list of the dataset's files with what was sent.
 
     Raises:
         PipelineError: names what is missing.
     """
-    listed = push.listed()
-    missing = missing_files(push.names, listed)
+    missing = missing_files(sent, dataset.files())
     if missing:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         raise PipelineError(
-            f"dataset {push.dataset_id}: Kaggle does not list {', '.join(missing[:_MOST_NAMED])}"
-            f"{more}; look at its page, then push again"
+            f"dataset {dataset.id}: Kaggle does not list {', '.join(missing[:_MOST_NAMED])}{more}; "
+            "look at its page, then push again"
         )
-    packed = {name for name in listed if name.endswith(".zip")} - set(push.names)
-    if packed:
-        push.say(f"Kaggle lists {', '.join(sorted(packed))} packed: what is within was not checked")
 
 
 def missing_files(sent: Sequence[str], listed: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The `kernel` commands: build, push, status, output; wheels and weights for its datasets."""
+"""The `kernel` commands build, push, status, output, wheels and weights, and `dataset push`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from pipeline.cli.console import (
 app = typer.Typer(
     help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
 )
+dataset_app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
@@ -91,7 +92,6 @@ def build(
 def push(
     folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.")],
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Send a built kernel to Kaggle, where it starts to run.
@@ -100,7 +100,7 @@ def push(
     """
     from kernels.push import push as send
 
-    version = send(folder, say=say)
+    version = send(folder)
     if json:
         print_json({"kernel": version.kernel_id, "version": version.version, "url": version.url})
     else:
@@ -112,7 +112,6 @@ def push(
 def status(
     kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Say how a kernel's latest run fares.
@@ -121,7 +120,7 @@ def status(
     """
     from kernels.push import status as ask
 
-    answer = ask(kernel, say=say)
+    answer = ask(kernel)
     if json:
         print_json(
             {
@@ -216,3 +215,44 @@ def weights(
         print_json({"folder": str(out), "models": names})
     else:
         typer.echo(f"weights     {out} ({len(names)} models)")
+
+
+@dataset_app.callback()
+def dataset() -> None:
+    """Send what kernels need to Kaggle as datasets."""
+
+
+@dataset_app.command("push")
+@command
+def push_dataset(
+    folder: Annotated[Path, typer.Argument(help="What `kernel wheels` or `kernel weights` wrote.")],
+    message: Annotated[str, typer.Option("-m", "--message", help="What is new in this version.")],
+    max_minutes: Annotated[
+        float, typer.Option(min=0, help="Minutes until a version that is made is not waited for.")
+    ] = 30,
+    force: Annotated[
+        bool, typer.Option("--force", help="Send what Kaggle has already once more.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Create a private dataset, or make its next version.
+
+    It waits until kernels can attach it.
+
+    Example: python -m pipeline dataset push runs/wheels -m "torch-geometric 2.8.1"
+    """
+    from kernels.datasets.push import push_dataset as send
+
+    made = send(folder, message, force=force)
+    if json:
+        facts = {
+            "dataset": made.dataset_id,
+            "version": made.version,
+            "created": made.is_new,
+            "sent": made.was_sent,
+        }
+        print_json({**facts, "files": made.files, "url": made.url})
+    else:
+        verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"
+        typer.echo(f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}")

@@ -1,34 +1,30 @@
-"""The `submission` commands; those that talk to Kaggle, and `score`, have files of their own."""
+"""The `submission` commands: check, upload, list."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from common.errors import PipelineError, UsageError
 from pipeline.cli.console import (
     DataDir,
     Debug,
     Json,
-    Seed,
     command,
     data_dir,
     print_json,
+    print_table,
     say,
 )
-from pipeline.cli.upload import list_sent, upload
+
+if TYPE_CHECKING:
+    from submissions.upload.send import Submission
+
+LONGEST_MESSAGE = 400  # characters; the tag after it must not be cut off
 
 app = typer.Typer(help="Check, upload and list submissions.", no_args_is_help=True)
 
 SubmissionFile = Annotated[Path, typer.Argument(help="The submission.")]
-Split = Annotated[str, typer.Option(help="Which split the file answers.")]
-
-
-def _problems(file: Path, data: Path | None, split: str) -> tuple[list[str], int]:
-    """Check a submission against the data; return the problems and the rows expected."""
-    from submissions.check import check_submission, expected_rows
-
-    expected = expected_rows(data_dir(data), split)
-    return [str(problem) for problem in check_submission(file, expected)], len(expected)
 
 
 @app.command()
@@ -36,25 +32,121 @@ def _problems(file: Path, data: Path | None, split: str) -> tuple[list[str], int
 def check(
     file: SubmissionFile,
     data: DataDir = None,
-    split: Split = "test",
+    split: Annotated[str, typer.Option(help="Which split the file answers.")] = "test",
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Check that a submission answers every graph, and nothing else.
 
     Example: python -m pipeline submission check runs/first/submission.csv --data DIR
     """
-    problems, n_rows = _problems(file, data, split)
+    from submissions.check import check_submission, expected_rows
+
+    expected = expected_rows(data_dir(data), split)
+    problems = [str(problem) for problem in check_submission(file, expected)]
     if json:
-        print_json({"file": str(file), "rows": n_rows, "problems": problems})
+        print_json({"file": str(file), "rows": len(expected), "problems": problems})
     elif not problems:
-        typer.echo(f"accepted    {file} ({n_rows} rows)")
+        typer.echo(f"accepted    {file} ({len(expected)} rows)")
     for problem in problems:
         say(f"error: {problem}")
     if problems:
         raise typer.Exit(1)
 
 
-app.command()(upload)
-app.command("list")(list_sent)
+@app.command()
+@command
+def upload(
+    file: SubmissionFile,
+    message: Annotated[str, typer.Option("-m", "--message", help="Shown beside the score.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Folder that holds npz/, to check against. Default: PIPELINE_DATA, Kaggle's "
+            "mount, what `fetch` wrote; never the sample.",
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until Kaggle has scored it.")] = True,
+    max_minutes: Annotated[
+        float, typer.Option(min=0, help="Minutes until the score is no longer waited for.")
+    ] = 15,
+    force: Annotated[bool, typer.Option("--force", help="Send the same file once more.")] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run folder that made it. Default: the file's folder, or run/ in it."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check a submission, send it once, and wait for its score.
+
+    What it was made with, and a tag of its content, stand behind the message.
+
+    Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
+    """
+    from submissions.upload.check import problems_before_upload
+    from submissions.upload.provenance import provenance
+    from submissions.upload.send import COMPETITION, submit, wait_for_score
+
+    if len(message) > LONGEST_MESSAGE:
+        raise UsageError(
+            f"--message has {len(message)} characters; expected at most {LONGEST_MESSAGE}"
+        )
+    origin = provenance(run or file.parent, required=run is not None)
+    problems = problems_before_upload(file, data)
+    if problems:  # --force is no way around it: it sends a good file again
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise PipelineError(f"{problems[0]}{more}; nothing was sent")
+    sent = submit(file, message, origin=origin, force=force)
+    size_bytes = sent.size_bytes
+    if not json:
+        typer.echo(
+            f"uploaded    {file} ({size_bytes} bytes) to {COMPETITION} as submission {sent.ref}"
+        )
+    _print_score(file, wait_for_score(sent) if wait else sent, waited=wait, json=json)
+
+
+@app.command("list")
+@command
+def list_sent(
+    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List what has been submitted, with scores.
+
+    Example: python -m pipeline submission list
+    """
+    from submissions.upload.send import list_submissions
+
+    rows = [
+        (
+            row.ref,
+            row.submitted_at.isoformat(sep=" ", timespec="minutes") if row.submitted_at else None,
+            row.status,
+            row.public_score,
+            row.private_score,
+            row.description,
+            row.error or None,
+        )
+        for row in list_submissions(limit=limit)
+    ]
+    names = ("ref", "submitted_at", "status", "public_score", "private_score", "message", "error")
+    if json:
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        print_table(names, rows, if_known=("error",))
+
+
+def _print_score(file: Path, sent: "Submission", *, waited: bool, json: bool) -> None:
+    from submissions.upload.send import COMPLETE
+
+    if json:
+        facts = ("ref", "size_bytes", "status", "public_score", "private_score")
+        print_json({"file": str(file), **{name: getattr(sent, name) for name in facts}})
+    elif sent.status == COMPLETE:
+        for name, score in (("public", sent.public_score), ("private", sent.private_score)):
+            typer.echo(f"{name:<12}{'-' if score is None else score}")
+    if waited and sent.status != COMPLETE:
+        say(f"{file}: sent, not scored yet; `submission list` tells")

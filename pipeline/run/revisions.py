@@ -5,7 +5,7 @@ from pathlib import Path
 from common.atomic import write_bytes
 from common.checksums import UNSEALED, check_seal, sealed
 from common.errors import PipelineError
-from submissions.upload.provenance import made_by
+from submissions.upload.provenance import provenance
 
 REVISIONS = "revisions.txt"
 SEAL_LINE = "# "  # begins the line that holds the list's checksum
@@ -27,7 +27,7 @@ def note_revision(out: Path, current: str | None) -> list[str]:
         check_seal(path, "remove it")
         known = [line for line in known if not line.startswith(SEAL_LINE)]
     except FileNotFoundError:
-        earlier = made_by(out).revision
+        earlier = provenance(out).revision
         known = [earlier] if earlier else []
     except (OSError, ValueError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}; remove it") from error

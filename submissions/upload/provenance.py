@@ -5,19 +5,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.errors import PipelineError
+from common.kaggle.errors import one_line
 
 REPORT = "report.json"
 KERNEL_RUN = "run"  # a kernel leaves its submission beside its run folder
 
 
-class MadeBy(NamedTuple):
+class Provenance(NamedTuple):
     """What the report of a run says of its origin; None where it says nothing."""
 
     recipe: str | None = None
     revision: str | None = None
 
+    def __str__(self) -> str:
+        """Return what stands in a submission's description: "[recipe cpu, revision 0a1b]" or ""."""
+        known = [f"{name} {one_line(value)}" for name, value in self._asdict().items() if value]
+        return f"[{', '.join(known)}]" if known else ""
 
-def made_by(folder: Path, *, required: bool = False) -> MadeBy:
+
+def provenance(folder: Path, *, required: bool = False) -> Provenance:
     """Read the recipe and the revision from a run folder's report.
 
     Args:
@@ -34,13 +40,13 @@ def made_by(folder: Path, *, required: bool = False) -> MadeBy:
         report = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(report, dict):
             raise ValueError("no table")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if required:
             reason = getattr(error, "strerror", None) or "not a report"
             raise PipelineError(f"{path}: {reason}; expected the folder of a run") from error
-        return MadeBy()
+        return Provenance()
     recipe, revision = report.get("recipe"), report.get("revision")
-    return MadeBy(_text(recipe), _text(revision))
+    return Provenance(_text(recipe), _text(revision))
 
 
 def _text(value: object) -> str | None:

@@ -1,248 +1,245 @@
-"""Send a submission once: what is known to have arrived is never sent a second time.
+"""Send a submission once, list what was sent, and wait for its score.
 
-What remains possible: a server that answers HTTP 500 or 503 although it has made the submission,
-and lists it only after all looks of `LOOK_AFTER_S`, is sent it again. Two entries of Kaggle's list
-then have one tag.
+A tag of the file's hash stands at the end of each submission's description, so that Kaggle's own
+list tells what was sent, whichever machine did it: nothing is kept here.
 """
 
-from collections.abc import Callable, Container
+import hashlib
+import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from common.errors import PipelineError
-from common.kaggle.send_once import LOOK_AFTER_S
-from common.kaggle.session import redact
-from common.locks import locked
+from common.kaggle.errors import one_line
+from common.kaggle.sender import SEND_POLICY, ask, send_once, upload_file, wait_for
+from common.kaggle.session import KaggleSession, kaggle_session, redact
 from common.retry import RetryPolicy
-from submissions.upload.client import COMPETITION, SubmissionRow, upload
-from submissions.upload.faults import ClientError
-from submissions.upload.ledger import (
-    FAILED,
-    PENDING,
-    SENDING,
-    Entry,
-    hash_of,
-    marker_of,
-    now_text,
-    nth_of,
-    put_entry,
-    read_ledger,
-)
-from submissions.upload.listed import as_listed, find_listed, find_tagged, matching
-from submissions.upload.try_again import read_patiently, wait_or_raise
+from submissions.upload.provenance import Provenance
 
-POLICY = RetryPolicy()
+COMPETITION = "predict-ai-model-runtime"
+PENDING, COMPLETE, ERROR = "pending", "complete", "error"
+_IN_DOUBT = (
+    "it may have arrived: `python -m pipeline submission list` tells, and the same command again "
+    "looks there before it sends anything"
+)
+_LONGEST_TEXT = 1000  # characters
+_HASH_SHOWN = 12  # characters of the SHA-256 in a tag: 48 bits
+_PAGE, _MOST_PAGES = 100, 20  # 2000 submissions: years of them
 
 
 @dataclass(frozen=True)
-class Sending:
-    """A file to be sent, which the caller has checked, and how.
+class Submission:
+    """One submission as Kaggle lists it; a score is None until there is one."""
 
-    Attributes:
+    ref: int  # Kaggle's number
+    submitted_at: datetime | None  # UTC
+    file_name: str
+    description: str
+    status: str  # "pending", "complete" or "error"
+    public_score: float | None
+    private_score: float | None
+    error: str
+    size_bytes: int
+
+
+def submit(
+    path: Path,
+    message: str,
+    *,
+    origin: Provenance = Provenance(),  # noqa: B008 - immutable
+    force: bool = False,
+    competition: str = COMPETITION,
+    policy: RetryPolicy = SEND_POLICY,
+) -> Submission:
+    """Send a file, which the caller has checked, unless Kaggle lists it already.
+
+    It is never sent twice: where the answer is lost, Kaggle's list tells what has become of it.
+
+    Args:
         path: the submission.
-        message: the description, without the marker.
-        ledger: see `submissions.upload.ledger`.
-        recipe: that the file was made with, or None.
-        revision: of the code that made it, or None.
+        message: what Kaggle shows beside it, before its origin and its tag.
+        origin: what it was made with.
         force: send a file that was sent before.
         competition: its slug.
-        policy: how often to try, and for how long to wait in between.
-        say: told about waits and retries.
-        show_progress: draw a progress bar on standard error.
+        policy: how often a request is made that does no harm, and with which waits.
+
+    Raises:
+        PipelineError: no such file, missing or refused credentials, rules not accepted, the file
+            was sent before, no submission left, or it may or may not have arrived.
     """
+    digest, size_bytes = _hash_and_size(path)
+    action = f"upload {path} to {competition}"
+    with kaggle_session(action) as session:
+        earlier = ask(
+            lambda: _tagged(session, competition, digest),
+            what=f"{action}: look for it in Kaggle's list",
+            policy=policy,
+        )
+        if earlier and not force:
+            raise PipelineError(_sent_before(path, earlier[0]))
+        nth = f" #{len(earlier) + 1}" if earlier else ""
+        tag = f"[sha256:{digest[:_HASH_SHOWN]}{nth}]"
+        description = " ".join(filter(None, (_text(message), str(origin), tag)))
+        token = upload_file(
+            path, lambda: _start(session, path, competition), what=action, policy=policy
+        )
 
-    path: Path
-    message: str
-    ledger: Path
-    recipe: str | None = None
-    revision: str | None = None
-    force: bool = False
-    competition: str = COMPETITION
-    policy: RetryPolicy = POLICY
-    say: Callable[[str], None] = lambda line: None
-    show_progress: bool = False
+        def create() -> Submission:
+            ref = _create(session, competition, token, description)
+            new = (ref, None, path.name, description, PENDING, None, None, "", size_bytes)
+            return Submission(*new)
+
+        known = {row.ref for row in earlier}
+        return send_once(
+            create,
+            lambda: next(
+                (row for row in _tagged(session, competition, digest) if row.ref not in known), None
+            ),
+            what=action,
+            in_doubt=_IN_DOUBT,
+            policy=policy,
+        )
 
 
-def send_once(job: Sending) -> Entry:
-    """Send the file unless Kaggle has it, and keep the ledger.
+def list_submissions(
+    *, competition: str = COMPETITION, limit: int = 20, policy: RetryPolicy = SEND_POLICY
+) -> list[Submission]:
+    """Return up to `limit` submissions of the account, the newest first.
 
-    An earlier try whose end is not known is looked up in Kaggle's list first; if it has arrived,
-    that is the result, and nothing is sent. What the ledger knows nothing of is looked up by the
-    file's tag; if Kaggle has it, that is noted, and refused like a file that was sent from here.
+    Raises:
+        PipelineError: missing or refused credentials, an unknown competition, no connection.
+    """
+    action = f"list submissions of {competition}"
+    with kaggle_session(action) as session:
+        return ask(lambda: _page(session, competition, limit, 1), what=action, policy=policy)
+
+
+def wait_for_score(
+    sent: Submission, *, competition: str = COMPETITION, policy: RetryPolicy = SEND_POLICY
+) -> Submission:
+    """Ask, with growing pauses, until Kaggle has judged a submission or `time_limit` is over.
 
     Returns:
-        The ledger's entry of the submission, which has arrived.
+        The submission as listed; still "pending" if time is over.
 
     Raises:
-        PipelineError: the file was sent before and `force` is off; Kaggle refused it; it may or may
-            not have arrived; the ledger is damaged or cannot be written.
+        PipelineError: Kaggle could not score it, or its list cannot be read.
     """
-    with locked(
-        # One at a time: what is "sending" while this lock is free was left by a killed process.
-        job.ledger.with_name(f".{job.ledger.name}.sending.lock"),
-        on_wait=lambda: job.say(f"{job.ledger}: another upload is under way; waiting for its end"),
-    ):
-        sha256 = hash_of(job.path)
-        before = [
-            _resolved(job, entry)
-            for entry in read_ledger(job.ledger)
-            if (entry.sha256, entry.competition) == (sha256, job.competition)
-        ]
-        for entry, was_open in before:
-            if was_open and entry.arrived and not job.force:
-                job.say(f"{job.path}: an earlier try arrived as submission {entry.ref}; not resent")
-                return entry
-        arrived = [entry for entry, _ in before if entry.arrived]
-        if not arrived or job.force:
-            arrived += _sent_elsewhere(job, sha256, {entry.marker for entry in arrived})
-        if arrived and not job.force:
-            raise PipelineError(_sent_before(job.path, arrived[-1]))
-        nth = max((nth_of(entry.marker) for entry in arrived), default=0) + 1
-        entry = _new_entry(job, sha256, nth=nth)
-        put_entry(job.ledger, entry)
-        return _deliver(job, entry)
+    name = f"{sent.file_name}: submission {sent.ref}"
+    action = f"{name} was sent; its score"
+    with kaggle_session(action) as session:
+
+        def listed() -> Submission | None:
+            rows = _rows(session, competition)
+            return next((row for row in rows if row.ref == sent.ref), None)
+
+        def judged() -> Submission | None:
+            found = ask(listed, what=action, policy=policy)
+            return found if found and found.status in (COMPLETE, ERROR) else None
+
+        found = wait_for(judged, what="wait for the score", policy=policy) or sent
+    if found.status == ERROR:
+        why = found.error or "it does not say why"
+        raise PipelineError(f"{name}: Kaggle could not score it: {why}")
+    return found
 
 
-def _resolved(job: Sending, entry: Entry) -> tuple[Entry, bool]:
-    """Learn what became of an entry whose end is not known; tell whether it was such a one."""
-    if entry.status != SENDING:
-        return entry, False
-    job.say(f"{job.path}: the end of an earlier try is not known; looking in Kaggle's list")
-    row = _look(job, entry)
-    return (_keep(job, as_listed(entry, row)) if row else entry), True
+def _hash_and_size(path: Path) -> tuple[str, int]:
+    try:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            size_bytes = stream.tell()
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if size_bytes == 0:
+        raise PipelineError(f"{path}: expected a submission file with rows; write it first")
+    return digest, size_bytes
 
 
-def _sent_elsewhere(job: Sending, sha256: str, known: Container[str]) -> list[Entry]:
-    """Note what Kaggle lists of the file and the ledger does not know: a lost or other ledger.
+def _start(session: KaggleSession, path: Path, competition: str) -> Any:
+    from kagglesdk.competitions.types import competition_api_service as types
 
-    Raises:
-        PipelineError: the list cannot be read, so that nothing may be sent; or it has the file's
-            tag with another size.
-    """
-    found = read_patiently(
-        lambda: find_tagged(sha256, job.competition),
-        what=str(job.path),
-        policy=job.policy,
-        say=job.say,
-        added="nothing was sent",
+    request = types.ApiStartSubmissionUploadRequest()
+    request.competition_name, request.file_name = competition, path.name
+    request.content_length = path.stat().st_size
+    request.last_modified_epoch_seconds = int(path.stat().st_mtime)
+    with session.api.build_kaggle_client() as client:
+        return client.competitions.competition_api_client.start_submission_upload(request)
+
+
+def _create(session: KaggleSession, competition: str, token: str, description: str) -> int:
+    """Make a submission of an uploaded file and return its number."""
+    from kagglesdk.competitions.types import competition_api_service as types
+
+    request = types.ApiCreateSubmissionRequest()
+    request.competition_name, request.blob_file_tokens = competition, token
+    request.submission_description = description
+    with session.api.build_kaggle_client() as client:
+        answer = client.competitions.competition_api_client.create_submission(request)
+    ref = int(answer.ref)
+    if not ref:
+        said = one_line(answer.message) or "nothing"
+        raise ValueError(f"expected the number of the new submission, Kaggle says: {said}")
+    return ref
+
+
+def _tagged(session: KaggleSession, competition: str, digest: str) -> list[Submission]:
+    """Return all submissions of a file, the newest first."""
+    tag = re.compile(rf"\[sha256:{digest[:_HASH_SHOWN]}( #[0-9]+)?\]")
+    return [row for row in _rows(session, competition) if tag.search(row.description)]
+
+
+def _rows(session: KaggleSession, competition: str) -> Iterator[Submission]:
+    """Yield what Kaggle lists, page by page; a server may have pages of its own size, or none."""
+    seen: set[int] = set()
+    for number in range(1, _MOST_PAGES + 1):
+        rows = _page(session, competition, _PAGE, number)
+        new = [row for row in rows if row.ref not in seen]
+        if not new:
+            return
+        yield from new
+        seen.update(row.ref for row in new)
+
+
+def _page(session: KaggleSession, competition: str, size: int, number: int) -> list[Submission]:
+    listed = session.api.competition_submissions(competition, page_size=size, page_number=number)
+    return [_submission(item) for item in listed or [] if item is not None]
+
+
+def _submission(item: Any) -> Submission:
+    return Submission(
+        ref=item.ref,
+        submitted_at=item.date,
+        file_name=_text(item.file_name),
+        description=_text(item.description),
+        status=item.status.name.lower(),
+        public_score=_score(item.public_score),
+        private_score=_score(item.private_score),
+        error=_text(item.error_description),
+        size_bytes=item.total_bytes,
     )
-    entries = []
-    for marker, row in found:
-        if marker not in known:
-            entry = _new_entry(job, sha256, nth=nth_of(marker))
-            message = row.description.replace(marker, "").strip()
-            time = f"{row.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if row.submitted_at else entry.time
-            entry = entry.model_copy(update={"message": message, "time": time})
-            matching(entry, [row])
-            entries.append(_keep(job, as_listed(entry, row)))
-    return entries
 
 
-def _new_entry(job: Sending, sha256: str, *, nth: int) -> Entry:
-    return Entry(
-        sha256=sha256,
-        size_bytes=job.path.stat().st_size,
-        file=_plain(job.path.name),
-        competition=job.competition,
-        recipe=job.recipe,
-        revision=job.revision,
-        message=_plain(redact(job.message)),
-        marker=marker_of(sha256, nth),
-        ref=None,
-        time=now_text(),
-        status=SENDING,
-        public_score=None,
-        private_score=None,
-        error=None,
-    )
+def _text(text: str) -> str:
+    return one_line(redact(text), longest=_LONGEST_TEXT)
 
 
-def _plain(text: str) -> str:
-    """Return the text on one line and in valid Unicode, which arguments need not be."""
-    return " ".join(text.encode(errors="replace").decode().split())
-
-
-def _deliver(job: Sending, entry: Entry) -> Entry:
-    """Try until the file has arrived, as often as is safe and the policy allows."""
-    description = f"{entry.message} {entry.marker}".lstrip()
-    failures = 0
-    while True:
-        try:
-            answer = upload(
-                job.path,
-                description,
-                competition=job.competition,
-                show_progress=job.show_progress,
-            )
-        except ClientError as fault:
-            failures += 1
-            row = _found_after(job, entry, fault)
-            if row is not None:
-                return _keep(job, as_listed(entry, row))
-            _wait_or_give_up(job, entry, fault, failures)
-        else:
-            arrived = {"ref": answer.ref or None, "status": PENDING, "error": None}
-            return _keep(job, entry.model_copy(update=arrived))
-
-
-def _found_after(job: Sending, entry: Entry, fault: ClientError) -> SubmissionRow | None:
-    """Look for the submission where the fault leaves open whether it has arrived.
-
-    Raises:
-        PipelineError: the list cannot be read either, so that nothing is known.
-    """
-    if not fault.outcome.may_have_arrived:
+def _score(text: str) -> float | None:
+    """Read a score; Kaggle sends it as text, empty while there is none."""
+    try:
+        score = float(text)
+    except (TypeError, ValueError):
         return None
-    job.say(f"{job.path}: no clear answer; looking in Kaggle's list whether it has arrived")
-    try:
-        return _look(job, entry)
-    except PipelineError as other:
-        _keep(job, entry.model_copy(update={"error": str(fault)}))
-        raise PipelineError(f"{fault}; {other}") from None
+    return score if math.isfinite(score) else None
 
 
-def _wait_or_give_up(job: Sending, entry: Entry, fault: ClientError, failures: int) -> None:
-    """Wait for the next try.
-
-    Raises:
-        PipelineError: another try would not help or not be safe, or the tries are used up.
-    """
-    try:
-        wait_or_raise(fault, failures, what=str(job.path), policy=job.policy, say=job.say)
-    except PipelineError:
-        status = SENDING if fault.outcome.may_have_arrived else FAILED
-        _keep(job, entry.model_copy(update={"status": status, "error": str(fault)}))
-        raise
-
-
-def _look(job: Sending, entry: Entry) -> SubmissionRow | None:
-    """Look for an entry's submission several times; None if it is not there the last time.
-
-    Raises:
-        PipelineError: the last look failed, or one that no other could mend.
-    """
-    last = len(LOOK_AFTER_S) - 1
-    for look, pause_s in enumerate(LOOK_AFTER_S):
-        job.policy.sleep(pause_s)
-        try:
-            row = find_listed(entry)
-        except ClientError as fault:
-            if look == last or not fault.outcome.try_again:
-                raise
-        else:
-            if row is not None:
-                return row
-    return None
-
-
-def _keep(job: Sending, entry: Entry) -> Entry:
-    put_entry(job.ledger, entry)
-    return entry
-
-
-def _sent_before(path: Path, entry: Entry) -> str:
-    number = f"submission {entry.ref}" if entry.ref else "a submission without a number"
+def _sent_before(path: Path, sent: Submission) -> str:
+    when = f" at {sent.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if sent.submitted_at else ""
     return (
-        f"{path}: the same file was sent at {entry.time} as {number} ({entry.status}); nothing was "
-        "sent; `submission list` shows its score, --force sends it again"
+        f"{path}: the same file was sent{when} as submission {sent.ref} ({sent.status}); nothing "
+        "was sent; `submission list` shows its score, --force sends it again"
     )

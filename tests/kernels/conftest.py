@@ -1,17 +1,11 @@
-"""The fake Kaggle server as a fixture, and a small project to build kernels from."""
+"""A small project to build kernels from."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from common.retry import RetryPolicy
 from kernels.build.archive import PACKAGES
-from kernels.datasets.push import push_dataset
-from tests.fake_kaggle import clear_credentials, logged_in_at
-from tests.fake_kaggle_datasets import FakeKaggleDatasets
-from tests.kernels.dataset_folders import Push, write_dataset
 
 # Stands in for the real command line: takes the same arguments, writes the same file.
 PIPELINE = """
@@ -46,32 +40,6 @@ def stand_in_pipeline(module: str, name: str) -> str:
 
 
 @pytest.fixture
-def fake_kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeKaggleDatasets]:
-    server = FakeKaggleDatasets()
-    with logged_in_at(server, monkeypatch, tmp_path / "home"):
-        yield server
-
-
-@pytest.fixture
-def waits() -> list[float]:
-    """The waits, in seconds, that the policy of the test has been asked for."""
-    return []
-
-
-@pytest.fixture
-def policy(waits: list[float]) -> RetryPolicy:
-    """RetryPolicy that notes its waits instead of sleeping."""
-    return RetryPolicy(attempts=4, first_wait_s=2.0, sleep=waits.append)
-
-
-@pytest.fixture
-def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    home = tmp_path / "home"
-    clear_credentials(monkeypatch, home)
-    return home
-
-
-@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project of the real shape whose pipeline writes a submission at once."""
     root = tmp_path / "project"
@@ -102,15 +70,3 @@ def checkout(project: Path) -> Path:
     git(project, "add", ".")
     git(project, "commit", "--quiet", "-m", "first")
     return project
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A dataset folder."""
-    return write_dataset(tmp_path / "dataset")
-
-
-@pytest.fixture
-def push(folder: Path, policy: RetryPolicy) -> Push:
-    """Push the dataset folder."""
-    return lambda: push_dataset(folder, "what is new", policy=policy, wait_minutes=1)

@@ -12,8 +12,7 @@ from kernels.output import KernelOutput, fetch_output
 from kernels.output_folder import NOTE, check_names
 from tests.command_line import call
 from tests.data.fetch.file_server import FileServer, Trouble, running_file_server
-from tests.fake_kaggle import KEY, USERNAME, Answer
-from tests.fake_kaggle_datasets import DROPPED, FakeKaggleDatasets
+from tests.fake_kaggle import DROPPED, KEY, USERNAME, Answer, FakeKaggle
 
 SLUG = "fast-or-slow-cpu"
 ID = f"{USERNAME}/{SLUG}"
@@ -34,7 +33,7 @@ def storage() -> Iterator[FileServer]:
 
 
 @pytest.fixture
-def kaggle(fake_kaggle: FakeKaggleDatasets, storage: FileServer) -> FakeKaggleDatasets:
+def kaggle(fake_kaggle: FakeKaggle, storage: FileServer) -> FakeKaggle:
     """A server with one finished kernel."""
     fake_kaggle.kernels[ID] = 3
     fake_kaggle.log = "all went well\n"
@@ -68,9 +67,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_all_files_and_the_log_arrive(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path
-) -> None:
+def test_all_files_and_the_log_arrive(kaggle: FakeKaggle, storage: FileServer, out: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     got = fetch_output(SLUG, out, progress=lambda *step: seen.append(step))
     assert got == KernelOutput(ID, 3, out, 5, unfinished=False)
@@ -85,7 +82,7 @@ def test_all_files_and_the_log_arrive(
 
 
 def test_an_output_that_is_there_is_not_fetched_again(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path
+    kaggle: FakeKaggle, storage: FileServer, out: Path
 ) -> None:
     first = fetch_output(SLUG, out)
     before = len(storage.asked)
@@ -96,7 +93,7 @@ def test_an_output_that_is_there_is_not_fetched_again(
         fetch_output(SLUG, out)
 
 
-def test_a_folder_in_the_way_is_wrong_usage(kaggle: FakeKaggleDatasets, out: Path) -> None:
+def test_a_folder_in_the_way_is_wrong_usage(kaggle: FakeKaggle, out: Path) -> None:
     out.mkdir(parents=True)
     (out / "mine.txt").write_text("x")
     with pytest.raises(UsageError, match="is in the way"):
@@ -106,7 +103,7 @@ def test_a_folder_in_the_way_is_wrong_usage(kaggle: FakeKaggleDatasets, out: Pat
 
 
 def test_a_cut_download_goes_on_where_it_broke_off(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, policy: RetryPolicy
+    kaggle: FakeKaggle, storage: FileServer, out: Path, policy: RetryPolicy
 ) -> None:
     storage.will(LARGE, *[Trouble(cut_after=200_000)] + [Trouble(status=503)] * 9)
     assert "gave up" in failure(out, policy)
@@ -120,7 +117,7 @@ def test_a_cut_download_goes_on_where_it_broke_off(
 
 
 def test_an_unfinished_output_of_another_version_is_dropped(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, policy: RetryPolicy
+    kaggle: FakeKaggle, storage: FileServer, out: Path, policy: RetryPolicy
 ) -> None:
     storage.will(LARGE, *[Trouble(status=503)] * 9)
     failure(out, policy)
@@ -132,7 +129,7 @@ def test_an_unfinished_output_of_another_version_is_dropped(
 
 
 def test_passing_faults_are_waited_out(
-    kaggle: FakeKaggleDatasets,
+    kaggle: FakeKaggle,
     storage: FileServer,
     out: Path,
     policy: RetryPolicy,
@@ -146,7 +143,7 @@ def test_passing_faults_are_waited_out(
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_refused_file_is_not_stored_as_if_it_were_one(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, policy: RetryPolicy, status: int
+    kaggle: FakeKaggle, storage: FileServer, out: Path, policy: RetryPolicy, status: int
 ) -> None:
     storage.will(LARGE, Trouble(status=status, body=b"<Error>expired</Error>"))
     line = failure(out, policy)
@@ -157,7 +154,7 @@ def test_a_refused_file_is_not_stored_as_if_it_were_one(
 
 @pytest.mark.parametrize("state", ["QUEUED", "RUNNING", "NEW_SCRIPT"])
 def test_the_output_of_a_kernel_that_runs_is_refused(
-    fake_kaggle: FakeKaggleDatasets, out: Path, policy: RetryPolicy, state: str
+    fake_kaggle: FakeKaggle, out: Path, policy: RetryPolicy, state: str
 ) -> None:
     fake_kaggle.will_answer("GetKernelSessionStatus", Answer(body={"status": state}))
     assert f"kernel {ID}: is {state.lower()}; its output can be had once" in failure(out, policy)
@@ -165,7 +162,7 @@ def test_the_output_of_a_kernel_that_runs_is_refused(
 
 
 def test_of_a_kernel_that_failed_only_the_log_is_kept(
-    fake_kaggle: FakeKaggleDatasets, out: Path, policy: RetryPolicy
+    fake_kaggle: FakeKaggle, out: Path, policy: RetryPolicy
 ) -> None:
     failed = Answer(body={"status": "ERROR", "failureMessage": "out of memory"})
     fake_kaggle.will_answer("GetKernelSessionStatus", failed)
@@ -196,7 +193,7 @@ def test_of_a_kernel_that_failed_only_the_log_is_kept(
     ],
 )
 def test_a_name_that_leaves_the_folder_is_refused(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path, policy: RetryPolicy, name: str
+    kaggle: FakeKaggle, storage: FileServer, out: Path, policy: RetryPolicy, name: str
 ) -> None:
     kaggle.outputs = {"fine.txt": f"{storage.url}/submission.csv", name: f"{storage.url}/x"}
     assert "nothing kept" in failure(out, policy)
@@ -212,7 +209,7 @@ def test_names_in_each_others_way_are_refused() -> None:
 
 
 def test_an_address_that_is_not_safe_is_refused(
-    kaggle: FakeKaggleDatasets, out: Path, policy: RetryPolicy
+    kaggle: FakeKaggle, out: Path, policy: RetryPolicy
 ) -> None:
     kaggle.outputs = {"a": f"http://storage.example/a?signature={SIGNATURE}"}
     assert "expected an address that starts with https://" in failure(out, policy)
@@ -227,14 +224,14 @@ def test_an_address_that_is_not_safe_is_refused(
     ],
 )
 def test_a_refusal_is_one_line(
-    fake_kaggle: FakeKaggleDatasets, out: Path, policy: RetryPolicy, answer: Answer, expected: str
+    fake_kaggle: FakeKaggle, out: Path, policy: RetryPolicy, answer: Answer, expected: str
 ) -> None:
     fake_kaggle.will_answer("GetKernelSessionStatus", answer)
     assert expected in failure(out, policy)
 
 
 def test_the_command_tells_a_kernel_that_has_not_ended(
-    kaggle: FakeKaggleDatasets, storage: FileServer, out: Path
+    kaggle: FakeKaggle, storage: FileServer, out: Path
 ) -> None:
     storage.files["/kernel.json"] = b'{"finished": false}'
     kaggle.outputs = {"kernel.json": f"{storage.url}/kernel.json"}

@@ -8,8 +8,7 @@ import pytest
 
 from tests.command_line import call
 from tests.data.fetch.file_server import FileServer, running_file_server
-from tests.fake_kaggle import USERNAME, Answer
-from tests.fake_kaggle_datasets import FakeKaggleDatasets
+from tests.fake_kaggle import USERNAME, Answer, FakeKaggle
 from tests.kernels.datasets.test_dataset_folders import WHEELS, FakePip, write_run
 
 TRAIN = "fast-or-slow-smoke-train-tile-xla"
@@ -22,7 +21,7 @@ def storage() -> Iterator[FileServer]:
         yield server
 
 
-def finish(kaggle: FakeKaggleDatasets, storage: FileServer, folder: Path) -> None:
+def finish(kaggle: FakeKaggle, storage: FileServer, folder: Path) -> None:
     """Let the kernel that runs be complete, with the files of `folder` as its output."""
     kaggle.outputs.clear()
     for path in folder.rglob("*"):
@@ -34,7 +33,7 @@ def finish(kaggle: FakeKaggleDatasets, storage: FileServer, folder: Path) -> Non
 
 
 def test_every_command_of_the_way(
-    fake_kaggle: FakeKaggleDatasets,
+    fake_kaggle: FakeKaggle,
     storage: FileServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

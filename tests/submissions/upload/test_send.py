@@ -1,158 +1,264 @@
-"""The real client sends to a server of ours: what is refused, and what is tried again."""
+"""The real client sends submissions to a server of ours, lists them and waits for their scores."""
 
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from submissions.upload.client import COMPETITION
-from submissions.upload.ledger import hash_of
-from tests.fake_kaggle import KEY, clear_credentials
-from tests.submissions.conftest import FakeTime
-from tests.submissions.fake_competition import FIRST_REF, CarriedOut, FakeCompetition
-from tests.submissions.sending import DROP, Send, answer, failure, only_entry
+from common.errors import PipelineError
+from common.progress import time_limit, watched_by
+from common.retry import RetryPolicy
+from common.settings import ROOT
+from submissions.upload.provenance import Provenance, provenance
+from submissions.upload.send import Submission, list_submissions, submit, wait_for_score
+from tests.fake_kaggle import FIRST_REF, KEY, LOST, Answer, FakeKaggle, refusal
+
+Send = Callable[..., Submission]
 
 
-def test_a_submission_arrives_with_its_tag_and_is_noted(
-    competition: FakeCompetition, send: Send, file: Path, ledger: Path
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "submission.csv"
+    path.write_text("ID,TopConfigs\ntile:xla:a,0;1;2;3;4\n" * 4000)
+    return path
+
+
+@pytest.fixture
+def send(file: Path, policy: RetryPolicy) -> Send:
+    def call(message: str = "first try", *, path: Path = file, **options: object) -> Submission:
+        return submit(path, message, policy=policy, **options)
+
+    return call
+
+
+def failure(send: Callable[..., object], **options: object) -> str:
+    with pytest.raises(PipelineError) as caught:
+        send(**options)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def test_a_submission_arrives_whole_with_its_origin_and_its_tag(
+    fake_kaggle: FakeKaggle, send: Send, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = send(f"my {KEY} words", recipe="cpu", revision="abc123")
+    told: list[tuple[str, int, int]] = []
+    origin = Provenance("cpu", "abc123+changed")
+    with watched_by(lambda *step: told.append(step)):
+        sent = send(f"my {KEY}\nwords", origin=origin)
 
-    (made,) = competition.submissions
-    tag = f"[sha256:{hash_of(file)[:12]}]"
-    assert made["description"] == f"my *** words {tag}"
-    assert [request.method for request in competition.received] == [
+    started, put, created = fake_kaggle.received[-3:]
+    assert [request.method for request in fake_kaggle.received] == [
         "ListSubmissions",
         "StartSubmissionUpload",
         "PUT",
         "CreateSubmission",
     ]
-    assert entry == only_entry(ledger)
-    assert entry.model_dump(exclude={"time"}) == {
-        "sha256": hash_of(file),
-        "size_bytes": file.stat().st_size,
-        "file": "submission.csv",
-        "competition": COMPETITION,
-        "recipe": "cpu",
-        "revision": "abc123",
-        "message": "my *** words",
-        "marker": tag,
-        "ref": FIRST_REF,
-        "status": "pending",
-        "public_score": None,
-        "private_score": None,
-        "error": None,
-    }
-    assert entry.time.endswith("Z")
+    assert started.path == "/api/v1/competitions.CompetitionApiService/StartSubmissionUpload"
+    assert started.json["competitionName"] == created.json["competitionName"]
+    assert started.json["contentLength"] == file.stat().st_size
+    assert put.body == file.read_bytes()
+    assert "Authorization" not in put.headers
+    tag = f"[sha256:{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}]"
+    description = f"my *** words [recipe cpu, revision abc123+changed] {tag}"
+    assert created.json["submissionDescription"] == description
+    assert (sent.ref, sent.status, sent.description) == (FIRST_REF, "pending", description)
+    assert sent.size_bytes == file.stat().st_size
+    assert told[-1] == ("upload submission.csv", file.stat().st_size, file.stat().st_size)
+    assert capsys.readouterr() == ("", "")
 
 
-def test_the_entry_is_written_before_the_file_is_sent(
-    competition: FakeCompetition, send: Send, ledger: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_same_content_is_refused_under_any_name_until_forced(
+    fake_kaggle: FakeKaggle, send: Send, file: Path
 ) -> None:
-    seen: list[str] = []
-    act = competition.act
-
-    def noting(method: str, path: str, body: bytes) -> object:
-        if method != "ListSubmissions":
-            seen.append(only_entry(ledger).status)
-        return act(method, path, body)
-
-    monkeypatch.setattr(competition, "act", noting)
     send()
-    assert seen == ["sending"] * 3
+    copy = file.with_name("copy.csv")
+    copy.write_bytes(file.read_bytes())
+    line = failure(send, path=copy)
+    assert f"sent at 2026-02-03T04:05:06Z as submission {FIRST_REF} (complete)" in line
+    assert "--force" in line
+    assert len(fake_kaggle.submissions) == 1
+
+    fake_kaggle.will_answer("CreateSubmission", LOST)
+    assert send(force=True).ref == FIRST_REF + 1  # the first is not taken for it
+    assert str(fake_kaggle.submissions[1]["description"]).endswith(" #2]")
+    assert f"as submission {FIRST_REF + 1}" in failure(send)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404])
-@pytest.mark.parametrize("method", ["StartSubmissionUpload", "CreateSubmission"])
-def test_a_refusal_is_final_and_noted(
-    competition: FakeCompetition, send: Send, ledger: Path, method: str, status: int
+def test_a_submission_far_down_a_list_of_long_descriptions_is_found(
+    fake_kaggle: FakeKaggle, send: Send
 ) -> None:
-    competition.will_answer(method, answer(status))
-
-    line = failure(send)
-
-    assert f"HTTP {status}" in line
-    assert "Kaggle says: reason ***" in line
-    entry = only_entry(ledger)
-    assert (entry.status, entry.ref, entry.error) == ("failed", None, line)
-    assert not competition.submissions
-    assert len(competition.calls(method)) == 1
-    assert send().ref == FIRST_REF  # the cause is mended: it may be sent
-    assert only_entry(ledger).error is None
+    send("m" * 400)
+    for i in range(250):
+        fake_kaggle.submit(f"later {i}")
+    assert f"as submission {FIRST_REF}" in failure(send)
 
 
-def test_missing_credentials_leave_no_line_since_nothing_was_tried(
-    competition: FakeCompetition,
-    send: Send,
-    ledger: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_list_that_lags_behind_shows_a_lost_submission_later(
+    fake_kaggle: FakeKaggle, send: Send
 ) -> None:
-    clear_credentials(monkeypatch, tmp_path / "home")
-    assert "no Kaggle credentials" in failure(send)
-    assert not ledger.exists()
-    assert not competition.received
-
-
-@pytest.mark.parametrize("method", ["StartSubmissionUpload", "CreateSubmission"])
-def test_too_many_requests_are_waited_for(
-    competition: FakeCompetition, send: Send, method: str, fake_time: FakeTime, said: list[str]
-) -> None:
-    competition.will_answer(method, answer(429, Retry_After="37"), answer(429))
+    fake_kaggle.will_answer("CreateSubmission", LOST)
+    fake_kaggle.listed_after = 4
     assert send().ref == FIRST_REF
-    assert fake_time.slept == [37.0, 2.0]
-    assert said[0].endswith("submission.csv: HTTP 429; next try in 37 s")
-    assert KEY not in "".join(said)
+    assert len(fake_kaggle.submissions) == 1
 
 
-def test_a_long_wait_is_left_to_the_user(
-    competition: FakeCompetition, send: Send, fake_time: FakeTime
+@pytest.mark.parametrize("body", [[], {"ref": "no number"}, {"message": "Success"}])
+def test_an_answer_without_a_number_is_looked_up(
+    fake_kaggle: FakeKaggle, send: Send, body: object
 ) -> None:
-    competition.will_answer("CreateSubmission", answer(429, Retry_After="86400"))
-    assert "wait 86400 seconds" in failure(send)
-    assert fake_time.slept == []
-
-
-def test_waiting_has_an_end(competition: FakeCompetition, send: Send, fake_time: FakeTime) -> None:
-    competition.will_answer("StartSubmissionUpload", *[answer(429, Retry_After="200")] * 9)
-    assert "gave up after 4 tries" in failure(send)
-    assert fake_time.slept == [200.0] * 3
-
-
-@pytest.mark.parametrize("method", ["StartSubmissionUpload", "CreateSubmission", "PUT"])
-def test_two_server_faults_are_overcome(
-    competition: FakeCompetition, send: Send, method: str
-) -> None:
-    competition.will_answer(method, answer(500), answer(500))
-    assert send().status == "pending"
-    assert len(competition.calls(method)) == 3
-    assert len(competition.submissions) == 1
-
-
-def test_a_server_that_stays_at_fault_ends_in_one_line(
-    competition: FakeCompetition, send: Send, ledger: Path
-) -> None:
-    competition.will_answer("PUT", *[answer(500)] * 9)
-    line = failure(send)
-    assert "storage refused it" in line
-    assert "gave up after 4 tries" in line
-    assert only_entry(ledger).status == "failed"
-    assert not competition.calls("CreateSubmission")
-
-
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_server_fault_after_the_submission_was_made(
-    competition: FakeCompetition, send: Send, ledger: Path, status: int
-) -> None:
-    competition.will_answer("CreateSubmission", CarriedOut(status, {}))
-    entry = send()
-    assert entry.ref == FIRST_REF
-    assert entry == only_entry(ledger)
-    assert len(competition.calls("CreateSubmission")) == 1
-
-
-def test_a_connection_cut_in_the_midst_of_the_file(
-    competition: FakeCompetition, send: Send
-) -> None:
-    competition.will_answer("PUT", DROP)
+    fake_kaggle.will_answer("CreateSubmission", Answer(body=body, acts=True))
     assert send().ref == FIRST_REF
-    assert len(competition.calls("PUT")) == 2
+    assert len(fake_kaggle.submissions) == 1
+
+
+def test_what_kaggle_says_instead_of_a_number_is_told(fake_kaggle: FakeKaggle, send: Send) -> None:
+    fake_kaggle.will_answer("CreateSubmission", Answer(body={"message": "none left today"}))
+    assert "Kaggle says: none left today; it may have arrived" in failure(send)
+
+
+def test_a_refusal_in_the_body_of_a_good_status_is_a_refusal(
+    fake_kaggle: FakeKaggle, send: Send
+) -> None:
+    fake_kaggle.will_answer("StartSubmissionUpload", Answer(200, {"code": 403, "message": "rules"}))
+    assert "HTTP 403" in failure(send)
+    assert not fake_kaggle.calls("PUT")
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_missing_or_empty_file_is_not_sent(
+    fake_kaggle: FakeKaggle, send: Send, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "none.csv"
+    if content is not None:
+        path.write_text(content)
+    assert str(path) in failure(send, path=path)
+    assert not fake_kaggle.received
+
+
+def test_missing_credentials_are_one_line_in_a_fresh_process(file: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from common.errors import PipelineError\n"
+        "from submissions.upload.send import submit\n"
+        "try: submit(Path(sys.argv[1]), 'x')\n"
+        "except PipelineError as error: sys.stderr.write(str(error))\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "nobody")}
+    command = [sys.executable, "-c", code, str(file)]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert len(ended.stderr.splitlines()) == 1
+    assert "no Kaggle credentials; set KAGGLE_API_TOKEN" in ended.stderr
+
+
+def test_the_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
+    scored = {
+        "ref": 9,
+        "date": "2026-02-03T04:05:06.789Z",
+        "fileName": "submission.csv",
+        "description": f"first\x1b[31m try {KEY}",
+        "status": "COMPLETE",
+        "publicScore": "0.71",
+        "privateScore": "",
+        "totalBytes": 12,
+    }
+    failed = {"ref": 8, "status": "ERROR", "errorDescription": "row\n3", "publicScore": "nan"}
+    fake_kaggle.will_answer("ListSubmissions", Answer(body={"submissions": [scored, failed]}))
+
+    rows = list_submissions(limit=7)
+
+    assert fake_kaggle.received[0].json["pageSize"] == 7
+    time = datetime(2026, 2, 3, 4, 5, 6, 789000)
+    text = "first\\x1b[31m try ***"
+    assert rows == [
+        Submission(9, time, "submission.csv", text, "complete", 0.71, None, "", 12),
+        Submission(8, None, "", "", "error", None, None, "row 3", 0),
+    ]
+
+
+def test_the_list_of_an_unknown_competition_is_an_error(fake_kaggle: FakeKaggle) -> None:
+    fake_kaggle.will_answer("ListSubmissions", refusal(404))
+    with pytest.raises(PipelineError, match="list submissions of nowhere: HTTP 404"):
+        list_submissions(competition="nowhere")
+
+
+@pytest.fixture
+def wait(fake_kaggle: FakeKaggle, send: Send, policy: RetryPolicy) -> Callable[[], Submission]:
+    sent = send()
+    return lambda: wait_for_score(sent, policy=policy)
+
+
+Wait = Callable[[], Submission]
+
+
+def test_a_score_is_waited_for_with_growing_pauses(
+    fake_kaggle: FakeKaggle, wait: Wait, waits: list[float]
+) -> None:
+    pending = {"ref": FIRST_REF, "status": "PENDING"}
+    fake_kaggle.will_answer("ListSubmissions", *[Answer(body={"submissions": [pending]})] * 2)
+    fake_kaggle.listed_after = 10
+    told: list[tuple[str, int, int]] = []
+    with time_limit(100), watched_by(lambda *step: told.append(step)):
+        scored = wait()
+    assert (scored.status, scored.public_score, scored.private_score) == (
+        "complete",
+        0.7125,
+        0.7031,
+    )
+    assert waits[:3] == [3.0, 4.5, 6.75]
+    assert waits == sorted(waits)
+    assert (len(waits), waits[-1]) == (12, 60.0)
+    assert {what for what, _, _ in told} == {"wait for the score"}
+
+
+def test_time_that_is_over_leaves_the_submission_pending(
+    fake_kaggle: FakeKaggle, wait: Wait, waits: list[float]
+) -> None:
+    fake_kaggle.verdict = {"status": "PENDING"}
+    with time_limit(0):
+        assert (wait().ref, wait().status) == (FIRST_REF, "pending")
+    assert waits == []
+
+
+def test_a_submission_in_error_says_why(fake_kaggle: FakeKaggle, wait: Wait) -> None:
+    fake_kaggle.verdict = {"status": "ERROR", "errorDescription": f"row 3\nis wrong {KEY}"}
+    assert failure(wait) == (
+        f"submission.csv: submission {FIRST_REF}: Kaggle could not score it: row 3 is wrong ***"
+    )
+
+
+def test_a_list_that_fails_meanwhile_is_asked_again_and_a_refusal_says_that_it_was_sent(
+    fake_kaggle: FakeKaggle, wait: Wait, waits: list[float]
+) -> None:
+    fake_kaggle.will_answer("ListSubmissions", refusal(429, Retry_After="41"), Answer(500, {}))
+    assert wait().status == "complete"
+    assert waits == [41.0, 4.0]
+    fake_kaggle.will_answer("ListSubmissions", refusal(403))
+    assert f"submission {FIRST_REF} was sent; its score: HTTP 403" in failure(wait)
+
+
+@pytest.mark.parametrize("place", [".", "run"])
+def test_the_origin_is_read_from_a_runs_report_or_a_kernels_output(
+    tmp_path: Path, place: str
+) -> None:
+    (tmp_path / place).mkdir(exist_ok=True)
+    report = tmp_path / place / "report.json"
+    report.write_text('{"recipe": "cpu", "revision": "\\ud800"}')
+    origin = provenance(tmp_path)
+    assert origin.recipe == "cpu"
+    assert str(origin) == "[recipe cpu, revision \\ud800]"
+    for damaged in ("[]", "[" * 100_000, "{", '{"recipe": {}}'):
+        report.write_text(damaged)
+        assert str(provenance(tmp_path)) == ""
+
+
+def test_an_origin_that_must_be_there_is_named_where_it_is_not(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"report\.json: .*; expected the folder of a run"):
+        provenance(tmp_path, required=True)

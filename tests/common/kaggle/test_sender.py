@@ -1,0 +1,277 @@
+"""Whatever is sent to Kaggle, and whatever fails: one of it is made at most, the end is told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from common.errors import PipelineError
+from common.kaggle.sender import LOOK_AFTER_S, ask
+from common.kaggle.session import kaggle_session
+from common.retry import RetryPolicy
+from kernels.build.metadata import METADATA_FILE, KernelMetadata
+from kernels.datasets.push import push_dataset
+from kernels.push import push
+from submissions.upload.send import submit
+from tests.fake_kaggle import (
+    DROPPED,
+    KEY,
+    LOST,
+    SIGNATURE,
+    USERNAME,
+    Answer,
+    Dataset,
+    FakeKaggle,
+    point_client_at,
+    refusal,
+)
+from tests.kernels.datasets.test_push import ID, write_dataset
+
+SLUG = "fast-or-slow-cpu"
+BUSY = refusal(429, Retry_After="7")
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One of the things that are sent: how, by which method, how many there are by now."""
+
+    send: Callable[[], object]
+    method: str
+    look: str  # the method that tells whether it has arrived
+    made: Callable[[], int]
+    in_doubt: str
+
+    def failure(self) -> str:
+        with pytest.raises(PipelineError) as caught:
+            self.send()
+        line = str(caught.value)
+        assert "\n" not in line
+        assert KEY not in line
+        assert SIGNATURE not in line
+        return line
+
+
+@pytest.fixture(params=["submission", "kernel", "new dataset", "dataset version"])
+def sending(
+    request: pytest.FixtureRequest,
+    fake_kaggle: FakeKaggle,
+    policy: RetryPolicy,
+    tmp_path: Path,
+) -> Sending:
+    if request.param == "submission":
+        file = tmp_path / "submission.csv"
+        file.write_text("ID,TopConfigs\ntile:xla:a,0;1;2;3;4\n" * 4000)
+        return Sending(
+            lambda: submit(file, "first", policy=policy),
+            "CreateSubmission",
+            "ListSubmissions",
+            lambda: len(fake_kaggle.submissions),
+            "it may have arrived",
+        )
+    if request.param == "kernel":
+        metadata = KernelMetadata(SLUG, "Fast or slow cpu", "kernel.py").to_json()
+        (tmp_path / METADATA_FILE).write_text(metadata)
+        (tmp_path / "kernel.py").write_text("pass\n")
+        fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 4
+        return Sending(
+            lambda: push(tmp_path, policy=policy),
+            "SaveKernel",
+            "GetKernel",
+            lambda: fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] - 4,
+            "the kernel may have started",
+        )
+    folder, first = write_dataset(tmp_path / "dataset"), 0
+    if request.param == "dataset version":
+        fake_kaggle.datasets[ID], first = Dataset(3), 3
+    return Sending(
+        lambda: push_dataset(folder, "first", policy=policy),
+        "CreateDatasetVersion" if first else "CreateDataset",
+        "GetDatasetStatus",
+        lambda: fake_kaggle.datasets[ID].version - first if ID in fake_kaggle.datasets else 0,
+        "the version may have been made",
+    )
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        LOST,
+        Answer(500, {}, acts=True),
+        Answer(503, {}, acts=True),
+        Answer(504, "<html>", acts=True),
+        Answer(body="<html>maintenance</html>", acts=True),
+    ],
+)
+def test_a_lost_answer_is_looked_up_and_nothing_is_sent_again(
+    fake_kaggle: FakeKaggle, sending: Sending, lost: Answer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    fake_kaggle.will_answer(sending.method, lost)
+    sending.send()
+    assert sending.made() == 1
+    assert len(fake_kaggle.calls(sending.method)) == 1
+    assert "no clear answer; asking Kaggle whether it has arrived" in caplog.text
+
+
+def test_an_answer_that_comes_too_late_is_looked_up(
+    fake_kaggle: FakeKaggle, sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.kaggle.session.ANSWER_WITHIN_S", 0.3)
+    fake_kaggle.will_answer(sending.method, Answer(acts=True, hold_s=1.0))
+    sending.send()
+    assert sending.made() == 1
+    assert len(fake_kaggle.calls(sending.method)) == 1
+
+
+@pytest.mark.parametrize("fault", [DROPPED, Answer(500, {}), Answer(body="<html>")])
+def test_what_did_not_arrive_is_told_as_doubt_after_a_minute_and_not_sent_again(
+    fake_kaggle: FakeKaggle, sending: Sending, waits: list[float], fault: Answer
+) -> None:
+    fake_kaggle.will_answer(sending.method, fault)
+    assert sending.in_doubt in sending.failure()
+    assert sending.made() == 0
+    assert len(fake_kaggle.calls(sending.method)) == 1
+    assert waits == list(LOOK_AFTER_S)
+    assert sum(waits) > 60
+    sending.send()  # the next call looks first, and then sends it
+    assert sending.made() == 1
+
+
+def test_where_looking_fails_as_well_the_doubt_is_told(
+    fake_kaggle: FakeKaggle, sending: Sending, policy: RetryPolicy, waits: list[float]
+) -> None:
+    def fail_from_now_on(seconds: float) -> None:
+        waits.append(seconds)
+        fake_kaggle.will_answer(sending.look, Answer(503, {}))
+
+    object.__setattr__(policy, "sleep", fail_from_now_on)
+    fake_kaggle.will_answer(sending.method, Answer(500, {}, acts=True))
+    line = sending.failure()
+    assert "HTTP 500" in line
+    assert sending.in_doubt in line
+    assert sending.made() == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, "expected valid names"),
+        (401, "make a new token"),
+        (403, "the token allows it"),
+        (404, "Kaggle knows no such thing"),
+        (418, "refused the request"),
+    ],
+)
+def test_a_refusal_is_final_and_says_what_to_do(
+    fake_kaggle: FakeKaggle, sending: Sending, status: int, expected: str
+) -> None:
+    fake_kaggle.will_answer(sending.method, refusal(status, f"a\nreason {KEY}"))
+    line = sending.failure()
+    assert f"HTTP {status}" in line
+    assert expected in line
+    assert "Kaggle says: a reason ***" in line
+    assert sending.in_doubt not in line
+    assert len(fake_kaggle.calls(sending.method)) == 1
+
+
+def test_a_busy_server_is_waited_for_as_it_asks_and_has_an_end(
+    fake_kaggle: FakeKaggle, sending: Sending, waits: list[float]
+) -> None:
+    fake_kaggle.will_answer(sending.method, *[BUSY] * 4)
+    assert "HTTP 429; gave up after 4 tries" in sending.failure()
+    assert waits == [7.0] * 3
+    fake_kaggle.will_answer(sending.method, BUSY, refusal(429))
+    sending.send()
+    assert waits[3:5] == [7.0, 4.0]
+    assert sending.made() == 1
+
+
+def test_a_long_wait_is_left_to_the_user(
+    fake_kaggle: FakeKaggle, sending: Sending, waits: list[float]
+) -> None:
+    fake_kaggle.will_answer(sending.method, refusal(429, Retry_After="86400"))
+    assert "wait 86400 seconds" in sending.failure()
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([Answer(500, {})] * 4, "HTTP 500; gave up after 4 tries"),
+        ([DROPPED] * 4, "dropped; gave up after 4 tries"),
+        ([refusal(401)], "HTTP 401"),
+        ([Answer(body="<html>")], "client failed"),
+    ],
+)
+def test_without_a_look_before_nothing_is_sent(
+    fake_kaggle: FakeKaggle, sending: Sending, answers: list[Answer], expected: str
+) -> None:
+    fake_kaggle.will_answer(sending.look, *answers)
+    line = sending.failure()
+    assert expected in line
+    assert sending.in_doubt not in line
+    assert {call.method for call in fake_kaggle.received} == {sending.look}
+    fake_kaggle.will_answer(sending.look, Answer(500, {}), DROPPED)
+    sending.send()
+    assert sending.made() == 1
+
+
+def test_nobody_listening_leaves_no_doubt(
+    fake_kaggle: FakeKaggle, sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point_client_at("http://127.0.0.1:9", monkeypatch)  # the discard port
+    line = sending.failure()
+    assert "connection refused" in line
+    assert sending.in_doubt not in line
+
+
+@pytest.mark.parametrize("fault", [Answer(500, {}), Answer(429, {}), DROPPED])
+def test_a_storage_that_fails_for_now_gets_the_file_again(
+    fake_kaggle: FakeKaggle, sending: Sending, waits: list[float], fault: Answer
+) -> None:
+    fake_kaggle.will_answer("PUT", fault, fault)
+    sending.send()
+    assert sending.made() == 1
+    if sending.method != "SaveKernel":
+        assert waits == [2.0, 4.0]
+
+
+def test_a_file_that_storage_refuses_makes_nothing(
+    fake_kaggle: FakeKaggle, sending: Sending
+) -> None:
+    if sending.method == "SaveKernel":
+        return  # it has no file beside it
+    fake_kaggle.will_answer("PUT", *[Answer(500, {})] * 4)
+    assert "storage answers HTTP 500; gave up after 4 tries" in sending.failure()
+    fake_kaggle.will_answer("PUT", Answer(403, {}))
+    line = sending.failure()
+    assert "Kaggle's storage refused " in line
+    assert "HTTP 403; nothing was made of it" in line
+    assert not fake_kaggle.calls(sending.method)
+
+
+@pytest.mark.parametrize("address", ["file:///etc/x?signed=1", "signed=1"])
+def test_an_address_that_is_none_is_not_shown(
+    fake_kaggle: FakeKaggle, sending: Sending, address: str
+) -> None:
+    if sending.method == "SaveKernel":
+        return
+    method = "StartBlobUpload" if "Dataset" in sending.method else "StartSubmissionUpload"
+    fake_kaggle.will_answer(method, Answer(body={"token": "1", "createUrl": address}))
+    line = sending.failure()
+    assert "the Kaggle client failed" in line
+    assert "signed" not in line
+
+
+@pytest.mark.parametrize("message", ["a\x1b[31m\ud800b", "x" * 5000])
+def test_what_kaggle_says_is_shown_on_one_short_visible_line(
+    fake_kaggle: FakeKaggle, policy: RetryPolicy, message: str
+) -> None:
+    fake_kaggle.will_answer("ListSubmissions", refusal(400, message))
+    with pytest.raises(PipelineError) as caught, kaggle_session("list") as session:
+        ask(lambda: session.api.competition_submissions("x"), what="list", policy=policy)
+    line = str(caught.value)
+    assert line.isprintable()
+    assert line.encode()
+    assert len(line) < 500

@@ -1,0 +1,212 @@
+"""`submission upload` and `submission list` as a user calls them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.settings import ROOT
+from tests.command_line import call
+from tests.fake_kaggle import FIRST_REF, KEY, LOST, SIGNATURE, USERNAME, FakeKaggle, refusal
+from tests.submissions.official_file import official_lines, write_official
+from tests.submissions.test_check import place_npz
+
+
+@pytest.fixture(autouse=True)
+def no_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIPELINE_DATA", raising=False)
+    monkeypatch.setattr("common.settings.RAW_DATA", Path("nowhere"))
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run's folder with a submission and a report."""
+    folder = tmp_path / "first"
+    folder.mkdir()
+    write_official(folder / "submission.csv")
+    report = {"recipe": "cpu", "revision": "abc123+changed", "score": 0.5}
+    (folder / "report.json").write_text(json.dumps(report))
+    return folder
+
+
+def upload(run_folder: Path, *more: object, expect: int = 0) -> str:
+    arguments = ("submission", "upload", run_folder / "submission.csv", "-m", "first try", *more)
+    text = call(*arguments, expect=expect)
+    assert KEY not in text
+    assert SIGNATURE not in text
+    return text
+
+
+def test_a_scored_submission_is_printed_and_listed_with_its_origin(
+    fake_kaggle: FakeKaggle, run_folder: Path
+) -> None:
+    size = (run_folder / "submission.csv").stat().st_size
+    assert upload(run_folder).splitlines() == [
+        f"uploaded    {run_folder}/submission.csv ({size} bytes) to predict-ai-model-runtime "
+        f"as submission {FIRST_REF}",
+        "public      0.7125",
+        "private     0.7031",
+    ]
+    (row,) = json.loads(call("submission", "list", "--json"))
+    assert (row["ref"], row["status"], row["submitted_at"]) == (
+        FIRST_REF,
+        "complete",
+        "2026-02-03 04:05",
+    )
+    assert (row["public_score"], row["private_score"]) == (0.7125, 0.7031)
+    assert row["message"].startswith("first try [recipe cpu, revision abc123+changed] [sha256:")
+    assert "0.7125" in call("submission", "list")
+
+
+def test_the_origin_can_be_named(fake_kaggle: FakeKaggle, run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    write_official(tmp_path / "elsewhere" / "submission.csv")
+    text = upload(tmp_path / "elsewhere", "--run", tmp_path / "none", expect=1)
+    assert "expected the folder of a run" in text
+    upload(tmp_path / "elsewhere", "--run", run_folder, "--no-wait")
+    assert "[recipe cpu, " in str(fake_kaggle.submissions[0]["description"])
+
+
+def test_the_result_as_json(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
+    assert json.loads(upload(run_folder, "--json")) == {
+        "file": f"{run_folder}/submission.csv",
+        "ref": FIRST_REF,
+        "size_bytes": (run_folder / "submission.csv").stat().st_size,
+        "status": "complete",
+        "public_score": 0.7125,
+        "private_score": 0.7031,
+    }
+
+
+def test_without_waiting_nothing_is_asked_after_the_upload(
+    fake_kaggle: FakeKaggle, run_folder: Path
+) -> None:
+    assert len(upload(run_folder, "--no-wait").splitlines()) == 1
+    assert fake_kaggle.received[-1].method == "CreateSubmission"
+
+
+def test_a_score_that_takes_too_long_is_no_error(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
+    fake_kaggle.verdict = {"status": "PENDING"}
+    text = upload(run_folder, "--max-minutes", "0")
+    assert text.endswith("sent, not scored yet; `submission list` tells\n")
+
+
+def test_a_submission_in_error_ends_with_one(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
+    fake_kaggle.verdict = {"status": "ERROR", "errorDescription": f"Row 7 has no ID {KEY}"}
+    text = upload(run_folder, expect=1)
+    assert text.splitlines()[-1] == (
+        f"error: submission.csv: submission {FIRST_REF}: Kaggle could not score it: "
+        "Row 7 has no ID ***"
+    )
+    assert "has no ID" in call("submission", "list")
+
+
+def test_a_bad_file_is_one_line_and_nothing_is_sent(
+    fake_kaggle: FakeKaggle, run_folder: Path
+) -> None:
+    write_official(run_folder / "submission.csv", official_lines()[:-2])
+    text = upload(run_folder, "--force", expect=1)
+    assert len(text.splitlines()) == 1
+    assert "row is missing; expected 1000 indices (and 1 more); nothing was sent" in text
+    assert not fake_kaggle.received
+
+
+def test_the_same_file_is_refused_until_forced(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
+    upload(run_folder)
+    text = upload(run_folder, expect=1)
+    assert len(text.splitlines()) == 1
+    assert f"as submission {FIRST_REF} (complete)" in text
+    assert len(fake_kaggle.submissions) == 1
+    assert str(FIRST_REF + 1) in upload(run_folder, "--force")
+
+
+def test_a_lost_answer_is_told_and_ends_well(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
+    fake_kaggle.will_answer("CreateSubmission", LOST)
+    text = upload(run_folder)
+    assert "no clear answer; asking Kaggle whether it has arrived" in text
+    assert text.splitlines()[-1] == "private     0.7031"
+
+
+def test_a_message_whose_tag_would_be_cut_off_is_refused(
+    fake_kaggle: FakeKaggle, run_folder: Path
+) -> None:
+    assert "at most 400" in upload(run_folder, "-m", "x" * 401, expect=2)
+    assert not fake_kaggle.received
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_file_that_answers_other_data_is_never_sent(
+    fake_kaggle: FakeKaggle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    place_npz(tmp_path, "tile/xla/test", "mine", np.zeros(3, np.int64))
+    write_official(tmp_path / "submission.csv", ["tile:xla:mine,2;0;1"])
+    monkeypatch.setenv("PIPELINE_DATA", str(tmp_path))
+    options = ("--data", tmp_path) if named else ()
+    text = upload(tmp_path, *options, "--force", expect=1)
+    assert text == (
+        f"error: {tmp_path}/submission.csv: answers the test graphs of {tmp_path}, not the "
+        "competition's; nothing was sent\n"
+    )
+    assert not fake_kaggle.received
+
+
+def test_a_good_file_with_other_data_is_not_sent(
+    fake_kaggle: FakeKaggle, run_folder: Path, tmp_path: Path
+) -> None:
+    place_npz(tmp_path, "tile/xla/test", "mine", np.zeros(3, np.int64))
+    text = upload(run_folder, "--data", tmp_path, expect=1)
+    assert f"does not answer the test graphs of {tmp_path}; name the right --data" in text
+    assert not fake_kaggle.received
+
+
+def test_a_list_that_is_refused_is_one_line(fake_kaggle: FakeKaggle) -> None:
+    fake_kaggle.will_answer("ListSubmissions", refusal(401, f"bad {KEY}"))
+    text = call("submission", "list", expect=1)
+    assert len(text.splitlines()) == 1
+    assert "HTTP 401" in text
+    assert KEY not in text
+
+
+CODE = """
+import sys
+import pytest
+from pipeline.__main__ import app
+from tests.fake_kaggle import point_client_at
+point_client_at(sys.argv[1], pytest.MonkeyPatch())
+app(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("variable", ["VERBOSE", "VERBOSE_OUTPUT"])
+def test_a_verbose_environment_makes_a_fresh_process_print_no_address(
+    fake_kaggle: FakeKaggle, run_folder: Path, tmp_path: Path, variable: str
+) -> None:
+    """Other programs use VERBOSE=1, too; the process's import of the client is its first."""
+    facts = {"HOME": str(tmp_path), "KAGGLE_USERNAME": USERNAME, "KAGGLE_KEY": KEY, variable: "1"}
+    environment = {"PATH": os.environ["PATH"], "NO_PROXY": "127.0.0.1", **facts}
+    upload = ["submission", "upload", f"{run_folder}/submission.csv", "-m", "x", "--no-wait"]
+    fake_kaggle.will_answer("CreateSubmission", refusal(400, "none left"))
+
+    refused, sent = (
+        subprocess.run(
+            [sys.executable, "-c", CODE, fake_kaggle.url, *upload],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for _ in range(2)
+    )
+
+    assert (refused.returncode, sent.returncode) == (1, 0)
+    for ended in (refused, sent):
+        text = ended.stdout + ended.stderr
+        assert len(text.splitlines()) == 1
+        assert SIGNATURE not in text
+        assert fake_kaggle.url not in text
+    assert "none left" in refused.stderr
