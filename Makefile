@@ -84,16 +84,16 @@ rehearsal: setup  ## `run` on graphs of the largest real sizes: writes docs/resu
 	$(BIN)/python -m benchmarks.rehearsal.command --folder data/raw/rehearsal
 
 accuracy: setup  ## train layout models against each other: writes docs/results/layout_accuracy.md
-	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy
-	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy --report
+	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy
+	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy --report
 
 tile-accuracy: setup  ## train tile models against each other: writes docs/results/tile_accuracy.md
-	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy
-	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy --report
+	$(BIN)/python -m benchmarks.accuracy tile --out runs/tile-accuracy
+	$(BIN)/python -m benchmarks.accuracy tile --out runs/tile-accuracy --report
 
 ladder: setup  ## train what the ladder needs: writes docs/results/ladder.md and tile_ladder.md
-	$(BIN)/python -m benchmarks.accuracy.layout --out runs/accuracy --models gcn,boosting,plain,zero-padding,ours,blend --tasks sample-folds,unet3d-all,unet3d-100,cross-graph
-	$(BIN)/python -m benchmarks.accuracy.tile --out runs/tile-accuracy --tasks sample,sample-folds,alexnet
+	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy --models gcn boosting plain zero-padding ours blend --tasks sample-folds unet3d-all unet3d-100 cross-graph
+	$(BIN)/python -m benchmarks.accuracy tile --out runs/tile-accuracy
 	$(BIN)/python -m benchmarks.accuracy.ladder
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample

@@ -1,43 +1,114 @@
-"""One cell of the comparison: a task, a contender and a seed, trained and judged into JSON.
-
-GNNs also leave a learning curve: the checkpoints that training writes anyway are kept, and judged
-when training is over, so that the clock sees nothing of it.
-"""
+"""One cell of the comparison: a task, a contender and a seed, trained and judged into JSON."""
 
 import json
 import shutil
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
-from benchmarks.accuracy.clock import Clock, Snapshots
-from benchmarks.accuracy.comparisons import COMPARISONS, Comparison
-from benchmarks.accuracy.judge import facts_of, judge
-from benchmarks.accuracy.tasks import Part, Sources, sample_families, sample_manifest
+from benchmarks.accuracy.tasks import (
+    TASKS,
+    WITHIN_GRAPH,
+    Part,
+    Sources,
+    Task,
+    sample_families,
+    sample_manifest,
+)
 from common.atomic import write_text
-from common.errors import UsageError
+from common.errors import PipelineError, UsageError
 from common.git import revision
+from data.audit.noise import measure_noise
 from data.graph_store.fingerprint import fingerprint
+from data.graphs.distinct import distinct_configs
+from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
 from models.config.recipe import Recipe, load_recipe
-from models.registry import MODELS
-from models.run_folder import CONFIG, first_difference, mark_done
+from models.run_folder import first_difference
 from models.train import load_model, train_model
 from models.training.folds import family_of
 from models.training.jobs import Ranker, TrainJob
-from models.training.saved_network import WEIGHTS
-from models.training.weights import load_tensors, save_tensors
 from models.trees.baselines import FLOORS
 from pipeline.run.report import environment
+from submissions.labels import Labels
+from submissions.score import score_graph
 
-FLOOR = "floor"  # what ranks without training
-POINTS = 8  # of a learning curve
 SEED_STEP = 1000  # from a cell's seed to its next
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Models of the registry, by a recipe with overrides; several models, or seeds, are blended.
+
+    Attributes:
+        models: none for the floor, which ranks without training.
+        tasks: those that it can learn; None for all.
+        within_graph: the recipe and models in tasks that ask for further configs of one graph.
+        n_seeds: so many trainings of each model.
+        part_of: the contender that trains it on the way; it has no training of its own.
+    """
+
+    models: tuple[str, ...]
+    recipe: str = "cpu"
+    overrides: tuple[str, ...] = ()
+    tasks: tuple[str, ...] | None = None
+    within_graph: tuple[str, tuple[str, ...]] | None = None
+    n_seeds: int = 1
+    part_of: str | None = None
+
+    def on(self, task: str) -> "Contender":
+        """Return what it is for a task."""
+        if self.within_graph is None or task not in WITHIN_GRAPH:
+            return self
+        recipe, models = self.within_graph
+        return replace(self, recipe=recipe, models=models)
+
+
+NETWORK = ("cross_config_sage",)
+WITHIN = ("within_graph", NETWORK)
+ZERO, PLAIN = "features.padding=zero", "cross_config_sage.cross_config=false"
+LAYOUT_CONTENDERS = {
+    "ours": Contender(NETWORK, within_graph=WITHIN),
+    "no-attention": Contender(NETWORK, overrides=(PLAIN,)),
+    "zero-padding": Contender(NETWORK, overrides=(ZERO,), within_graph=WITHIN),
+    "plain": Contender(NETWORK, overrides=(ZERO, PLAIN), within_graph=WITHIN),
+    "two-seeds": Contender(NETWORK, within_graph=WITHIN, n_seeds=2, part_of="blend"),
+    "blend": Contender(
+        (*NETWORK, "layout_boosting"),
+        within_graph=("within_graph", (*NETWORK, "config_columns_boosting")),
+        n_seeds=2,
+    ),
+    "tuned": Contender(NETWORK, "cpu_tuned", tasks=("private",)),
+    "reference": Contender(("reference_sage",), "reference"),
+    "gcn": Contender(("baseline_gcn",)),
+    "boosting": Contender(("layout_boosting",)),
+    "linear": Contender(("layout_linear",)),
+    "columns": Contender(("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH),
+}
+BEST_FIRST = "blend.tile_spread=0"
+SHIPPED = load_recipe("cpu").tile.models
+TILE_CONTENDERS = {
+    "ours": Contender(SHIPPED),
+    "best-first": Contender(SHIPPED, overrides=(BEST_FIRST,), part_of="ours"),
+    "late-fusion": Contender(("late_fusion_sage",), overrides=(BEST_FIRST,)),
+    "no-attention": Contender(
+        ("late_fusion_sage",), overrides=(BEST_FIRST, "late_fusion_sage.cross_config=false")
+    ),
+    "early-fusion": Contender(("early_fusion_sage",), overrides=(BEST_FIRST,)),
+    "early-spread": Contender(("early_fusion_sage",), part_of="early-fusion"),
+    "boosting": Contender(("tile_boosting",), overrides=(BEST_FIRST,)),
+    "boosting-spread": Contender(("tile_boosting",), part_of="boosting"),
+    "linear": Contender(("tile_linear",), overrides=(BEST_FIRST,)),
+    "floor": Contender((), overrides=(BEST_FIRST,), part_of="linear"),
+    "floor-spread": Contender((), part_of="linear"),
+}
+CONTENDERS = {"layout": LAYOUT_CONTENDERS, "tile": TILE_CONTENDERS}
 
 
 @dataclass(frozen=True)
@@ -47,80 +118,51 @@ class Cell:
     Attributes:
         task, contender: names.
         overrides: recipe keys on top of the contender's own, "key=value".
-        tuning: judged on what is never reported.
-        kind: of the comparison, "layout" or "tile".
+        kind: "layout" or "tile".
     """
 
     task: str
     contender: str
     seed: int
     overrides: tuple[str, ...] = ()
-    tuning: bool = False
     kind: str = "layout"
 
     @property
-    def comparison(self) -> Comparison:
-        """Return what the cell is a part of."""
-        return COMPARISONS[self.kind]
+    def known_task(self) -> Task:
+        """Return the task."""
+        return TASKS[self.kind][self.task]
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """Return the contender's models in the registry; several are blended."""
-        return self.comparison.contenders[self.contender].models_for(self.task)
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Return what trainings start from; further ones are no other cell's first."""
-        n_seeds = self.comparison.contenders[self.contender].n_seeds
-        return tuple(self.seed + number * SEED_STEP for number in range(n_seeds))
+    def known_contender(self) -> Contender:
+        """Return the contender, as it is for the task."""
+        return CONTENDERS[self.kind][self.contender].on(self.task)
 
     @property
     def members(self) -> dict[str, tuple[str, int]]:
-        """Return what is trained, a model and a seed, by member name."""
-        return {
-            f"{model}-seed{seed}": (model, seed) for model in self.models for seed in self.seeds
-        }
+        """Return what is trained, a model and a seed, by member name.
+
+        Further seeds are no other cell's first.
+        """
+        contender = self.known_contender
+        seeds = [self.seed + number * SEED_STEP for number in range(contender.n_seeds)]
+        return {f"{m}-seed{seed}": (m, seed) for m in contender.models for seed in seeds}
 
     @property
     def parts_judged(self) -> "list[Cell]":
         """Return the cells that need no more than some of this one's members."""
-        contenders = self.comparison.contenders
-        names = (name for name, known in contenders.items() if known.part_of == self.contender)
-        return [replace(self, contender=name) for name in names]
-
-    @property
-    def has_curve(self) -> bool:
-        """Tell whether its checkpoints are judged too."""
-        return len(self.members) == 1 and self.models[0] in self.comparison.with_curves
+        known = CONTENDERS[self.kind].items()
+        return [replace(self, contender=n) for n, c in known if c.part_of == self.contender]
 
     def path(self, out: Path) -> Path:
         """Return where the cell's JSON file lies."""
-        kind = "tuning" if self.tuning else "cells"
-        return out / kind / f"{self.task}--{self.contender}--{self.seed}.json"
+        return out / "cells" / f"{self.task}--{self.contender}--{self.seed}.json"
 
     def recipe(self) -> Recipe:
-        """Return the recipe: one thread, and a checkpoint for each point of the curve."""
-        contender = self.comparison.contenders[self.contender]
-        overrides = [
-            *contender.overrides,
-            *self.overrides,
-            "threads=1",
-            f"seeds={list(self.seeds)}",
-        ]
-        name = contender.recipe_for(self.task)
-        recipe = load_recipe(name, overrides)
-        if self.has_curve:
-            (model,) = self.models
-            every = -(-n_steps(recipe, model) // POINTS)
-            key = f"{model}.training.checkpoint_every"
-            recipe = load_recipe(name, [*overrides, f"{key}={every}"])
-        return recipe
-
-
-def n_steps(recipe: Recipe, model: str) -> int:
-    """Return the steps of a GNN's training, or the rounds of boosting; else 1."""
-    training = MODELS[model].training_of(recipe)
-    return int(training.steps if training else getattr(getattr(recipe, model), "rounds", 1))
+        """Return the recipe, with one thread."""
+        seeds = list(dict.fromkeys(seed for _, seed in self.members.values())) or [self.seed]
+        fixed = ("threads=1", f"seeds={seeds}")
+        contender = self.known_contender
+        return load_recipe(contender.recipe, [*contender.overrides, *self.overrides, *fixed])
 
 
 def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
@@ -133,21 +175,18 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
         UsageError: the cell is there, but by another recipe or other data.
         PipelineError: as the model's training.
     """
-    head = cell_head(cell, sources)
-    path = cell.path(out)
+    path, head = cell.path(out), cell_head(cell, sources)
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
         difference = first_difference({key: old.get(key) for key in head}, head)
         if difference:
             raise UsageError(f"{path}: was made with {difference}; choose another --out")
         return False
-    work = out / "work" / f"{path.parent.name}-{path.stem}"
+    work = out / "work" / path.stem
     shutil.rmtree(work, ignore_errors=True)
-    whole = Clock()
     for judged, results in _results(cell, sources, work):
-        record = cell_head(judged, sources) | results | {"with_judging": whole.read()}
-        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-        write_text(judged.path(out), text)
+        text = json.dumps(cell_head(judged, sources) | results, indent=1, allow_nan=False)
+        write_text(judged.path(out), text + "\n")
     shutil.rmtree(work, ignore_errors=True)
     return True
 
@@ -155,124 +194,100 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
 def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
     """Return what decides a cell's outcome, but for the code."""
     dumped = cell.recipe().model_dump(mode="json")
-    keys = ["name", "threads", "features", *cell.models]
-    keys += ["blend"] * (len(cell.models) > 1 or cell.kind == "tile")
-    keys += ["seeds"] * (len(cell.seeds) > 1)
+    keys = ["name", "threads", "seeds", "features", "blend", *cell.known_contender.models]
     return {
         "task": cell.task,
         "contender": cell.contender,
         "seed": cell.seed,
-        "tuning": cell.tuning,
-        "model": "+".join(cell.models) or FLOOR,
         "recipe": {key: dumped[key] for key in keys},
-        "data": fingerprint(cell.comparison.tasks[cell.task].files(sources)),
+        "data": fingerprint(cell.known_task.files(sources)),
     }
+
+
+@dataclass
+class Outcome:
+    """What a cell's trainings gave so far: metrics by graph, and seconds of training."""
+
+    graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
 
 
 def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Train every part; yield the results of all cells that it serves, the cell's own last."""
-    task = cell.comparison.tasks[cell.task]
-    make = task.tuning_parts if cell.tuning else task.parts
-    if make is None:
-        raise UsageError(f"task '{cell.task}': has no part for tuning")
-    parts = make(sources, cell.seed, work / "data")
-    done = [_run_part(cell, part, work / part.name) for part in parts]
-    families, manifest = sample_families(sources.sample), sample_manifest(sources.sample)
-    for judged in (*cell.parts_judged, cell):
-        outcomes = [outcome[judged.contender] for outcome in done]
-        graphs: dict[str, Any] = {}
-        for part, outcome in zip(parts, outcomes, strict=True):
-            for file in part.judged:
-                known = {
-                    "split": file.split,
-                    "family": families.get(file.submission_id, family_of(file)),
-                    "part": part.name,
-                    "again_tau": manifest.get(file.submission_id, {}).get("again_tau"),
-                }
-                graphs[file.submission_id] = known | outcome.graphs[file.submission_id]
-        yield judged, _record(parts, [outcome.points for outcome in outcomes], graphs)
-
-
-def _record(
-    parts: Sequence[Part], points: Sequence[list[dict[str, Any]]], graphs: dict[str, Any]
-) -> dict[str, Any]:
-    curve = [join_points(at) for at in zip(*points, strict=True)]
-    return {
-        "graphs": graphs,
-        "curve": curve,
-        "wall_s": curve[-1]["wall_s"],
-        "cpu_s": curve[-1]["cpu_s"],
-        "steps": curve[-1]["step"],
-        "trainings": {part.name: [file.submission_id for file in part.train] for part in parts},
-        "environment": environment(1),
-        "revision": revision(),
-    }
-
-
-def join_points(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Add up the seconds of several trainings at one step; put their graphs' taus together."""
-    taus: dict[str, float] = {}
-    for point in points:
-        taus |= point["kendall_tau"]
-    return {
-        "step": points[0]["step"],
-        "wall_s": round(sum(point["wall_s"] for point in points), 3),
-        "cpu_s": round(sum(point["cpu_s"] for point in points), 3),
-        "kendall_tau": taus,
-    }
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one training gave: metrics by graph, and the learning curve with its last point."""
-
-    graphs: dict[str, dict[str, Any]]
-    points: list[dict[str, Any]]
-
-
-def _run_part(cell: Cell, part: Part, folder: Path) -> dict[str, Outcome]:
-    """Train once; return the outcome of each contender that is judged by it."""
     import lightgbm  # noqa: F401  so that its import is not on the clock
 
+    outcomes = {judged: Outcome() for judged in (*cell.parts_judged, cell)}
+    families, manifest = sample_families(sources.sample), sample_manifest(sources.sample)
+    for part in cell.known_task.parts(sources, cell.seed, work / "data"):
+        facts = {
+            file.submission_id: {
+                "split": file.split,
+                "family": families.get(file.submission_id, family_of(file)),
+                "again_tau": manifest.get(file.submission_id, {}).get("again_tau"),
+            }
+            for file in part.judged
+        }
+        for judged, found in _run_part(cell, part, work / part.name).items():
+            known = {name: facts[name] | metrics for name, metrics in found.graphs.items()}
+            outcomes[judged].graphs |= known
+            outcomes[judged].wall_s += found.wall_s
+            outcomes[judged].cpu_s += found.cpu_s
+    for judged, outcome in outcomes.items():
+        yield judged, vars(outcome) | {"environment": environment(1), "revision": revision()}
+
+
+def _run_part(cell: Cell, part: Part, folder: Path) -> dict[Cell, Outcome]:
+    """Train once; return the outcome of each cell that is judged by it."""
     recipe, collection = cell.recipe(), part.train[0].collection
-    run_dirs = {name: folder / name for name in cell.members}
-    first = cell.models[0]
-    every = getattr(recipe, first).training.checkpoint_every if cell.has_curve else 1
-    snapshots = Snapshots(next(iter(run_dirs.values())), every)
-    progress = snapshots if cell.has_curve else None
-    seconds = {}
+    seconds, rankers = {}, {}
+    wall, cpu = time.perf_counter(), time.process_time()
     for name, (model, seed) in cell.members.items():
-        job = TrainJob(model, recipe, part.train, seed, run_dirs[name], progress)
+        job = TrainJob(model, recipe, part.train, seed, folder / name)
         train_model(job, collection, resume=False)
-        seconds[name] = snapshots.clock.read()
+        seconds[name] = (time.perf_counter() - wall, time.process_time() - cpu)
+    for name in cell.members:
+        rankers[name] = load_model(folder / name)
     graphs = {file.submission_id: read_graph(file) for file in part.judged}
-    points = []
-    for facts, weights in snapshots.taken:
-        ranker = _ranker_at(snapshots.run_dir, weights, folder / "at" / str(facts["step"]))
-        taus = {name: judge(ranker, graph)["kendall_tau"] for name, graph in graphs.items()}
-        points.append({**facts, "kendall_tau": taus})
-    rankers = {name: load_model(run_dir) for name, run_dir in run_dirs.items()}
     outcomes = {}
     for judged in (*cell.parts_judged, cell):
-        own = {name: rankers[name] for name in judged.members} or {FLOOR: FLOORS[collection.kind]}
+        own: dict[str, Ranker] = {name: rankers[name] for name in judged.members}
+        last_s = seconds[list(own)[-1]] if own else (0.0, 0.0)
+        own = own or {"floor": FLOORS[collection.kind]}
         mixing = recipe_mixing(judged.recipe().blend, collection.kind, list(own))
         ranker = Ensemble(collection, own, mixing)
-        found = {name: judge(ranker, graph) | facts_of(graph) for name, graph in graphs.items()}
-        taus = {name: metrics["kendall_tau"] for name, metrics in found.items()}
-        last = {
-            "step": max((n_steps(recipe, model) for model in judged.models), default=0),
-            **seconds.get(list(own)[-1], {"wall_s": 0.0, "cpu_s": 0.0}),
-            "kendall_tau": taus,
-        }
-        outcomes[judged.contender] = Outcome(found, [*points, last])
+        found = {name: judge(ranker, graph) for name, graph in graphs.items()}
+        outcomes[judged] = Outcome(found, *last_s)
     return outcomes
 
 
-def _ranker_at(run_dir: Path, weights: dict[str, Tensor], folder: Path) -> Ranker:
-    """Load the run's model with earlier weights, by way of a run folder of its own."""
-    tensors, facts = load_tensors(run_dir / WEIGHTS)
-    folder.mkdir(parents=True)
-    save_tensors(folder / WEIGHTS, tensors | weights, facts)
-    shutil.copy(run_dir / CONFIG, folder / CONFIG)
-    mark_done(folder)
-    return load_model(folder)
+def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
+    """Return all metrics of one graph, as a submission is judged, and its noise ceiling.
+
+    Raises:
+        PipelineError: a score is not finite, or the runtimes give no order.
+    """
+    scores = ranker.score(graph)
+    if not np.isfinite(scores).all():
+        raise PipelineError(f"{graph.file.path}: a config's score is not finite")
+    ranking = np.argsort(scores, kind="stable")
+    normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
+    metrics = score_graph(graph.file.collection, ranking, Labels(graph.runtime_ns, normalizers))
+    if metrics["kendall_tau"] is None:
+        raise PipelineError(f"{graph.file.path}: its runtimes give no order; it cannot be judged")
+    return metrics | {"noise": _noise(graph)}
+
+
+def _noise(graph: Graph) -> dict[str, float] | None:
+    _, group = distinct_configs(graph)
+    noise = measure_noise(graph.runtime_ns, group)
+    if noise is None or not np.isfinite(noise.tau):
+        return None
+    return {"n_repeated": noise.n_repeated, "tau": noise.tau, "best_tau": noise.best_tau}
+
+
+def contenders_for(kind: str, task: str, names: Sequence[str]) -> list[str]:
+    """Return those of the names that are trained for a task."""
+    known = CONTENDERS[kind]
+    able = [name for name in names if known[name].part_of is None]
+    return [name for name in able if task in (known[name].tasks or (task,))]

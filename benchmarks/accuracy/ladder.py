@@ -10,77 +10,30 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import PAGES
-from benchmarks.accuracy.intervals import Estimate
-from benchmarks.accuracy.ladder_picture import draw_ladder
 from benchmarks.accuracy.table import (
+    SCORE,
     TAU,
     Cell,
+    Estimate,
     by_contender,
     difference,
     estimate_of,
     made_with,
-    paired,
     read_cells,
     row,
     text_of,
 )
-from benchmarks.accuracy.tile_table import SCORE
-from common.atomic import write_text
+from common.atomic import atomic_path, write_text
 from common.bootstrap import CONFIDENCE, DRAWS
 from common.errors import PipelineError
 
-# By the name of the cells; each of them has all that stands above it from "one network" on.
-LAYOUT_RUNGS = {
-    "gcn": "dataset's GCN",
-    "boosting": "boosting",
-    "plain": "one network",
-    "zero-padding": "+ attention across configs",
-    "ours": "+ restored padding",
-    "two-seeds": "+ two seeds",
-    "blend": "+ blend with boosting",
-}
-TILE_RUNGS = {
-    "early-fusion": "dataset's early fusion",
-    "boosting": "boosting",
-    "no-attention": "one network",
-    "late-fusion": "+ attention across configs",
-    "best-first": "+ blend of three rankers",
-    "ours": "+ spread picks",
-}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-
-@dataclass(frozen=True)
-class Ladder:
-    """One task's rungs, lowest first.
-
-    Attributes:
-        task: of the cells.
-        title: what is held out, in a few words.
-        metric: of a graph.
-        rungs: titles by the name of the cells.
-    """
-
-    task: str
-    title: str
-    metric: str
-    rungs: Mapping[str, str]
-
-
-LAYOUT_LADDERS = (
-    Ladder("sample-folds", "Sample: layouts of unseen families (tau)", TAU, LAYOUT_RUNGS),
-    Ladder("unet3d-all", "TPU: unseen configs of unet3d, of 545 (tau)", TAU, LAYOUT_RUNGS),
-    Ladder("unet3d-100", "TPU: unseen configs of unet3d, of 100 (tau)", TAU, LAYOUT_RUNGS),
-    Ladder("cross-graph", "TPU: from unet3d to unet_3d.4x4.bf16 (tau)", TAU, LAYOUT_RUNGS),
-)
-TILE_LADDERS = (
-    Ladder(
-        "sample", "Sample: kernels of the valid split's families (tile score)", SCORE, TILE_RUNGS
-    ),
-    Ladder("sample-folds", "Sample: kernels of unseen families (tile score)", SCORE, TILE_RUNGS),
-    Ladder("alexnet", "TPU: alexnet's kernels, learned on a CPU (tile score)", SCORE, TILE_RUNGS),
-)
+COLUMNS, WIDTH_INCHES, ROW_INCHES, DPI = 2, 11.0, 2.7, 110  # of a picture's panels
 
 
 @dataclass(frozen=True)
@@ -88,37 +41,58 @@ class Page:
     """Ladders of one kind of config.
 
     Attributes:
-        name: of the page and the picture.
+        name: of the page and of its picture.
         cells_of: the page that lists the cells and explains the tasks.
-        top: what the last rung is.
-        ladders: in order.
+        metric: of a graph.
+        rungs: titles by the name of the cells, lowest first; each has all that stands above it from
+            "one network" on.
+        ladders: what is held out, in a few words, by task.
     """
 
     name: str
     cells_of: str
-    top: Sequence[str]
-    ladders: Sequence[Ladder]
-
-    @property
-    def picture(self) -> str:
-        """Return the name of the picture."""
-        return f"{self.name}.png"
+    metric: str
+    rungs: Mapping[str, str]
+    ladders: Mapping[str, str]
 
 
 LAYOUT_PAGE = Page(
     "ladder",
     "layout_accuracy.md",
-    (
-        "The last one is what the recipe `cpu` does, which `make run` uses; for further configs",
-        "of one graph (`unet3d`) it is the network of `within_graph` blended with its trees.",
-    ),
-    LAYOUT_LADDERS,
+    TAU,
+    {
+        "gcn": "dataset's GCN",
+        "boosting": "boosting",
+        "plain": "one network",
+        "zero-padding": "+ attention across configs",
+        "ours": "+ restored padding",
+        "two-seeds": "+ two seeds",
+        "blend": "+ blend with boosting",
+    },
+    {
+        "sample-folds": "Sample: layouts of unseen families (tau)",
+        "unet3d-all": "TPU: unseen configs of unet3d, of 545 (tau)",
+        "unet3d-100": "TPU: unseen configs of unet3d, of 100 (tau)",
+        "cross-graph": "TPU: from unet3d to unet_3d.4x4.bf16 (tau)",
+    },
 )
 TILE_PAGE = Page(
     "tile_ladder",
     "tile_accuracy.md",
-    ("The last one is what the recipe `cpu` does, which `make run` uses.",),
-    TILE_LADDERS,
+    SCORE,
+    {
+        "early-fusion": "dataset's early fusion",
+        "boosting": "boosting",
+        "no-attention": "one network",
+        "late-fusion": "+ attention across configs",
+        "best-first": "+ blend of three rankers",
+        "ours": "+ spread picks",
+    },
+    {
+        "sample": "Sample: kernels of the valid split's families (tile score)",
+        "sample-folds": "Sample: kernels of unseen families (tile score)",
+        "alexnet": "TPU: alexnet's kernels, learned on a CPU (tile score)",
+    },
 )
 
 
@@ -141,74 +115,55 @@ class Rung:
     to_top: Estimate | None
 
 
-def cells_of(ladder: Ladder, cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells of a ladder's rungs."""
-    return [
-        cell for cell in cells if cell["task"] == ladder.task and cell["contender"] in ladder.rungs
-    ]
-
-
-def rungs_of(ladder: Ladder, cells: Sequence[Cell]) -> list[Rung]:
-    """Measure the rungs of a ladder that have cells among its own, lowest first."""
-    mine = by_contender(cells, ladder.rungs)
-    present = list(mine)
-
-    def less(name: str, other: str) -> Estimate:
-        return difference(*paired(mine[name], mine[other]), ladder.metric)
-
+def rungs_of(page: Page, cells: Sequence[Cell]) -> list[Rung]:
+    """Measure the rungs that have cells among those of one task, lowest first."""
+    found = by_contender(cells, page.rungs)
+    names = list(found)
     return [
         Rung(
-            ladder.rungs[name],
-            len(mine[name]),
-            estimate_of(mine[name], ladder.metric),
-            less(name, present[place - 1]) if place else None,
-            less(present[-1], name) if name != present[-1] else None,
+            page.rungs[name],
+            len(found[name]),
+            estimate_of(found[name], page.metric),
+            difference(found[name], found[names[place - 1]], page.metric) if place else None,
+            difference(found[names[-1]], found[name], page.metric) if name != names[-1] else None,
         )
-        for place, name in enumerate(present)
+        for place, name in enumerate(names)
     ]
 
 
-def report(
-    page: Page, measured: Sequence[tuple[Ladder, Sequence[Rung]]], cells: Sequence[Cell]
-) -> list[str]:
-    """Return the whole page."""
+def report(page: Page, measured: Mapping[str, Sequence[Rung]], cells: Sequence[Cell]) -> str:
+    """Return the whole page, from rungs by the title of their ladder."""
     lines = [
-        "# The ladder: what each part gains",
-        "",
-        "Written by `python -m benchmarks.accuracy.ladder` (`make ladder` also trains what is",
-        f"missing) from the cells of {page.cells_of}, where the tasks are explained. The",
-        "dataset's baseline and boosting stand alone; `one network` begins anew, and each rung",
-        "after it adds to it.",
-        *page.top,
-        "",
-        f"Brackets: {CONFIDENCE:.0%} intervals by bootstrap over families of graphs and seeds",
-        f"({DRAWS:,} draws), or Student's over seeds where there is one family, whose graphs are",
-        "then not drawn. `gain` is over the rung above in the table, `top` what the last rung has",
-        "more than this one, both paired by graph and seed; **bold** where the interval leaves out",
-        "0, as computed before rounding.",
-        "",
-        f"![The rungs with their intervals]({page.picture})",
-        "",
+        f"""# The ladder: what each part gains
+
+Written by `python -m benchmarks.accuracy.ladder` (`make ladder` also trains what is missing) from
+the cells of {page.cells_of}, where the tasks are explained. The dataset's baseline and boosting
+stand alone; `one network` begins anew, and each rung after it adds to it. The last one is what the
+recipe `cpu` does, which `make run` uses; for further configs of one graph (`unet3d`) it is the
+network of `within_graph` blended with its trees.
+
+Brackets: {CONFIDENCE:.0%} intervals by bootstrap over families of graphs and seeds
+({DRAWS:,} draws), or Student's over seeds where there is one graph. `gain` is over the rung above
+in the table, `top` what the last rung has more than this one, both paired by graph and seed;
+**bold** where the interval leaves out 0, as computed before rounding.
+
+![The rungs with their intervals]({page.name}.png)
+"""
     ]
-    for ladder, rungs in measured:
-        lines += [f"## {ladder.title}", "", *_table(ladder, rungs), ""]
-    return [*lines, *made_with(cells)]
-
-
-def _table(ladder: Ladder, rungs: Sequence[Rung]) -> list[str]:
-    lines = [row(["rung", "seeds", "value", "gain", "top"]), "|---|---:|---|---|---|"]
-    for rung in rungs:
-        changes = [_change(found, ladder.metric) for found in (rung.gain, rung.to_top)]
-        value = text_of(rung.value, ladder.metric)
-        lines.append(row([rung.title, str(rung.n_seeds), value, *changes]))
-    return lines
+    for title, rungs in measured.items():
+        lines += [f"## {title}", "", row(["rung", "seeds", "value", "gain", "top"])]
+        lines += ["|---|---:|---|---|---|"]
+        for rung in rungs:
+            changes = [_change(found, page.metric) for found in (rung.gain, rung.to_top)]
+            value = text_of(rung.value, page.metric)
+            lines.append(row([rung.title, str(rung.n_seeds), value, *changes]))
+        lines.append("")
+    return "\n".join([*lines, made_with(cells), ""])
 
 
 def _change(found: Estimate | None, metric: str) -> str:
-    if found is None:
-        return ""
     text = text_of(found, metric, signed=True)
-    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+    return f"**{text}**" if found and (found.low > 0 or found.high < 0) else text
 
 
 def write_page(page: Page, cells: Sequence[Cell], folder: Path) -> Path:
@@ -217,16 +172,52 @@ def write_page(page: Page, cells: Sequence[Cell], folder: Path) -> Path:
     Raises:
         PipelineError: a file cannot be written.
     """
-    mine = [(ladder, cells_of(ladder, cells)) for ladder in page.ladders]
-    measured = [(ladder, rungs_of(ladder, own)) for ladder, own in mine if own]
-    panels = {
-        ladder.title: [(rung.title, rung.value) for rung in rungs] for ladder, rungs in measured
+    used = [c for c in cells if c["task"] in page.ladders and c["contender"] in page.rungs]
+    measured = {
+        title: rungs
+        for task, title in page.ladders.items()
+        if (rungs := rungs_of(page, [cell for cell in used if cell["task"] == task]))
     }
-    draw_ladder(panels, folder / page.picture)
+    draw_ladders(measured, folder / f"{page.name}.png")
     path = folder / f"{page.name}.md"
-    used = [cell for _, own in mine for cell in own]
-    write_text(path, "\n".join(report(page, measured, used)) + "\n")
+    write_text(path, report(page, measured, used))
     return path
+
+
+def draw_ladders(measured: Mapping[str, Sequence[Rung]], path: Path) -> None:
+    """Draw a panel for each ladder, a row for each rung, lowest on top.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    from submissions.report.pictures import STYLE, new_figure
+
+    n_rows = -(-len(measured) // COLUMNS)
+    with rc_context(STYLE):
+        figure = new_figure((WIDTH_INCHES, ROW_INCHES * n_rows))
+        for number, (title, rungs) in enumerate(measured.items()):
+            line, column = divmod(number, COLUMNS)
+            place = (0.2 + 0.5 * column, 1 - (line + 0.87) / n_rows, 0.27, 0.72 / n_rows)
+            axes = figure.add_axes(place)
+            draw_rungs(axes, rungs)
+            axes.set_title(title, loc="right")
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def draw_rungs(axes: "Axes", rungs: Sequence[Rung]) -> None:
+    """Draw one panel; what the last rung scores runs through it as a line."""
+    from submissions.report.pictures import FAINT, OURS
+
+    axes.axvline(rungs[-1].value.mean, color=FAINT, linewidth=0.8, linestyle="--")
+    for place, rung in enumerate(rungs):
+        ends = [rung.value.low, rung.value.high]
+        axes.plot(ends, [place] * 2, color=OURS, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        axes.plot(rung.value.mean, place, "o", color=OURS, markersize=6)
+    axes.set_yticks(range(len(rungs)), [rung.title for rung in rungs])
+    axes.set_ylim(len(rungs) - 0.4, -0.6)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

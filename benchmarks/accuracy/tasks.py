@@ -1,32 +1,32 @@
-"""What layout models are judged on: which configs or graphs they learn from, which are held out.
+"""What models are judged on: which configs or graphs they learn from, and which are held out.
 
 A within-graph task writes two files of one graph, each with the rows of some of its distinct
 configs, as an official tree, so that models go through the same path as everywhere.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy.files import write_configs, write_rows
 from data.graphs.distinct import distinct_configs
+from data.graphs.graph import LayoutGraph
+from data.hlo.write import featurize_files
+from data.npz.write import write_npz
 from data.read import read_layout
-from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
+from data.tree import COLLECTIONS, Collection, GraphFile, collection_named, find_graphs, npz_root
 from data.withheld import read_withheld
 from models.training.folds import family_of, grouped_folds
 
-XLA_DEFAULT = collection_named("layout:xla:default")
+TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")
+ALEXNET = "pb/op_tuning_data.pb"
 HELD_OUT = 0.2  # of the distinct configs
 FEW_CONFIGS = 100
 FOLDS = 4
 POOLED_BELOW = 2 * FOLDS  # graphs of a collection; with fewer, a source's searches share a model
-# Configs that any of these seeds holds out are never looked at in tuning.
-REPORTED_SEEDS = (0, 1, 2, 3, 4)
-SPLIT, TUNING_SPLIT = 1, 2  # streams of random numbers, beside the seed
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,6 @@ class Part:
     judged: tuple[GraphFile, ...]
 
 
-Parts = Callable[[Sources, int, Path], list[Part]]
-# (u, seed) -> the held-out and the other distinct configs, by number
-Split = Callable[[int, int], tuple[NDArray[np.int64], NDArray[np.int64]]]
-
-
 @dataclass(frozen=True)
 class Task:
     """One question.
@@ -59,157 +54,31 @@ class Task:
         note: what is asked, for the report.
         files: the source files, by which a changed data set is told.
         parts: the trainings for a seed; files that must be written go into the given folder.
-        tuning_parts: the same on nothing that is reported; None where there is no such part.
-        needs_real: whether it asks for real files at all.
-        real_files: those of them that are not among `files`, below the folder of real ones.
+        needs_real: whether it asks for real files.
     """
 
     note: str
     files: Callable[[Sources], list[GraphFile]]
-    parts: Parts
-    tuning_parts: Parts | None = None
+    parts: Callable[[Sources, int, Path], list[Part]]
     needs_real: bool = False
-    real_files: tuple[str, ...] = ()
 
 
-def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw a fifth of the distinct configs.
-
-    Returns:
-        held_out: (h,) int64 numbers of distinct configs.
-        train: (u - h,) int64, in random order, so that the first ones are a sample.
-    """
-    return _cut(np.random.default_rng([seed, SPLIT]).permutation(n_distinct))
+def why_no_data(task: Task, sources: Sources) -> str | None:
+    """Say what is missing of a task's data, or None if all is there."""
+    if task.needs_real and (sources.real is None or not sources.real.is_dir()):
+        return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
+    missing = [file.path for file in task.files(sources) if not file.path.is_file()]
+    return f"{missing[0]} is missing" if missing else None
 
 
-def split_for_tuning(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """As `split_distinct`, but of the configs alone that no reported seed holds out."""
-    reported = [split_distinct(n_distinct, other)[0] for other in REPORTED_SEEDS]
-    free = np.setdiff1d(np.arange(n_distinct), np.concatenate(reported))
-    return _cut(np.random.default_rng([seed, TUNING_SPLIT]).permutation(free))
+# Graphs of the sample
 
 
-def _cut(order: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    n_held_out = max(1, round(HELD_OUT * len(order)))
-    return order[:n_held_out], order[n_held_out:]
-
-
-def within_graph(n_train: int | None, split: Split) -> Parts:
-    """Learn from `n_train` distinct configs of unet3d (None: all), judge the held-out ones."""
-
-    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
-        graph = read_layout(_real_file(sources, "train", "unet3d"))
-        first, _ = distinct_configs(graph)
-        held_out, train = split(len(first), seed)
-        learned = write_configs(graph, train[:n_train], folder, "train")
-        judged = write_configs(graph, held_out, folder, "valid")
-        return [Part("unet3d", (learned,), (judged,))]
-
-    return parts
-
-
-def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    learned, judged = _cross_graph_files(sources)
-    return [Part("cross-graph", (learned,), (judged,))]
-
-
-def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    files = _labelled(sources)
-    parts = []
-    for collection in LAYOUT_COLLECTIONS:
-        mine = [file for file in files if file.collection == collection]
-        train = tuple(file for file in mine if file.split == "train")
-        judged = tuple(file for file in mine if file.split == "valid")
-        if train and judged:
-            parts.append(Part(collection.slug, train, judged))
-    return parts
-
-
-def _private_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    """Learn from train, judge test, whose runtimes are put beside its configs for it."""
-    withheld = read_withheld(sources.sample)
-    parts = []
-    for collection in LAYOUT_COLLECTIONS:
-        files = _labelled(sources, ("train", "test"))
-        mine = [file for file in files if file.collection == collection]
-        train = tuple(file for file in mine if file.split == "train")
-        judged = []
-        for file in mine:
-            if file.split == "test":
-                graph, runtime_ns = read_layout(file), withheld[file.submission_id]
-                rows = np.arange(len(runtime_ns))
-                judged.append(write_rows(graph, rows, runtime_ns, folder, "test"))
-        if train and judged:
-            parts.append(Part(collection.slug, train, tuple(judged)))
-    return parts
-
-
-def folds_of(pools: Callable[[Sources], Iterable[tuple[str, Sequence[GraphFile]]]]) -> Parts:
-    """Hold each fold of families out once; the folds differ by seed.
-
-    Args:
-        pools: gives the graphs that share a model, by name.
-    """
-
-    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
-        families = sample_families(sources.sample)
-        return [
-            part
-            for name, files in pools(sources)
-            for part in family_folds(name, files, families, seed)
-        ]
-
-    return parts
-
-
-def _folds(splits: Sequence[str]) -> Parts:
-    return folds_of(lambda sources: _pools(_labelled(sources, splits)))
-
-
-def family_folds(
-    name: str, files: Sequence[GraphFile], families: dict[str, str], seed: int
-) -> list[Part]:
-    """Part graphs into folds, each family whole in one of them; fewer folds for few families.
-
-    Args:
-        families: by submission ID; a graph that is not among them is grouped by its name.
-    """
-    # models.training.folds reads a family off the name, and the sample's names are not all of its
-    # form.
-    known = {file.path: families.get(file.submission_id, family_of(file)) for file in files}
-    named = {
-        path: replace(file, name=f"{known[path]}_batch_{number}")
-        for number, (path, file) in enumerate((file.path, file) for file in files)
-    }
-    n_folds = min(FOLDS, len({family_of(file) for file in named.values()}))
-    folds = grouped_folds(list(named.values()), n_folds, seed)
-    original = {file.path: file for file in files}
-    parts = []
-    for number, fold in enumerate(folds):
-        held_out = {file.path for file in fold}
-        train = tuple(file for path, file in original.items() if path not in held_out)
-        judged = tuple(file for path, file in original.items() if path in held_out)
-        parts.append(Part(f"{name}-fold-{number}", train, judged))
-    return parts
-
-
-def _pools(files: Sequence[GraphFile]) -> Iterator[tuple[str, list[GraphFile]]]:
-    """Yield the graphs that share a model: a collection's, or of a whole source where few."""
-    for source in ("xla", "nlp"):
-        searches = [c for c in LAYOUT_COLLECTIONS if c.name.split(":")[1] == source]
-        mine = {c.slug: [file for file in files if file.collection == c] for c in searches}
-        if min(map(len, mine.values())) < POOLED_BELOW:
-            mine = {f"layout-{source}": [file for part in mine.values() for file in part]}
-        yield from ((name, part) for name, part in mine.items() if part)
-
-
-def sample_families(folder: Path) -> dict[str, str]:
-    """Return the family of each graph by submission ID, as the sample's manifest says; or {}."""
-    return {
-        name: str(graph["family"])
-        for name, graph in sample_manifest(folder).items()
-        if "family" in graph
-    }
+def labelled(
+    sources: Sources, kind: str, splits: Sequence[str] = ("train", "valid")
+) -> list[GraphFile]:
+    """List the sample's graphs of a kind, "layout" or "tile", whose runtimes are known."""
+    return find_graphs(sources.sample, collections=_collections(kind), splits=splits)
 
 
 def sample_manifest(folder: Path) -> dict[str, dict[str, object]]:
@@ -221,8 +90,85 @@ def sample_manifest(folder: Path) -> dict[str, dict[str, object]]:
     return graphs
 
 
-def _labelled(sources: Sources, splits: Sequence[str] = ("train", "valid")) -> list[GraphFile]:
-    return find_graphs(sources.sample, collections=LAYOUT_COLLECTIONS, splits=splits)
+def sample_families(folder: Path) -> dict[str, str]:
+    """Return the family of each graph by submission ID, as the sample's manifest says; or {}."""
+    known = sample_manifest(folder).items()
+    return {name: str(graph["family"]) for name, graph in known if "family" in graph}
+
+
+def family_folds(
+    name: str, files: Sequence[GraphFile], families: dict[str, str], seed: int
+) -> list[Part]:
+    """Part graphs into folds, each family whole in one of them; fewer folds for few families.
+
+    Args:
+        families: by submission ID; a graph that is not among them is grouped by its name.
+    """
+    # grouped_folds reads a family off the name, and the sample's names are not all of its form.
+    known = {file.path: families.get(file.submission_id, family_of(file)) for file in files}
+    named = [
+        replace(file, name=f"{known[file.path]}_batch_{number}")
+        for number, file in enumerate(files)
+    ]
+    n_folds = min(FOLDS, len({family_of(file) for file in named}))
+    parts = []
+    for number, fold in enumerate(grouped_folds(named, n_folds, seed)):
+        held_out = {file.path for file in fold}
+        train = tuple(file for file in files if file.path not in held_out)
+        judged = tuple(file for file in files if file.path in held_out)
+        parts.append(Part(f"{name}-fold-{number}", train, judged))
+    return parts
+
+
+def _folds(kind: str) -> Callable[[Sources, int, Path], list[Part]]:
+    """Hold each fold of families out once; the folds differ by seed."""
+
+    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
+        families = sample_families(sources.sample)
+        pools = _pools(labelled(sources, kind)).items()
+        return [part for name, own in pools for part in family_folds(name, own, families, seed)]
+
+    return parts
+
+
+def _pools(files: Sequence[GraphFile]) -> dict[str, list[GraphFile]]:
+    """Return the graphs that share a model: a collection's, or of a whole source where few."""
+    pools = {c.slug: [file for file in files if file.collection == c] for c in COLLECTIONS}
+    for source in ("layout-xla", "layout-nlp"):
+        searches = {name: own for name, own in pools.items() if name.startswith(source)}
+        if min(map(len, searches.values())) < POOLED_BELOW:
+            pools[source] = [file for name in searches for file in pools.pop(name)]
+    return {name: own for name, own in pools.items() if own}
+
+
+def _official_split(kind: str) -> Callable[[Sources, int, Path], list[Part]]:
+    """Learn from train, judge valid: one model per collection."""
+    return lambda sources, seed, folder: _split_parts(labelled(sources, kind), "valid")
+
+
+def _split_parts(files: Sequence[GraphFile], judged: str) -> list[Part]:
+    parts = []
+    for collection in COLLECTIONS:
+        own = [file for file in files if file.collection == collection]
+        train = tuple(file for file in own if file.split == "train")
+        held_out = tuple(file for file in own if file.split == judged)
+        if train and held_out:
+            parts.append(Part(collection.slug, train, held_out))
+    return parts
+
+
+def _private_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
+    """Learn from train, judge test, whose runtimes are put beside its configs for it."""
+    withheld = read_withheld(sources.sample)
+    files = labelled(sources, "layout", ("train",))
+    for file in labelled(sources, "layout", ("test",)):
+        graph, runtime_ns = read_layout(file), withheld[file.submission_id]
+        rows = np.arange(len(runtime_ns))
+        files.append(write_rows(graph, rows, runtime_ns, folder, "test"))
+    return _split_parts(files, "test")
+
+
+# Real graphs
 
 
 def _real_file(sources: Sources, split: str, name: str) -> GraphFile:
@@ -231,72 +177,165 @@ def _real_file(sources: Sources, split: str, name: str) -> GraphFile:
     return GraphFile(XLA_DEFAULT, split, name, path)
 
 
-def _unet3d_files(sources: Sources) -> list[GraphFile]:
+def _unet3d(sources: Sources) -> list[GraphFile]:
     return [_real_file(sources, "train", "unet3d")]
 
 
-def _cross_graph_files(sources: Sources) -> list[GraphFile]:
-    return [*_unet3d_files(sources), _real_file(sources, "valid", "unet_3d.4x4.bf16")]
+def _two_programs(sources: Sources) -> list[GraphFile]:
+    return [*_unet3d(sources), _real_file(sources, "valid", "unet_3d.4x4.bf16")]
 
 
-def why_no_data(task: Task, sources: Sources) -> str | None:
-    """Say which file of a task is missing, or None if all are there."""
-    wanted = []
-    if task.needs_real:
-        if sources.real is None or not sources.real.is_dir():
-            return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
-        wanted += [sources.real / name for name in task.real_files]
-    wanted += [file.path for file in task.files(sources)]
-    missing = [path for path in wanted if not path.is_file()]
-    return f"{missing[0]} is missing" if missing else None
+def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Part]:
+    learned, judged = _two_programs(sources)
+    return [Part("cross-graph", (learned,), (judged,))]
+
+
+def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw a fifth of the distinct configs.
+
+    Returns:
+        held_out: (h,) int64 numbers of distinct configs.
+        train: (u - h,) int64, in random order, so that the first ones are a sample.
+    """
+    order = np.random.default_rng([seed, 1]).permutation(n_distinct)
+    n_held_out = max(1, round(HELD_OUT * n_distinct))
+    return order[:n_held_out], order[n_held_out:]
+
+
+def within_graph(n_train: int | None) -> Callable[[Sources, int, Path], list[Part]]:
+    """Learn from `n_train` distinct configs of unet3d (None: all), judge the held-out ones."""
+
+    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
+        graph = read_layout(_unet3d(sources)[0])
+        first, _ = distinct_configs(graph)
+        held_out, train = split_distinct(len(first), seed)
+        learned = write_configs(graph, train[:n_train], folder, "train")
+        judged = write_configs(graph, held_out, folder, "valid")
+        return [Part("unet3d", (learned,), (judged,))]
+
+    return parts
+
+
+def write_configs(
+    graph: LayoutGraph, distinct: NDArray[np.int64], folder: Path, split: str
+) -> GraphFile:
+    """Write the graph with every row of some of its distinct configs, in their old order.
+
+    Args:
+        distinct: (d,) int64 numbers of distinct configs, as `distinct_configs` counts them.
+        folder: where npz/ goes.
+        split: "train" or "valid".
+    """
+    _, group = distinct_configs(graph)
+    rows = np.flatnonzero(np.isin(group, distinct))
+    return write_rows(graph, rows, graph.runtime_ns[rows], folder, split)
+
+
+def write_rows(
+    graph: LayoutGraph,
+    rows: NDArray[np.int64],
+    runtime_ns: NDArray[np.int64],
+    folder: Path,
+    split: str,
+) -> GraphFile:
+    """Write the graph with some of its configs (r,), and their runtimes (r,)."""
+    collection = graph.file.collection
+    path = folder / "npz" / collection.folder / split / f"{graph.file.name}.npz"
+    write_npz(
+        path,
+        {
+            "node_feat": graph.node_feat,
+            "node_opcode": graph.node_opcode,
+            "edge_index": graph.edge_index,
+            "node_config_feat": graph.configs.rows(rows).astype(np.float32),
+            "node_config_ids": graph.node_config_ids,
+            "config_runtime": runtime_ns,
+            "node_splits": graph.node_splits,
+        },
+    )
+    return GraphFile(collection, split, graph.file.name, path)
+
+
+def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Part]:
+    return [Part("alexnet", tuple(labelled(sources, "tile")), alexnet_kernels(sources, folder))]
+
+
+def alexnet_kernels(sources: Sources, folder: Path) -> tuple[GraphFile, ...]:
+    """Write the kernels of the real tuning data into a folder, as the command featurize does."""
+    assert sources.real is not None
+    written = featurize_files([sources.real / ALEXNET], folder)
+    return tuple(GraphFile(TILE, "test", graph.path.stem, graph.path) for graph in written)
+
+
+def _collections(kind: str) -> tuple[Collection, ...]:
+    return tuple(collection for collection in COLLECTIONS if collection.kind == kind)
 
 
 WITHIN_GRAPH = ("unet3d-all", "unet3d-100")
-
-TASKS: dict[str, Task] = {
+LAYOUT_TASKS = {
     "sample-folds": Task(
         f"Graphs of families never seen: all labelled layout graphs of the embedded sample in "
         f"{FOLDS} folds by family, drawn anew for each seed. `xla` has one model per collection; "
         "the `nlp` collections have too few graphs, and share one.",
-        _labelled,
-        _folds(("train", "valid")),
-        _folds(("train",)),
+        lambda sources: labelled(sources, "layout"),
+        _folds("layout"),
     ),
     "sample": Task(
         "Graphs of families never seen, by the sample's own split: one model per collection.",
-        _labelled,
-        _official_split,
+        lambda sources: labelled(sources, "layout"),
+        _official_split("layout"),
     ),
     "private": Task(
         "Graphs of families never seen: learned from the sample's train split, judged on its test "
         "split by the runtimes that are withheld from the pipeline. `ours` is the recipe `cpu` as "
         "it is, `tuned` what an hour of `tune` on the train split found "
         "(`configs/cpu_tuned.toml`); the search saw nothing of what is judged here.",
-        lambda sources: _labelled(sources, ("train", "test")),
+        lambda sources: labelled(sources, "layout", ("train", "test")),
         _private_split,
     ),
     "unet3d-all": Task(
         "Configs never seen of a graph that is known: `unet3d` of TpuGraphs, 80 % of its distinct "
         "configs to learn from; judged on all measurements of the other 20 %. Each seed draws "
         "another split.",
-        _unet3d_files,
-        within_graph(None, split_distinct),
-        within_graph(None, split_for_tuning),
+        _unet3d,
+        within_graph(None),
         needs_real=True,
     ),
     "unet3d-100": Task(
         f"The same held-out configs, with {FEW_CONFIGS} distinct configs to learn from.",
-        _unet3d_files,
-        within_graph(FEW_CONFIGS, split_distinct),
-        within_graph(FEW_CONFIGS, split_for_tuning),
+        _unet3d,
+        within_graph(FEW_CONFIGS),
         needs_real=True,
     ),
     "cross-graph": Task(
         "Learned from all of `unet3d`, judged on `unet_3d.4x4.bf16`, both of TpuGraphs. The order "
         "of the latter's configs is mostly noise (its configs that were measured twice say so), so "
         "slowdown tells more than tau, and a high tau would be luck or leakage.",
-        _cross_graph_files,
+        _two_programs,
         _across_graphs,
         needs_real=True,
     ),
 }
+TILE_TASKS = {
+    "sample": Task(
+        "Kernels of families never seen, by the sample's own split: learned from train, judged on "
+        "valid.",
+        lambda sources: labelled(sources, "tile"),
+        _official_split("tile"),
+    ),
+    "sample-folds": Task(
+        f"Kernels of families never seen: all labelled kernels of the embedded sample in {FOLDS} "
+        "folds by family, drawn anew for each seed.",
+        lambda sources: labelled(sources, "tile"),
+        _folds("tile"),
+    ),
+    "alexnet": Task(
+        "Another machine: learned from all labelled kernels of the sample, which were measured on "
+        "a CPU, judged on 15 kernels of `alexnet_train_batch_32` that were measured on a TPU v3 "
+        "(TpuGraphs). No model has learned from a TPU.",
+        lambda sources: labelled(sources, "tile"),
+        _alexnet,
+        needs_real=True,
+    ),
+}
+TASKS = {"layout": LAYOUT_TASKS, "tile": TILE_TASKS}

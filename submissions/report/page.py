@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import write_text
 from submissions.remarks import remarks_on
-from submissions.report.report_pictures import learning_pictures, rank_pictures, slowdown_pictures
-from submissions.report.template import render_page
+from submissions.report.pictures import learning_pictures, rank_pictures, slowdown_pictures
 
 # More bars than this tell a reader nothing; the worst graphs are the ones to look at.
 TEMPLATE = Path(__file__).with_name("report.html.j2")
@@ -205,3 +205,15 @@ def _importance(entry: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.4f}".replace("-", "−")
+
+
+def render_page(template: Path, **values: object) -> str:
+    """Return the page that the template file makes of the values."""
+    environment = Environment(
+        loader=FileSystemLoader(template.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template.name).render(**values)

@@ -7,9 +7,15 @@ from typing import Any
 import polars as pl
 
 from common.atomic import atomic_path
-from submissions.report.plots import draw_learning, draw_ranks, draw_scores, draw_slowdown
-from submissions.report.report_pictures import middle_graph
-from submissions.report.svg import STYLE, new_figure
+from submissions.report.pictures import (
+    STYLE,
+    draw_learning,
+    draw_ranks,
+    draw_scores,
+    draw_slowdown,
+    middle_graph,
+    new_figure,
+)
 
 WIDTH_INCHES, ROW_INCHES, DPI = 11.0, 3.0, 110
 MISSING = "#5b6672"

@@ -19,8 +19,8 @@ from pipeline.tuning.report.plots import (
 from pipeline.tuning.report.sheet import COSTS, TOO_FEW, by_importance, write_sheet
 from pipeline.tuning.report.study import Search, importances, read_search
 from pipeline.tuning.result import TrialRecord
-from submissions.report.svg import Picture, picture
-from submissions.report.template import render_page
+from submissions.report.page import render_page
+from submissions.report.pictures import Picture, picture
 
 PAGE, SHEET = "tune.html", "tune.png"
 TEMPLATE = Path(__file__).with_name("tune.html.j2")

@@ -10,7 +10,7 @@ from pipeline.tuning.objectives import pareto_front
 from pipeline.tuning.report.study import Search
 from pipeline.tuning.result import TrialRecord
 from pipeline.tuning.space import Choices, Range, SearchSpace, Value
-from submissions.report.plots import CEILING, FAINT, FLOOR, INK, MARKS, OURS
+from submissions.report.pictures import CEILING, FAINT, FLOOR, INK, MARKS, OURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from pipeline.tuning.report.plots import (
     draw_slice,
 )
 from pipeline.tuning.report.study import Search
-from submissions.report.svg import STYLE, new_figure
+from submissions.report.pictures import STYLE, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.files import write_configs
+from benchmarks.accuracy.tasks import write_configs
 from common.errors import PipelineError
 from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs, program_content

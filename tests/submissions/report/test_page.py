@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from submissions.report.page import MAX_BARS, write_report_page
-from submissions.report.report_pictures import MAX_SCATTERS
+from submissions.report.pictures import MAX_SCATTERS
 from submissions.score import score_submission
 from tests.submissions.pages import LAYOUT, Page, illustrated_report, scored_report
 

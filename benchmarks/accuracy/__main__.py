@@ -1,0 +1,124 @@
+"""Train models against each other on what they have not seen, and report how well they rank.
+
+`python -m benchmarks.accuracy layout --out runs/accuracy` trains every (task, model, seed) that is
+not there yet; `… --report` writes docs/results/layout_accuracy.md from what is there. `tile` does
+the same for tile models.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks import PAGES
+from benchmarks.accuracy.cells import CONTENDERS, Cell, contenders_for, run_cell
+from benchmarks.accuracy.table import read_cells, report
+from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
+from common.atomic import write_text
+from common.errors import PipelineError
+from common.settings import SAMPLE
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def cells_of(
+    kind: str,
+    tasks: Sequence[str],
+    contenders: Sequence[str],
+    seeds: Sequence[int],
+    sources: Sources,
+    *,
+    overrides: Sequence[str] = (),
+) -> Iterator[Cell]:
+    """Yield the cells that can be trained here, seed by seed; says what is left out, and why."""
+    reasons = {task: why_no_data(TASKS[kind][task], sources) for task in tasks}
+    for task, reason in reasons.items():
+        if reason:
+            _say(f"{task}: left out: {reason}")
+    for seed in seeds:
+        for task in (task for task in tasks if not reasons[task]):
+            for name in contenders_for(kind, task, contenders):
+                yield Cell(task, name, seed, tuple(overrides), kind)
+
+
+def run_cells(cells: Sequence[Cell], sources: Sources, out: Path, *, workers: int = 1) -> int:
+    """Run cells, several processes side by side if asked for; return how many failed."""
+    failed = 0
+    for number, (cell, text) in enumerate(_outcomes(cells, sources, out, workers), start=1):
+        failed += text.startswith("failed")
+        _say(f"{number}/{len(cells)} {cell.task}, {cell.contender}, seed {cell.seed}: {text}")
+    return failed
+
+
+def _outcomes(
+    cells: Sequence[Cell], sources: Sources, out: Path, workers: int
+) -> Iterator[tuple[Cell, str]]:
+    if workers == 1:
+        yield from ((cell, _outcome(cell, sources, out)) for cell in cells)
+        return
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
+        waiting = {pool.submit(_outcome, cell, sources, out): cell for cell in cells}
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
+
+
+def _outcome(cell: Cell, sources: Sources, out: Path) -> str:
+    """Run one cell; say in a few words what came of it."""
+    start = time.perf_counter()
+    try:
+        is_new = run_cell(cell, sources, out)
+    except PipelineError as error:
+        return f"failed: {error}"
+    return f"{time.perf_counter() - start:.1f} s" if is_new else "was there"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train what is missing, or write the report; return the exit code."""
+    options = _options(arguments)
+    kind = options.kind
+    try:
+        if options.report:
+            write_text(options.report, report(kind, read_cells(options.out / "cells")))
+            _say(str(options.report))
+            return 0
+        os.environ.update(ONE_THREAD)  # of the workers; in this process recipes see to it
+        sources = Sources(options.sample, options.real)
+        given = options.tasks, options.models, options.seeds, sources
+        cells = list(cells_of(kind, *given, overrides=options.set))
+        return int(run_cells(cells, sources, options.out, workers=options.workers) > 0)
+    except PipelineError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    real = os.environ.get("TPUGRAPHS_REAL")
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    for kind in ("layout", "tile"):
+        own = kinds.add_parser(kind)
+        names = {"--tasks": list(TASKS[kind]), "--models": list(CONTENDERS[kind])}
+        own.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
+        for flag, known in names.items():
+            own.add_argument(flag, nargs="+", choices=known, default=known, metavar="NAME")
+        own.add_argument("--seeds", type=int, nargs="+", default=list(range(5)), metavar="N")
+        own.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
+        own.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
+        own.add_argument("--workers", type=int, default=1, help="processes side by side")
+        own.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+        page = PAGES / f"{kind}_accuracy.md"
+        own.add_argument("--report", type=Path, nargs="?", const=page, help="write the report")
+    return parser.parse_args(arguments)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Cells are trained, judged by the submission's metrics, resumed; and the command does so."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.accuracy.__main__ import cells_of, main
+from benchmarks.accuracy.cells import CONTENDERS, Cell, judge, run_cell
+from benchmarks.accuracy.tasks import LAYOUT_TASKS, XLA_DEFAULT, Sources, labelled
+from common.errors import UsageError
+from common.metrics import kendall_tau, slowdown_at_k, tile_score
+from data.graphs.graph import Graph
+from data.read import read_layout, read_tile
+from models.run_folder import DONE
+from models.train import load_model, train_model
+from models.training.jobs import TrainJob
+
+SMALL = (
+    "cross_config_sage.hidden=8",
+    "cross_config_sage.configs_per_step=8",
+    "cross_config_sage.training.steps=4",
+    "layout_boosting.rounds=3",
+    "late_fusion_sage.hidden=8",
+    "late_fusion_sage.training.steps=3",
+    "early_fusion_sage.hidden=8",
+    "early_fusion_sage.training.steps=3",
+    "tile_boosting.rounds=3",
+)
+
+
+def test_what_cannot_be_learned_or_had_is_left_out(
+    sources: Sources, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["columns", "linear", "two-seeds"]  # the last is judged on the way of another
+    cells = list(cells_of("layout", list(LAYOUT_TASKS), names, [0], sources))
+    tasks = {name: {c.task for c in cells if c.contender == name} for name in names}
+    within = {"unet3d-all", "unet3d-100"}
+    assert tasks == {"columns": within, "linear": set(LAYOUT_TASKS), "two-seeds": set()}
+    here = Sources(sources.sample, None)
+    assert not list(cells_of("layout", ["cross-graph"], names, [0], here))
+    assert "cross-graph: left out: needs real" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("contender", ["columns", "linear"])
+def test_rankers_without_steps_leave_a_cell(
+    contender: str, sources: Sources, tmp_path: Path
+) -> None:
+    cell = Cell("unet3d-100", contender, 0)
+    assert run_cell(cell, sources, tmp_path)
+    content = json.loads(cell.path(tmp_path).read_text())
+    (graph,) = content["graphs"].values()
+    assert -1 <= graph["kendall_tau"] <= 1
+    assert content["wall_s"] > 0
+
+
+def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
+    sources: Sources, tmp_path: Path
+) -> None:
+    cell = Cell("unet3d-100", "ours", 2, SMALL)
+    leftover = tmp_path / "work" / cell.path(tmp_path).stem / "unet3d" / "run"
+    leftover.mkdir(parents=True)
+    (leftover / DONE).write_text("a run that was killed")
+    assert run_cell(cell, sources, tmp_path)
+    assert not leftover.exists()
+    content = cell.path(tmp_path).read_bytes()
+    assert not run_cell(cell, sources, tmp_path)
+    assert cell.path(tmp_path).read_bytes() == content
+    other = Cell("unet3d-100", "ours", 2, (*SMALL, "cross_config_sage.hidden=4"))
+    with pytest.raises(UsageError, match="hidden = 8, now 4; choose another --out"):
+        run_cell(other, sources, tmp_path)
+
+
+def test_a_blend_is_judged_with_and_without_its_trees(sources: Sources, tmp_path: Path) -> None:
+    cell = Cell("cross-graph", "blend", 3, SMALL)
+    assert run_cell(cell, sources, tmp_path)
+    networks = ["cross_config_sage-seed3", "cross_config_sage-seed1003"]
+    trees = ["layout_boosting-seed3", "layout_boosting-seed1003"]
+    (part,) = LAYOUT_TASKS["cross-graph"].parts(sources, 3, tmp_path / "data")
+    graph, recipe = read_layout(part.judged[0]), cell.recipe()
+    scores = {}
+    for name, (model, seed) in cell.members.items():
+        job = TrainJob(model, recipe, part.train, seed, tmp_path / name)
+        train_model(job, XLA_DEFAULT, resume=False)
+        found = load_model(tmp_path / name).score(graph).astype(np.float64)
+        scores[name] = (found - found.min()) / (found.max() - found.min())
+    assert list(scores) == [*networks, *trees]
+    weight = recipe.blend.weights["layout_boosting"]
+    both = np.sum([scores[name] for name in networks], axis=0)
+    by_hand = {
+        "two-seeds": both,
+        "blend": both + weight * np.sum([scores[n] for n in trees], axis=0),
+    }
+    for contender, blended in by_hand.items():
+        (path,) = (tmp_path / "cells").glob(f"*--{contender}--3.json")
+        content = json.loads(path.read_text())
+        (judged,) = content["graphs"].values()
+        place = np.argsort(np.argsort(blended.astype(np.float32), kind="stable"))
+        assert judged["kendall_tau"] == pytest.approx(kendall_tau(place, graph.runtime_ns))
+        assert content["recipe"]["seeds"] == [3, 1003]
+
+
+class _Backwards:
+    def score(self, graph: Graph) -> np.ndarray:
+        return np.arange(graph.n_configs, 0, -1, dtype=np.float32)
+
+
+def test_a_kernel_is_judged_by_runtimes_over_their_normalizers(sources: Sources) -> None:
+    graph = read_tile(labelled(sources, "tile")[0])
+    found = judge(_Backwards(), graph)
+    ranking = np.arange(graph.n_configs)[::-1]
+    assert found["tile_score"] == tile_score(ranking, graph.normalized_runtime)
+    for k in (1, 5, 10):
+        expected = slowdown_at_k(ranking, graph.normalized_runtime, k) - 1
+        assert found[f"top{k}_error"] == pytest.approx(expected)
+
+
+def test_picks_are_spread_where_the_name_says_so() -> None:
+    cells = {name: Cell("sample", name, 0, kind="tile") for name in CONTENDERS["tile"]}
+    spread = {name for name, cell in cells.items() if cell.recipe().blend.spread_for("tile")}
+    assert spread == {"ours", "boosting-spread", "early-spread", "floor-spread"}
+    assert cells["best-first"].members == cells["ours"].members
+
+
+def test_the_command_trains_resumes_and_reports(
+    sources: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["--out", str(tmp_path), "--sample", str(sources.sample)]
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    run = ["tile", *base, *settings, "--tasks", "sample", "--seeds", "0"]
+    assert main(run) == main(run) == 0
+    known = CONTENDERS["tile"]
+    trained = [name for name, contender in known.items() if contender.part_of is None]
+    assert capsys.readouterr().out.count("was there") == len(trained)
+    assert {path.name.split("--")[1] for path in (tmp_path / "cells").iterdir()} == set(known)
+    floor = json.loads((tmp_path / "cells" / "sample--floor--0.json").read_text())
+    assert (floor["wall_s"], floor["cpu_s"]) == (0, 0)
+    page = tmp_path / "page.md"
+    assert main(["tile", *base, "--report", str(page)]) == 0
+    assert "early-fusion − ours" in page.read_text()
+    assert main(["layout", "--out", str(tmp_path / "none"), "--report", str(page)]) == 1
+    assert "run without --report first" in capsys.readouterr().err
+
+
+def test_a_failed_cell_does_not_stop_the_others(
+    sources: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--out", str(tmp_path), "--sample", str(sources.sample), "--tasks", "sample"]
+    options += ["--models", "boosting", "linear", "--seeds", "0"]
+    assert main(["tile", *options]) == 0
+    (tmp_path / "cells" / "sample--linear--0.json").unlink()
+    assert main(["tile", *options, "--set", "tile_boosting.rounds=3"]) == 1
+    said = capsys.readouterr().out
+    assert "boosting, seed 0: failed: " in said and "choose another --out" in said
+    assert (tmp_path / "cells" / "sample--linear--0.json").exists()

@@ -1,0 +1,158 @@
+"""Reports and ladders come from the cells alone; their figures against figures by hand."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from benchmarks.accuracy.cells import CONTENDERS
+from benchmarks.accuracy.ladder import LAYOUT_PAGE, TILE_PAGE, draw_rungs, main, rungs_of
+from benchmarks.accuracy.table import difference, estimate, read_cells, report, values
+from benchmarks.accuracy.tasks import TASKS
+from common.atomic import write_text
+from submissions.report.pictures import new_figure
+
+FAMILIES = ["b", "a", "b", "c", "a", "b"]
+UNET3D = "unet3d-all"
+
+
+def cell(task: str, contender: str, seed: int, taus: list[float], **more: Any) -> dict[str, Any]:
+    metrics = ("kendall_tau", "tile_score", "slowdown@1", "slowdown@10", "slowdown@100")
+    errors = ("top1_error", "top5_error", "top10_error")
+    graphs = {
+        f"g{i}": {
+            "split": "valid",
+            "family": FAMILIES[i],
+            "again_tau": None,
+            "noise": {"n_repeated": 20, "tau": 0.81, "best_tau": 0.9},
+            **dict.fromkeys((*metrics, *errors), tau),
+        }
+        for i, tau in enumerate(taus)
+    }
+    made = {"revision": "abc", "environment": {"system": "Linux"}, "cpu_s": 4.0, "wall_s": 5.0}
+    known = {"task": task, "contender": contender, "seed": seed, "graphs": graphs}
+    return {**known, **made, **more}
+
+
+def write_cells(folder: Path, task: str, contenders: Any, n_graphs: int = 6) -> None:
+    for place, name in enumerate(contenders):
+        for seed in (0, 1):
+            taus = [0.1 * place + 0.01 * graph + 0.002 * seed for graph in range(n_graphs)]
+            path = folder / "cells" / f"{task}--{name}--{seed}.json"
+            write_text(path, json.dumps(cell(task, name, seed, taus)))
+
+
+def test_one_graph_has_students_interval_over_seeds() -> None:
+    found = estimate(np.array([[0.5, 0.6, 0.7, 0.8, 0.4]]), ["a"])
+    half = 2.7764451 * math.sqrt(sum((v - 0.6) ** 2 for v in (0.5, 0.6, 0.7, 0.8, 0.4)) / 4 / 5)
+    assert (found.low, found.high) == pytest.approx((0.6 - half, 0.6 + half))
+    assert math.isnan(estimate(np.ones((1, 1)), ["a"]).low)
+    assert math.isnan(estimate(np.ones((2, 1)), ["a", "a"]).low)
+
+
+def test_differences_are_paired_by_seed_and_graph() -> None:
+    ours = [cell("sample", "ours", seed, [0.1 * seed, 0.5]) for seed in (0, 1, 2)]
+    other = [cell("sample", "gcn", seed, [0.1 * seed, 0.4]) for seed in (2, 1)]
+    found = difference(other, ours, "kendall_tau")
+    assert found is not None
+    assert (found.mean, found.low, found.high) == pytest.approx((-0.05, -0.1, 0.0))
+    assert difference(other, [], "kendall_tau") is None
+    table, families = values([*other, *ours[1:]], "kendall_tau")
+    assert families == ["b", "a"] and table.shape == (2, 4)
+    text = report("layout", [*ours, *other])
+    assert "| gcn − ours |  | -0.050 [-0.100, +0.000] |" in text
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_the_report_comes_from_the_cells_alone(kind: str, tmp_path: Path) -> None:
+    write_cells(tmp_path, "sample-folds", ["boosting", "ours"])
+    cells = read_cells(tmp_path / "cells")
+    text = report(kind, cells)
+    assert text == report(kind, list(reversed(cells)))
+    assert "Held out: graphs 6, families 3." in text
+    assert "agree to tau 0.810; " in text and " and 0.900." in text
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(tables) == 5 and len({line.count("|") for line in tables}) == 1
+
+
+def test_gains_are_paired_and_go_from_rung_to_rung() -> None:
+    taus = {"gcn": [0.1, 0.2], "plain": [0.4, 0.3], "blend": [0.5, 0.7]}  # of two seeds
+    cells = [
+        cell(UNET3D, name, seed, [value])
+        for name, by_seed in taus.items()
+        for seed, value in enumerate(by_seed)
+    ]
+    low, middle, top = rungs_of(LAYOUT_PAGE, cells)
+    assert [rung.title for rung in (low, middle, top)] == [LAYOUT_PAGE.rungs[name] for name in taus]
+    assert (low.gain, top.to_top) == (None, None)
+    assert middle.gain is not None and middle.gain.mean == pytest.approx((0.3 + 0.1) / 2)
+    half = 12.706204736 * math.sqrt(0.02) / math.sqrt(2)  # Student's, one degree of freedom
+    assert middle.gain.low == pytest.approx(0.2 - half)
+    assert top.gain is not None and top.gain.mean == pytest.approx((0.1 + 0.4) / 2)
+    assert low.to_top is not None and low.to_top.mean == pytest.approx((0.4 + 0.5) / 2)
+
+
+@pytest.mark.parametrize(("page", "kind"), [(LAYOUT_PAGE, "layout"), (TILE_PAGE, "tile")])
+def test_every_rung_is_a_contender_on_a_task(page: Any, kind: str) -> None:
+    assert set(page.rungs) <= set(CONTENDERS[kind])
+    assert set(page.ladders) <= set(TASKS[kind])
+
+
+def ladders_of(folder: Path, *, expected: int = 0) -> None:
+    folders = ["--layouts", str(folder / "layouts"), "--tiles", str(folder / "tiles")]
+    assert main([*folders, "--out", str(folder)]) == expected
+
+
+def test_ladders_and_pictures_come_from_the_cells(tmp_path: Path) -> None:
+    write_cells(tmp_path / "layouts", "sample-folds", LAYOUT_PAGE.rungs)
+    write_cells(tmp_path / "layouts", "sample-folds", ["reference"])  # on no ladder
+    write_cells(tmp_path / "tiles", "alexnet", TILE_PAGE.rungs)
+    ladders_of(tmp_path)
+    for page, task in ((LAYOUT_PAGE, "sample-folds"), (TILE_PAGE, "alexnet")):
+        lines = (tmp_path / f"{page.name}.md").read_text().splitlines()
+        assert [line for line in lines if line.startswith("## ")] == [f"## {page.ladders[task]}"]
+        rows = [line for line in lines if line.startswith("| ") and "| rung" not in line]
+        assert [line.split(" | ")[0] for line in rows] == [f"| {t}" for t in page.rungs.values()]
+        shown = imread(tmp_path / f"{page.name}.png")
+        assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
+        assert rows[0].count("**") == 2  # no gain, but below the top
+        assert "**+0.1" in rows[1]
+
+
+def test_an_interval_that_holds_0_is_not_bold(tmp_path: Path) -> None:
+    for name, taus in {"gcn": [0.3, 0.5], "blend": [0.4, 0.4]}.items():
+        for seed in (0, 1):
+            path = tmp_path / "layouts" / "cells" / f"{name}-{seed}.json"
+            write_text(path, json.dumps(cell("sample-folds", name, seed, taus)))
+    ladders_of(tmp_path)
+    lines = (tmp_path / "ladder.md").read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith("| + blend with")]
+    assert "+0.000 [-0.100, +0.100]" in row and "**" not in row
+
+
+def test_a_ladder_without_cells_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ladders_of(tmp_path, expected=1)
+    assert not list(tmp_path.iterdir())
+    write_cells(tmp_path / "tiles", "sample", TILE_PAGE.rungs)
+    write_text(tmp_path / "ladder.md", "as before")
+    capsys.readouterr()
+    ladders_of(tmp_path)
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and "layouts/cells: no results" in said.err
+    assert said.out == f"{tmp_path / 'tile_ladder.md'}\n"
+    assert (tmp_path / "ladder.md").read_text() == "as before"
+
+
+def test_a_panel_shows_means_and_intervals_top_down() -> None:
+    cells = [cell("sample-folds", name, 0, [0.1, 0.3]) for name in ("gcn", "plain")]
+    axes = new_figure((4, 3)).add_axes((0.1, 0.1, 0.8, 0.8))
+    draw_rungs(axes, rungs_of(LAYOUT_PAGE, cells))
+    points = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
+    assert points == [[pytest.approx(0.2)], [pytest.approx(0.2)]]
+    assert axes.yaxis_inverted()

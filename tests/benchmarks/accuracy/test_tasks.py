@@ -1,0 +1,137 @@
+"""What is held out: no config, family or program is learned from and judged at once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.accuracy.tasks import (
+    ALEXNET,
+    LAYOUT_TASKS,
+    TASKS,
+    TILE_TASKS,
+    Sources,
+    alexnet_kernels,
+    family_folds,
+    labelled,
+    sample_families,
+    split_distinct,
+    why_no_data,
+    within_graph,
+)
+from common.settings import SAMPLE
+from data.graphs.distinct import config_hashes, distinct_configs
+from data.read import read_layout, read_tile
+from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, npz_root
+from data.withheld import read_withheld
+from models.training.folds import family_of
+from tests.real_data import REAL
+
+HERE = Sources(SAMPLE, None)
+
+
+def _hashes(file: GraphFile) -> set[int]:
+    return set(config_hashes(read_layout(file)).tolist())
+
+
+@pytest.mark.parametrize("n_train", [None, 20])
+def test_no_distinct_config_is_on_both_sides(
+    n_train: int | None, sources: Sources, tmp_path: Path
+) -> None:
+    whole = read_layout(LAYOUT_TASKS["unet3d-all"].files(sources)[0])
+    first, _ = distinct_configs(whole)
+    assert len(first) < whole.n_configs
+    (part,) = within_graph(n_train)(sources, 1, tmp_path)
+    (learned,), (judged,) = part.train, part.judged
+    assert not _hashes(learned) & _hashes(judged)
+    held_out, train = split_distinct(len(first), 1)
+    assert len(held_out) == round(0.2 * len(first))
+    assert len(_hashes(judged)) == len(held_out)
+    assert len(_hashes(learned)) == (n_train or len(train))
+
+
+def test_written_rows_keep_their_configs_and_runtimes(sources: Sources, tmp_path: Path) -> None:
+    whole = read_layout(LAYOUT_TASKS["unet3d-all"].files(sources)[0])
+    (part,) = LAYOUT_TASKS["unet3d-all"].parts(sources, 0, tmp_path)
+    found = []
+    for file in (*part.train, *part.judged):
+        graph = read_layout(file)
+        assert (graph.node_feat == whole.node_feat).all()
+        assert (graph.edge_index == whole.edge_index).all()
+        found += list(zip(config_hashes(graph), graph.runtime_ns, strict=True))
+    assert sorted(found) == sorted(zip(config_hashes(whole), whole.runtime_ns, strict=True))
+
+
+def test_folds_keep_families_together() -> None:
+    names = [
+        "mlp_b16",
+        "mlp_b64",
+        "mixer_b1",
+        "mixer_b4",
+        "unet_b2",
+        "unet_b6",
+        "gru_b8",
+        "lstm_b4",
+        "lstm_b9",
+    ]
+    collection = collection_named("layout:xla:default")
+    files = [GraphFile(collection, "train", name, Path(f"{name}.npz")) for name in names]
+    families = {file.submission_id: file.name.split("_")[0] for file in files}
+    parts = family_folds("xla", files, families, seed=0)
+    assert len(parts) == 4
+    assert sorted(file.name for part in parts for file in part.judged) == sorted(names)
+    for part in parts:
+        assert sorted((*part.train, *part.judged), key=files.index) == files
+    assert len(family_folds("xla", files[:5], families, seed=0)) == 3
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+@pytest.mark.parametrize(
+    ("task", "splits"), [("sample", {"valid"}), ("sample-folds", {"train", "valid"})]
+)
+def test_no_family_of_the_sample_is_on_both_sides(
+    kind: str, task: str, splits: set[str], tmp_path: Path
+) -> None:
+    families = sample_families(SAMPLE)
+    parts = TASKS[kind][task].parts(HERE, 0, tmp_path)
+    judged = [file.submission_id for part in parts for file in part.judged]
+    expected = [file.submission_id for file in labelled(HERE, kind, sorted(splits))]
+    assert sorted(judged) == sorted(expected)  # each once
+    for part in parts:
+        learned = {families[file.submission_id] for file in part.train}
+        assert not learned & {families[file.submission_id] for file in part.judged}
+
+
+def test_the_private_split_is_judged_by_what_was_withheld(tmp_path: Path) -> None:
+    parts = LAYOUT_TASKS["private"].parts(HERE, 0, tmp_path)
+    assert [part.name for part in parts] == [collection.slug for collection in LAYOUT_COLLECTIONS]
+    withheld = read_withheld(SAMPLE)
+    for part in parts:
+        assert {file.split for file in part.train} == {"train"}
+        for file in part.judged:
+            given = npz_root(SAMPLE) / file.collection.folder / "test" / f"{file.name}.npz"
+            own = read_layout(GraphFile(file.collection, "test", file.name, given))
+            judged = read_layout(file)
+            assert not own.runtime_ns.any()
+            np.testing.assert_array_equal(judged.runtime_ns, withheld[file.submission_id])
+            np.testing.assert_array_equal(config_hashes(judged), config_hashes(own))
+    names = {file.submission_id for part in parts for file in part.judged}
+    assert names == {name for name in withheld if name.startswith("layout:")}
+
+
+@pytest.mark.skipif(not (REAL / ALEXNET).is_file(), reason=f"needs {ALEXNET} at {REAL}")
+def test_the_real_kernels_are_judged_and_never_learned_from(tmp_path: Path) -> None:
+    sources = Sources(SAMPLE, REAL)
+    (part,) = TILE_TASKS["alexnet"].parts(sources, 0, tmp_path)
+    assert part.train == tuple(labelled(sources, "tile"))
+    kernels = [read_tile(file) for file in part.judged]
+    assert len(kernels) == 15 and sum(kernel.n_configs for kernel in kernels) == 752
+    assert not {family_of(file) for file in part.judged} & set(sample_families(SAMPLE).values())
+    assert part.judged == alexnet_kernels(sources, tmp_path)
+
+
+def test_missing_data_is_named(tmp_path: Path) -> None:
+    task = LAYOUT_TASKS["cross-graph"]
+    assert "TPUGRAPHS_REAL" in str(why_no_data(task, HERE))
+    (tmp_path / "npz").mkdir()
+    assert "unet3d.npz is missing" in str(why_no_data(task, Sources(SAMPLE, tmp_path)))
