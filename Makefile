@@ -99,6 +99,5 @@ ladder: setup  ## train what the ladder needs: writes docs/results/ladder.md and
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --again --workers 2 --budget-s 8400 --out data/raw/sample
 
-clean:  ## remove what runs and caches left (not data/raw, nor the ledger of submissions)
-	test ! -d runs || find runs -mindepth 1 -maxdepth 1 ! -name submissions.jsonl -exec rm -rf {} +
-	rm -rf data/store .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove what runs and caches left (not data/raw)
+	rm -rf runs data/store .pytest_cache .mypy_cache .ruff_cache .hypothesis

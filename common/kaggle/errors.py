@@ -3,6 +3,7 @@
 import json
 
 from common.errors import PipelineError
+from common.kaggle.secrets import redact
 from common.network import PASSING_STATUS, UNREACHED, certificate_refused, chain, network_fault
 
 # What a status means and what to do about it; "{wait}" is filled from the Retry-After header.
@@ -25,8 +26,7 @@ _LONGEST_QUOTE = 200  # characters of a server's message; longer ones are web pa
 def explain(error: BaseException, action: str, *, in_doubt: str = "") -> PipelineError:
     """Return the one-line error for what the client raised while doing `action`.
 
-    `in_doubt` is added where the request may have been acted on. The line may still quote a secret
-    that the server echoed: `kaggle_session` redacts it.
+    `in_doubt` is added where the request may have been acted on.
     """
     from requests.exceptions import RequestException
 
@@ -71,8 +71,8 @@ def status_of(error: BaseException) -> int | None:
 
 
 def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
-    """Return others' text on one line, with visible escapes, cut to a quotable length."""
-    flat = escaped(" ".join(text.split()))
+    """Return others' text on one line, visible, without credentials, cut to a quotable length."""
+    flat = escaped(" ".join(redact(text).split()))
     return flat if len(flat) <= longest else f"{flat[:longest]}…"
 
 

@@ -6,9 +6,7 @@ only inside `kaggle_session`.
 """
 
 import io
-import json
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -17,12 +15,9 @@ from typing import Any
 
 from common.errors import PipelineError
 from common.kaggle.errors import explain
+from common.kaggle.secrets import redact, secrets_of
 
-_SECRET_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_KEY", "KAGGLE_TOKEN")
-_SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json")
-_SECRET_KEYS = ("key", "token", "access_token", "refresh_token")
 ANSWER_WITHIN_S = 120.0
-_SHORTEST_SECRET = 8  # characters; a shorter value would blank out ordinary words
 
 _HOW_TO_LOG_IN = (
     "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put kaggle.json into ~/.kaggle "
@@ -67,23 +62,6 @@ def kaggle_session(action: str) -> Iterator[KaggleSession]:
         raise PipelineError(redact(str(explain(error, action)))) from None
 
 
-def known_secrets() -> frozenset[str]:
-    """Return the credentials that lie in the environment and in Kaggle's key files."""
-    secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
-    files = [folder / name for folder in _config_folders() for name in _SECRET_FILES]
-    files += [Path(value) for value in secrets if value]  # the variable may name a token's file
-    for file in files:
-        secrets |= _secrets_of(file)
-    return frozenset(value.strip() for value in secrets if len(value.strip()) >= _SHORTEST_SECRET)
-
-
-def redact(text: str) -> str:
-    """Return `text` with every known credential blanked out."""
-    for secret in sorted(known_secrets(), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
-
-
 def _log_in(action: str) -> KaggleSession:
     with _logging_kept():
         api = _limited_client()
@@ -92,12 +70,8 @@ def _log_in(action: str) -> KaggleSession:
     key_file = Path(api.config)
     try:
         api.authenticate()
-    except SystemExit:
+    except (SystemExit, TypeError):  # the latter where a key file is a list
         raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None
-    except TypeError:
-        if not key_file.is_file():
-            raise
-        raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None  # it is a list
     return KaggleSession(api, api.config_values.get(api.CONFIG_NAME_USER, ""))
 
 
@@ -116,7 +90,7 @@ def _limited_client() -> Any:
             client = super().build_kaggle_client()
             http = client.http_client().__enter__()
             for scheme in ("http://", "https://"):
-                http._session.mount(scheme, LimitedAdapter())  # it has no setting for it
+                http._session.mount(scheme, LimitedAdapter())  # there is no setting for it
             return client
 
     return LimitedApi()
@@ -145,31 +119,6 @@ def _why_no_login(key_file: Path) -> str:
     token, source = get_access_token_from_env()
     if token:
         return f"Kaggle does not accept the access token from {source}; make a new one and set it"
-    if key_file.is_file() and not _secrets_of(key_file):
+    if key_file.is_file() and not secrets_of(key_file):
         return f'{key_file}: expected {{"username": "…", "key": "…"}}; download it again'
     return f"no Kaggle credentials; {_HOW_TO_LOG_IN}"
-
-
-def _config_folders() -> list[Path]:
-    home = Path(os.environ.get("HOME") or Path.home())
-    folders = [home / ".kaggle"]
-    folders.append(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "kaggle")
-    if os.environ.get("KAGGLE_CONFIG_DIR"):
-        folders.append(Path(os.environ["KAGGLE_CONFIG_DIR"]))
-    return folders
-
-
-def _secrets_of(file: Path) -> set[str]:
-    """Return the secrets in one key file: the values of a JSON object, or the whole text."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError):  # absent, unreadable, not text, or no file name at all
-        return set()
-    if file.suffix != ".json":
-        return {text}
-    try:
-        table = json.loads(text)
-    except ValueError:
-        return set()
-    values = [table.get(key) for key in _SECRET_KEYS] if isinstance(table, dict) else []
-    return {value for value in values if isinstance(value, str)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from common.errors import PipelineError
 from common.git import REVISION_FILE, revision
 from common.kaggle.errors import escaped
-from common.kaggle.session import known_secrets
+from common.kaggle.secrets import known_secrets
 from kernels.build.checkout import Checkout, checkout_of
 
 ENTRY = "pipeline/__main__.py"

@@ -11,7 +11,7 @@ from typing import Any
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.kaggle.errors import escaped
-from common.kaggle.session import known_secrets
+from common.kaggle.secrets import known_secrets
 from kernels.build.metadata import is_owner, is_plain, slug_of
 
 DATASET_METADATA_FILE = "dataset-metadata.json"

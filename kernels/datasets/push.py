@@ -58,37 +58,24 @@ class _Dataset:
     id: str  # "owner/slug"
     policy: RetryPolicy
 
-    @property
-    def slugs(self) -> tuple[str, str]:
-        owner, _, slug = self.id.partition("/")
-        return owner, slug
-
-    @property
-    def url(self) -> str:
-        return f"https://www.kaggle.com/datasets/{self.id}"
-
     def look(self) -> _State | None:
         """Ask once for the dataset's state; None where there is no such dataset."""
         from kagglesdk.datasets.types import dataset_api_service as types
 
-        asked, about = types.ApiGetDatasetStatusRequest(), types.ApiGetDatasetRequest()
-        asked.owner_slug, asked.dataset_slug = self.slugs
-        about.owner_slug, about.dataset_slug = self.slugs
+        owner, slug = self.id.split("/")
+        named = {"ownerSlug": owner, "datasetSlug": slug}
         with self.session.api.build_kaggle_client() as client:
             datasets = client.datasets.dataset_api_client
             try:
+                asked = types.ApiGetDatasetStatusRequest.from_dict(named)
                 status = datasets.get_dataset_status(asked).status.name.lower()
             except Exception as error:
-                own = self.slugs[0].lower() == self.session.username.lower()
+                own = owner.lower() == self.session.username.lower()
                 if status_of(error) in (UNKNOWN if own else UNKNOWN[1:]):
                     return None
                 raise
-            found = datasets.get_dataset(about)
+            found = datasets.get_dataset(types.ApiGetDatasetRequest.from_dict(named))
         return _State(status, int(found.current_version_number or 0), found.description or "")
-
-    def state(self) -> _State | None:
-        """Ask for the dataset's state, again where the network fails."""
-        return ask(self.look, what=f"state of dataset {self.id}", policy=self.policy)
 
     def settled(self, at_least: int) -> _State:
         """Wait until a version, or one after it, is no longer being made.
@@ -98,7 +85,7 @@ class _Dataset:
         """
 
         def settled() -> _State | None:
-            state = self.state()
+            state = ask(self.look, what=f"state of dataset {self.id}", policy=self.policy)
             is_settled = state and state.version >= at_least and state.status in _SETTLED
             return state if is_settled else None
 
@@ -110,8 +97,8 @@ class _Dataset:
             )
         return found
 
-    def files(self) -> list[str]:
-        """Return the names of the dataset's files as Kaggle knows them."""
+    def missing(self, sent: Sequence[str]) -> list[str]:
+        """Name what was sent and Kaggle does not list."""
         api = self.session.api
 
         def listed() -> list[Any]:
@@ -120,7 +107,8 @@ class _Dataset:
             )
 
         pages = ask(listed, what=f"files of dataset {self.id}", policy=self.policy)
-        return [file.name for page in pages for file in page.dataset_files or [] if file]
+        files = [file.name for page in pages for file in page.dataset_files or [] if file]
+        return missing_files(sent, files)
 
 
 def push_dataset(
@@ -146,60 +134,103 @@ def push_dataset(
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
     table, names = read_dataset(folder)
-    with kaggle_session(f"push dataset {folder}") as session:
+    action = f"push dataset {folder}"
+    with kaggle_session(action) as session:
         dataset = _Dataset(session, session.own(str(table["id"])), policy)
+        url = f"https://www.kaggle.com/datasets/{dataset.id}"
         digest = content_digest(folder, {**table, "id": dataset.id})
-        before = dataset.state()
+        before = ask(dataset.look, what=action, policy=policy)
         if before and before.status not in _SETTLED:
             log.info(f"dataset {dataset.id}: a version is being made; waiting for it")
             before = dataset.settled(before.version)
-        is_made = before is not None and before.status == _READY and digest in before.description
-        if before and is_made and not force and not missing_files(names, dataset.files()):
+        is_there = before and before.status == _READY and digest in before.description
+        if before and is_there and not force and not dataset.missing(names):
             return DatasetVersion(
-                dataset.id, before.version, False, len(names), dataset.url, was_sent=False
+                dataset.id, before.version, False, len(names), url, was_sent=False
             )
-        description = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
-        told = {**table, "description": description, "message": message}
-        _send(dataset, folder, names, told, before)
+        about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
+        tokens = _upload(dataset, folder, names, action)
+        asked = _asked({**table, "description": about}, message, tokens, dataset.id)
+        _make(dataset, asked, before, action)
         state = dataset.settled(before.version + 1 if before else 1)
-        if state.status != _READY:
-            raise PipelineError(
-                f"dataset {dataset.id}: version {state.version} is {state.status}; look at "
-                f"{dataset.url}"
-            )
-        _require_all_there(dataset, names)
-    return DatasetVersion(dataset.id, state.version, before is None, len(names), dataset.url)
+        missing = dataset.missing(names) if state.status == _READY else []
+    if state.status != _READY:
+        raise PipelineError(
+            f"dataset {dataset.id}: version {state.version} is {state.status}; look at {url}"
+        )
+    if missing:
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        raise PipelineError(
+            f"dataset {dataset.id}: Kaggle does not list {', '.join(missing[:_MOST_NAMED])}{more}; "
+            "look at its page, then push again"
+        )
+    return DatasetVersion(dataset.id, state.version, before is None, len(names), url)
 
 
-def _send(
-    dataset: _Dataset,
-    folder: Path,
-    names: Sequence[str],
-    told: Mapping[str, Any],
-    before: _State | None,
-) -> None:
-    """Upload the files, all of them or none, and ask once for the new version.
+def _upload(dataset: _Dataset, folder: Path, names: Sequence[str], what: str) -> list[str]:
+    """Upload the folder's entries, each folder packed, all or none; return their tokens."""
+    from kagglesdk.blobs.types.blob_api_service import ApiStartBlobUploadRequest
+
+    def upload(path: Path) -> str:
+        facts = {
+            "type": "DATASET",
+            "name": path.name,
+            "contentLength": path.stat().st_size,
+            "lastModifiedEpochSeconds": int(path.stat().st_mtime),
+        }
+        request = ApiStartBlobUploadRequest.from_dict(facts)
+
+        def start() -> Any:
+            with dataset.session.api.build_kaggle_client() as client:
+                return client.blobs.blob_api_client.start_blob_upload(request)
+
+        return upload_file(path, start, what=f"{what}: {path.name}", policy=dataset.policy)
+
+    tokens = []
+    with tempfile.TemporaryDirectory(prefix="dataset-push-") as scratch:
+        for entry in sorted({name.partition("/")[0] for name in names}):
+            path = folder / entry
+            if path.is_dir():
+                path = Path(shutil.make_archive(f"{scratch}/{entry}", "zip", path))
+            tokens.append(upload(path))
+    return tokens
+
+
+def _asked(
+    table: Mapping[str, Any], message: str, tokens: Sequence[str], dataset_id: str
+) -> dict[str, Any]:
+    """Return, under Kaggle's keys, what a new dataset or version is asked for with."""
+    owner, slug = dataset_id.split("/")
+    return {
+        **{key: table.get(key) for key in ("title", "subtitle", "description", "isPrivate")},
+        "ownerSlug": owner,
+        "slug": slug,
+        "datasetSlug": slug,
+        "licenseName": table["licenses"][0]["name"],
+        "categoryIds": list(table.get("keywords") or []),
+        "versionNotes": message,
+        "files": [{"token": token} for token in tokens],
+    }
+
+
+def _make(dataset: _Dataset, asked: Mapping[str, Any], before: _State | None, what: str) -> None:
+    """Ask once for a dataset or version of the files that were uploaded.
 
     Raises:
-        PipelineError: Kaggle refuses it, or a file does not arrive.
+        PipelineError: Kaggle refuses it, or may or may not have made it.
     """
-    what = f"push dataset {dataset.id}"
-    tokens = _upload(dataset, folder, names, what)
-    last = before.version if before else 0
+    from kagglesdk.datasets.types import dataset_api_service as types
 
-    def arrived() -> bool | None:
-        state = dataset.look()
-        # No version was being made before, and its number may come only when it is ready.
-        is_there = state and (state.version > last or state.status not in _SETTLED)
-        return True if is_there else None
+    new = types.ApiCreateDatasetRequest.from_dict(asked)  # each takes the keys that it knows
+    version = types.ApiCreateDatasetVersionRequest.from_dict({**asked, "body": asked})
 
     def send() -> bool:
         with dataset.session.api.build_kaggle_client() as client:
             datasets = client.datasets.dataset_api_client
             if before:
-                answer = datasets.create_dataset_version(_next_version(dataset, told, tokens))
+                answer = datasets.create_dataset_version(version)
             else:
-                answer = datasets.create_dataset(_new_dataset(dataset, told, tokens))
+                answer = datasets.create_dataset(new)
         if answer.error or (answer.status or "ok").lower() != "ok":
             raise PipelineError(
                 f"dataset {dataset.id}: Kaggle refused it: "
@@ -208,83 +239,12 @@ def _send(
             )
         return True
 
+    def arrived() -> bool | None:
+        state, last = dataset.look(), before.version if before else 0
+        # No version was being made before, and its number may come only when it is ready.
+        return (state and (state.version > last or state.status not in _SETTLED)) or None
+
     send_once(send, arrived, what=what, in_doubt=_IN_DOUBT, policy=dataset.policy)
-
-
-def _upload(dataset: _Dataset, folder: Path, names: Sequence[str], what: str) -> list[str]:
-    """Upload the folder's entries, each folder packed, and return their tokens."""
-    tokens = []
-    with tempfile.TemporaryDirectory(prefix="dataset-push-") as scratch:
-        for entry in sorted({name.partition("/")[0] for name in names}):
-            path = folder / entry
-            if path.is_dir():
-                path = Path(shutil.make_archive(f"{scratch}/{entry}", "zip", path))
-            tokens.append(_upload_one(dataset, path, what))
-    return tokens
-
-
-def _upload_one(dataset: _Dataset, path: Path, what: str) -> str:
-    from kagglesdk.blobs.types.blob_api_service import ApiBlobType, ApiStartBlobUploadRequest
-
-    request = ApiStartBlobUploadRequest()
-    request.type, request.name = ApiBlobType.DATASET, path.name
-    request.content_length = path.stat().st_size
-    request.last_modified_epoch_seconds = int(path.stat().st_mtime)
-
-    def start() -> Any:
-        with dataset.session.api.build_kaggle_client() as client:
-            return client.blobs.blob_api_client.start_blob_upload(request)
-
-    return upload_file(path, start, what=f"{what}: {path.name}", policy=dataset.policy)
-
-
-def _new_dataset(dataset: _Dataset, told: Mapping[str, Any], tokens: Sequence[str]) -> Any:
-    from kagglesdk.datasets.types.dataset_api_service import ApiCreateDatasetRequest
-
-    request = ApiCreateDatasetRequest()
-    request.owner_slug, request.slug = dataset.slugs
-    request.title, request.license_name = told["title"], told["licenses"][0]["name"]
-    request.is_private = told["isPrivate"]
-    return _with_content(request, told, tokens)
-
-
-def _next_version(dataset: _Dataset, told: Mapping[str, Any], tokens: Sequence[str]) -> Any:
-    from kagglesdk.datasets.types import dataset_api_service as types
-
-    request = types.ApiCreateDatasetVersionRequest()
-    request.owner_slug, request.dataset_slug = dataset.slugs
-    body = types.ApiCreateDatasetVersionRequestBody()
-    body.version_notes = told["message"]
-    request.body = _with_content(body, told, tokens)
-    return request
-
-
-def _with_content(request: Any, told: Mapping[str, Any], tokens: Sequence[str]) -> Any:
-    """Fill in what a new dataset and a new version are told alike."""
-    from kagglesdk.datasets.types.dataset_api_service import ApiDatasetNewFile
-
-    request.subtitle, request.description = told.get("subtitle"), told["description"]
-    request.category_ids = list(told.get("keywords") or [])
-    files = [ApiDatasetNewFile() for _ in tokens]
-    for file, token in zip(files, tokens, strict=True):
-        file.token = token
-    request.files = files
-    return request
-
-
-def _require_all_there(dataset: _Dataset, sent: Sequence[str]) -> None:
-    """Compare Kaggle's list of the dataset's files with what was sent.
-
-    Raises:
-        PipelineError: names what is missing.
-    """
-    missing = missing_files(sent, dataset.files())
-    if missing:
-        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        raise PipelineError(
-            f"dataset {dataset.id}: Kaggle does not list {', '.join(missing[:_MOST_NAMED])}{more}; "
-            "look at its page, then push again"
-        )
 
 
 def missing_files(sent: Sequence[str], listed: Sequence[str]) -> list[str]:

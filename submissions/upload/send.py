@@ -16,7 +16,7 @@ from typing import Any
 from common.errors import PipelineError
 from common.kaggle.errors import one_line
 from common.kaggle.sender import SEND_POLICY, ask, send_once, upload_file, wait_for
-from common.kaggle.session import KaggleSession, kaggle_session, redact
+from common.kaggle.session import KaggleSession, kaggle_session
 from common.retry import RetryPolicy
 from submissions.upload.provenance import Provenance
 
@@ -163,10 +163,13 @@ def _hash_and_size(path: Path) -> tuple[str, int]:
 def _start(session: KaggleSession, path: Path, competition: str) -> Any:
     from kagglesdk.competitions.types import competition_api_service as types
 
-    request = types.ApiStartSubmissionUploadRequest()
-    request.competition_name, request.file_name = competition, path.name
-    request.content_length = path.stat().st_size
-    request.last_modified_epoch_seconds = int(path.stat().st_mtime)
+    facts = {
+        "competitionName": competition,
+        "fileName": path.name,
+        "contentLength": path.stat().st_size,
+        "lastModifiedEpochSeconds": int(path.stat().st_mtime),
+    }
+    request = types.ApiStartSubmissionUploadRequest.from_dict(facts)
     with session.api.build_kaggle_client() as client:
         return client.competitions.competition_api_client.start_submission_upload(request)
 
@@ -175,9 +178,10 @@ def _create(session: KaggleSession, competition: str, token: str, description: s
     """Make a submission of an uploaded file and return its number."""
     from kagglesdk.competitions.types import competition_api_service as types
 
-    request = types.ApiCreateSubmissionRequest()
-    request.competition_name, request.blob_file_tokens = competition, token
-    request.submission_description = description
+    facts = {"competitionName": competition, "blobFileTokens": token}
+    request = types.ApiCreateSubmissionRequest.from_dict(
+        {**facts, "submissionDescription": description}
+    )
     with session.api.build_kaggle_client() as client:
         answer = client.competitions.competition_api_client.create_submission(request)
     ref = int(answer.ref)
@@ -225,7 +229,7 @@ def _submission(item: Any) -> Submission:
 
 
 def _text(text: str) -> str:
-    return one_line(redact(text), longest=_LONGEST_TEXT)
+    return one_line(text, longest=_LONGEST_TEXT)
 
 
 def _score(text: str) -> float | None:
