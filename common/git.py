@@ -8,6 +8,7 @@ from common.errors import PipelineError
 from common.settings import ROOT
 
 REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
+MAX_DIFF = 1 << 20
 _LIMIT_S = 30
 
 # Within a git hook these name another checkout. Variables of its configuration (GIT_CONFIG_…) stay:
@@ -56,6 +57,21 @@ def git(root: Path, *arguments: str) -> str:
         said = " ".join(os.fsdecode(error.stderr).split()) or f"exit {error.returncode}"
         raise PipelineError(f"{root}: git {arguments[0]} fails: {said}") from error
     return os.fsdecode(done.stdout)
+
+
+def changes(root: Path = ROOT) -> str | None:
+    """Return in what the code differs from its revision, as a diff of at most 1 MiB; None if not.
+
+    Files that git does not know of are not in it, as in `revision`; nor is anything in a kernel.
+    """
+    if not has_checkout(root):
+        return None
+    try:
+        diff = git(root, "diff", "HEAD")
+    except PipelineError:
+        return None
+    cut = f"\n… cut at {MAX_DIFF} characters\n" if len(diff) > MAX_DIFF else ""
+    return (diff[:MAX_DIFF] + cut).encode(errors="replace").decode() or None
 
 
 def revision(root: Path = ROOT) -> str | None:

@@ -28,6 +28,14 @@ def progress(what: str, done: int, total: int) -> None:
 
 
 @contextmanager
+def in_one_step(what: str) -> Iterator[None]:
+    """Tell whoever watches that the block is work without steps of its own."""
+    progress(what, 0, 1)
+    yield
+    progress(what, 1, 1)
+
+
+@contextmanager
 def watched_by(watcher: Watcher | None) -> Iterator[None]:
     """Let `watcher` be told of the progress of the work in this block."""
     token = _watcher.set(watcher)

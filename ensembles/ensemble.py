@@ -22,7 +22,7 @@ from models.config.recipe import BlendConfig, Recipe, recipe_from_table
 from models.predict import predict, scores_table
 from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.train import load_model
-from models.training.jobs import Progress, Ranker
+from models.training.jobs import Ranker
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,14 @@ class Ensemble:
     rankers: dict[str, Ranker]
     mixing: Mixing
 
-    def predict(
-        self, files: Sequence[GraphFile], *, progress: Progress | None = None
-    ) -> pl.DataFrame:
+    def predict(self, files: Sequence[GraphFile]) -> pl.DataFrame:
         """Score every config of `files` and blend; columns as in models.predict.
 
         Raises:
             PipelineError: a damaged file, or scores that are not finite.
         """
         members = {
-            name: predict(ranker, files, what=f"predict by {name}", progress=progress)
+            name: predict(ranker, files, what=f"predict by {name}")
             for name, ranker in self.rankers.items()
         }
         return mix(members, self.mixing, files) if self.mixing.spread else self._blended(members)

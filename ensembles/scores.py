@@ -1,4 +1,4 @@
-"""A member's scores of one split, kept while they are made: what is scored is not scored again.
+"""Score files of a run: where they lie, and how they are made so that no graph is scored twice.
 
 Until all graphs are scored, those that are lie in a file beside the one that will hold all.
 """
@@ -10,11 +10,17 @@ from pathlib import Path
 import polars as pl
 
 from common.errors import OutOfTime
-from data.tree import GraphFile
+from common.progress import out_of_time, progress
+from data.tree import Collection, GraphFile
 from models.predict import predict, read_scores, write_scores
-from models.training.jobs import Progress, Ranker
+from models.training.jobs import Ranker
 
 KEEP_EVERY_S = 60.0  # what a kill costs at most, besides the graph it hits
+
+
+def scores_path(out: Path, collection: Collection, member: str, split: str) -> Path:
+    """Return where a run keeps the scores of one member, or of "blend", for a split."""
+    return out / "scores" / collection.slug / member / f"{split}.parquet"
 
 
 def begun_path(path: Path) -> Path:
@@ -28,8 +34,6 @@ def scores_by_graph(
     load: Callable[[], Ranker],
     *,
     what: str,
-    deadline: float | None = None,
-    progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> pl.DataFrame:
     """Return the scores in `path`; make them first, or the rest of them, if it does not exist.
@@ -38,8 +42,7 @@ def scores_by_graph(
         path: parquet file of the scores of `files`, in their order.
         files: graphs of one split of a collection; each is scored by itself.
         load: gives the ranker; called only if a graph is left.
-        what: the stage as `progress` is told it.
-        deadline: of `clock`, after which no graph is begun; None = never.
+        what: the stage as whoever watches is told it.
         clock: seconds that only grow.
 
     Returns:
@@ -53,22 +56,18 @@ def scores_by_graph(
     if not path.exists():
         tables = _begun_tables(begun)
         left = [file for file in files if file.name not in tables]
-        if progress:
-            progress(what, 0, len(files))  # says what begins
-            progress(what, len(files) - len(left), len(files))
+        progress(what, 0, len(files))  # says what begins
         ranker, kept_at = None, clock()
         for file in left:
-            now = clock()
-            is_over = deadline is not None and now > deadline
-            if tables and (is_over or now - kept_at >= KEEP_EVERY_S):
+            is_over = out_of_time()
+            if tables and (is_over or clock() - kept_at >= KEEP_EVERY_S):
                 write_scores(begun, pl.concat(tables.values()))
-                kept_at = now
+                kept_at = clock()
             if is_over:
                 raise OutOfTime(f"{path}: out of time with {len(tables)} of {len(files)} graphs")
             ranker = ranker or load()
             tables[file.name] = predict(ranker, [file])
-            if progress:
-                progress(what, len(tables), len(files))
+            progress(what, len(tables), len(files))
         write_scores(path, pl.concat([tables[file.name] for file in files]))
     begun.unlink(missing_ok=True)
     return read_scores(path)

@@ -8,14 +8,14 @@ import filecmp
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
 from data.tree import Collection
-from ensembles.members import Member, members_of
+from ensembles.members import members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
 from models.shared_training import SHARED_FOLDER
@@ -52,7 +52,14 @@ def find_models(root: Path) -> list[FoundModel]:
     """
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
-    return [found for folder in _run_folders(root) for found in _found(folder)]
+    found = []
+    for folder in _run_folders(root):
+        config = read_config(folder)
+        if "model" in config and "seed" in config:  # a whole run's own folder holds none itself
+            place = SHARED_FOLDER if "collections" in config else config.get("collection", "")
+            member = f"{config['model']}-seed{config['seed']}"
+            found.append(FoundModel(folder, place.replace(":", "-"), member, config))
+    return found
 
 
 def same_content(one: Path, other: Path) -> bool:
@@ -81,23 +88,13 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: P
         PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
     targets = {collection.slug: out, SHARED_FOLDER: shared}
-    wanted = [found for found in find_models(earlier) if found.place in targets]
-    copied = []
-    for (place, member), model in _one_of_each(wanted).items():
-        target = targets[place] / member
-        if not target.exists():
-            _copy(model.folder, target)
-            copied.append(target)
-    return copied
+    wanted = _one_of_each(found for found in find_models(earlier) if found.place in targets)
+    copies = [(model, targets[place] / member) for (place, member), model in wanted.items()]
+    return [target for model, target in copies if _copy(model.folder, target)]
 
 
 def take_models(
-    source: Path,
-    recipe: Recipe,
-    collections: Iterable[Collection],
-    out: Path,
-    *,
-    say: Callable[[str], None] = lambda line: None,
+    source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
 ) -> dict[str, list[Path]]:
     """Copy the trained models of `collections`, every member of each, into a run.
 
@@ -107,7 +104,6 @@ def take_models(
     Args:
         source: searched for run folders at any depth.
         out: the run's folder.
-        say: told if the run keeps models that differ from those in `source`.
 
     Returns:
         By collection, the folders that were copied to or were there already.
@@ -116,55 +112,28 @@ def take_models(
         PipelineError: a member is missing or unfinished, was trained by other settings, or is there
             twice; nothing is copied then.
     """
-    named = list(collections)
-    members = {c.name: members_of(recipe, c, out) for c in named}
-    wanted = {(c.slug, member.name): member for c in named for member in members[c.name]}
-    own = {key: member for key, member in wanted.items() if is_done(member.folder)}
-    found = [model for model in find_models(source) if (model.place, model.member) in wanted]
-    models = _one_of_each(m for m in found if (m.place, m.member) not in own)
-    _check_complete(models, wanted.keys() - own.keys(), source, recipe)
-    for model in models.values():
-        _check_settings(model, recipe)
-    other = [m for m in found if m.is_done and _differs(m, own.get((m.place, m.member)))]
-    if other:
-        say(
-            f"{out}: goes on with the models that it began with; {other[0].folder} differs from "
-            f"its own ({len(other)} such): to rank with others, begin a new run"
-        )
-    for (place, name), model in models.items():
-        _place(model, wanted[place, name])
-    return {c.name: [member.folder for member in members[c.name]] for c in named}
-
-
-def _check_complete(
-    models: Mapping[tuple[str, str], FoundModel],
-    wanted: Iterable[tuple[str, str]],
-    source: Path,
-    recipe: Recipe,
-) -> None:
-    """Refuse a source in which a wanted model is missing or unfinished."""
-    missing = [
-        f"{place}/{name}"
-        for place, name in sorted(wanted)
-        if (place, name) not in models or not models[place, name].is_done
-    ]
+    members = {collection: members_of(recipe, collection, out) for collection in collections}
+    wanted = {
+        (collection.slug, member.name): member.folder
+        for collection, of_it in members.items()
+        for member in of_it
+        if not is_done(member.folder)
+    }
+    found = (model for model in find_models(source) if (model.place, model.member) in wanted)
+    models = _one_of_each(found)
+    done = {key for key, model in models.items() if model.is_done}
+    missing = [f"{place}/{name}" for place, name in sorted(wanted.keys() - done)]
     if missing:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         raise PipelineError(
             f"{source}: no trained model {', '.join(missing[:_MOST_NAMED])}{more}; expected every "
             f"model and seed of recipe {recipe.name}: attach or add what is missing"
         )
-
-
-def _differs(model: FoundModel, own: Member | None) -> bool:
-    """Tell whether a found model is another than the one that the run has of that name."""
-    return own is not None and not same_content(model.folder, own.folder)
-
-
-def _place(model: FoundModel, member: Member) -> None:
-    """Copy a model into its place in the run, unless something is there."""
-    if not member.folder.exists():
-        _copy(model.folder, member.folder)
+    for model in models.values():
+        _check_settings(model, recipe)
+    for key, model in models.items():
+        _copy(model.folder, wanted[key])
+    return {c.name: [member.folder for member in of_it] for c, of_it in members.items()}
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
@@ -172,15 +141,6 @@ def _run_folders(root: Path) -> Iterator[Path]:
         below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
         if CONFIG in files:
             yield Path(folder)
-
-
-def _found(folder: Path) -> Iterator[FoundModel]:
-    """Yield the model of a run folder; a whole run's own folder holds none itself."""
-    config = read_config(folder)
-    if "model" in config and "seed" in config:
-        place = SHARED_FOLDER if "collections" in config else config.get("collection", "")
-        member = f"{config['model']}-seed{config['seed']}"
-        yield FoundModel(folder, place.replace(":", "-"), member, config)
 
 
 def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
@@ -204,14 +164,9 @@ def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundMod
 
 
 def _check_settings(model: FoundModel, recipe: Recipe) -> None:
-    """Refuse a model that other settings than the recipe's made.
-
-    Raises:
-        PipelineError: names the first one that differs.
-    """
-    name = model.config["model"]
+    """Raise PipelineError where a model was made by other settings than the recipe's."""
     wanted = recipe.model_dump(mode="json")
-    for part in (part for part in (name, "features") if part in wanted):
+    for part in (part for part in (model.config["model"], "features") if part in wanted):
         difference = first_difference(model.config["recipe"].get(part), wanted[part], part)
         if difference:
             raise PipelineError(
@@ -225,11 +180,13 @@ def _names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a run folder, whole or not at all; what is hidden stays behind.
+def _copy(source: Path, target: Path) -> bool:
+    """Copy a run folder, whole or not at all, unless it is there; what is hidden stays behind.
 
     The copies can be written to, though the source may be mounted read-only.
     """
+    if target.exists():
+        return False
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -244,3 +201,4 @@ def _copy(source: Path, target: Path) -> None:
         raise PipelineError(
             f"{target}: cannot be copied from {source}: {error.strerror}"
         ) from error
+    return True

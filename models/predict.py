@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.parquet import read_table, write_table
+from common.progress import progress
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile
-from models.training.jobs import Progress, Ranker
+from models.training.jobs import Ranker
 
 # Rows are named by what the config holds, since row order differs between copies of the dataset.
 SCORE_SCHEMA = {
@@ -28,13 +29,12 @@ def predict(
     ranker: Ranker,
     files: Sequence[GraphFile],
     *,
-    what: str = "predict",
-    progress: Progress | None = None,
+    what: str | None = None,
 ) -> pl.DataFrame:
     """Score every config of every graph, one graph in memory at a time.
 
     Args:
-        what: the stage as `progress` is told it.
+        what: the stage as whoever watches is told it; None tells nobody.
 
     Returns:
         Columns as in SCORE_SCHEMA: graph name, row of the config in its file, content hash, score
@@ -44,13 +44,13 @@ def predict(
         PipelineError: a file is damaged, or a model gives scores that are not finite.
     """
     frames = []
-    if progress:
-        progress(what, 0, len(files))
-    for number, file in enumerate(files, start=1):
+    for number, file in enumerate(files):
+        if what:
+            progress(what, number, len(files))
         graph = read_graph(file)
         frames.append(scores_table(graph, ranker.score(graph)))
-        if progress:
-            progress(what, number, len(files))
+    if what and files:
+        progress(what, len(files), len(files))
     return pl.concat(frames) if frames else pl.DataFrame(schema=SCORE_SCHEMA)
 
 

@@ -55,6 +55,32 @@ def check_done(folder: Path) -> None:
         raise PipelineError(f"{mark}: cannot be read: {error}") from error
 
 
+def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
+    """Refuse a folder that is in use, before any work is done for it.
+
+    Args:
+        folder: the run's folder.
+        config: what is known already of that which decides the run's outcome.
+        resume: whether a folder that a run has begun may be gone on with.
+
+    Raises:
+        UsageError: the folder is in use and `resume` is off, or it belongs to another run; names
+            the first key that differs.
+        PipelineError: its configuration cannot be read.
+    """
+    # Listed before the look at config.toml: another process may begin the very same run now.
+    held = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    if (folder / CONFIG).exists():
+        if not resume:
+            raise UsageError(f"{folder}: holds a run already; pass --resume to go on with it")
+        begun = read_config(folder)
+        _refuse_other(folder, {key: begun.get(key) for key in config}, config)
+        return
+    foreign = [name for name in held if not name.startswith(f".{CONFIG}.")]
+    if foreign or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
+
+
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     """Make a run folder, or go on with one of the very same configuration.
 
@@ -64,25 +90,20 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
         resume: whether a folder that a run has begun may be gone on with.
 
     Raises:
-        UsageError: the folder is in use and `resume` is off, or it belongs to another run; names
-            the first key that differs.
+        UsageError: as `check_free`.
         PipelineError: the folder cannot be written.
     """
+    check_free(folder, config, resume=resume)
     path = folder / CONFIG
-    # Listed before the look at config.toml: another process may begin the very same run now.
-    held = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    if path.exists():
-        if not resume:
-            raise UsageError(f"{folder}: holds a run already; pass --resume to go on with it")
-        difference = first_difference(read_config(folder), config)
-        if difference:
-            raise UsageError(f"{folder}: was begun with {difference}; choose another --out")
-        return
-    foreign = [name for name in held if not name.startswith(f".{CONFIG}.")]
-    if foreign or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
-    if not create_text(path, tomli_w.dumps(config)):  # another process did, just now
-        begin(folder, config, resume=resume)
+    if not path.exists() and not create_text(path, tomli_w.dumps(config)):
+        check_free(folder, config, resume=resume)  # another process has begun it, just now
+    _refuse_other(folder, read_config(folder), config)
+
+
+def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -> None:
+    difference = first_difference(begun, config)
+    if difference:
+        raise UsageError(f"{folder}: was begun with {difference}; choose another --out")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

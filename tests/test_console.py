@@ -1,12 +1,15 @@
 """What is said while a command works: stages as lines without a terminal, a bar on one."""
 
 import io
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from common.settings import ROOT
 from pipeline.__main__ import app
 from pipeline.cli.console import progress_bar
 
@@ -26,11 +29,12 @@ def stages_of(*arguments: object) -> list[str]:
 def test_without_a_terminal_each_stage_says_that_it_begins(tiny_tree: Path, tmp_path: Path) -> None:
     model = ("--recipe", "smoke", "--model", "tile_linear", "--set", "tile.models=[tile_linear]")
     place = ("--collection", "tile:xla", "--out", tmp_path, "--data", tiny_tree)
-    said = stages_of("train", *place, *model)
+    loading, *said = stages_of("train", *place, *model)
+    assert loading == "load the libraries"  # said before anything that takes time
     folder = tmp_path / "tile_linear-seed0"
     assert said[-1] == f"train tile_linear on tile:xla, into {folder}"
     assert all(line.startswith("pack ") for line in said[:-1])  # unless the store had them
-    assert stages_of("train", *place, *model, "--resume") == []  # nothing is left to do
+    assert stages_of("train", *place, *model, "--resume") == [loading]  # nothing is left to do
     said = stages_of("predict", "--run", folder, "--data", tiny_tree)
     assert said[-1] == "predict by tile_linear-seed0"
 
@@ -46,3 +50,33 @@ def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) 
         shown[kind] = stream.getvalue()
     assert shown[io.StringIO] == "stage: train\n"
     assert "stage" not in shown[Terminal]
+
+
+EDITED = """
+from pathlib import Path
+import typer
+from pipeline.cli import console
+
+@console.command
+def edited() -> None:
+    import common.git
+    path = Path(common.git.__file__)
+    path.write_text(path.read_text().replace("def revision", "def revision_of"))
+    from common.git import revision_of
+
+typer.run(edited)
+"""
+
+
+def test_code_that_is_edited_while_a_command_starts_is_said(tmp_path: Path) -> None:
+    """It is no defect of ours, though a late import fails."""
+    for package in ("common", "models", "pipeline"):
+        shutil.copytree(ROOT / package, tmp_path / package)
+    done = subprocess.run(
+        [sys.executable, "-c", EDITED], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    changed = f"error: {tmp_path / 'common/git.py'}: the code changed while the command ran"
+    assert done.stderr.startswith(changed)
+    assert "run it again" in done.stderr

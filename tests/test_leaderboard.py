@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from models.config.recipe import load_recipe
-from pipeline.run.run import run
+from pipeline.run.run import Inputs, run
 
 TINY = [
     *(
@@ -74,7 +74,9 @@ def test_every_table_of_the_recipe_is_of_a_model_that_it_has() -> None:
 @pytest.mark.slow
 def test_each_model_runs_in_the_small(tiny_tree: Path, tmp_path: Path) -> None:
     recipe = load_recipe("leaderboard", TINY)
-    result = run(tiny_tree, tmp_path / "run", recipe, resume=False, store=tmp_path / "store")
+    result = run(
+        Inputs(tiny_tree, store=tmp_path / "store"), tmp_path / "run", recipe, resume=False
+    )
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert result.submission is not None
     assert set(report["collections"]) == {

@@ -35,6 +35,7 @@ COMMANDS = [
     "tune",
 ]
 KERNEL = ["build", "push", "status", "output", "wheels", "weights"]
+MOST_IMPORTED = 300
 GROUPS = {
     "submission": ["check", "upload", "list"],
     "kernel": KERNEL,
@@ -51,15 +52,16 @@ def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_help_answers_at_once() -> None:
-    took_s = []
-    for _ in range(3):
-        start = time.perf_counter()
-        command = [sys.executable, "-m", "pipeline", "--help"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        took_s.append(time.perf_counter() - start)
+def test_help_imports_nothing_heavy() -> None:
+    """So that it answers at once; how soon, benchmarks measure."""
+    command = [sys.executable, "-X", "importtime", "-m", "pipeline", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in [*COMMANDS, *GROUPS])
-    assert min(took_s) < 0.5
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    heavy = {"torch", "jax", "lightgbm", "kaggle", "matplotlib", "optuna", "numpy", "polars"}
+    heavy |= {"scipy", "sklearn", "pydantic", "requests", "google.protobuf"}
+    assert not heavy & imported
+    assert len(imported) < MOST_IMPORTED
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,6 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     text = call(*command, "--help")
     assert f"python -m pipeline {' '.join(command)}" in " ".join(text.split())
     assert "--debug" in text
-    assert "--seed" in text
 
 
 def test_run_answers_every_test_graph(finished: Path, tiny_tree: Path) -> None:

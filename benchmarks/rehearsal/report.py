@@ -34,9 +34,9 @@ from benchmarks.rehearsal.laws import (
 )
 from benchmarks.speed.stages import growth_exponent
 from common.atomic import write_text
+from common.git import revision
 from common.settings import ROOT
 from pipeline.planning.laws import PowerLaw
-from pipeline.run.report import revision
 
 PAGE = PAGES / "rehearsal.md"
 LAWS = ROOT / "benchmarks" / "rehearsal.json"

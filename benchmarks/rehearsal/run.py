@@ -16,12 +16,13 @@ from statistics import median
 from typing import Any
 
 from common.peak_memory import peak_mib
+from common.progress import watched_by
 from data.graphs.distinct import distinct_configs
 from data.read import read_layout
 from data.tree import GraphFile, find_graphs
 from features.pruning.rules import prune
 from models.config.recipe import load_recipe
-from pipeline.run.run import RunResult, run
+from pipeline.run.run import Inputs, run
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Told:
     lines: list[tuple[str, int, int, float]] = field(default_factory=list)
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Take a line, as models.training.jobs.Progress."""
+        """Take a line, as common.progress.Watcher."""
         self.lines.append((what, done, total, time.process_time()))
 
     def step_s(self) -> dict[str, float]:
@@ -81,9 +82,9 @@ def run_case(case: Mapping[str, Any], tree: Path) -> dict[str, Any]:
     told = Told()
     with tempfile.TemporaryDirectory(dir=tree.parent) as name:
         folder = Path(name)
-        result: RunResult = run(
-            tree, folder / "run", recipe, resume=False, store=folder / "store", progress=told
-        )
+        with watched_by(told):
+            inputs = Inputs(tree, store=folder / "store")
+            result = run(inputs, folder / "run", recipe, resume=False)
         sizes = {
             part: _bytes_below(place)
             for part, place in (("raw", tree), ("store", folder / "store"), ("run", folder / "run"))

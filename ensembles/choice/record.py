@@ -14,7 +14,7 @@ from ensembles.blend import Mixing
 from ensembles.choice.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
 from ensembles.choice.from_scores import mixing_of
 from ensembles.diversify_picks import Spread
-from ensembles.score_files import scores_path
+from ensembles.scores import scores_path
 
 CHOSEN_NOTE = (
     "The blend was chosen on the valid split, so the collection's value there is too good; "

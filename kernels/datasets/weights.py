@@ -13,7 +13,7 @@ from models.shared_training import SHARED_FOLDER
 # What models of every kind leave that ranks with them; scores, pictures and reports do not.
 _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
 _CHECKPOINTS = "checkpoint."
-_NOT_NEEDED = frozenset({"report.json", "costs.json"})
+_NOT_NEEDED = frozenset({"report.json"})
 _IMPORTANCES = "importances.parquet"
 
 

@@ -84,17 +84,19 @@ def _guarded(
 ) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        started_s, begun = time.time(), list[str]()
+        max_minutes: Any = kwargs.get("max_minutes")
         try:
-            with _terminated_by_sigterm(), _told_here(kwargs), time_limit(_minutes(kwargs)):
+            with _terminated_by_sigterm(), _told_here(kwargs, begun), time_limit(max_minutes):
                 run(functools.partial(function, *args, **kwargs))
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
         except PipelineError as error:
             _fail(str(error), _exit_code(error), kwargs)
         except Terminated:
-            _fail("terminated; what was finished is kept", EXIT_TERMINATED, kwargs)
+            _fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED, kwargs)
         except KeyboardInterrupt:
-            _fail("interrupted; what was finished is kept", EXIT_INTERRUPTED, kwargs)
+            _fail(f"interrupted{_what_is_kept(begun, kwargs)}", EXIT_INTERRUPTED, kwargs)
         except MemoryError:
             _fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT, kwargs)
         except BrokenPipeError:  # the reader, such as `head`, has all it wanted
@@ -106,24 +108,53 @@ def _guarded(
             raise
         except Exception as error:  # a defect of ours: still one line, and how to see more
             line = " ".join(f"{type(error).__name__}: {error}".split())
-            _fail(f"internal error: {line}; --debug shows where", EXIT_FAULT, kwargs)
+            changed = _changed_since(started_s)
+            if changed:
+                line = f"{changed}: the code changed while the command ran ({line}); run it again"
+            else:
+                line = f"internal error: {line}; --debug shows where"
+            _fail(line, EXIT_FAULT, kwargs)
 
     return guarded
 
 
-def _minutes(options: Mapping[str, Any]) -> float | None:
-    return options.get("max_minutes")
+def _what_is_kept(begun: Sequence[str], options: Mapping[str, Any]) -> str:
+    """Say what an interrupted command leaves; nothing where no stage had begun."""
+    goes_on = "; the same command with --resume goes on" if "resume" in options else ""
+    return f"; what was finished is kept{goes_on}" if begun else ""
+
+
+def _changed_since(started_s: float) -> Path | None:
+    """Return a file of our code, imported already, that was changed after a time."""
+    from common.settings import ROOT
+
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    for path in sorted({Path(file) for file in files if file}):
+        if path.is_relative_to(ROOT) and path.is_file() and path.stat().st_mtime > started_s:
+            return path
+    return None
 
 
 @contextmanager
-def _told_here(options: Mapping[str, Any]) -> Iterator[None]:
-    """Show what the work logs and how far it is on standard error, while the block runs."""
+def _told_here(options: Mapping[str, Any], begun: list[str]) -> Iterator[None]:
+    """Show what the work logs and how far it is on standard error, while the block runs.
+
+    Args:
+        begun: gets the stages that begin.
+    """
     handler = _Remarks()
     log.addHandler(handler)
     log.setLevel(logging.DEBUG if options.get("debug") else logging.INFO)
     try:
-        with progress_bar() as watcher, watched_by(watcher):
-            yield
+        with progress_bar() as show:
+
+            def watch(what: str, done: int, total: int) -> None:
+                if done == 0:
+                    begun.append(what)
+                show(what, done, total)
+
+            with watched_by(watch):
+                yield
     finally:
         log.removeHandler(handler)
 
@@ -199,11 +230,6 @@ def _fail(line: str, code: int, options: dict[str, Any]) -> None:
     raise typer.Exit(code)
 
 
-def deadline_after(minutes: float | None) -> float | None:
-    """Return when so many minutes will have passed, of time.monotonic(); None = never."""
-    return None if minutes is None else time.monotonic() + 60 * minutes
-
-
 def data_dir(given: Path | None) -> Path:
     """Return the data folder that was given, else the default one."""
     from common.settings import SAMPLE, default_data_dir
@@ -225,10 +251,15 @@ def say(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def say_stage(what: str, done: int, total: int) -> None:
+def say_stage(what: str, done: int = 0, total: int = 1) -> None:
     """Print which stage begins, and nothing of how far it is."""
     if done == 0:
         say(f"{STAGE_PREFIX}{what}")
+
+
+def say_that_libraries_load() -> None:
+    """Print why nothing happens for some seconds, before a command imports what takes them."""
+    say_stage("load the libraries")
 
 
 def print_json(value: object) -> None:

@@ -1,11 +1,12 @@
 """The commands that train and rank a whole dataset: run, and its stages train, predict, blend."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from common.errors import UsageError
+from common.progress import log
 from pipeline.cli.console import (
     DataDir,
     Debug,
@@ -19,15 +20,10 @@ from pipeline.cli.console import (
     command,
     command_of_torchrun,
     data_dir,
-    deadline_after,
     print_json,
     print_table,
-    progress_bar,
-    say,
+    say_that_libraries_load,
 )
-
-if TYPE_CHECKING:
-    from models.config.recipe import Recipe
 
 CollectionName = Annotated[str, typer.Option("--collection", help="Such as layout:xla:default.")]
 
@@ -39,6 +35,14 @@ def run(
     recipe: RecipeName = "cpu",
     overrides: Overrides = None,
     resume: Resume = False,
+    collections: Annotated[
+        str | None,
+        typer.Option(help="Such as tile:xla,layout:xla:default. Default: all that are found."),
+    ] = None,
+    limit_graphs: Annotated[
+        int | None,
+        typer.Option(min=1, help="For a quick try: so many graphs of each collection and split."),
+    ] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
     store: StoreDir = None,
     models: Annotated[
@@ -58,17 +62,27 @@ def run(
 
     Example: python -m pipeline run --data DIR --recipe cpu --out runs/mine
     """
-    deadline = deadline_after(max_minutes)
+    from data.tree import COLLECTIONS, collection_named
     from models.config.recipe import load_recipe
-    from pipeline.run.run import run as run_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
+    if shard is not None and models is not None:
+        raise UsageError("--shard trains, --models takes what was trained: expected one of them")
+    say_that_libraries_load()
+    from pipeline.run.run import Inputs, run_shard
+    from pipeline.run.run import run as run_recipe
+    from pipeline.run.shards import parse_shard
+
+    inputs = Inputs(
+        data_dir(data),
+        collections=tuple(c for c in COLLECTIONS if c in named) or COLLECTIONS,
+        limit_graphs=limit_graphs,
+        store=store,
+        skip_bad=skip_bad,
+    )
     if shard is not None:
-        if models is not None:
-            raise UsageError(
-                "--shard trains, --models takes what was trained: expected one of them"
-            )
-        folders = _run_shard(shard, data_dir(data), out, chosen, skip_bad, store, deadline)
+        folders = run_shard(inputs, out, chosen, parse_shard(shard))
         if json:
             print_json({"shard": shard, "models": list(map(str, folders))})
             return
@@ -76,19 +90,7 @@ def run(
             typer.echo(f"model       {folder}")
         typer.echo(f"shard {shard} is trained; once all are: run … --out {out} --resume")
         return
-    with progress_bar() as progress:
-        result = run_recipe(
-            data_dir(data),
-            out,
-            chosen,
-            resume=resume,
-            skip_bad=skip_bad,
-            store=store,
-            models=models,
-            deadline=deadline,
-            progress=progress,
-            say=say,
-        )
+    result = run_recipe(inputs, out, chosen, resume=resume, models=models)
     if json:
         print_json(result.report)
         return
@@ -97,34 +99,6 @@ def run(
     print_scores(result.report)
     typer.echo(f"submission  {result.submission or 'none: the data has no test split'}")
     typer.echo(f"report      {result.report_page}")
-
-
-def _run_shard(
-    shard: str,
-    data: Path,
-    out: Path,
-    recipe: "Recipe",
-    skip_bad: bool,
-    store: Path | None,
-    deadline: float | None,
-) -> list[Path]:
-    """Train a share of a run; return the folders of its models."""
-    from pipeline.run.run import run_shard
-    from pipeline.run.shards import parse_shard
-
-    mine = parse_shard(shard)
-    with progress_bar() as progress:
-        return run_shard(
-            data,
-            out,
-            recipe,
-            mine,
-            skip_bad=skip_bad,
-            store=store,
-            deadline=deadline,
-            progress=progress,
-            say=say,
-        )
 
 
 @command_of_torchrun
@@ -154,31 +128,28 @@ def train(
 
     Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
     """
-    deadline = deadline_after(max_minutes)
     from data.tree import collection_named
-    from ensembles.trained_models import continue_earlier
     from models.config.recipe import load_recipe
-    from models.shared_training import SHARED_FOLDER
-    from pipeline.run.stages import train_collection
 
     wanted = collection_named(collection)
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    say_that_libraries_load()
+    from ensembles.trained_models import continue_earlier
+    from models.shared_training import SHARED_FOLDER
+    from pipeline.run.stages import train_collection
+
     if earlier:
         for folder in continue_earlier(earlier, wanted, out, shared or out / SHARED_FOLDER):
-            say(f"goes on with an earlier training: {folder}")
-    with progress_bar() as progress:
-        folders = train_collection(
-            data_dir(data),
-            wanted,
-            chosen,
-            out,
-            model=model,
-            shared_folder=shared,
-            resume=resume or earlier is not None,
-            deadline=deadline,
-            progress=progress,
-            say=say,
-        )
+            log.info(f"goes on with an earlier training: {folder}")
+    folders = train_collection(
+        data_dir(data),
+        wanted,
+        chosen,
+        out,
+        model=model,
+        shared_folder=shared,
+        resume=resume or earlier is not None,
+    )
     for folder in folders:
         typer.echo(f"model       {folder}")
 
@@ -194,24 +165,16 @@ def predict(
     collection: Annotated[
         str | None, typer.Option(help="Collection to score. Default: the model's own.")
     ] = None,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Score every config of a split with trained models.
 
     Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
+    say_that_libraries_load()
     from pipeline.run.stages import predict_split
 
-    with progress_bar() as progress:
-        path, n_graphs = predict_split(
-            data_dir(data),
-            run,
-            split=split,
-            out=out,
-            collection=collection,
-            progress=progress,
-        )
+    path, n_graphs = predict_split(data_dir(data), run, split=split, out=out, collection=collection)
     typer.echo(f"scores      {path} ({n_graphs} graphs)")
 
 
@@ -253,21 +216,20 @@ def blend(
 
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
-    from pipeline.run.blend_files import blend_by
+    say_that_libraries_load()
+    from pipeline.run.stages import blend_files
 
-    with progress_bar() as progress:
-        done = blend_by(
-            method,
-            [*runs, *(more_runs or [])],
-            out,
-            labels=labels,
-            collection=collection,
-            split=split,
-            submission=submission,
-            tiles=spread_tiles,
-            seed=seed or 0,
-            progress=progress,
-        )
+    done = blend_files(
+        method,
+        [*runs, *(more_runs or [])],
+        out,
+        labels=labels,
+        collection=collection,
+        split=split,
+        submission=submission,
+        tiles=spread_tiles,
+        seed=seed or 0,
+    )
     if json:
         print_json(done.record)
         return

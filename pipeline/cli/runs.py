@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import Debug, Json, Seed, command, print_json, print_table, say
+from pipeline.cli.console import Debug, Json, command, print_json, print_table, say
 
 SHORT_REVISION = 12
 
@@ -14,14 +14,13 @@ SHORT_REVISION = 12
 def report(
     run: Annotated[Path, typer.Option(help="Folder of a run, or of one model; finished or not.")],
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Draw a run's report anew, report.html and report.png.
 
     Example: python -m pipeline report --run runs/first
     """
-    from pipeline.run.redraw import redraw_report
+    from pipeline.run.folders import redraw_report
     from pipeline.run.report import REPORT_PICTURE
 
     page, drawn = redraw_report(run)
@@ -39,7 +38,6 @@ def report(
 def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """List run folders with recipe, seeds, revision and scores.
@@ -48,7 +46,7 @@ def runs(
     """
     from dataclasses import asdict
 
-    from pipeline.run.listing import list_runs
+    from pipeline.run.folders import list_runs
 
     rows = list_runs(folder)
     if json:
@@ -75,21 +73,30 @@ def compare(
     first: Annotated[Path, typer.Argument(help="A run folder, or its report.json.")],
     second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Compare two runs graph by graph.
 
-    Prints the difference, its interval, and the probability that the second run is better.
+    Prints in which keys of their configs they differ, the difference of their scores, its interval,
+    and the probability that the second run is better.
 
     Example: python -m pipeline compare runs/first runs/hops2
     """
     from pipeline.cli.tables import print_comparison
-    from pipeline.run.listing import read_report
+    from pipeline.run.folders import differing_keys, read_report
     from submissions.compare import compare_reports
 
-    compared = compare_reports(read_report(first), read_report(second))
+    reports = [read_report(run) for run in (first, second)]
+    compared = compare_reports(*reports)
+    keys = differing_keys(*reports)
     if json:
-        print_json({"first": str(first), "second": str(second), **compared})
+        print_json({"first": str(first), "second": str(second), "config": keys, **compared})
         return
+    if keys:
+        print_table(("key", "first", "second"), [(key, *map(_shown, keys[key])) for key in keys])
+        typer.echo("")
     print_comparison(compared)
+
+
+def _shown(value: object) -> object:
+    return str(value) if isinstance(value, list | dict) else value

@@ -1,92 +1,75 @@
 """The stage of a run that scores with every member and blends, each score file made once."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import polars as pl
 
+from common.progress import in_one_step
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.blend import mix
 from ensembles.choice.in_run import choose_in_run, written_mixing
-from ensembles.members import Member, members_of
-from ensembles.score_files import scores_path
-from ensembles.scores import scores_by_graph
+from ensembles.scores import scores_by_graph, scores_path
 from models.predict import cached_scores, predict
 from models.trees.baselines import FLOORS
-
-if TYPE_CHECKING:
-    from pipeline.run.state import RunState
+from pipeline.run.state import SUBMISSION, RunState
 
 
-def predict_and_blend(
-    state: "RunState", splits: Iterable[str], say: Callable[[str], None]
-) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:
-    """Score `splits`; by split, the blended scores of each collection.
+def predict_and_blend(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:
+    """Score the test and the valid split; by split, the blended scores of each collection.
 
     Raises:
         PipelineError: a damaged file, or scores that are not finite.
-        OutOfTime: the run's deadline is over.
+        OutOfTime: the time is over.
     """
-    blended: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in splits}
+    blended: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in SUBMISSION}
     for collection in COLLECTIONS:
-        source = state.sources.get(collection.name)
-        if source is None:
+        if collection.name not in state.sources:
             continue
-        members = members_of(state.recipe, source.collection or collection, state.out, source)
-        _choose_blend(state, collection, members, say)
+        if state.recipe.blend.choose:
+            _choose_blend(state, collection)
         for split, done in blended.items():
             files = state.of(collection, split)
             if files:
-                with state.stage(f"predict {collection.name}"):
-                    scores = _blended_scores(state, collection, members, files)
-                done.append((collection, scores))
-                if split == "valid":
-                    with state.stage("rank without training"):
-                        _score_floor(state, collection, files)
+                with state.costs.stage(f"predict {collection.name}"):
+                    done.append((collection, _blended_scores(state, collection, files)))
+        valid = state.of(collection, "valid")
+        if valid:  # scored without training as well: the report has a floor to compare with
+            with state.costs.stage("rank without training"):
+                floor = partial(predict, FLOORS[collection.kind], valid)
+                cached_scores(scores_path(state.out, collection, "floor", "valid"), floor)
     return blended
 
 
-def _score_floor(state: "RunState", collection: Collection, files: Sequence[GraphFile]) -> None:
-    """Score the valid split without training, so that the report has a floor to compare with."""
-    floor = partial(predict, FLOORS[collection.kind], files)
-    cached_scores(scores_path(state.out, collection, "floor", "valid"), floor)
-
-
-def _choose_blend(
-    state: "RunState",
-    collection: Collection,
-    members: Sequence[Member],
-    say: Callable[[str], None],
-) -> None:
-    """Choose the collection's blend by its valid split, if the recipe asks for it."""
-    blending, files = state.recipe.blend, state.of(collection, "valid")
-    if not blending.choose or not files:
+def _choose_blend(state: RunState, collection: Collection) -> None:
+    """Choose the collection's blend by its valid split."""
+    files = state.of(collection, "valid")
+    if not files:
         return
-    with state.stage(f"predict {collection.name}"):
-        tables = _member_scores(state, collection, members, files)
+    with state.costs.stage(f"predict {collection.name}"):
+        tables = _member_scores(state, collection, files)
     seed = state.recipe.seeds[0]
-    with state.stage(f"choose the blend of {collection.name}"):
-        choose_in_run(state.out, blending, collection, files, tables, seed=seed)
+    with state.costs.stage(f"choose the blend of {collection.name}"):
+        choose_in_run(state.out, state.recipe.blend, collection, files, tables, seed=seed)
 
 
 def _blended_scores(
-    state: "RunState", collection: Collection, members: Sequence[Member], files: Sequence[GraphFile]
+    state: RunState, collection: Collection, files: Sequence[GraphFile]
 ) -> pl.DataFrame:
     """Score one split of a collection with each member, and blend."""
-    tables = _member_scores(state, collection, members, files)
+    tables = _member_scores(state, collection, files)
     mixing = written_mixing(state.out, state.recipe.blend, collection, list(tables))
     split = files[0].split
 
     def mixed() -> pl.DataFrame:
-        with state.told(f"blend {collection.name}/{split}"):
+        with in_one_step(f"blend {collection.name}/{split}"):
             return mix(tables, mixing, files)
 
     return cached_scores(scores_path(state.out, collection, "blend", split), mixed)
 
 
 def _member_scores(
-    state: "RunState", collection: Collection, members: Sequence[Member], files: Sequence[GraphFile]
+    state: RunState, collection: Collection, files: Sequence[GraphFile]
 ) -> dict[str, pl.DataFrame]:
     """Score one split of a collection with each member; by member name."""
     split = files[0].split
@@ -96,8 +79,6 @@ def _member_scores(
             files,
             member.load,
             what=f"predict {collection.name}/{split} by {member.name}",
-            deadline=state.deadline,
-            progress=state.progress,
         )
-        for member in members
+        for member in state.members(collection)
     }

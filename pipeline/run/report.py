@@ -2,83 +2,101 @@
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import stdev
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
 from common.atomic import write_text
+from common.errors import PipelineError
 from common.git import revision
 from data.audit.rows import AuditRow
-from data.tree import COLLECTIONS, Collection, collection_named, missing_parts
+from data.tree import COLLECTIONS, Collection, collection_named
+from ensembles.blend import Mixing, mix
 from ensembles.choice.in_run import written_mixing
 from ensembles.choice.record import choice_file, mixing_record, read_choice
-from ensembles.members import Member, members_of
-from ensembles.score_files import scores_path
+from ensembles.members import Member
+from ensembles.scores import scores_path
 from models.predict import read_scores
+from models.run_folder import CONFIG
+from models.training.checkpoint import METRICS
 from models.trees.boosting import read_importances
-from pipeline.run.evidence import add_evidence, noise_ceilings
-from pipeline.run.learning_curves import learning_curves
-from pipeline.run.revisions import note_revision
+from pipeline.run.state import SUBMISSION, RunState
 from submissions.labels import Labels, read_labels_of
-from submissions.report.curves import read_ranks
+from submissions.report.curves import (
+    CURVE_PICKS,
+    rank_points,
+    read_ranks,
+    slowdown_curve,
+    write_ranks,
+)
 from submissions.report.page import write_report_page
 from submissions.report.sheet import write_overview
 from submissions.score import score_submission
 from submissions.write import read_submission, submission_rows
-
-if TYPE_CHECKING:
-    from pipeline.run.state import RunState
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
 REPORT_PICTURE = "report.png"
 RANKS = "valid-ranks.parquet"
 SHOWN_IMPORTANCES = 12
+MAX_POINTS = 60  # of a curve; more than a picture can show
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
+Rankings = Mapping[str, NDArray[np.int64]]
 
-def build_report(state: "RunState", data_dir: Path, rows: Sequence[AuditRow]) -> dict[str, Any]:
+
+def build_report(
+    state: RunState, data_dir: Path, rows: Sequence[AuditRow], config: Mapping[str, Any]
+) -> dict[str, Any]:
     """Score the valid split's submission and say what the run did; writes valid-ranks.parquet too.
 
     Beside the contract's keys, of each collection: `floor` (what a count of copied bytes, or of
-    steps, reaches without training), `noise_ceiling`, `slowdown_curve` and `seed_values`, see
-    `pipeline.run.evidence`. Of the run: `models` (which members rank each collection, by what
-    method and weights, what their trees rest on, any fallback, and under `blend` what was chosen,
-    with its nested value), `left_out` (graphs that were not judged, and why),
-    `left_out_of_training`, `missing_parts` (of the dataset), `bad_files` (skipped on request),
-    `learning_curves`, and `revisions` (all that worked on the run, the first one first).
-    The run adds `seconds` and `peak_mib` per stage.
+    steps, reaches without training), `noise_ceiling` (Kendall tau between two measurements),
+    `slowdown_curve` (`k`, and the mean slowdown@k of `model` and of `floor`), `seed_values` (what
+    each seed alone would have had; empty for one seed) and `seed_sd` (their standard deviation).
+    Of the run: `config`, `models` (which members rank each collection, by what method and weights,
+    what their trees rest on, any fallback, and under `blend` what was chosen, with its nested
+    value), `left_out` (graphs that were not judged, and why), `left_out_of_training`,
+    `missing_parts` (of the dataset), `bad_files` (skipped on request), `learning_curves`, and what
+    each stage of this call took (`seconds`, `cpu_seconds`, `peak_mib`).
 
     Args:
         rows: what the audit says of every file.
+        config: what decided the run's outcome.
     """
-    bad = [row for row in rows if row.error]
-    now = revision()
-    read = [*state.files, *(row.file for row in bad)]
-    valid = state.out / "submission-valid.csv"
     files = [file for file in state.files if file.split == "valid"]
     labels = {file.submission_id: read_labels_of(file) for file in files}
-    rankings = read_submission(valid) if files else {}
-    scored = score_submission(rankings, labels, ceilings=noise_ceilings(rows))
-    for name, part in scored["collections"].items():
-        part["floor"] = _value_of(state, collection_named(name), "floor", labels)
-    add_evidence(state, scored["collections"], labels, state.out / RANKS)
+    rankings = read_submission(state.out / SUBMISSION["valid"]) if files else {}
+    ceilings = {row.file.submission_id: row.noise.tau for row in rows if row.noise is not None}
+    scored = score_submission(rankings, labels, ceilings=ceilings)
+    _add_evidence(state, scored["collections"], labels)
     return {
         **scored,
         "recipe": state.recipe.name,
         "seeds": list(state.recipe.seeds),
-        "models": _models(state, labels),
+        "models": {
+            c.name: _models_of(state, c, labels) for c in COLLECTIONS if c.name in state.sources
+        },
         "left_out_of_training": [
             {"graph": item.file.submission_id, "reason": item.reason} for item in state.unusable
         ],
-        "missing_parts": missing_parts(read, splits=state.splits),
-        "bad_files": [str(row.error) for row in bad],
+        "missing_parts": state.missing,
+        "bad_files": [row.error for row in rows if row.error],
         "data": str(data_dir),
         "learning_curves": learning_curves(state.out),
         "environment": environment(state.recipe.threads),
-        "revision": now,
-        "revisions": note_revision(state.out, now),
+        "revision": revision(),
+        "config": dict(config),
+        "seconds": state.costs.seconds,
+        "cpu_seconds": state.costs.cpu_seconds,
+        "peak_mib": state.costs.peak_mib,
     }
 
 
@@ -100,38 +118,14 @@ def draw_report(out: Path, report: dict[str, Any]) -> Path:
     return out / REPORT_PAGE
 
 
-def _models(state: "RunState", labels: Mapping[str, Labels]) -> dict[str, Any]:
-    models: dict[str, Any] = {}
-    for collection in COLLECTIONS:
-        source = state.sources.get(collection.name)
-        if source is None:
-            continue
-        members = members_of(state.recipe, source.collection or collection, state.out, source)
-        own = source.collection == collection
-        fallback = source.collection.name if source.collection else "heuristic"
-        models[collection.name] = {
-            "members": [member.name for member in members],
-            "member_values": {
-                member.name: _value_of(state, collection, member.name, labels) for member in members
-            },
-            **_mixing(state, collection, members),
-            "importances": importances_of([(m.model, m.folder) for m in members]),
-            "fallback_from": None if own else fallback,
-            "reason": source.reason,
-        }
-        choice = read_choice(choice_file(state.out, collection))
-        if choice is not None:
-            models[collection.name]["blend"] = choice
-    return models
-
-
-def _mixing(state: "RunState", collection: Collection, members: Sequence[Member]) -> dict[str, Any]:
-    """Say how the members become one: the method, and each one's share of the weight."""
-    names = [member.name for member in members]
-    mixing = written_mixing(state.out, state.recipe.blend, collection, names)
-    total = sum(mixing.weights[name] for name in names)
-    shares = {name: round(mixing.weights[name] / total, 4) for name in names}
-    return mixing_record(mixing._replace(weights=shares))
+def environment(threads: int) -> dict[str, Any]:
+    """Describe what the figures were made with."""
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": threads,
+        **{name: version(name) for name in REPORTED_PACKAGES},
+    }
 
 
 def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[str, Any]]]:
@@ -148,23 +142,184 @@ def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[st
     return importances
 
 
-def _value_of(
-    state: "RunState", collection: Collection, scorer: str, labels: Mapping[str, Labels]
+def _models_of(
+    state: RunState, collection: Collection, labels: Mapping[str, Labels]
+) -> dict[str, Any]:
+    """Say who ranks a collection, and how the members become one."""
+    source, members = state.sources[collection.name], state.members(collection)
+    mixing = _mixing(state, collection, members)
+    total = sum(mixing.weights.values())
+    shares = {name: round(weight / total, 4) for name, weight in mixing.weights.items()}
+    choice = read_choice(choice_file(state.out, collection))
+    fallback = source.collection.name if source.collection else "heuristic"
+    return {
+        "members": [member.name for member in members],
+        "member_values": {m.name: _value(state, collection, m.name, labels) for m in members},
+        **mixing_record(mixing._replace(weights=shares)),
+        "importances": importances_of([(m.model, m.folder) for m in members]),
+        "fallback_from": None if source.collection == collection else fallback,
+        "reason": source.reason,
+        **({} if choice is None else {"blend": choice}),
+    }
+
+
+def _mixing(state: RunState, collection: Collection, members: Sequence[Member]) -> Mixing:
+    names = [member.name for member in members]
+    mixing = written_mixing(state.out, state.recipe.blend, collection, names)
+    return mixing._replace(weights={name: mixing.weights[name] for name in names})
+
+
+def _add_evidence(
+    state: RunState, parts: Mapping[str, dict[str, Any]], labels: Mapping[str, Labels]
+) -> None:
+    """Add to each judged collection what its value rests on, and write the ranks of its configs."""
+    tables: list[pl.DataFrame] = []
+    for name, part in parts.items():
+        collection = collection_named(name)
+        floor = _value(state, collection, "floor", labels)
+        part |= {"floor": floor, "slowdown_curve": None, "seed_values": {}, "seed_sd": None}
+        if part["value"] is None:
+            continue
+        judged = {key: labels[key] for key in (f"{name}:{graph}" for graph in part["per_graph"])}
+        rankings = _rankings(state, collection, "blend", judged)
+        part["slowdown_curve"] = {
+            "k": list(CURVE_PICKS),
+            "model": _curve(rankings, judged),
+            "floor": _curve(_rankings(state, collection, "floor", judged), judged),
+        }
+        tables += [
+            rank_points(name, key.removeprefix(f"{name}:"), ranking, judged[key])
+            for key, ranking in rankings.items()
+        ]
+        values = dict(_seed_values(state, collection, judged))
+        part |= {"seed_values": values, "seed_sd": stdev(values.values()) if values else None}
+    write_ranks(state.out / RANKS, tables)
+
+
+def _value(
+    state: RunState, collection: Collection, scorer: str, labels: Mapping[str, Labels]
 ) -> float | None:
     """Return what a member, or the floor, would have had on the valid split by itself."""
     path = scores_path(state.out, collection, scorer, "valid")
+    return _judge(collection, read_scores(path), labels) if path.exists() else None
+
+
+def _judge(
+    collection: Collection, scores: pl.DataFrame, labels: Mapping[str, Labels]
+) -> float | None:
+    rankings = dict(submission_rows([(collection, scores)]))
+    value = score_submission(rankings, labels)["collections"][collection.name]["value"]
+    return None if value is None else float(value)
+
+
+def _rankings(
+    state: RunState, collection: Collection, scorer: str, judged: Mapping[str, Labels]
+) -> Rankings:
+    """Return whole rankings of the judged graphs, by submission ID; none if nobody scored them."""
+    path = scores_path(state.out, collection, scorer, "valid")
     if not path.exists():
-        return None
-    rankings = dict(submission_rows([(collection, read_scores(path))]))
-    scored = score_submission(rankings, labels)["collections"][collection.name]["value"]
-    return None if scored is None else float(scored)
+        return {}
+    rows = dict(submission_rows([(collection, read_scores(path))]))
+    return {key: rows[key] for key in sorted(judged)}
 
 
-def environment(threads: int) -> dict[str, Any]:
-    """Describe what the figures were made with."""
-    return {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "threads": threads,
-        **{name: version(name) for name in REPORTED_PACKAGES},
-    }
+def _curve(rankings: Rankings, judged: Mapping[str, Labels]) -> list[float] | None:
+    runtimes = [judged[key].runtime for key in rankings]
+    return slowdown_curve(list(rankings.values()), runtimes) if rankings else None
+
+
+def _seed_values(
+    state: RunState, collection: Collection, judged: Mapping[str, Labels]
+) -> Iterator[tuple[str, float]]:
+    """Yield what the members of each seed, blended alone, would have had; nothing for one seed."""
+    members = state.members(collection)
+    mixing = _mixing(state, collection, members)
+    seeds = sorted({member.seed for member in members if mixing.weights[member.name] > 0})
+    if len(seeds) < 2:
+        return
+    for seed in seeds:
+        tables = {
+            member.name: read_scores(scores_path(state.out, collection, member.name, "valid"))
+            for member in members
+            if member.seed == seed
+        }
+        mixed = mix(tables, mixing, state.of(collection, "valid"))
+        value = _judge(collection, mixed, judged)
+        if value is not None:
+            yield str(seed), value
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """The folder of one model of a run.
+
+    Attributes:
+        group: the collection, or another group of models; "" for a run of one model.
+        member: "<model>-seed<number>".
+        folder: where it lies.
+    """
+
+    group: str
+    member: str
+    folder: Path
+
+
+def model_folders(run: Path) -> list[ModelFolder]:
+    """List the models of a run by collection, or the one of a single model's folder."""
+    if not (run / "models").is_dir():
+        return [ModelFolder("", run.name, run)] if (run / METRICS).exists() else []
+    names = {collection.slug: collection.name for collection in COLLECTIONS}
+    order = list(names)
+    groups = [path for path in (run / "models").iterdir() if path.is_dir()]
+    groups.sort(key=lambda path: (order.index(path.name) if path.name in order else -1, path.name))
+    return [
+        ModelFolder(names.get(group.name, group.name), folder.name, folder)
+        for group in groups
+        for folder in sorted(group.iterdir())
+        if (folder / CONFIG).is_file()
+    ]
+
+
+def learning_curves(run: Path) -> list[dict[str, Any]]:
+    """Read the learning curves of a run; models that log none (trees, linear) have none.
+
+    Returns:
+        For each: `group` and `member` (see ModelFolder), `step` and `loss`, and `held_out_step` and
+        `held_out` (the metric on what was held out of training; empty without `early_stop`). Losses
+        are means over the steps since the one before; there are at most 60 of each.
+
+    Raises:
+        PipelineError: a damaged file.
+    """
+    curves = []
+    for model in model_folders(run):
+        path = model.folder / METRICS
+        lines = list(_metric_lines(path)) if path.exists() else []
+        step, loss = _thinned(lines, "loss")
+        if step:
+            at, value = _thinned(lines, "held_out")
+            curve = {"step": step, "loss": loss, "held_out_step": at, "held_out": value}
+            curves.append({"group": model.group, "member": model.member, **curve})
+    return curves
+
+
+def _metric_lines(path: Path) -> Iterator[dict[str, Any]]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            point = json.loads(line)
+            point["step"] + 0
+        except (ValueError, KeyError, TypeError) as error:
+            raise PipelineError(
+                f"{path}: line {number} cannot be read: {error}; expected a JSON object with `step`"
+            ) from error
+        yield point
+
+
+def _thinned(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    """Average neighbours until few enough points are left; each stands at its last step."""
+    points = [(line["step"], line[key]) for line in lines if key in line]
+    if not points:
+        return [], []
+    parts = np.array_split(np.array(points, np.float64), min(len(points), MAX_POINTS))
+    return [int(p[-1, 0]) for p in parts], [round(float(p[:, 1].mean()), 6) for p in parts]

@@ -4,35 +4,90 @@ Each stage writes whole files into the run's folder and skips what is there alre
 was killed goes on where it stopped and ends as if it had not been.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from common.atomic import TEMPORARY, sweep
+from common.atomic import TEMPORARY, sweep, write_text
 from common.errors import PipelineError
-from common.git import revision
+from common.git import changes, revision
 from common.locks import alone_in
-from data.audit.rows import AuditRow
-from data.tree import COLLECTIONS, SPLITS, Collection, missing_parts
+from common.progress import in_one_step, log, progress
+from data.audit.rows import AuditRow, audit
+from data.graph_store.fingerprint import fingerprint
+from data.graph_store.prepare import prepare_tree
+from data.tree import (
+    COLLECTIONS,
+    LAYOUT_COLLECTIONS,
+    SPLITS,
+    Collection,
+    GraphFile,
+    duplicate_stems,
+    find_graphs,
+    missing_parts,
+)
 from ensembles.sources import Source
 from ensembles.trained_models import take_models
 from models.config.recipe import Recipe
-from models.run_folder import CONFIG, begin, mark_done
-from models.train import check_device
-from models.training.jobs import Progress
-from pipeline.run.costs import read_costs
-from pipeline.run.data import check_data
+from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
+from models.shared_training import SHARED_FOLDER, shared_model
+from models.train import check_device, train_model
+from models.training.jobs import TrainJob
 from pipeline.run.predict import predict_and_blend
 from pipeline.run.report import build_report, write_report
-from pipeline.run.revisions import note_revision
-from pipeline.run.shards import Shard, dealt, shard_costs, working_as
-from pipeline.run.state import SUBMISSION, RunState
-from pipeline.run.training import choose_sources, train, trainings_of
+from pipeline.run.shards import Shard, dealt, working_as
+from pipeline.run.state import SUBMISSION, Costs, RunState, Training, job_limits
 from submissions.check import check_submission
 from submissions.write import submission_rows, write_submission
+
+CHANGES = "changes.diff"  # what the code has that its revision has not
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Which graphs a run reads.
+
+    Attributes:
+        data_dir: the folder that holds npz/.
+        collections: others are left alone.
+        limit_graphs: at most so many of each collection and split, the first by name; None = all.
+        store: where packed graphs are kept; None for the default place.
+        skip_bad: leave damaged files out, named in the report, instead of stopping.
+    """
+
+    data_dir: Path
+    collections: Sequence[Collection] = COLLECTIONS
+    limit_graphs: int | None = None
+    store: Path | None = None
+    skip_bad: bool = False
+
+    def find(self, splits: Sequence[str]) -> list[GraphFile]:
+        """List the files.
+
+        Raises:
+            PipelineError: there is none, or a name stands twice, unless `skip_bad`.
+        """
+        files = find_graphs(self.data_dir, collections=self.collections, splits=splits)
+        parts = groupby(files, lambda file: (file.collection, file.split))
+        files = [file for _, part in parts for file in list(part)[: self.limit_graphs]]
+        twins = duplicate_stems(files)
+        if twins and not self.skip_bad:
+            first, second = twins[0]
+            raise PipelineError(
+                f"{second.path}: the name stands in {second.collection.name} already "
+                f"({first.path}); expected each graph once, in one split; remove one of them, or "
+                "pass --skip-bad"
+            )
+        return files
+
+    def missing(self, files: Sequence[GraphFile], splits: Sequence[str]) -> list[str]:
+        """Name each "collection/split" that was asked for and has no graph."""
+        asked = {collection.name for collection in self.collections}
+        return [p for p in missing_parts(files, splits=splits) if p.rpartition("/")[0] in asked]
 
 
 @dataclass(frozen=True)
@@ -51,79 +106,50 @@ class RunResult:
 
 
 def run(
-    data_dir: Path,
-    out: Path,
-    recipe: Recipe,
-    *,
-    resume: bool,
-    skip_bad: bool = False,
-    store: Path | None = None,
-    models: Path | None = None,
-    deadline: float | None = None,
-    progress: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    inputs: Inputs, out: Path, recipe: Recipe, *, resume: bool, models: Path | None = None
 ) -> RunResult:
-    """Run a recipe on all that `data_dir` holds.
+    """Run a recipe.
 
     Args:
-        data_dir: the folder that holds npz/.
+        inputs: on which graphs.
         out: the run's folder.
         recipe: what to do.
         resume: go on with a folder that was begun with the same recipe and data.
-        store: where packed graphs are kept; None for the default place.
         models: holds run folders of trained models, at any depth: they are copied into the run,
             nothing is trained, and the train split is not read. None = train.
-        deadline: of time.monotonic(), when training and predicting stop; None = never.
-        skip_bad: leave damaged files out, named in the report, instead of stopping.
-        progress: told how far a stage is.
-        say: told, in words, what was left out and which fallbacks were taken.
 
     Raises:
         UsageError: `out` holds another run, or there is no GPU as the recipe asks for.
         PipelineError: damaged files, no usable data, a full disk, or `models` lacks one of the
             recipe's.
-        OutOfTime: the deadline is over; resumed, it goes on where it stopped.
+        OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
-    for model in (*recipe.layout.models, *recipe.tile.models):
-        check_device(recipe, model)
     splits = SPLITS if models is None else tuple(SUBMISSION)
-    checked = check_data(
-        data_dir, recipe, splits, store=store, skip_bad=skip_bad, progress=progress, say=say
-    )
-    begin(out, checked.config, resume=resume)
+    state, rows, config = _prepared(inputs, out, recipe, splits, resume=resume)
+    begin(out, config, resume=resume)
     with alone_in(out):
-        _go_on(out, say)
-        costs = read_costs(out)
-        costs.add(checked.costs)
-        state = RunState(recipe, out, checked.files, progress, deadline, splits, costs=costs)
+        _tidy(out)
         if models is None:
-            choose_sources(state, say)
-            train(state, trainings_of(state))
+            state.choose_sources()
+            _train(state, state.trainings())
         else:
-            _take_models(state, models, say)
-        return _rank_and_report(state, data_dir, checked.rows, say)
+            _take_models(state, models)
+        blended = predict_and_blend(state)
+        with in_one_step("write and check submissions"):
+            submissions = {s: _submit(state, blended[s], s, rows) for s in SUBMISSION}
+        with state.costs.stage("score"), in_one_step("score the valid split"):
+            report = build_report(state, inputs.data_dir, rows, config)
+        with in_one_step("write the report"):
+            page = write_report(out, report)
+        mark_done(out, [out / CONFIG])
+    return RunResult(submissions["test"], report, page)
 
 
-def run_shard(
-    data_dir: Path,
-    out: Path,
-    recipe: Recipe,
-    shard: Shard,
-    *,
-    skip_bad: bool = False,
-    store: Path | None = None,
-    deadline: float | None = None,
-    progress: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> list[Path]:
+def run_shard(inputs: Inputs, out: Path, recipe: Recipe, shard: Shard) -> list[Path]:
     """Train a shard of a recipe's models, and go on with it where it was stopped.
 
     Other shards may work in the same `out` at once. When all have ended, `run` with `resume` finds
     everything trained, and does the rest.
-
-    Args:
-        shard: which of the trainings, see pipeline.run.shards.
-        data_dir, out, recipe, skip_bad, store, deadline, progress, say: as of `run`.
 
     Returns:
         The trained models' folders.
@@ -132,65 +158,110 @@ def run_shard(
         UsageError, PipelineError, OutOfTime: as `run`; or a whole run, or the very same shard, is
             at work in `out`.
     """
-    for model in (*recipe.layout.models, *recipe.tile.models):
-        check_device(recipe, model)
-    checked = check_data(
-        data_dir, recipe, SPLITS, store=store, skip_bad=skip_bad, progress=progress, say=say
-    )
-    begin(out, checked.config, resume=True)
+    state, _, config = _prepared(inputs, out, recipe, SPLITS, resume=True)
+    begin(out, config, resume=True)
     with working_as(shard, out):
-        name = shard.costs_name
-        costs = read_costs(out, name=name)
-        costs.add(checked.costs)
-        state = RunState(
-            recipe, out, checked.files, progress, deadline, costs=costs, costs_name=name
-        )
-        choose_sources(state, say)
-        mine = dealt(trainings_of(state), shard, recipe=recipe, usable=state.usable)
-        train(state, mine)
+        state.choose_sources()
+        mine = dealt(state.trainings(), shard, recipe=recipe, usable=state.usable)
+        _train(state, mine)
     return [member.folder for _, member in mine]
 
 
-def _go_on(out: Path, say: Callable[[str], None]) -> None:
-    """Remove what a killed call left half-written, and tell a change of the code."""
-    sweep(out / "scores", f"**/{TEMPORARY}")
-    sweep(out / "models", f"*/{TEMPORARY}")
-    now = revision()
-    earlier = [name for name in note_revision(out, now) if name != now]
-    if earlier:
-        say(f"{out}: begun under revision {earlier[0]}, goes on under {now}; what is done is kept")
+def _prepared(
+    inputs: Inputs, out: Path, recipe: Recipe, splits: tuple[str, ...], *, resume: bool
+) -> tuple[RunState, list[AuditRow], dict[str, Any]]:
+    """Refuse what cannot be, then pack and check all files.
 
-
-def _rank_and_report(
-    state: RunState, data_dir: Path, rows: Sequence[AuditRow], say: Callable[[str], None]
-) -> RunResult:
-    """Do all that comes after the training."""
-    bad = [row for row in rows if row.error]
-    missing = missing_parts([row.file for row in rows], splits=state.splits)
+    Returns:
+        The state that a run begins with, what the audit says of every file, and the run's config.
+    """
+    for model in (*recipe.layout.models, *recipe.tile.models):
+        check_device(recipe, model)
+    settings = {"recipe": recipe.model_dump(mode="json")}
+    check_free(out, settings, resume=resume)
+    files, costs = inputs.find(splits), Costs()
+    missing = inputs.missing(files, splits)
     if missing:
-        say(f"missing in {data_dir}, skipped: {', '.join(missing)}")
-    blended = predict_and_blend(state, SUBMISSION, say)
-    with state.told("write and check submissions"):
-        submissions = {split: _submit(state, blended[split], split, rows) for split in SUBMISSION}
+        log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")
+    with costs.stage("prepare and audit"):
+        rows = _audited(inputs, files)
+    bad = [row for row in rows if row.error]
+    if bad and not inputs.skip_bad:
+        more = f" (and {len(bad) - 1} more bad files; `audit` lists them)" if len(bad) > 1 else ""
+        raise PipelineError(f"{bad[0].error}{more}; mend or remove, or pass --skip-bad")
+    sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
+    if not sources:
+        raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     for row in bad:
+        log.info(f"left out: {row.error}")
         if row.file.split == "test":
-            say(
+            log.info(
                 f"{SUBMISSION['test']} has no row for {row.file.submission_id}: its file is damaged"
             )
-    with state.stage("score"), state.told("score the valid split"):
-        report = build_report(state, data_dir, rows)
-    report |= shard_costs(state.out, state.costs).rounded()
-    with state.told("write the report"):
-        page = write_report(state.out, report)
-    mark_done(state.out, [state.out / CONFIG])
-    return RunResult(submissions["test"], report, page)
+    good = [row.file for row in rows if not row.error]
+    config = {"data": fingerprint(sources), **settings}
+    return RunState(recipe, out, good, costs, missing=missing), rows, config
 
 
-def _take_models(state: RunState, models: Path, say: Callable[[str], None]) -> None:
+def _audited(inputs: Inputs, files: Sequence[GraphFile]) -> list[AuditRow]:
+    """Pack and check every file; what is damaged in the store alone is packed anew, once."""
+    for is_last in (False, True):
+        prepared = prepare_tree(files, inputs.data_dir, store=inputs.store, progress=progress)
+        rows = audit(files, prepared=prepared, progress=progress)
+        spoilt = [
+            entry.stored.path
+            for entry, row in zip(prepared, rows, strict=True)
+            if row.error and entry.stored and str(entry.stored.path) in row.error
+        ]
+        if is_last or not spoilt:
+            break
+        for path in spoilt:
+            log.info(f"{path}: damaged in the store; packed anew")
+            path.unlink(missing_ok=True)
+    return rows
+
+
+def _tidy(out: Path) -> None:
+    """Remove what a killed call left half-written, say what is done, and keep changed code."""
+    sweep(out / "scores", f"**/{TEMPORARY}")
+    sweep(out / "models", f"*/{TEMPORARY}")
+    begun = [path.parent for path in sorted(out.glob(f"models/*/*/{CONFIG}"))]
+    scores = [p for p in out.glob("scores/*/*/*.parquet") if ".begun" not in p.suffixes]
+    if begun or scores:
+        n_done = sum(is_done(folder) for folder in begun)
+        log.info(
+            f"{out}: goes on; done are {n_done} trainings ({len(begun) - n_done} more begun) and "
+            f"{len(scores)} score files"
+        )
+    diff = changes()
+    if diff:
+        write_text(out / CHANGES, diff)
+        log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
+
+
+def _train(state: RunState, trainings: Iterable[Training]) -> None:
+    """Train each, or go on with it, or skip what is done."""
+    layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
+    shared_folder = state.out / "models" / SHARED_FOLDER
+    for collection, member in trainings:
+        job = TrainJob(
+            model=member.model,
+            recipe=state.recipe,
+            files=state.usable[collection.name],
+            seed=member.seed,
+            run_dir=member.folder,
+            **job_limits(),
+            shared=shared_model(state.recipe, member.model, member.seed, layout, shared_folder),
+        )
+        with state.costs.stage(f"train {collection.name} {member.name}"):
+            train_model(job, collection, resume=True)
+
+
+def _take_models(state: RunState, models: Path) -> None:
     """Let every collection be ranked by its own models, trained elsewhere."""
     present = {file.collection for file in state.files}
     named = [collection for collection in COLLECTIONS if collection in present]
-    take_models(models, state.recipe, named, state.out, say=say)
+    take_models(models, state.recipe, named, state.out)
     state.sources |= {collection.name: Source(collection) for collection in named}
 
 

@@ -16,10 +16,7 @@ from common.locks import LOCK
 from data.tree import GraphFile
 from models.config.recipe import Recipe
 from models.shared_training import shared_steps
-from pipeline.run.costs import COSTS, Costs, read_costs
-from pipeline.run.training import Training
-
-COSTS_STEM = Path(COSTS).stem
+from pipeline.run.state import Training
 
 
 @dataclass(frozen=True)
@@ -28,11 +25,6 @@ class Shard:
 
     number: int
     of: int
-
-    @property
-    def costs_name(self) -> str:
-        """Return the name of the file in which its costs are kept."""
-        return f"{COSTS_STEM}-shard-{self.number}-of-{self.of}.json"
 
 
 def parse_shard(text: str) -> Shard:
@@ -96,12 +88,3 @@ def working_as(shard: Shard, out: Path) -> Iterator[None]:
         except BlockingIOError:
             raise UsageError(f"{out}: another process works in it; wait for it to end") from None
         yield
-
-
-def shard_costs(out: Path, costs: Costs) -> Costs:
-    """Return a run's costs with those of the shards that trained for it."""
-    total = Costs()
-    for path in sorted(out.glob(f"{COSTS_STEM}-shard-*.json")):
-        total.add(read_costs(out, name=path.name))
-    total.add(costs)
-    return total

@@ -1,14 +1,26 @@
 """The stages of a run on their own: train one collection, predict one split, blend score files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from common.errors import PipelineError, UsageError
+from common.progress import log, progress
 from data.graph_store.prepare import stored_graphs
-from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named, find_graphs
+from data.tree import (
+    LAYOUT_COLLECTIONS,
+    SPLITS,
+    Collection,
+    GraphFile,
+    collection_named,
+    find_graphs,
+)
 from ensembles.blend import METHODS, blend, member_weights
+from ensembles.choice.from_scores import choose_and_blend, labelled, mixing_of
+from ensembles.choice.record import Row, choice_rows, record_of
 from ensembles.diversify_picks import USUAL_SPREAD, spread_table
 from ensembles.ensemble import load_ensemble
 from models.config.recipe import Recipe
@@ -17,11 +29,14 @@ from models.registry import model_entry
 from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
 from models.train import check_device, train_model
 from models.training.dataset import split_usable
-from models.training.jobs import Progress, TrainJob
+from models.training.jobs import TrainJob
 from models.training.torchrun import check_processes
+from pipeline.run.state import job_limits
 from submissions.write import submission_rows, write_submission
 
 TILE = collection_named("tile:xla")
+BEST = "best"
+JUDGED_SPLIT = "valid"
 
 
 def train_collection(
@@ -33,9 +48,6 @@ def train_collection(
     model: str | None,
     shared_folder: Path | None = None,
     resume: bool,
-    deadline: float | None = None,
-    progress: Progress | None,
-    say: Callable[[str], None],
 ) -> list[Path]:
     """Train a recipe's models, with each of its seeds, on one collection.
 
@@ -43,7 +55,6 @@ def train_collection(
         model: only this one; all of the recipe's if None.
         shared_folder: holds, or gets, the models of all layout collections that this one's begin
             from, where the recipe has such; `out`/layout-shared if None.
-        deadline: of time.monotonic(), when to stop; None = never.
 
     Returns:
         The run folders, below `out`.
@@ -52,7 +63,7 @@ def train_collection(
         UsageError: the recipe has no such model, a folder holds another run, torchrun started
             another number of processes than the recipe has, or there is no GPU as it asks for.
         PipelineError: nothing to learn from, or a damaged file.
-        OutOfTime: the deadline is over; resumed, it goes on where it stopped.
+        OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
     names = recipe.models_of(collection.kind)
     if model is not None and model not in names:
@@ -66,7 +77,7 @@ def train_collection(
     files = stored_graphs(data_dir, collections=needed, splits=("train",), progress=progress)
     usable, unusable = split_usable(files)
     for item in unusable:
-        say(f"left out of training: {item.file.submission_id}: {item.reason}")
+        log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
     own = [file for file in usable if file.collection == collection]
     if not own:
         raise PipelineError(f"{data_dir}: {collection.name} has no train graph to learn from")
@@ -76,7 +87,7 @@ def train_collection(
             folder = out / f"{name}-seed{seed}"
             below = shared_folder or out / SHARED_FOLDER
             shared = shared_model(recipe, name, seed, usable, below)
-            job = TrainJob(name, recipe, own, seed, folder, progress, deadline, shared=shared)
+            job = TrainJob(name, recipe, own, seed, folder, **job_limits(), shared=shared)
             train_model(job, collection, resume=resume)
             folders.append(folder)
     return folders
@@ -89,7 +100,6 @@ def predict_split(
     split: str,
     out: Path | None = None,
     collection: str | None = None,
-    progress: Progress | None = None,
 ) -> tuple[Path, int]:
     """Score every config of a split with a run's models.
 
@@ -112,74 +122,142 @@ def predict_split(
     if target.kind != ensemble.collection.kind:
         raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), progress=progress)
-    path = out or scores_file(run, split)
-    write_scores(path, ensemble.predict(files, progress=progress))
+    path = out or _scores_file(run, split)
+    write_scores(path, ensemble.predict(files))
     return path, len(files)
 
 
-def scores_file(run: Path, split: str) -> Path:
-    """Return where `predict` leaves a run's scores of a split."""
-    return run / f"scores-{split}.parquet"
+@dataclass(frozen=True)
+class Blended:
+    """What blending files says.
 
-
-def given_scores(run: Path, split: str) -> pl.DataFrame:
-    """Read the scores of a split that `predict` left in a run folder, or a score file itself.
-
-    Raises:
-        PipelineError: there is none, or it is damaged.
+    Attributes:
+        record: as JSON: where the scores are, and for `best` the choice.
+        rows: for `best` what was chosen among, as a table.
     """
-    if not run.exists():
-        raise PipelineError(
-            f"{run}: no such folder or file; expected a run folder after `predict`, or its scores"
-        )
-    path = scores_file(run, split) if run.is_dir() else run
-    if not path.exists():
-        command = f"predict --run {run} --split {split}"
-        raise PipelineError(f"{path}: no such file; run `{command}` first")
-    return read_scores(path)
+
+    record: dict[str, Any]
+    rows: list[Row]
 
 
 def blend_files(
+    method: str,
     runs: Sequence[Path],
     out: Path,
     *,
-    split: str,
-    method: str,
-    submission: Path | None,
+    labels: Path | None,
     collection: str | None,
+    split: str,
+    submission: Path | None,
     tiles: Path | None = None,
-) -> None:
-    """Blend score files of one collection, each member weighing the same.
+    seed: int = 0,
+) -> Blended:
+    """Blend score files of one collection.
 
     Args:
-        runs: score files, or run folders that `predict` left theirs in.
-        split: whose scores to take from run folders.
-        submission: also write the rankings there; needs `collection`.
-        tiles: as `spread_over`.
+        method: one of ensembles.blend.METHODS, each member weighing the same, or BEST.
+        runs: run folders, or score files. For BEST the scores of a folder's valid split decide and
+            those of `split` are blended; of files, the labelled graphs they hold decide.
+        labels: for BEST, the data folder with the runtimes of valid (or train, for scores out of
+            fold).
+        collection: of all scores; needed for BEST and for a submission.
+        submission: also write the rankings there.
+        tiles: spread the picks by the tiles of the kernels in this data folder.
 
     Raises:
-        UsageError: no such method, or a submission without its collection.
-        PipelineError: files that cannot be read, or of different data.
+        UsageError: no such method, or options that it needs are missing.
+        PipelineError: files that cannot be read, of different data, or too few labelled graphs.
     """
-    if method not in METHODS:
-        raise UsageError(f"--method {method}: expected one of {', '.join(METHODS)}, best")
+    _check_blend(
+        method, runs, labels=labels, collection=collection, submission=submission, tiles=tiles
+    )
+    rows: list[Row] = []
+    if method == BEST:
+        assert labels is not None and collection is not None
+        record, rows, mixed = _best(runs, labels, collection_named(collection), split, seed)
+    else:
+        members = _scores(runs, split)
+        mixed = blend(members, method=method, weights=member_weights(list(members), {}))
+        record = {"method": method}
+    if tiles is not None:
+        mixed = spread_table(mixed, find_graphs(tiles, collections=(TILE,)), USUAL_SPREAD)
+    write_scores(out, mixed)
+    if submission and collection:
+        rankings = submission_rows([(collection_named(collection), mixed)])
+        write_submission(submission, rankings)
+    return Blended({**record, "scores": str(out)}, rows)
+
+
+def _check_blend(
+    method: str,
+    runs: Sequence[Path],
+    *,
+    labels: Path | None,
+    collection: str | None,
+    submission: Path | None,
+    tiles: Path | None,
+) -> None:
+    """Raise UsageError where options do not go together."""
+    if len(set(runs)) < len(runs):
+        raise UsageError("--runs: the same run is given twice; expected each once")
+    if tiles is not None and collection != TILE.name:
+        raise UsageError(f"--spread-tiles: pass --collection {TILE.name}; layouts are not picked")
+    if method == BEST and (labels is None or collection is None):
+        raise UsageError("--method best: pass --labels DIR and --collection; it judges by runtimes")
+    if method == BEST and len(runs) < 2:
+        raise UsageError("--method best: expected at least two runs, each once")
+    if method != BEST and labels is not None:
+        raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
+    if method not in (*METHODS, BEST):
+        raise UsageError(f"--method {method}: expected one of {', '.join(METHODS)}, {BEST}")
     if submission and not collection:
         raise UsageError("--submission: pass --collection as well; rows are named by it")
-    named = collection_named(collection) if collection else None
-    members = {str(run): given_scores(run, split) for run in runs}
-    mixed = blend(members, method=method, weights=member_weights(list(members), {}))
-    mixed = spread_over(mixed, tiles)
-    write_scores(out, mixed)
-    if submission and named:
-        write_submission(submission, submission_rows([(named, mixed)]))
 
 
-def spread_over(scores: pl.DataFrame, tiles: Path | None) -> pl.DataFrame:
-    """Spread the picks of kernels by their tiles in a data folder; None leaves the scores alone.
+def _best(
+    runs: Sequence[Path], labels: Path, collection: Collection, split: str, seed: int
+) -> tuple[dict[str, Any], list[Row], pl.DataFrame]:
+    """Choose the best blend by labelled graphs; return the record, its rows and the scores."""
+    members = _scores(runs, JUDGED_SPLIT)
+    by = labelled(collection, _labelled_files(labels, collection, members))
+    missing = by.too_few()
+    if missing:
+        raise PipelineError(f"{labels}: {collection.name}: the scores hold {missing}")
+    targets = members if split == JUDGED_SPLIT else _scores(runs, split)
+    choice, mixed = choose_and_blend(by, members, targets, seed=seed)
+    return record_of(choice, mixing_of(choice)), choice_rows(choice), mixed
+
+
+def _labelled_files(
+    labels: Path, collection: Collection, members: dict[str, pl.DataFrame]
+) -> list[GraphFile]:
+    """Return the files of scored graphs; of one name in two splits the valid one."""
+    files = find_graphs(labels, collections=(collection,), splits=("train", JUDGED_SPLIT))
+    scored = {name for table in members.values() for name in table["graph"].unique()}
+    by_name = {file.name: file for file in files if file.name in scored}
+    return list(by_name.values())
+
+
+def _scores_file(run: Path, split: str) -> Path:
+    return run / f"scores-{split}.parquet"
+
+
+def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
+    """Read the scores of a split that `predict` left in run folders, or score files themselves.
 
     Raises:
-        PipelineError: the folder lacks a kernel or its configs.
+        PipelineError: there are none, or they are damaged.
     """
-    if tiles is None:
-        return scores
-    return spread_table(scores, find_graphs(tiles, collections=(TILE,)), USUAL_SPREAD)
+    tables = {}
+    for run in runs:
+        if not run.exists():
+            raise PipelineError(
+                f"{run}: no such folder or file; expected a run folder after `predict`, or its "
+                "scores"
+            )
+        path = _scores_file(run, split) if run.is_dir() else run
+        if not path.exists():
+            command = f"predict --run {run} --split {split}"
+            raise PipelineError(f"{path}: no such file; run `{command}` first")
+        tables[str(run)] = read_scores(path)
+    return tables

@@ -1,53 +1,128 @@
-"""What the stages of one run share."""
+"""What the stages of one run share, and what each of them took."""
 
+import math
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from data.tree import SPLITS, Collection, GraphFile
-from ensembles.sources import Source
+from common.peak_memory import peak_mib, reset_peak
+from common.progress import log, progress, seconds_left
+from data.tree import COLLECTIONS, Collection, GraphFile
+from ensembles.members import Member, members_of
+from ensembles.sources import Source, choose_source
 from models.config.recipe import Recipe
-from models.training.dataset import Unusable
-from models.training.jobs import Progress
-from pipeline.run.costs import COSTS, Costs, write_costs
+from models.training.dataset import Unusable, split_usable
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
+
+Training = tuple[Collection, Member]
+
+
+@dataclass
+class Costs:
+    """What the stages took that have ended in this call, in the order in which they first did.
+
+    Attributes:
+        seconds: wall time by stage.
+        peak_mib: peak of resident memory by stage, of the run's own process; None where the system
+            does not tell.
+        cpu_seconds: processor time by stage, of all threads of the run's own process and of the
+            processes it has begun and that have ended.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    peak_mib: dict[str, float | None] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a stage; stages do not overlap, and one that comes again adds up."""
+        resets = reset_peak()
+        start, cpu_start = time.perf_counter(), _cpu_s()
+        yield
+        cpu_s, seconds = _cpu_s() - cpu_start, time.perf_counter() - start
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 2)
+        self.cpu_seconds[name] = round(self.cpu_seconds.get(name, 0.0) + cpu_s, 2)
+        peaks = [self.peak_mib.get(name), peak_mib() if resets else None]
+        self.peak_mib[name] = max((round(mib) for mib in peaks if mib is not None), default=None)
+
+
+def _cpu_s() -> float:
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
+def job_limits() -> dict[str, Any]:
+    """Return what a TrainJob is told of the watcher and of the time of this work."""
+    left_s = seconds_left()
+    deadline = None if math.isinf(left_s) else time.monotonic() + left_s
+    return {"progress": progress, "deadline": deadline}
 
 
 @dataclass
 class RunState:
-    """What the stages of one run share."""
+    """What the stages of one run share.
+
+    Attributes:
+        recipe: what to do.
+        out: the run's folder.
+        files: the good graphs, packed.
+        costs: of the stages so far.
+        missing: each "collection/split" of which there is no graph.
+        usable: train graphs to learn from, by collection.
+        unusable: the others, with the reason.
+        sources: who ranks each collection.
+    """
 
     recipe: Recipe
     out: Path
     files: list[GraphFile]
-    progress: Progress | None
-    deadline: float | None = None
-    splits: tuple[str, ...] = SPLITS
+    costs: Costs
     usable: dict[str, list[GraphFile]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
     unusable: list[Unusable] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
-    costs: Costs = field(default_factory=Costs)
-    costs_name: str = COSTS
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
         """Return a collection's files of one split."""
         return [f for f in self.files if f.collection == collection and f.split == split]
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage, and keep what it took."""
-        with self.costs.stage(name):
-            yield
-        write_costs(self.out, self.costs, name=self.costs_name)
+    def members(self, collection: Collection) -> list[Member]:
+        """Return the models that rank a collection, once its source is chosen."""
+        source = self.sources[collection.name]
+        return members_of(self.recipe, source.collection or collection, self.out, source)
 
-    @contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """Tell the progress that something without steps is done meanwhile."""
-        if self.progress:
-            self.progress(what, 0, 1)
-        yield
-        if self.progress:
-            self.progress(what, 1, 1)
+    def trainings(self) -> list[Training]:
+        """List what is to be trained, once sources are chosen."""
+        needed = {s.collection.name: s.collection for s in self.sources.values() if s.collection}
+        return [
+            (collection, member)
+            for collection in needed.values()
+            for member in members_of(self.recipe, collection, self.out)
+        ]
+
+    def choose_sources(self) -> None:
+        """Find out which collections can be learned from, and who ranks those that cannot."""
+        reasons: dict[str, str] = {}
+        for collection in COLLECTIONS:
+            usable, unusable = split_usable(self.of(collection, "train"))
+            self.unusable += unusable
+            if usable:
+                self.usable[collection.name] = usable
+            else:
+                listed = "; ".join(f"{graph.file.name}: {graph.reason}" for graph in unusable[:3])
+                reasons[collection.name] = (
+                    f"no train graph to learn from ({listed})" if unusable else "no train split"
+                )
+        for collection in COLLECTIONS:
+            if not any(self.of(collection, split) for split in SUBMISSION):
+                continue
+            source = choose_source(collection, self.usable, reasons)
+            self.sources[collection.name] = source
+            if source.reason:
+                taken = source.collection.name if source.collection else "a heuristic"
+                log.info(f"{collection.name}: {source.reason}; ranked by {taken}")

@@ -62,7 +62,6 @@ def write_report_page(
         seeds=report.get("seeds", []),
         environment=report.get("environment", {}),
         revision=report.get("revision"),
-        earlier=[name for name in report.get("revisions", []) if name != report.get("revision")],
     )
     write_text(path, page)
 

@@ -31,10 +31,8 @@ KINDS = {
     "blended scores": "scores/tile-xla/blend/test.parquet",
     "floor": "scores/tile-xla/floor/valid.parquet",
     "choice": "scores/tile-xla/blend/choice.json",
-    "costs": "costs.json",
     "config": "config.toml",
     "model's mark": f"{LAYOUT}/layout_boosting-seed0/DONE",
-    "revisions": "revisions.txt",
 }
 
 

@@ -22,18 +22,22 @@ from tests.drills.processes import (
     wait_until_gone,
 )
 
+KEPT = "; what was finished is kept; the same command with --resume goes on"
 ENDS = {
-    signal.SIGINT: (130, "error: interrupted; what was finished is kept"),
-    signal.SIGTERM: (143, "error: terminated; what was finished is kept"),
+    signal.SIGINT: (130, "error: interrupted"),
+    signal.SIGTERM: (143, "error: terminated"),
 }
 SLEEPER = """
-import time
+import sys, time
+from common.progress import progress
 from pipeline.cli import console
 @console.command
-def wait() -> None:
+def wait(resume: bool = False) -> None:
+    if sys.argv[1:]:
+        progress("work", 0, 1)
     print("begun", flush=True)
     time.sleep(60)
-wait()
+wait(resume=True)
 """
 CHATTER = """
 from pipeline.cli import console
@@ -46,10 +50,14 @@ talk()
 """
 
 
+@pytest.mark.parametrize("words", [[], ["a stage begins"]])
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
-def test_a_command_that_is_stopped_ends_with_one_line(number: signal.Signals) -> None:
+def test_a_command_that_is_stopped_ends_with_one_line(
+    number: signal.Signals, words: list[str]
+) -> None:
+    """And says that something is kept only where something had begun."""
     with subprocess.Popen(
-        [sys.executable, "-c", SLEEPER],
+        [sys.executable, "-c", SLEEPER, *words],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -58,7 +66,8 @@ def test_a_command_that_is_stopped_ends_with_one_line(number: signal.Signals) ->
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(number)
-        assert process.stderr.read().splitlines()[0] == ENDS[number][1]
+        kept = KEPT if words else ""
+        assert ENDS[number][1] + kept in process.stderr.read().splitlines()
 
 
 def test_a_command_whose_remarks_nobody_reads_goes_on() -> None:
@@ -101,8 +110,8 @@ def test_a_run_can_be_stopped_in_every_stage(
             continue  # the stage was over before the signal came
         code, line = ENDS[number]
         assert watched.end() == code, (stage, watched.lines)
-        assert refused(watched, code) == line
-        assert watched.lines[-1] == line
+        assert refused(watched, code) == line + KEPT
+        assert watched.lines[-1] == line + KEPT
         assert not list(scene.out.rglob(".*.tmp"))
         stopped.append(stage)
     assert len(stopped) >= len(stages) - 3, stopped
@@ -129,7 +138,7 @@ def test_stopping_a_training_on_two_processes_leaves_none(
     watched.send(number, to_group=to_group)
     code, line = ENDS[number]
     assert watched.end() == code, watched.lines
-    assert refused(watched, code) == line == watched.lines[-1]
+    assert refused(watched, code) == line + KEPT == watched.lines[-1]
     wait_until_gone(children)
 
 

@@ -1,6 +1,6 @@
 """A split that is scored in several goes: no graph twice, no graph lost, the same file."""
 
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import OutOfTime, PipelineError
+from common.progress import time_limit, watched_by
 from data.graphs.graph import Graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.scores import KEEP_EVERY_S, begun_path, scores_by_graph
@@ -15,17 +16,25 @@ from models.predict import predict, read_scores, write_scores
 
 
 class Counting:
-    """Scores configs by their row, and notes which graphs it was asked for; each takes a second."""
+    """Scores configs by their row, and notes which graphs it was asked for; each takes a second.
 
-    def __init__(self, *, seconds: float = 1.0, fails_at: int | None = None) -> None:
+    Its time may be over after some graphs, or it may be interrupted before one.
+    """
+
+    def __init__(
+        self, *, seconds: float = 1.0, fails_at: int | None = None, over_after: int | None = None
+    ) -> None:
         self.now, self.asked = 0.0, list[str]()
-        self._seconds, self._fails_at = seconds, fails_at
+        self.limits = ExitStack()
+        self._seconds, self._fails_at, self._over_after = seconds, fails_at, over_after
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         if len(self.asked) == self._fails_at:
             raise KeyboardInterrupt
         self.asked.append(graph.file.name)
         self.now += self._seconds
+        if len(self.asked) == self._over_after:
+            self.limits.enter_context(time_limit(0))
         return np.arange(graph.n_configs, dtype=np.float32) / 3
 
     def clock(self) -> float:
@@ -40,37 +49,24 @@ def files(tiny_tree: Path) -> list[GraphFile]:
     return found[:4]
 
 
-def score(
-    path: Path,
-    files: list[GraphFile],
-    ranker: Counting,
-    deadline: float | None = None,
-    told: Callable[[str, int, int], None] | None = None,
-) -> None:
-    scores_by_graph(
-        path,
-        files,
-        lambda: ranker,
-        what="predict",
-        deadline=deadline,
-        progress=told,
-        clock=ranker.clock,
-    )
+def score(path: Path, files: list[GraphFile], ranker: Counting) -> None:
+    with ranker.limits:
+        scores_by_graph(path, files, lambda: ranker, what="predict", clock=ranker.clock)
 
 
-def test_what_was_scored_before_the_deadline_is_not_scored_again(
+def test_what_was_scored_in_time_is_not_scored_again(
     files: list[GraphFile], tmp_path: Path
 ) -> None:
     path, whole = tmp_path / "a" / "valid.parquet", tmp_path / "whole.parquet"
     names = [file.name for file in files]
-    first, second, third = Counting(), Counting(), Counting()
+    first, second, third = Counting(over_after=2), Counting(over_after=1), Counting()
     with pytest.raises(OutOfTime, match=r"valid\.parquet: out of time with 2 of 4 graphs"):
-        score(path, files, first, deadline=1.5)
+        score(path, files, first)
     assert not path.exists()
     told: list[tuple[str, int, int]] = []
-    with pytest.raises(OutOfTime, match="3 of 4"):
-        score(path, files, second, deadline=0.5, told=lambda *step: told.append(step))
-    assert told == [("predict", done, 4) for done in (0, 2, 3)]
+    with pytest.raises(OutOfTime, match="3 of 4"), watched_by(lambda *step: told.append(step)):
+        score(path, files, second)
+    assert told == [("predict", done, 4) for done in (0, 3)]  # it begins once
     score(path, files, third)
     assert (first.asked, second.asked, third.asked) == (names[:2], names[2:3], names[3:])
     assert [entry.name for entry in path.parent.iterdir()] == ["valid.parquet"]
@@ -98,18 +94,19 @@ def test_nothing_is_loaded_when_it_is_too_late_or_all_is_there(
     def load() -> Counting:
         raise AssertionError
 
-    with pytest.raises(OutOfTime):
-        scores_by_graph(path, files, load, what="", deadline=0.0, clock=lambda: 1.0)
-    assert not begun_path(path).exists()
-    write_scores(begun_path(path), predict(Counting(), files))
-    whole = scores_by_graph(path, files, load, what="", deadline=0.0, clock=lambda: 1.0)
+    with time_limit(0):
+        with pytest.raises(OutOfTime):
+            scores_by_graph(path, files, load, what="")
+        assert not begun_path(path).exists()
+        write_scores(begun_path(path), predict(Counting(), files))
+        whole = scores_by_graph(path, files, load, what="")
     assert whole.equals(predict(Counting(), files))
 
 
 def test_damaged_scores_are_named(files: list[GraphFile], tmp_path: Path) -> None:
     path = tmp_path / "valid.parquet"
     with pytest.raises(OutOfTime):
-        score(path, files, Counting(), deadline=1.5)
+        score(path, files, Counting(over_after=2))
     content = bytearray(begun_path(path).read_bytes())
     content[len(content) // 2] ^= 1
     begun_path(path).write_bytes(content)

@@ -102,8 +102,6 @@ def test_train_reuses_a_shared_model(tiny_tree: Path, tmp_path: Path) -> None:
             model=None,
             shared_folder=kept,
             resume=False,
-            progress=None,
-            say=print,
         )
         weights = kept / f"{SAGE}-seed0" / "model.safetensors"
         if collection == XLA:

@@ -12,9 +12,8 @@ from common.locks import alone_in
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.members import members_of
 from models.config.recipe import load_recipe
-from pipeline.run.costs import Costs, read_costs, write_costs
-from pipeline.run.shards import Shard, dealt, parse_shard, shard_costs, working_as
-from pipeline.run.training import Training
+from pipeline.run.shards import Shard, dealt, parse_shard, working_as
+from pipeline.run.state import Training
 from tests.command_line import call
 
 SMALL = ["smoke", "--set", "threads=1", "--set", "seeds=[0,1]"]
@@ -94,19 +93,6 @@ def test_shards_share_a_folder_with_each_other_alone(tmp_path: Path) -> None:
         pass
     with working_as(first, tmp_path):
         pass
-
-
-def test_costs_of_all_shards_are_counted_once(tmp_path: Path) -> None:
-    for number, seconds in ((1, 2.0), (2, 3.0)):
-        costs = Costs({"audit": seconds}, {"audit": 10.0 * number})
-        write_costs(tmp_path, costs, name=Shard(number, 2).costs_name)
-    own = Costs({"audit": 1.0, "predict": 4.0}, {"audit": 5.0, "predict": None})
-    for _ in range(2):
-        total = shard_costs(tmp_path, own)
-        assert total.seconds == {"audit": 6.0, "predict": 4.0}
-        assert total.peak_mib == {"audit": 20.0, "predict": None}
-    assert own.seconds["audit"] == 1.0
-    assert read_costs(tmp_path, name=Shard(2, 2).costs_name).seconds == {"audit": 3.0}
 
 
 @pytest.mark.parametrize("part", ["npz/tile", pytest.param("npz", marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ import pytest
 from common.errors import PipelineError
 from models.run_folder import CONFIG, DONE
 from models.training.checkpoint import METRICS
-from pipeline.run.learning_curves import MAX_POINTS, learning_curves
+from pipeline.run.report import MAX_POINTS, learning_curves
 
 
 def put(folder: Path, lines: list[dict[str, float]], *, done: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""`blend --method best` and a recipe's blend.choose, as a user calls them."""
+"""The stages on their own: `train` out of time, `blend --method best`, a recipe's blend.choose."""
 
 import json
 import shutil
@@ -273,3 +273,19 @@ def test_the_command_spreads_the_picks_of_tiles(runs: list[Path], tmp_path: Path
         own = blended.filter(pl.col("graph") == name[0])
         assert table["score"].arg_min() == own["score"].arg_min()
         assert table["score"].arg_sort().to_list() != own["score"].arg_sort().to_list()
+
+
+def test_a_training_that_is_out_of_time_goes_on_later(tmp_path: Path) -> None:
+    """One line, exit code 0, no DONE mark, and the same bytes once resumed."""
+    arguments = ["train", "--data", SAMPLE, "--collection", "layout:xla:random"]
+    arguments += ["--recipe", "smoke", "--model", "cross_config_sage", "--set", "threads=1"]
+    said = call(*arguments, "--out", tmp_path / "a", "--max-minutes", 0)
+    stops = [line for line in said.splitlines() if "--max-minutes" in line]
+    assert len(stops) == 1
+    assert "--resume" in stops[0]
+    assert not list(tmp_path.glob("a/*/DONE"))
+    call(*arguments, "--out", tmp_path / "a", "--resume")
+    call(*arguments, "--out", tmp_path / "b")
+    for name in ("metrics.jsonl", "model.safetensors"):
+        first, second = (next(tmp_path.glob(f"{run}/*/{name}")) for run in "ab")
+        assert first.read_bytes() == second.read_bytes()

@@ -1,4 +1,4 @@
-"""`report` draws any run folder: finished, cut off, of one model; and says what is missing."""
+"""Run folders as they lie there: listed, drawn, compared, and what is missing in them is told."""
 
 import json
 import shutil
@@ -7,7 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from common.errors import PipelineError
 from models.run_folder import DONE
+from pipeline.run.folders import differing_keys, list_runs, read_report
 from submissions.report.curves import RANKS_SCHEMA
 from tests.command_line import call
 
@@ -98,7 +100,6 @@ def test_without_its_scores_a_report_tells_what_the_folder_holds(run: Path) -> N
     assert "Nothing has been scored here." in page
     assert "What layout_boosting rests on" in page
     assert "<strong>layout:xla:random</strong>: cross_config_sage-seed0" in page
-    assert "prepare and audit" in page
 
 
 def test_one_model_by_itself_is_drawn(run: Path) -> None:
@@ -114,3 +115,87 @@ def test_faults_are_one_line(run: Path, tmp_path: Path) -> None:
     assert output == f"error: {run / 'report.json'}: cannot be drawn: KeyError('value'); " + (
         "expected what `run` writes\n"
     )
+
+
+def write_run(folder: Path, config: str, report: object = None, *, done: bool = False) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(config)
+    if report is not None:
+        (folder / "report.json").write_text(json.dumps(report))
+    if done:
+        (folder / "DONE").touch()
+
+
+REPORT = {
+    "score": 0.5,
+    "revision": "abc",
+    "collections": {"tile:xla": {"value": 0.5}, "layout:xla:default": {"value": None}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    whole = '[recipe]\nname = "cpu"\nseeds = [3, 4]\n'
+    write_run(tmp_path / "b", whole, REPORT, done=True)
+    write_run(tmp_path / "b" / "models" / "inner", 'model = "x"\nseed = 3\n', done=True)
+    write_run(tmp_path / "a" / "deep", 'model = "gcn"\nseed = 7\n[recipe]\nname = "mine"\n')
+    write_run(tmp_path / "c", "not toml")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def test_every_run_is_listed_once_with_what_it_was_made_with(folder: Path) -> None:
+    model, whole, broken = list_runs(folder)
+    assert (model.folder, model.state, model.model) == (folder / "a/deep", "unfinished", "gcn")
+    assert (model.recipe, model.seeds, model.score) == ("mine", (7,), None)
+    assert (whole.state, whole.recipe, whole.model, whole.seeds) == ("done", "cpu", None, (3, 4))
+    assert (whole.score, whole.revision, whole.values) == (0.5, "abc", {"tile:xla": 0.5})
+    assert broken.folder == folder / "c" and broken.problem and "\n" not in broken.problem
+
+
+def test_runs_prints_a_table_and_the_faults(folder: Path) -> None:
+    listed = json.loads(call("runs", folder, "--json"))
+    assert [Path(entry["folder"]).name for entry in listed] == ["deep", "b", "c"]
+    lines = call("runs", folder).splitlines()
+    assert lines[0].split()[:6] == ["folder", "state", "recipe", "model", "seeds", "revision"]
+    assert "tile:xla" in lines[0] and "3 4" in lines[2] and "0.5000" in lines[2]
+    assert call("runs", folder / "empty").startswith("no runs")
+    assert "no such folder" in call("runs", folder / "none", expect=1)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"collections": 3}'])
+def test_a_damaged_report_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(content)
+    with pytest.raises(PipelineError, match=r"report\.json"):
+        read_report(tmp_path)
+    with pytest.raises(PipelineError, match=r"report\.json: no report; expected"):
+        read_report(tmp_path / "none" / "report.json")
+
+
+def test_a_run_without_a_report_is_told_what_to_do(tmp_path: Path) -> None:
+    write_run(tmp_path / "cut", '[recipe]\nname = "cpu"\n')
+    write_run(tmp_path / "model", 'model = "gcn"\nseed = 7\n', done=True)
+    said = call("compare", tmp_path / "cut", tmp_path / "model", expect=1)
+    assert f"the run is unfinished; finish it with `run … --out {tmp_path}/cut --resume`" in said
+    said = call("compare", tmp_path / "model", tmp_path / "cut", expect=1)
+    assert "this is one model's folder; expected the folder of a whole `run`" in said
+
+
+def test_compare_says_which_keys_differ(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    report = json.loads((other / "report.json").read_text())
+    report["config"]["recipe"]["layout_boosting"]["learning_rate"] = 0.5
+    report["config"]["recipe"]["features"] |= {"prune": "none", "new": [1]}
+    (other / "report.json").write_text(json.dumps(report))
+    keys = json.loads(call("compare", run, other, "--json"))["config"]
+    rate = json.loads((run / "report.json").read_text())["config"]["recipe"]["layout_boosting"]
+    assert keys == {
+        "recipe.features.new": [None, [1]],
+        "recipe.features.prune": ["hops-1", "none"],
+        "recipe.layout_boosting.learning_rate": [rate["learning_rate"], 0.5],
+    }
+    lines = call("compare", run, other).splitlines()
+    assert lines[0].split() == ["key", "first", "second"]
+    assert lines[2].split() == ["recipe.features.prune", "hops-1", "none"]
+    assert not call("compare", run, run).startswith("key")
+    assert differing_keys({}, {"config": {"a": {"b": 1}}}) == {"a.b": [None, 1]}

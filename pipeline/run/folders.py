@@ -1,0 +1,207 @@
+"""Run folders as they lie there: a list of them, their reports, and how two differ."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import PipelineError
+from data.tree import COLLECTIONS
+from ensembles.blend import model_of
+from models.run_folder import CONFIG, is_done, read_config
+from pipeline.run.report import (
+    REPORT,
+    ModelFolder,
+    draw_report,
+    importances_of,
+    learning_curves,
+    model_folders,
+)
+from pipeline.run.state import SUBMISSION
+
+SINGLE = "One model by itself: scores come with a whole run, or from `score`."
+LOST = f"{REPORT} is missing, and with it all scores; the run's own command with --resume makes it."
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run folder.
+
+    Attributes:
+        state: "done", or "unfinished".
+        model: of the folder of a single model; None of a whole run.
+        seeds: the recipe's, or the one of a single model.
+        revision: of the code that wrote the report; None before there is one.
+        score: mean over collections; None where nothing was judged.
+        values: by collection, of those that have one.
+        problem: why the folder cannot be read; None if it can.
+    """
+
+    folder: Path
+    state: str = "unfinished"
+    recipe: str | None = None
+    model: str | None = None
+    seeds: tuple[int, ...] = ()
+    revision: str | None = None
+    score: float | None = None
+    values: dict[str, float] | None = None
+    problem: str | None = None
+
+
+def list_runs(folder: Path) -> list[RunRow]:
+    """List the run folders below `folder`, itself included, by path.
+
+    What lies within a run folder is a part of it and not listed. A folder that is damaged is listed
+    with its problem.
+
+    Raises:
+        PipelineError: `folder` is no folder.
+    """
+    if not folder.is_dir():
+        raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
+    return [_row(path) for path in _run_folders(folder)]
+
+
+def read_report(run: Path) -> dict[str, Any]:
+    """Read the report of a run folder, or a report's file itself.
+
+    Raises:
+        PipelineError: there is none, or it is damaged.
+    """
+    path = run / REPORT if run.is_dir() else run
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PipelineError(f"{path}: {_why_no_report(run)}") from None
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(report, dict) or not isinstance(report.get("collections"), dict):
+        raise PipelineError(f"{path}: has no key `collections`; expected a run's {REPORT}")
+    return report
+
+
+def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return both values of each dotted key in which the configs of two reports differ.
+
+    A value that one of them lacks is None.
+    """
+    sides = [dict(_flat(report.get("config") or {})) for report in (first, second)]
+    keys = sorted(sides[0].keys() | sides[1].keys())
+    pairs = {key: [side.get(key) for side in sides] for key in keys}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def redraw_report(run: Path) -> tuple[Path, dict[str, Any]]:
+    """Write report.html and report.png of a run folder.
+
+    Args:
+        run: the folder of a whole run, or of one model; of a run that has not ended, what is
+            missing is told.
+
+    Returns:
+        The page, and the report that it shows: report.json's content where there is one, with
+        `learning_curves` as they are now and `missing_stages`, a line for each.
+
+    Raises:
+        PipelineError: no run folder, or a damaged file in it.
+    """
+    config = read_config(run)
+    report = dict(read_report(run)) if (run / REPORT).exists() else _from_folder(run, config)
+    report["learning_curves"] = learning_curves(run)
+    report["missing_stages"] = _missing_stages(run, single="model" in config)
+    try:
+        return draw_report(run, report), report
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise PipelineError(
+            f"{run / REPORT}: cannot be drawn: {error!r}; expected what `run` writes"
+        ) from error
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _why_no_report(run: Path) -> str:
+    if (run / CONFIG).is_file() and "model" in read_config(run):
+        return "no report: this is one model's folder; expected the folder of a whole `run`"
+    if (run / CONFIG).is_file() and not is_done(run):
+        return f"no report: the run is unfinished; finish it with `run … --out {run} --resume`"
+    return f"no report; expected the folder of a finished `run`, or its {REPORT}"
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    if (folder / CONFIG).is_file():
+        yield folder
+        return
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+        yield from _run_folders(path)
+
+
+def _row(folder: Path) -> RunRow:
+    state = "done" if is_done(folder) else "unfinished"
+    try:
+        config = read_config(folder)
+        report = read_report(folder) if (folder / REPORT).exists() else {}
+    except PipelineError as error:
+        return RunRow(folder, state, problem=" ".join(str(error).split()))
+    parts = [(c.name, report.get("collections", {}).get(c.name) or {}) for c in COLLECTIONS]
+    values = {name: part["value"] for name, part in parts if part.get("value") is not None}
+    return RunRow(
+        folder,
+        state,
+        config.get("recipe", {}).get("name"),
+        config.get("model"),
+        _seeds(config),
+        report.get("revision"),
+        report.get("score"),
+        values if report else None,
+    )
+
+
+def _seeds(config: Mapping[str, Any]) -> tuple[int, ...]:
+    many = config.get("recipe", {}).get("seeds", [])
+    return (config["seed"],) if "seed" in config else tuple(many)
+
+
+def _from_folder(run: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Say what a folder without report.json tells: recipe, seeds and trained models."""
+    trained: dict[str, list[ModelFolder]] = {}
+    for model in model_folders(run):
+        if is_done(model.folder):
+            trained.setdefault(model.group, []).append(model)
+    return {
+        "score": None,
+        "collections": {},
+        "recipe": config.get("recipe", {}).get("name"),
+        "seeds": list(_seeds(config)),
+        "models": {
+            group or "this folder": {
+                "members": [model.member for model in models],
+                "importances": importances_of([(model_of(m.member), m.folder) for m in models]),
+            }
+            for group, models in trained.items()
+        },
+    }
+
+
+def _missing_stages(run: Path, *, single: bool) -> list[str]:
+    if single:
+        return [SINGLE if is_done(run) else f"{SINGLE} Its training has not ended."]
+    if is_done(run):
+        return [] if (run / REPORT).exists() else [LOST]
+    models = model_folders(run)
+    begun = [f"{model.group} {model.member}" for model in models if not is_done(model.folder)]
+    missing = ["This run has not ended; the same command with --resume goes on with it."]
+    if not models:
+        missing.append("No model has been trained yet.")
+    if begun:
+        missing.append(f"Training has begun and not ended: {', '.join(begun)}.")
+    for name, what in ((SUBMISSION["test"], "submission"), (REPORT, "score")):
+        if not (run / name).exists():
+            missing.append(f"There is no {what} yet ({name}).")
+    return missing

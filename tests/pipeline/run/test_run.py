@@ -1,0 +1,135 @@
+"""`run`: what is refused and said before any work, and what a quick try reads."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from common.git import MAX_DIFF, changes
+from data.tree import find_graphs
+from tests.command_line import call
+
+TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--collections", "tile:xla")
+
+
+def told(*arguments: object, expect: int = 0) -> list[str]:
+    """Call a command; return the lines on standard error, stages among them."""
+    from typer.testing import CliRunner
+
+    from pipeline.__main__ import app
+
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == expect, result.output
+    return result.stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of tiles; read it, never write to it."""
+    out = tmp_path_factory.mktemp("run") / "tiles"
+    call("run", "--data", tiny_tree, *TILES, "--out", out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ((), "holds a run already; pass --resume"),
+        (("--resume", "--set", "seeds=[7]"), "was begun with recipe.seeds = [0], now [7]"),
+    ],
+)
+def test_a_used_folder_is_refused_before_anything_is_packed(
+    more: tuple[str, ...], named: str, finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    place = ("--data", tiny_tree, "--out", finished, "--store", tmp_path / "store")
+    *stages, error = told("run", *place, *TILES, *more, expect=2)
+    assert named in error
+    assert stages == ["stage: load the libraries"]
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_name_in_two_splits_is_refused_before_anything_is_packed(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    tree, store, out = (tmp_path / name for name in ("tree", "store", "out"))
+    shutil.copytree(tiny_tree / "npz/tile", tree / "npz/tile")
+    first = next((tree / "npz/tile/xla/train").iterdir())
+    shutil.copy(first, tree / "npz/tile/xla/valid" / first.name)
+    words = ("run", "--data", tree, "--store", store, "--out", out, *TILES)
+    *stages, error = told(*words, expect=1)
+    assert f"valid/{first.name}: the name stands in tile:xla already ({first})" in error
+    assert stages == ["stage: load the libraries"]
+    assert not store.exists()
+    assert f"left out: {tree}/npz/tile/xla/valid/{first.name}" in call(*words, "--skip-bad")
+
+
+def test_a_quick_try_reads_some_graphs_of_some_collections(tiny_tree: Path, tmp_path: Path) -> None:
+    words = ("run", "--data", tiny_tree, *TILES, "--limit-graphs", 2, "--out", tmp_path / "run")
+    said = told(*words)
+    files = find_graphs(tiny_tree)
+    tests = [f for f in files if f.split == "test" and f.collection.name == "tile:xla"]
+    rows = (tmp_path / "run/submission.csv").read_text().splitlines()[1:]
+    assert [row.partition(",")[0] for row in rows] == [f.submission_id for f in tests[:2]]
+    assert not any("missing" in line for line in said)  # what was not asked for is not missed
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert report["collections"]["tile:xla"]["n_graphs"] == 2
+    assert report["missing_parts"] == []
+    assert "collection 'tile'" in call(*words[:-2], "--collections", "tile", expect=2)
+
+
+def test_what_is_missing_is_told_before_training_and_each_stage_once(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_tree / "npz/tile", tmp_path / "npz/tile")
+    shutil.rmtree(tmp_path / "npz/tile/xla/valid")
+    said = told("run", "--data", tmp_path, *TILES, "--out", tmp_path / "run")
+    missing = said.index(f"missing in {tmp_path}, skipped: tile:xla/valid")
+    training = next(i for i, line in enumerate(said) if line.startswith("stage: train"))
+    assert missing < training
+    assert said[0] == "stage: load the libraries"
+    stages = [line for line in said if line.startswith("stage: ")]
+    assert len(stages) == len(set(stages))
+    assert any(line.startswith("stage: predict tile:xla/test by tile_linear") for line in stages)
+
+
+def test_resume_says_what_it_found_done(finished: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(finished, tmp_path / "run")
+    (out / "DONE").unlink()
+    next(out.glob("models/*/*/DONE")).unlink()
+    said = told("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
+    done = "done are 0 trainings (1 more begun) and 5 score files"
+    assert f"{out}: goes on; {done}" in said
+    assert not any(
+        "goes on" in line
+        for line in told("run", "--data", tiny_tree, *TILES, *("--out", tmp_path / "new"))
+    )
+
+
+def test_the_report_keeps_the_config_and_no_older_revisions(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    assert report["config"]["recipe"]["tile"]["models"] == ["tile_linear"]
+    assert report["config"]["data"]
+    names = {path.name for path in finished.iterdir()} - {"changes.diff"}
+    assert names == {
+        *("config.toml", "DONE", ".lock", "models", "scores", "report.json", "report.html"),
+        *("report.png", "submission.csv", "submission-valid.csv", "valid-ranks.parquet"),
+    }
+
+
+def test_what_the_code_has_that_its_revision_has_not_is_kept(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", tmp_path, *own, *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    (tmp_path / "code.py").write_text("old\n")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    assert changes(tmp_path) is None
+    (tmp_path / "code.py").write_text("new\n")
+    assert "\n-old\n+new\n" in str(changes(tmp_path))
+    (tmp_path / "code.py").write_text("x" * 2 * MAX_DIFF)
+    assert MAX_DIFF < len(str(changes(tmp_path))) < MAX_DIFF + 100
+    assert changes(tmp_path / "no checkout") is None
