@@ -142,9 +142,7 @@ def spread_scores(
     first, group = distinct_configs(graph)
     own = scores[first]
     picked = spread_picks(own, graph.config_feat[first], spread)
-    from scipy.stats import rankdata  # dear to import, and only tiles need it
-
-    place = rankdata(own, method="dense") + len(picked) - 1
+    place = np.unique(own, return_inverse=True)[1] + len(picked)
     place[picked] = np.arange(len(picked))
     return place.astype(np.float32)[group]
 

@@ -1,8 +1,11 @@
-"""The models by name: how each is trained and loaded. One entry per model, no conditions."""
+"""The models by name: how each is trained and loaded.
+
+A network's module is imported when the network is asked for, with all that it needs.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +13,9 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graphs.graph import Graph
-from models.config.networks import TrainingConfig
+from models.config.own_models import imported
 from models.config.rankers import BoostingConfig, LinearConfig
 from models.config.recipe import Recipe
-from models.layout.networks import LAYOUT_NETS, LayoutNet
-from models.layout.task import load_layout, train_layout
-from models.segments.task import load_segments, train_segments
-from models.tile.networks import TILE_NETS, TileNet
-from models.tile.task import load_tile, train_tile
 from models.training.jobs import Ranker, TrainJob
 from models.trees.boosting import load_boosting, train_boosting
 from models.trees.linear import load_linear, train_linear
@@ -26,15 +24,11 @@ from models.trees.one_program import load_config_columns, train_config_columns
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model of one kind ("layout" or "tile"): its training and its loading.
-
-    `training_of` finds how the engine trains it in a recipe; None where the engine does not.
-    """
+    """A model of one kind ("layout" or "tile"): its training and its loading."""
 
     kind: str
     train: Callable[[TrainJob], None]
     load: Callable[[Path, Recipe], Ranker]
-    training_of: Callable[[Recipe], TrainingConfig | None] = lambda recipe: None
 
 
 @dataclass(frozen=True)
@@ -44,15 +38,35 @@ class ScoringFunction:
     score: Callable[[Graph], NDArray[np.float32]]
 
 
-def _boosting_entry(kind: str, config_of: Callable[[Recipe], BoostingConfig]) -> ModelEntry:
+def _network(kind: str, name: str, place: str) -> ModelEntry:
+    """Return the model whose class stands at `place`; models/{kind}/task.py trains and loads it."""
+
     def train(job: TrainJob) -> None:
-        train_boosting(
-            job.files,
-            config_of(job.recipe),
-            seed=job.seed,
-            threads=job.recipe.threads,
-            run_dir=job.run_dir,
-        )
+        import_module(f"models.{kind}.task").train(job, imported(place))
+
+    def load(run_dir: Path, recipe: Recipe) -> Ranker:
+        task = import_module(f"models.{kind}.task")
+        ranker: Ranker = task.load(name, run_dir, recipe, imported(place))
+        return ranker
+
+    return ModelEntry(kind, train, load)
+
+
+def _segments() -> ModelEntry:
+    def train(job: TrainJob) -> None:
+        import_module("models.segments.task").train(job)
+
+    def load(run_dir: Path, recipe: Recipe) -> Ranker:
+        ranker: Ranker = import_module("models.segments.task").load(run_dir, recipe)
+        return ranker
+
+    return ModelEntry("layout", train, load)
+
+
+def _boosting(kind: str, config_of: Callable[[Recipe], BoostingConfig]) -> ModelEntry:
+    def train(job: TrainJob) -> None:
+        config, threads = config_of(job.recipe), job.recipe.threads
+        train_boosting(job.files, config, seed=job.seed, threads=threads, run_dir=job.run_dir)
 
     def load(run_dir: Path, recipe: Recipe) -> ScoringFunction:
         config, threads = config_of(recipe), recipe.threads
@@ -61,7 +75,7 @@ def _boosting_entry(kind: str, config_of: Callable[[Recipe], BoostingConfig]) ->
     return ModelEntry(kind, train, load)
 
 
-def _linear_entry(kind: str, config_of: Callable[[Recipe], LinearConfig]) -> ModelEntry:
+def _linear(kind: str, config_of: Callable[[Recipe], LinearConfig]) -> ModelEntry:
     def train(job: TrainJob) -> None:
         train_linear(job.files, config_of(job.recipe), seed=job.seed, run_dir=job.run_dir)
 
@@ -71,52 +85,46 @@ def _linear_entry(kind: str, config_of: Callable[[Recipe], LinearConfig]) -> Mod
     return ModelEntry(kind, train, load)
 
 
-def _train_columns(job: TrainJob) -> None:
-    train_config_columns(
-        job.files,
-        job.recipe.config_columns_boosting,
-        seed=job.seed,
-        threads=job.recipe.threads,
-        run_dir=job.run_dir,
-    )
+def _config_columns() -> ModelEntry:
+    def train(job: TrainJob) -> None:
+        config, threads = job.recipe.config_columns_boosting, job.recipe.threads
+        train_config_columns(job.files, config, seed=job.seed, threads=threads, run_dir=job.run_dir)
+
+    def load(run_dir: Path, recipe: Recipe) -> ScoringFunction:
+        return ScoringFunction(load_config_columns(run_dir, threads=recipe.threads))
+
+    return ModelEntry("layout", train, load)
 
 
-def _load_columns(run_dir: Path, recipe: Recipe) -> ScoringFunction:
-    return ScoringFunction(load_config_columns(run_dir, threads=recipe.threads))
-
-
-def _training_of(net: LayoutNet | TileNet, recipe: Recipe) -> TrainingConfig:
-    return net.config_of(recipe).training
-
-
+NETWORKS = {
+    "cross_config_sage": ("layout", "models.layout.cross_config_sage:CrossConfigSage"),
+    "global_attention_sage": ("layout", "models.layout.global_attention_sage:GlobalAttentionSage"),
+    "reference_sage": ("layout", "models.layout.tgraph:ReferenceSage"),
+    "baseline_gcn": ("layout", "models.layout.gcn:BaselineGcn"),
+    "late_fusion_sage": ("tile", "models.tile.late_fusion_sage:LateFusionSage"),
+    "early_fusion_sage": ("tile", "models.tile.early_fusion_sage:EarlyFusionSage"),
+}
 MODELS: dict[str, ModelEntry] = {
-    **{
-        name: ModelEntry(
-            "layout", train_layout, partial(load_layout, name), partial(_training_of, net)
-        )
-        for name, net in LAYOUT_NETS.items()
-    },
-    "segment_sage": ModelEntry(
-        "layout", train_segments, load_segments, lambda recipe: recipe.segment_sage.training
-    ),
-    "layout_boosting": _boosting_entry("layout", lambda recipe: recipe.layout_boosting),
-    "config_columns_boosting": ModelEntry("layout", _train_columns, _load_columns),
-    "layout_linear": _linear_entry("layout", lambda recipe: recipe.layout_linear),
-    **{
-        name: ModelEntry("tile", train_tile, partial(load_tile, name), partial(_training_of, net))
-        for name, net in TILE_NETS.items()
-    },
-    "tile_boosting": _boosting_entry("tile", lambda recipe: recipe.tile_boosting),
-    "tile_linear": _linear_entry("tile", lambda recipe: recipe.tile_linear),
+    **{name: _network(kind, name, place) for name, (kind, place) in NETWORKS.items()},
+    "segment_sage": _segments(),
+    "layout_boosting": _boosting("layout", lambda recipe: recipe.layout_boosting),
+    "config_columns_boosting": _config_columns(),
+    "layout_linear": _linear("layout", lambda recipe: recipe.layout_linear),
+    "tile_boosting": _boosting("tile", lambda recipe: recipe.tile_boosting),
+    "tile_linear": _linear("tile", lambda recipe: recipe.tile_linear),
 }
 
 
-def model_entry(name: str) -> ModelEntry:
-    """Return the model called `name`.
+def model_entry(recipe: Recipe, name: str) -> ModelEntry:
+    """Return the model called `name`, a built-in one or one of the recipe's own.
 
     Raises:
         PipelineError: there is no such model; the known ones are listed.
     """
+    own = recipe.own_models
+    if name in own:
+        return _network("layout" if own[name] in recipe.layout.models else "tile", name, own[name])
     if name not in MODELS:
-        raise PipelineError(f"model '{name}': no such model; known: {', '.join(MODELS)}")
+        known = ", ".join((*MODELS, *own))
+        raise PipelineError(f"model '{name}': no such model; known: {known}")
     return MODELS[name]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from data.tree import GraphFile
 from models.config.recipe import Recipe
-from models.registry import model_entry
 from models.training.jobs import SharedModel
 
 SHARED_FOLDER = "layout-shared"
@@ -13,7 +12,7 @@ SHARED_FOLDER = "layout-shared"
 
 def shared_steps(recipe: Recipe, model: str) -> int:
     """Return for how many steps the collections' models are trained as one; 0 = each by itself."""
-    training = model_entry(model).training_of(recipe)
+    training = recipe.training_of(model)
     return training.shared_steps if training else 0
 
 

@@ -41,7 +41,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         PipelineError: as the model's training, or a finished one is damaged.
         OutOfTime: the job's deadline is over; the folder has no DONE mark and can be resumed.
     """
-    entry = model_entry(job.model)
+    entry = model_entry(job.recipe, job.model)
     if entry.kind != collection.kind:
         raise PipelineError(
             f"model '{job.model}' ranks {entry.kind} configs; expected one for {collection.name}"
@@ -66,7 +66,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
 
 def check_device(recipe: Recipe, model: str) -> None:
     """Raise UsageError where the recipe asks for a GPU that its model cannot be trained on."""
-    training = model_entry(model).training_of(recipe)
+    training = recipe.training_of(model)
     if training:
         training_device(recipe.accelerator, processes=training.processes)
 
@@ -105,11 +105,11 @@ def _train_shared(job: TrainJob, shared: SharedModel) -> None:
 
 def _train_begun(job: TrainJob, place: str) -> None:
     """Train into a folder that was begun, unless it is done; `place` says on what, in words."""
-    entry = model_entry(job.model)
+    entry = model_entry(job.recipe, job.model)
     if not is_done(job.run_dir):
         if job.progress:
             job.progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
-        training = entry.training_of(job.recipe)
+        training = job.recipe.training_of(job.model)
         if training and training.processes > 1:
             own = replace(job, progress=None)  # a bar cannot be handed to another process
             n, precision = training.processes, training.precision
@@ -130,7 +130,7 @@ def _results(folder: Path) -> list[Path]:
 def _train_on_one(fabric: "Fabric", job: TrainJob) -> None:
     """Train on one process of several; the first alone watches the clock, which is its own."""
     deadline = job.deadline if fabric.is_global_zero else None
-    model_entry(job.model).train(replace(job, fabric=fabric, deadline=deadline))
+    model_entry(job.recipe, job.model).train(replace(job, fabric=fabric, deadline=deadline))
 
 
 def load_model(folder: Path) -> Ranker:
@@ -147,4 +147,4 @@ def load_model(folder: Path) -> Ranker:
         raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
     check_done(folder)
     recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
-    return model_entry(config["model"]).load(folder, recipe)
+    return model_entry(recipe, config["model"]).load(folder, recipe)

@@ -23,7 +23,7 @@ from data.synthetic import GraphSize
 from data.tree import file_from_path
 from models.config.networks import SegmentSageConfig, TrainingConfig
 from models.config.recipe import FeaturesConfig, Recipe
-from models.segments.task import load_segments, train_segments
+from models.segments.task import load, train
 from models.training.jobs import TrainJob
 
 LARGEST_REAL = GraphSize(43_615, 3_142, 1_000)
@@ -81,11 +81,11 @@ def train_and_predict(path: Path, run_dir: Path) -> Costs:
         run_dir,
         progress=lambda *_: times.append(time.process_time()),
     )
-    train_segments(job)
+    train(job)
     trained = peak_mib()
     steps = [later - earlier for earlier, later in pairwise(times)]
     graph = read_layout(file)
-    ranker = load_segments(run_dir, recipe())
+    ranker = load(run_dir, recipe())
     start = time.process_time()
     scores = ranker.score(graph)
     seconds = time.process_time() - start

@@ -26,9 +26,10 @@ from data.graphs.graph import LayoutGraph
 from data.read import read_layout
 from data.synthetic import GraphSize
 from features.scaling import fit_node_scaler
+from models.config.own_models import imported
 from models.config.recipe import Recipe, load_recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.networks import LAYOUT_NETS
+from models.registry import NETWORKS
 from models.training.loop import prepare_torch
 from models.training.losses import LOSSES
 
@@ -100,9 +101,9 @@ def step_of(model: Any, inputs: LayoutInputs, loss: str, n_configs: int) -> Call
     return step
 
 
-def inference_of(name: str, model: Any, inputs: LayoutInputs) -> Callable[[], object]:
+def inference_of(model: Any, inputs: LayoutInputs) -> Callable[[], object]:
     """Return the scoring of all configs of a graph."""
-    return lambda: LAYOUT_NETS[name].score_all(model.eval(), inputs)
+    return lambda: model.eval().score_all(inputs)
 
 
 def measure(n_nodes: int, n_configs: int, *, rounds: int) -> list[str]:
@@ -112,14 +113,14 @@ def measure(n_nodes: int, n_configs: int, *, rounds: int) -> list[str]:
         graph = make_graph(n_nodes, N_SCORED, Path(folder))
         steps, inferences = {}, {}
         for name, recipe in recipes().items():
-            config = LAYOUT_NETS[name].config_of(recipe)
+            config = getattr(recipe, name)
             scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
             inputs = layout_inputs(
                 graph, rule=RULE, scaler=scaler, with_statistics=config.statistics
             )
-            model = LAYOUT_NETS[name].build(config)
+            model = imported(NETWORKS[name][1])(config)
             steps[name] = step_of(model, inputs, config.loss, n_configs)
-            inferences[name] = inference_of(name, model, inputs)
+            inferences[name] = inference_of(model, inputs)
         step, inference = compare(steps, rounds), compare(inferences, rounds)
     size = f"{len(inputs.opcode):,}, {n_configs}"
     return [size, *step.cells(), *inference.cells()]

@@ -240,6 +240,7 @@ class TileGnnConfig(FrozenConfig):
         relative_configs: also read how each config differs from the mean of its kernel's.
         kernels_per_step: how many kernels a step takes.
         configs_per_kernel: how many configs of each of them.
+        opcode_width: channels of an opcode's embedding.
         training: how the weights are found.
     """
 
@@ -248,6 +249,7 @@ class TileGnnConfig(FrozenConfig):
     relative_configs: bool = False
     kernels_per_step: Positive = 16
     configs_per_kernel: Annotated[int, Field(ge=2)] = 64
+    opcode_width: Positive = 16
     training: Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)] = (
         TrainingConfig()
     )
@@ -259,13 +261,11 @@ class LateFusionSageConfig(TileGnnConfig):
     Attributes:
         hidden: channels of a node, and of a config.
         blocks: rounds of message passing, and as many blocks over configs after pooling.
-        opcode_width: channels of an opcode's embedding.
         cross_config: configs of a kernel see each other.
     """
 
     hidden: Positive = 64
     blocks: Positive = 2
-    opcode_width: Positive = 16
     cross_config: bool = True
 
 
@@ -275,7 +275,7 @@ class EarlyFusionSageConfig(TileGnnConfig):
     Attributes:
         hidden: channels of a node and config.
         layers: rounds of message passing.
-        opcode_width: channels of an opcode's embedding.
+        opcode_width: as in TileGnnConfig.
         inference_tensor_mib: as in LayoutGnnConfig.
     """
 

@@ -1,11 +1,12 @@
 """A recipe: every choice of a run, typed and frozen. Read from TOML; light to import."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, create_model, field_validator
 
 from common.errors import UsageError
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
@@ -20,8 +21,10 @@ from models.config.networks import (
     Positive,
     ReferenceSageConfig,
     SegmentSageConfig,
+    TrainingConfig,
     Weight,
 )
+from models.config.own_models import is_own, own_config, short_name
 from models.config.rankers import BoostingConfig, ConfigColumnsConfig, LinearConfig
 
 LayoutModelName = Literal[
@@ -42,6 +45,23 @@ def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) != len(values):
         raise ValueError("expected each entry once")
     return values
+
+
+def _known_model(kind: str, known: tuple[str, ...]) -> AfterValidator:
+    def check(model: str) -> str:
+        if model not in known and not is_own(model):
+            raise ValueError(
+                f"ranks no {kind} configs; expected {', '.join(known)}, or a model of your own as "
+                "'package.module:Class'"
+            )
+        return model
+
+    return AfterValidator(check)
+
+
+def _called_apart(models: tuple[str, ...]) -> tuple[str, ...]:
+    _each_once(tuple(map(short_name, models)))
+    return models
 
 
 class FeaturesConfig(FrozenConfig):
@@ -79,7 +99,9 @@ class LayoutConfig(FrozenConfig):
     """Which models rank layout configs."""
 
     models: Annotated[
-        tuple[LayoutModelName, ...], Field(min_length=1), AfterValidator(_each_once)
+        tuple[Annotated[str, _known_model("layout", get_args(LayoutModelName))], ...],
+        Field(min_length=1),
+        AfterValidator(_called_apart),
     ] = (
         "cross_config_sage",
         "layout_boosting",
@@ -90,7 +112,9 @@ class TileConfig(FrozenConfig):
     """Which models rank tile configs."""
 
     models: Annotated[
-        tuple[TileModelName, ...], Field(min_length=1), AfterValidator(_each_once)
+        tuple[Annotated[str, _known_model("tile", get_args(TileModelName))], ...],
+        Field(min_length=1),
+        AfterValidator(_called_apart),
     ] = (
         "late_fusion_sage",
         "tile_boosting",
@@ -117,7 +141,7 @@ class BlendConfig(FrozenConfig):
     tile_method: Literal["same", "minmax-mean", "rank-mean", "in-turn"] = "same"
     tile_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
     tile_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
-    weights: dict[LayoutModelName | TileModelName, Weight] = Field(default={})
+    weights: dict[str, Weight] = Field(default={})
     choose: bool = False
 
     def method_for(self, kind: str) -> str:
@@ -161,13 +185,83 @@ class Recipe(FrozenConfig):
     config_columns_boosting: ConfigColumnsConfig = ConfigColumnsConfig()
     blend: BlendConfig = BlendConfig()
 
+    @field_validator("blend")
+    @classmethod
+    def _weighs_models(cls, blend: BlendConfig, info: ValidationInfo) -> BlendConfig:
+        parts = [info.data[kind].models for kind in ("layout", "tile") if kind in info.data]
+        own = [short_name(model) for part in parts for model in part]
+        known = (*get_args(LayoutModelName), *get_args(TileModelName), *own)
+        for name in blend.weights:
+            if name not in known:
+                raise ValueError(
+                    f"blend.weights.{name}: no such model; expected {', '.join(known)}"
+                )
+        return blend
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any], *, source: str) -> Self:
+        """Check a table, those of one's own models by their own classes.
+
+        Raises:
+            UsageError: names `source`, the dotted key, and what was expected.
+        """
+        own = {kind: _own_models(table, kind) for kind in ("layout", "tile")}
+        made = _with_own_models(own["layout"], own["tile"]) if any(own.values()) else cls
+        return super(Recipe, made).from_table(table, source=source)  # type: ignore[return-value]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a table: the class for models of one's own is made anew."""
+        return _recipe_of, (self.model_dump(mode="json"),)
+
     def models_of(self, kind: str) -> tuple[str, ...]:
         """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
-        return self.layout.models if kind == "layout" else self.tile.models
+        return tuple(map(short_name, self.layout.models if kind == "layout" else self.tile.models))
+
+    @property
+    def all_models(self) -> tuple[str, ...]:
+        """Return the names of all models that are trained."""
+        return (*self.models_of("layout"), *self.models_of("tile"))
+
+    @property
+    def own_models(self) -> dict[str, str]:
+        """Return where the class of each model of one's own stands, by its name."""
+        every = (*self.layout.models, *self.tile.models)
+        return {short_name(model): model for model in every if is_own(model)}
+
+    def training_of(self, model: str) -> TrainingConfig | None:
+        """Return how the model of that name is trained by the loop; None where it is not."""
+        return getattr(getattr(self, model), "training", None)
 
     def to_toml(self) -> str:
         """Write the whole recipe, defaults included, as TOML."""
         return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+def _own_models(table: dict[str, Any], kind: str) -> tuple[str, ...]:
+    part = table.get(kind)
+    models = part.get("models") if isinstance(part, dict) else None
+    entries = models if isinstance(models, list | tuple) else ()
+    own = (model for model in entries if isinstance(model, str) and is_own(model))
+    return tuple(dict.fromkeys(own))
+
+
+@functools.cache
+def _with_own_models(layout: tuple[str, ...], tile: tuple[str, ...]) -> type[Recipe]:
+    """Return the recipe that has a table for each of these models as well."""
+    tables: dict[str, Any] = {}
+    for kind, models in (("layout", layout), ("tile", tile)):
+        for model in models:
+            name, config = short_name(model), own_config(model, kind)
+            if name in Recipe.model_fields or name in tables:
+                raise UsageError(
+                    f"model '{model}': '{name}' is taken; give its module another name"
+                )
+            tables[name] = (config, config())
+    return create_model("Recipe", __base__=Recipe, **tables)
+
+
+def _recipe_of(table: dict[str, Any]) -> Recipe:
+    return Recipe.from_table(table, source="recipe")
 
 
 def load_recipe(

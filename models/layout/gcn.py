@@ -9,6 +9,7 @@ fast ones; AdamW and our schedule, theirs Adam at 1e-3 with early stopping.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,9 +21,9 @@ from torch.nn import functional as F
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
-from models.config.networks import BaselineGcnConfig
-from models.layout.cross_config_sage import N_OPCODES
+from models.config.networks import BaselineGcnConfig, LayoutGnnConfig
 from models.layout.inputs import LayoutInputs
+from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.sparse_aggregation import SparseProduct
 
 OPCODE_WIDTH = 32
@@ -47,6 +48,11 @@ def symmetric_product(edge_index: Tensor, n_nodes: int) -> SparseProduct:
     joined = joined + joined.T + sparse.identity(n_nodes, dtype=np.float32, format="csr")
     root = sparse.diags(1 / np.sqrt(np.asarray(joined.sum(axis=1)).ravel()), dtype=np.float32)
     return SparseProduct((root @ joined @ root).tocsr()).to(edge_index.device)
+
+
+def edges_product(inputs: LayoutInputs) -> SparseProduct:
+    """Return the `symmetric_product` of a graph's edges."""
+    return symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
 
 
 class TwoLayers(nn.Module):
@@ -90,7 +96,7 @@ class GcnLayer(nn.Module):
         return x + F.leaky_relu(y, SLOPE)
 
 
-class BaselineGcn(nn.Module):
+class BaselineGcn(LayoutNetwork):
     """Score configs of one graph; lower = faster.
 
     Shapes: m kept nodes, c configs, k configurable nodes, h channels.
@@ -99,9 +105,11 @@ class BaselineGcn(nn.Module):
         config: width and depth.
     """
 
+    Config: ClassVar[type[LayoutGnnConfig]] = BaselineGcnConfig
+    config: BaselineGcnConfig
+
     def __init__(self, config: BaselineGcnConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         hidden = config.hidden
         self.opcode = nn.Embedding(N_OPCODES, OPCODE_WIDTH)
         self.in_width = N_LAYOUT_VALUES + N_NUMERIC + VALUES_PER_TENSOR + OPCODE_WIDTH
@@ -115,9 +123,6 @@ class BaselineGcn(nn.Module):
             nn.Linear(hidden, 1, bias=False),
         )
 
-    def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
-        """Do nothing: as in theirs, an opcode never trained on keeps its first embedding."""
-
     def settings(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
         """Return the configs (c, k) int64 as numbers 0..100, 0 at fixed nodes; (m, c, 18)."""
         values = inputs.vectors.float() * (CONFIG_SCALE / (N_SYMBOLS - 1))  # (v, 18)
@@ -126,23 +131,10 @@ class BaselineGcn(nn.Module):
         return fixed.index_copy(0, inputs.config_ids, chosen)
 
     def forward(
-        self,
-        inputs: LayoutInputs,
-        distinct: NDArray[np.int64],
-        product: SparseProduct | None = None,
+        self, inputs: LayoutInputs, distinct: Positions, product: SparseProduct | None = None
     ) -> Tensor:
-        """Score configs, each on its own.
-
-        Args:
-            inputs: the graph.
-            distinct: (c,) int64 positions of distinct configs.
-            product: of the graph's edges, if the caller has it already.
-
-        Returns:
-            (c,) float32 scores, lower = faster.
-        """
-        if product is None:
-            product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
+        """Score configs, each on its own; see LayoutNetwork. A caller may have the product."""
+        product = product or edges_product(inputs)
         layout = inputs.layout / (N_SYMBOLS - 1)
         parts = [inputs.node_feat[:, :N_NUMERIC], layout, self.opcode(inputs.opcode)]
         choices = inputs.choices(distinct)
@@ -155,30 +147,12 @@ class BaselineGcn(nn.Module):
         directions += [F.normalize(x[inputs.config_ids].sum(dim=0), dim=-1)]
         return self.head(torch.cat([x.mean(dim=0), *directions], dim=-1)).squeeze(-1)
 
-
-@torch.inference_mode()
-def score_in_chunks(
-    model: BaselineGcn, inputs: LayoutInputs, *, chunk_configs: int | None = None
-) -> NDArray[np.float32]:
-    """Score every config of a graph in bounded memory.
-
-    A score depends on its own config alone, so chunks are only a matter of memory. Equal configs
-    get equal scores, since only distinct ones are scored.
-
-    Args:
-        model: trained, in evaluation mode.
-        inputs: the graph.
-        chunk_configs: how many configs are in memory at once; if None, as many as make the
-            widest tensor one of `inference_tensor_mib`.
-
-    Returns:
-        (c,) float32 scores, lower = faster.
-    """
-    config, n_distinct = model.config, len(inputs.first)
-    product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
-    if chunk_configs is None:
-        bytes_per_config = len(inputs.opcode) * max(model.in_width, config.hidden) * 4
-        chunk_configs = max(1, (config.inference_tensor_mib << 20) // bytes_per_config)
-    chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk_configs))
-    scores = [model(inputs, chunk, product) for chunk in chunks]
-    return torch.cat(scores).cpu().numpy()[inputs.group]
+    @torch.inference_mode()
+    def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
+        """Score every config of a graph; the widest tensor is one of `inference_tensor_mib`."""
+        product, n_distinct = edges_product(inputs), len(inputs.first)
+        bytes_per_config = len(inputs.opcode) * max(self.in_width, self.config.hidden) * 4
+        chunk = max(1, (self.config.inference_tensor_mib << 20) // bytes_per_config)
+        chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk))
+        scores = torch.cat([self(inputs, part, product) for part in chunks])
+        return scores.cpu().numpy()[inputs.group]

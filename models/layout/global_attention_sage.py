@@ -7,12 +7,57 @@ linear attention. That path concerns each config alone, so scores stay independe
 are cut into chunks.
 """
 
+from typing import ClassVar
+
+import torch
 from torch import Tensor, nn
 
-from models.config.networks import CrossConfigSageConfig, GlobalAttentionSageConfig
-from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.layers import SageBlock
-from models.layout.linear_attention import LinearAttention
+from models.config.networks import CrossConfigSageConfig, GlobalAttentionSageConfig, LayoutGnnConfig
+from models.layout.cross_config_sage import CrossConfigSage, SageBlock
+
+# Far below what the sum of positive weights comes to; keeps a division by zero away.
+LEAST_WEIGHT = 1e-6
+
+
+def positive(x: Tensor) -> Tensor:
+    """Return elu(x) + 1: x + 1 above 0, exp(x) below."""
+    return nn.functional.elu(x) + 1
+
+
+class LinearAttention(nn.Module):
+    """Let each node read from all others of its config.
+
+    Node i gets, per head, sum over nodes j of w_ij v_j with w_ij proportional to
+    phi(q_i) · phi(k_j) and adding up to 1 over j, where q, k and v are linear in x and
+    phi = elu + 1 (Katharopoulos et al., "Transformers are RNNs", 2020). Because phi(q_i) does not
+    depend on j, the sums of phi(k_j) v_jᵀ and phi(k_j) are taken once for all i.
+
+    The last layer starts at zero, so that a network begins as it would be without attention.
+
+    Args:
+        width: h.
+        heads: how many attentions, of h / heads channels rounded down, stand side by side.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        inner = heads * max(1, width // heads)
+        self.inputs = nn.Linear(width, 3 * inner, bias=False)
+        self.out = nn.Linear(inner, width)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, c, h) to (n, c, h); configs do not see each other."""
+        n_nodes, n_configs, _ = x.shape
+        parts = self.inputs(x).view(n_nodes, n_configs, 3, self.heads, -1)
+        q, k, v = parts.unbind(dim=2)  # (n, c, heads, d)
+        q, k = positive(q), positive(k)
+        summary = torch.einsum("nahd,nahe->ahde", k, v) / n_nodes  # (c, heads, d, d)
+        read = torch.einsum("nahd,ahde->nahe", q, summary)
+        weight = torch.einsum("nahd,ahd->nah", q, k.mean(dim=0))
+        return self.out((read / weight.clamp(min=LEAST_WEIGHT)[..., None]).flatten(2))
 
 
 class GlobalAttentionBlock(SageBlock):
@@ -50,6 +95,8 @@ class GlobalAttentionSage(CrossConfigSage):
     Args:
         config: widths, depth and heads.
     """
+
+    Config: ClassVar[type[LayoutGnnConfig]] = GlobalAttentionSageConfig
 
     def make_block(self, config: CrossConfigSageConfig) -> SageBlock:
         """Return one block of the network."""

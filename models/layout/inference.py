@@ -7,6 +7,7 @@ time. What they have become is kept between the blocks as long as it fits; the o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,10 +15,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.config.networks import CrossConfigSageConfig
-from models.layout.cross_config_sage import CrossConfigSage, Positions
 from models.layout.inputs import LayoutInputs
+from models.layout.network import Positions
 
 KEPT_BYTES = 512 << 20
+
+
+class BlockNetwork(Protocol):
+    """A network of blocks such as models.layout.cross_config_sage.CrossConfigSage."""
+
+    blocks: Sequence[Any]
+
+    def __call__(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+        """Score configs that see each other alone; (c,)."""
+
+    def embed(self, inputs: LayoutInputs, distinct: Positions) -> tuple[Tensor, Tensor]:
+        """Return what enters the first block, (m, c, h), and the same aggregated."""
+
+    def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions) -> Tensor:
+        """Return the scores (c,) from what leaves the last block, (m, c, h)."""
 
 
 def chunk_for(inputs: LayoutInputs, config: CrossConfigSageConfig) -> int:
@@ -33,7 +49,7 @@ def chunk_for(inputs: LayoutInputs, config: CrossConfigSageConfig) -> int:
 
 @torch.inference_mode()
 def score_all(
-    model: CrossConfigSage,
+    model: BlockNetwork,
     inputs: LayoutInputs,
     *,
     chunk_configs: int,
@@ -84,7 +100,7 @@ class _Reached:
 
 
 def _scores_by_block(
-    model: CrossConfigSage, inputs: LayoutInputs, chunks: Sequence[Positions], kept_bytes: int
+    model: BlockNetwork, inputs: LayoutInputs, chunks: Sequence[Positions], kept_bytes: int
 ) -> list[Tensor]:
     """Return the scores of each chunk (c,) of configs."""
     n_distinct = sum(map(len, chunks))
@@ -111,7 +127,7 @@ def _scores_by_block(
 
 
 def _reach(  # noqa: PLR0917 -- all of it is the state of one loop
-    model: CrossConfigSage,
+    model: BlockNetwork,
     inputs: LayoutInputs,
     chunk: Positions,
     normalisers: Sequence[Tensor],

@@ -20,9 +20,9 @@ from features.pruning.nodes import prune_layout_graph
 from features.scaling import NodeScaler, fit_node_scaler
 from features.statistics.configs import centred_statistics
 from models.config.networks import LayoutGnnConfig
-from models.config.recipe import Recipe
+from models.config.recipe import FeaturesConfig, Recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.networks import LAYOUT_NETS
+from models.layout.network import LayoutNetwork
 from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, training_device
 from models.training.held_out import HeldOut, hold_out
@@ -126,27 +126,26 @@ class LayoutTask:
         return LOSSES[self.config.loss](scores, runtime_ns)
 
 
-def train_layout(job: TrainJob) -> None:
+def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
     """Train the layout GNN `job.model`; write its weights with all it needs to read graphs.
 
     Raises:
         PipelineError: a damaged file, a loss that is not finite, no space.
     """
-    recipe, net = job.recipe, LAYOUT_NETS[job.model]
-    config = net.config_of(recipe)
+    recipe, config = job.recipe, layout_config(job.recipe, job.model)
     device = training_device(recipe.accelerator, processes=job.n_ranks)
     prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
     early_stop = config.training.early_stop > 0
     held_out = hold_out(job.files, job.seed) if early_stop else None
     learned = held_out.learned if held_out else tuple(job.files)
-    model = net.build(config)
+    model = network(config)
     if job.shared:  # scaling and known opcodes belong to the weights
         scaler = load_network(model, job.shared.run_dir)
     else:
         scaler, opcodes = _learn_nodes(learned, recipe)
         model.set_known_opcodes(opcodes)
         if config.statistics:
-            model.set_statistics_scale(_statistics_scale(learned))
+            model.set_statistics_scale(_statistics_scale(learned))  # type: ignore[operator]
 
     def make(file: GraphFile) -> LayoutInputs:
         inputs = layout_inputs(
@@ -199,33 +198,38 @@ def _statistics_scale(files: Sequence[GraphFile]) -> NDArray[np.float32]:
 class LayoutRanker:
     """A trained layout GNN."""
 
-    name: str
-    model: nn.Module
+    model: LayoutNetwork
     scaler: NodeScaler
-    recipe: Recipe
+    features: FeaturesConfig
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a layout graph; (c,) float32, lower = faster."""
         assert isinstance(graph, LayoutGraph)
         inputs = layout_inputs(
             graph,
-            rule=self.recipe.features.prune,
+            rule=self.features.prune,
             scaler=self.scaler,
-            padding=self.recipe.features.padding,
-            with_statistics=LAYOUT_NETS[self.name].config_of(self.recipe).statistics,
+            padding=self.features.padding,
+            with_statistics=self.model.config.statistics,
         )
-        return LAYOUT_NETS[self.name].score_all(self.model, inputs.to(device_of(self.model)))
+        return self.model.score_all(inputs.to(device_of(self.model)))
 
 
-def load_layout(name: str, run_dir: Path, recipe: Recipe) -> LayoutRanker:
-    """Load what `train_layout` wrote for the model `name`.
+def load(name: str, run_dir: Path, recipe: Recipe, network: type[LayoutNetwork]) -> LayoutRanker:
+    """Load what `train` wrote for the model `name`.
 
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
     device = ranking_device(recipe.accelerator)
     prepare_torch(seed=0, threads=recipe.threads, device=device)
-    net = LAYOUT_NETS[name]
-    model = net.build(net.config_of(recipe))
+    model = network(layout_config(recipe, name))
     scaler = load_network(model, run_dir)
-    return LayoutRanker(name, model.to(device), scaler, recipe)
+    return LayoutRanker(model.to(device), scaler, recipe.features)
+
+
+def layout_config(recipe: Recipe, name: str) -> LayoutGnnConfig:
+    """Return the table of a layout network in a recipe."""
+    config = getattr(recipe, name)
+    assert isinstance(config, LayoutGnnConfig)
+    return config

@@ -13,6 +13,7 @@ last weights are kept where they took the best on the validation split.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,10 +24,10 @@ from torch_geometric.nn import SAGEConv
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
-from models.config.networks import ReferenceSageConfig
-from models.layout.cross_config_sage import N_OPCODES
+from models.config.networks import LayoutGnnConfig, ReferenceSageConfig
+from models.layout.cross_config_sage import ChannelAttention
 from models.layout.inputs import LayoutInputs
-from models.layout.layers import ChannelAttention
+from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 
 OPCODE_WIDTH = 16
 LAYOUT_WIDTH = 4
@@ -46,8 +47,8 @@ def instance_norm(x: Tensor) -> Tensor:
 class BatchAttention(nn.Module):
     """Join x with x · softmax over the batch's configs of x / T, T learned.
 
-    Unlike models.layout.layers.CrossConfigAttention, the weights add up to 1 over the configs at
-    hand: what comes out depends on how many they are, and on which.
+    Unlike CrossConfigAttention of models.layout.cross_config_sage, the weights add up to 1 over the
+    configs at hand: what comes out depends on how many they are, and on which.
     """
 
     def __init__(self) -> None:
@@ -123,7 +124,7 @@ class ResidualBlock(nn.Module):
         return self.dropout(nn.functional.gelu(x + messages))
 
 
-class ReferenceSage(nn.Module):
+class ReferenceSage(LayoutNetwork):
     """Score configs of one graph; lower = faster.
 
     Shapes: m kept nodes, e edges, c configs, k configurable nodes, h channels.
@@ -132,9 +133,11 @@ class ReferenceSage(nn.Module):
         config: widths and depth.
     """
 
+    Config: ClassVar[type[LayoutGnnConfig]] = ReferenceSageConfig
+    config: ReferenceSageConfig
+
     def __init__(self, config: ReferenceSageConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.opcode = nn.Embedding(N_OPCODES, OPCODE_WIDTH)
         # One table for "which dimension stands here", for node layouts and config layouts alike.
         self.layout = nn.Embedding(N_SYMBOLS + 1, LAYOUT_WIDTH)
@@ -150,9 +153,6 @@ class ReferenceSage(nn.Module):
             for _ in range(config.blocks)
         )
         self.head = nn.Linear(width, 1)
-
-    def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
-        """Do nothing: as in theirs, an opcode never trained on keeps its first embedding."""
 
     def edges(self, inputs: LayoutInputs) -> Tensor:
         """Return the edges that touch a configurable node, which is all their pruning keeps.
@@ -178,7 +178,7 @@ class ReferenceSage(nn.Module):
         nodes = torch.cat(shared, dim=1).expand(n_configs, -1, -1)
         return torch.cat([nodes, self.layout(symbols).flatten(2)], dim=2)
 
-    def forward(self, inputs: LayoutInputs, distinct: NDArray[np.int64]) -> Tensor:
+    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
         """Score configs together.
 
         Args:
@@ -194,32 +194,27 @@ class ReferenceSage(nn.Module):
             x = block(x, edges)
         return self.head(x.mean(dim=1)).squeeze(-1)
 
+    @torch.inference_mode()
+    def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
+        """Score every config of a graph as the winners do: in batches, permuted and averaged.
 
-@torch.inference_mode()
-def score_in_batches(model: ReferenceSage, inputs: LayoutInputs) -> NDArray[np.float32]:
-    """Score every config of a graph as the winners do: in batches, permuted and averaged.
+        A score depends on the batch that its config stands in, so the configs are shuffled
+        `permutations` times, cut into equal batches of at most `inference_configs`, and a config's
+        scores are averaged. The shuffles start from the order of the configs' content hashes, so
+        the order in the file does not matter; a file with other configs does. Equal configs get
+        equal scores, since only distinct ones are scored. Memory grows with `inference_configs`.
 
-    A score depends on the batch that its config stands in, so the configs are shuffled
-    `permutations` times, cut into equal batches of at most `inference_configs`, and a config's
-    scores are averaged. The shuffles start from the order of the configs' content hashes, so the
-    order in the file does not matter; a file with other configs does. Equal configs get equal
-    scores, since only distinct ones are scored. Memory grows with `inference_configs`.
-
-    Args:
-        model: trained, in evaluation mode.
-        inputs: the graph.
-
-    Returns:
-        (c,) float32 scores, lower = faster.
-    """
-    by_content = np.argsort(inputs.configs.content_hashes()[inputs.first])
-    n_batches = -(-len(by_content) // model.config.inference_configs)
-    # In a batch that holds all configs, a shuffle changes nothing.
-    n_shuffles = model.config.permutations if n_batches > 1 else 1
-    total = np.zeros(len(by_content))
-    for number in range(n_shuffles):
-        order = np.random.default_rng(number).permutation(by_content)
-        for batch in np.array_split(order, n_batches):
-            total[batch] += model(inputs, batch).double().cpu().numpy()
-    scores: NDArray[np.float32] = (total / n_shuffles).astype(np.float32)
-    return scores[inputs.group]
+        Returns:
+            (c,) float32 scores, lower = faster.
+        """
+        by_content = np.argsort(inputs.configs.content_hashes()[inputs.first])
+        n_batches = -(-len(by_content) // self.config.inference_configs)
+        # In a batch that holds all configs, a shuffle changes nothing.
+        n_shuffles = self.config.permutations if n_batches > 1 else 1
+        total = np.zeros(len(by_content))
+        for number in range(n_shuffles):
+            order = np.random.default_rng(number).permutation(by_content)
+            for batch in np.array_split(order, n_batches):
+                total[batch] += self(inputs, batch).double().cpu().numpy()
+        scores: NDArray[np.float32] = (total / n_shuffles).astype(np.float32)
+        return scores[inputs.group]

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.config.networks import SegmentSageConfig
-from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.layers import CrossConfigAttention, log_mean_exp
+from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, log_mean_exp
 from models.segments.cut import Segment, SegmentedGraph
 from models.segments.history import SegmentHistory
 from models.segments.receptive_field import advance, advance_shared

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from models.layout.layers import SageBlock
+from models.layout.cross_config_sage import SageBlock
 from models.layout.sparse_aggregation import Neighbours, SplitAggregation, joint_matrix
 from models.training.device import OnDevice
 

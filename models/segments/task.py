@@ -201,7 +201,7 @@ def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> Se
     )
 
 
-def train_segments(job: TrainJob) -> None:
+def train(job: TrainJob) -> None:
     """Train the layout GNN for whole graphs; write its weights with all it needs to read graphs.
 
     Raises:
@@ -254,8 +254,8 @@ class SegmentRanker:
         return score_all(self.model, parts, chunk_configs=chunk)
 
 
-def load_segments(run_dir: Path, recipe: Recipe) -> SegmentRanker:
-    """Load what `train_segments` wrote.
+def load(run_dir: Path, recipe: Recipe) -> SegmentRanker:
+    """Load what `train` wrote.
 
     Raises:
         PipelineError: the weights are missing, damaged or of another model.

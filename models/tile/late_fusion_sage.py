@@ -5,32 +5,34 @@ once per kernel and not once per config ("late fusion" or "late join" in the dat
 configs of a kernel then see each other through the same attention as in the layout GNN.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
-from torch_geometric.utils import scatter
 
-from models.config.networks import LateFusionSageConfig
+from models.config.networks import LateFusionSageConfig, TileGnnConfig
 from models.tile.inputs import TileBatch, n_config_columns
-from models.tile.nodes import TileNodes
+from models.tile.network import TileNetwork
 
 
-class LateFusionSage(TileNodes):
+class LateFusionSage(TileNetwork):
     """Score the configs of many kernels; lower = faster.
 
     Args:
         config: widths and depth.
     """
 
+    Config: ClassVar[type[TileGnnConfig]] = LateFusionSageConfig
+
     def __init__(self, config: LateFusionSageConfig) -> None:
-        super().__init__(config.opcode_width)
+        super().__init__(config)
         hidden = config.hidden
         self.node = nn.Linear(self.node_width, hidden)
         self.graph_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(config.blocks))
-        self.graph_blocks = nn.ModuleList(SAGEConv(hidden, hidden) for _ in range(config.blocks))
+        self.graph_blocks = nn.ModuleList(MeanSage(hidden) for _ in range(config.blocks))
         self.kernel = nn.Linear(2 * hidden, hidden)
         n_columns = n_config_columns(config)
-        self.config = nn.Linear(n_columns, hidden)
+        self.columns = nn.Linear(n_columns, hidden)
         self.config_blocks = nn.ModuleList(
             RaggedConfigBlock(hidden, cross_config=config.cross_config)
             for _ in range(config.blocks)
@@ -42,17 +44,42 @@ class LateFusionSage(TileNodes):
         x = self.node(self.embed_nodes(batch))  # (n, h)
         for norm, convolution in zip(self.graph_norms, self.graph_blocks, strict=True):
             x = x + nn.functional.gelu(convolution(norm(x), batch.edge_index))
-        mean = global_mean_pool(x, batch.node_kernel, batch.n_kernels)
-        largest = global_max_pool(x, batch.node_kernel, batch.n_kernels)
+        mean = group_mean(x, batch.node_kernel, batch.n_kernels)
+        largest = group_max(x, batch.node_kernel, batch.n_kernels)
         return self.kernel(torch.cat([mean, largest], dim=1))
 
     def forward(self, batch: TileBatch) -> Tensor:
         """Score all configs of all kernels of the batch; (c,) float32, lower = faster."""
         kernels = self.encode(batch)
-        x = self.config(batch.config_feat) + kernels[batch.config_kernel]  # (c, h)
+        x = self.columns(batch.config_feat) + kernels[batch.config_kernel]  # (c, h)
         for block in self.config_blocks:
             x = block(x, batch.config_kernel, batch.n_kernels)
         return self.head(x).squeeze(-1)
+
+
+class MeanSage(nn.Module):
+    """W h + b over the mean h of what a node consumes, + W' of the node itself.
+
+    GraphSAGE's layer (Hamilton et al., 2017). torch_geometric's SAGEConv is the reference in tests:
+    the same, weights drawn alike, but its import takes longer than a small training.
+
+    Args:
+        width: h.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.operands = nn.Linear(width, width)
+        self.own = nn.Linear(width, width, bias=False)
+        for layer in (self.operands, self.own):  # as SAGEConv does: a seed gives the same weights
+            layer.reset_parameters()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Map (n, h) to (n, h); edges (2, e) int64 from producer to consumer."""
+        producer, consumer = edge_index
+        mean = group_mean(x.index_select(0, producer), consumer, len(x))
+        result: Tensor = self.operands(mean) + self.own(x)
+        return result
 
 
 class RaggedConfigBlock(nn.Module):
@@ -86,6 +113,20 @@ def ragged_softmax(logits: Tensor, kernel: Tensor, n_kernels: int) -> Tensor:
         kernel: (c,) int64.
         n_kernels: g.
     """
-    highest = scatter(logits.detach(), kernel, dim_size=n_kernels, reduce="max")
+    highest = group_max(logits.detach(), kernel, n_kernels)
     exponents = torch.exp(logits - highest[kernel])
-    return exponents / scatter(exponents, kernel, dim_size=n_kernels, reduce="mean")[kernel]
+    return exponents / group_mean(exponents, kernel, n_kernels)[kernel]
+
+
+def group_mean(x: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """Average the rows (r, h) of each group, given by `group` (r,) int64; (g, h), 0 without any."""
+    count = x.new_zeros(n_groups).scatter_add_(0, group, x.new_ones(len(x))).clamp(min=1)
+    total = x.new_zeros(n_groups, x.shape[1]).scatter_add_(0, group[:, None].expand_as(x), x)
+    return total / count[:, None]
+
+
+def group_max(x: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """Return the largest of the rows (r, h) of each group; (g, h), 0 without any."""
+    largest = x.new_zeros(n_groups, x.shape[1])
+    index = group[:, None].expand_as(x)
+    return largest.scatter_reduce_(0, index, x, reduce="amax", include_self=False)

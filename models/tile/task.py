@@ -28,7 +28,7 @@ from models.tile.inputs import (
     tile_inputs,
 )
 from models.tile.losses import TILE_LOSSES
-from models.tile.networks import TILE_NETS, TileNet
+from models.tile.network import TileNetwork
 from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, training_device
 from models.training.held_out import HeldOut, hold_out
@@ -45,7 +45,6 @@ class TileTask:
     Attributes:
         files: train kernels that a ranker can learn from.
         inputs: makes or finds the tensors of a kernel.
-        net: the network.
         config: its configuration.
         held_out: what of the kernels is not learned from; None = nothing.
         rank, n_ranks: this process's number among those that share a step's kernels.
@@ -53,7 +52,6 @@ class TileTask:
 
     files: tuple[GraphFile, ...]
     inputs: LRUCache[TileInputs]
-    net: TileNet
     config: TileGnnConfig
     held_out: HeldOut | None = None
     rank: int = 0
@@ -92,7 +90,7 @@ class TileTask:
 
     def evaluate(self, model: nn.Module) -> float:
         """Mean tile score over the held-out kernels."""
-        assert self.held_out is not None
+        assert self.held_out is not None and isinstance(model, TileNetwork)
         values = []
         for file in self.held_out.judged:
             kernel = self.inputs(file)
@@ -100,7 +98,7 @@ class TileTask:
             rows = torch.from_numpy(positions).to(kernel.runtime.device)
             if len(rows) <= TILE_PICKS:
                 continue  # any order would score 1
-            scores = self.net.score_all(model, kernel.only(rows))
+            scores = model.score_all(kernel.only(rows))
             if not np.isfinite(scores).all():
                 return math.nan
             ranking = np.argsort(scores, kind="stable")
@@ -119,14 +117,13 @@ class TileTask:
         return torch.from_numpy(drawn).to(kernel.runtime.device)
 
 
-def train_tile(job: TrainJob) -> None:
+def train(job: TrainJob, network: type[TileNetwork]) -> None:
     """Train the tile GNN `job.model`; write its weights with all it needs to read kernels.
 
     Raises:
         PipelineError: a damaged file, a loss that is not finite, no space.
     """
-    recipe, net = job.recipe, TILE_NETS[job.model]
-    config = net.config_of(recipe)
+    recipe, config = job.recipe, tile_config(job.recipe, job.model)
     device = training_device(recipe.accelerator, processes=job.n_ranks)
     prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
     early_stop = config.training.early_stop > 0
@@ -144,8 +141,8 @@ def train_tile(job: TrainJob) -> None:
     def make(file: GraphFile) -> TileInputs:
         return inputs_of(read_tile(file)).to(device)
 
-    model = net.build(config)
-    task = TileTask(learned, LRUCache(make), net, config, held_out, job.rank, job.n_ranks)
+    model = network(config)
+    task = TileTask(learned, LRUCache(make), config, held_out, job.rank, job.n_ranks)
     fit_job(model, task, config.training, job, device)
     if job.rank > 0:
         return
@@ -160,24 +157,22 @@ def train_tile(job: TrainJob) -> None:
 class TileRanker:
     """A trained tile GNN."""
 
-    net: TileNet
-    model: nn.Module
+    model: TileNetwork
     nodes: NodeScaler
     configs: ConfigScaler
-    config: TileGnnConfig
     padding: Padding
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a kernel; (c,) float32, lower = faster."""
         assert isinstance(graph, TileGraph)
         inputs = tile_inputs(
-            graph, self.config, nodes=self.nodes, configs=self.configs, padding=self.padding
+            graph, self.model.config, nodes=self.nodes, configs=self.configs, padding=self.padding
         )
-        return self.net.score_all(self.model, inputs.to(device_of(self.model)))
+        return self.model.score_all(inputs.to(device_of(self.model)))
 
 
-def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
-    """Load what `train_tile` wrote for the model `name`.
+def load(name: str, run_dir: Path, recipe: Recipe, network: type[TileNetwork]) -> TileRanker:
+    """Load what `train` wrote for the model `name`.
 
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
@@ -187,15 +182,14 @@ def load_tile(name: str, run_dir: Path, recipe: Recipe) -> TileRanker:
     tensors, facts = load_tensors(run_dir / WEIGHTS)
     configs = ConfigScaler(tensors.pop("configs.shift"), tensors.pop("configs.factor"))
     shift, factor = tensors.pop("nodes.shift").numpy(), tensors.pop("nodes.factor").numpy()
-    net = TILE_NETS[name]
-    config = net.config_of(recipe)
-    model = net.build(config)
+    model = network(tile_config(recipe, name))
     load_weights(model, tensors, run_dir / WEIGHTS)
-    return TileRanker(
-        net,
-        model.eval().to(device),
-        NodeScaler(str(facts["scaling"]), shift, factor),
-        configs,
-        config,
-        recipe.features.padding,
-    )
+    nodes = NodeScaler(str(facts["scaling"]), shift, factor)
+    return TileRanker(model.eval().to(device), nodes, configs, recipe.features.padding)
+
+
+def tile_config(recipe: Recipe, name: str) -> TileGnnConfig:
+    """Return the table of a tile network in a recipe."""
+    config = getattr(recipe, name)
+    assert isinstance(config, TileGnnConfig)
+    return config

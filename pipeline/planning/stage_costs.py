@@ -43,7 +43,7 @@ class StageCost:
 def check_models(recipe: Recipe) -> None:
     """Raise UsageError where a model's cost was not measured."""
     known = (*NETWORKS, *TREES, *LINEAR)
-    for model in (*recipe.layout.models, *recipe.tile.models):
+    for model in recipe.all_models:
         if model not in known:
             raise UsageError(
                 f"recipe {recipe.name}: what {model} costs was not measured; expected models "

@@ -175,7 +175,7 @@ def _prepared(
     Returns:
         The state that a run begins with, what the audit says of every file, and the run's config.
     """
-    for model in (*recipe.layout.models, *recipe.tile.models):
+    for model in recipe.all_models:
         check_device(recipe, model)
     settings = {"recipe": recipe.model_dump(mode="json")}
     check_free(out, settings, resume=resume)

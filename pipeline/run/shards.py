@@ -58,7 +58,7 @@ def dealt(
         usable: train graphs by collection.
     """
     sizes = {name: sum(f.path.stat().st_size for f in files) for name, files in usable.items()}
-    models: list[str] = [*recipe.layout.models, *recipe.tile.models]
+    models = recipe.all_models
 
     def order(training: Training) -> tuple[int, int, str, int]:
         collection, member = training

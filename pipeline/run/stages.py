@@ -25,7 +25,6 @@ from ensembles.diversify_picks import USUAL_SPREAD, spread_table
 from ensembles.ensemble import load_ensemble
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
-from models.registry import model_entry
 from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
 from models.train import check_device, train_model
 from models.training.dataset import split_usable
@@ -70,7 +69,7 @@ def train_collection(
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
     chosen = names if model is None else (model,)
     for name in chosen:
-        check_processes(name, model_entry(name).training_of(recipe))
+        check_processes(name, recipe.training_of(name))
         check_device(recipe, name)
     shares = any(shared_steps(recipe, name) for name in chosen)
     needed = LAYOUT_COLLECTIONS if shares else (collection,)

@@ -1,6 +1,7 @@
-"""What must hold for each model of the registry, and for the heuristics."""
+"""What must hold for each model of the registry, for those below OWN, and for the heuristics."""
 
 import functools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +12,35 @@ from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import find_graphs
+from models.config.own_models import short_name
 from models.config.recipe import Recipe, load_recipe
-from models.registry import MODELS
+from models.registry import MODELS, ModelEntry, model_entry
 from models.training.jobs import Ranker, TrainJob
 from models.trees.baselines import HEURISTICS
 from tests.models.rearrange import permute_configs, relabel_nodes
 
-RANKERS = [*MODELS, "heuristic-layout", "heuristic-tile"]
+# Models of one's own that shall be tested as the built-in ones are; of layouts.
+OWN = ("examples.gat:Gat",)
+WITH_OWN = f"layout.models={json.dumps(OWN)}"
+NAMES = [*MODELS, *map(short_name, OWN)]
+RANKERS = [*NAMES, "heuristic-layout", "heuristic-tile"]
+
+
+def smoke_recipe() -> Recipe:
+    return load_recipe("smoke", [WITH_OWN])
+
+
+def entry_of(name: str) -> ModelEntry:
+    return model_entry(smoke_recipe(), name)
 
 
 def one_graph_recipe() -> Recipe:
     """A recipe that learns one graph by heart: few, large steps on all its configs."""
     training = {"steps": 150, "learning_rate": 5e-3, "warmup_steps": 5, "log_every": 50}
-    return Recipe.model_validate(
+    return Recipe.from_table(
         {
+            "layout": {"models": list(OWN)},
+            "gat": {"training": training},
             "cross_config_sage": {"hidden": 32, "training": training},
             "global_attention_sage": {"hidden": 32, "training": training},
             "reference_sage": {"hidden": 32, "dropout": 0, "training": training},
@@ -35,7 +51,8 @@ def one_graph_recipe() -> Recipe:
             "layout_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
             "tile_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
             "config_columns_boosting": {"rounds": 300, "min_rows_per_leaf": 1},
-        }
+        },
+        source="one graph",
     )
 
 
@@ -45,16 +62,16 @@ def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
 
     @functools.cache
     def get(name: str) -> tuple[Ranker, Graph]:
-        kind = name.removeprefix("heuristic-") if name not in MODELS else MODELS[name].kind
+        kind = name.removeprefix("heuristic-") if name not in NAMES else entry_of(name).kind
         files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
         graphs = [read_graph(file) for file in files]
         graph = max(graphs, key=lambda graph: graph.n_configs)
-        if name not in MODELS:
+        if name not in NAMES:
             return HEURISTICS[kind], graph
         recipe = one_graph_recipe()
         folder = tmp_path_factory.mktemp(name)
-        MODELS[name].train(TrainJob(name, recipe, [graph.file], 0, folder))
-        return MODELS[name].load(folder, recipe), graph
+        entry_of(name).train(TrainJob(name, recipe, [graph.file], 0, folder))
+        return entry_of(name).load(folder, recipe), graph
 
     return get
 
@@ -78,7 +95,7 @@ def test_relabelling_nodes_leaves_scores_unchanged(name: str, trained) -> None:
     np.testing.assert_allclose(relabelled, scores, atol=1e-4 * np.abs(scores).max())
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", NAMES)
 def test_overfits_one_graph(name: str, trained) -> None:
     ranker, graph = trained(name)
     first, group = distinct_configs(graph)  # one config measured twice has two runtimes
@@ -87,7 +104,7 @@ def test_overfits_one_graph(name: str, trained) -> None:
     assert tau > (0.95 if "linear" not in name else 0.5)  # a floor learns nothing by heart
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", NAMES)
 def test_equal_configs_get_equal_scores(name: str, trained) -> None:
     ranker, graph = trained(name)
     twice = permute_configs(graph, np.r_[np.arange(graph.n_configs), 0, 1])
@@ -95,33 +112,33 @@ def test_equal_configs_get_equal_scores(name: str, trained) -> None:
     np.testing.assert_allclose(scores[-2:], scores[:2], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_scores(name: str, tiny_tree: Path, tmp_path: Path) -> None:
-    recipe = load_recipe("smoke")
-    kind = MODELS[name].kind
+    recipe = smoke_recipe()
+    kind = entry_of(name).kind
     files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
     files = files[: 1 if name == "config_columns_boosting" else 2]
     graph = read_graph(files[0])
     scores = []
     for run in ("first", "second"):
-        MODELS[name].train(TrainJob(name, recipe, files, 7, tmp_path / run))
-        scores.append(MODELS[name].load(tmp_path / run, recipe).score(graph))
+        entry_of(name).train(TrainJob(name, recipe, files, 7, tmp_path / run))
+        scores.append(entry_of(name).load(tmp_path / run, recipe).score(graph))
     np.testing.assert_array_equal(scores[0], scores[1])
 
 
-NETWORKS = [name for name, entry in MODELS.items() if entry.training_of(load_recipe("smoke"))]
+NETWORKS = [name for name in NAMES if smoke_recipe().training_of(name)]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_path: Path) -> None:
-    kind = MODELS[name].kind
+    kind = entry_of(name).kind
     files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
     scores = {}
     for precision in ("float32", "bfloat16"):
-        sets = [f"{name}.training.steps=3", f"{name}.training.precision={precision}"]
+        sets = [WITH_OWN, f"{name}.training.steps=3", f"{name}.training.precision={precision}"]
         recipe = load_recipe("smoke", sets)
-        MODELS[name].train(TrainJob(name, recipe, files[:1], 0, tmp_path / precision))
-        ranker = MODELS[name].load(tmp_path / precision, recipe)
+        entry_of(name).train(TrainJob(name, recipe, files[:1], 0, tmp_path / precision))
+        ranker = entry_of(name).load(tmp_path / precision, recipe)
         scores[precision] = ranker.score(read_graph(files[0]))
     assert not np.array_equal(scores["float32"], scores["bfloat16"])
     assert np.corrcoef(scores["float32"], scores["bfloat16"])[0, 1] > 0.9

@@ -13,8 +13,7 @@ from data.graph_store.fingerprint import fingerprint
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
-from models.layout.networks import LAYOUT_NETS
-from models.registry import MODELS
+from models.registry import MODELS, NETWORKS
 from models.run_folder import is_done, read_config
 from models.shared_training import shared_model
 from models.train import load_model, train_model
@@ -110,7 +109,7 @@ def test_train_reuses_a_shared_model(tiny_tree: Path, tmp_path: Path) -> None:
     assert all(is_done(folder) for folder in folders)
 
 
-@pytest.mark.parametrize("name", list(LAYOUT_NETS))
+@pytest.mark.parametrize("name", [name for name, (kind, _) in NETWORKS.items() if kind == "layout"])
 def test_a_model_begins_from_the_shared_one(
     name: str, files: Sequence[GraphFile], tmp_path: Path
 ) -> None:

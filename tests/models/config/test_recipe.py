@@ -46,7 +46,7 @@ def test_a_wrong_value_is_refused_with_its_key(override: str, named: str) -> Non
 def test_bare_words_make_a_list_of_models() -> None:
     recipe = load_recipe("within_graph", ["layout.models=[cross_config_sage, layout_linear]"])
     assert recipe.layout.models == ("cross_config_sage", "layout_linear")
-    with pytest.raises(UsageError, match=r"key 'layout\.models\[0\]' is 'nosuch': input should be"):
+    with pytest.raises(UsageError, match=r"key 'layout\.models\[0\]' is 'nosuch': ranks no layout"):
         load_recipe("smoke", ["layout.models=[nosuch]"])
 
 

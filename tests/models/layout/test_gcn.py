@@ -11,7 +11,6 @@ from models.layout.gcn import (
     BaselineGcn,
     GcnLayer,
     TwoLayers,
-    score_in_chunks,
     symmetric_product,
 )
 from models.layout.inputs import LayoutInputs, layout_inputs
@@ -101,10 +100,15 @@ def test_scores_depend_on_their_own_config_alone(inputs: LayoutInputs) -> None:
     )
 
 
-@pytest.mark.parametrize("chunk_configs", [1, 7, None])
-def test_chunks_do_not_change_scores(inputs: LayoutInputs, chunk_configs: int | None) -> None:
+@pytest.mark.parametrize("hidden", [8, 10**7])
+def test_chunks_do_not_change_scores(inputs: LayoutInputs, hidden: int) -> None:
     model = small_model()
     with torch.inference_mode():
         expected = model(inputs, np.arange(len(inputs.first)))
-    scores = score_in_chunks(model, inputs, chunk_configs=chunk_configs)
+    # What a config takes decides how many are scored at once: here all, or one by one.
+    model.config = model.config.model_copy(update={"hidden": hidden})
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[1])))
+    scores = model.score_all(inputs)
+    assert (max(sizes) == 1) == (hidden > 8)
     np.testing.assert_allclose(scores, expected.numpy()[inputs.group], atol=1e-5)

@@ -7,12 +7,10 @@ import torch
 from data.graphs.graph import LayoutGraph
 from features.scaling import fit_node_scaler
 from models.config.networks import GlobalAttentionSageConfig
-from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.global_attention_sage import GlobalAttentionSage
+from models.layout.cross_config_sage import CrossConfigSage, SageBlock
+from models.layout.global_attention_sage import GlobalAttentionSage, LinearAttention
 from models.layout.inference import score_all
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.layers import SageBlock
-from models.layout.linear_attention import LinearAttention
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import torch
 from data.graphs.graph import LayoutGraph
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
-from models.layout import node_slices
-from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inference import score_all
-from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.layers import (
+from models.layout import sparse_aggregation
+from models.layout.cross_config_sage import (
     ChannelAttention,
     CrossConfigAttention,
+    CrossConfigSage,
     SageBlock,
     log_mean_exp,
 )
+from models.layout.inference import score_all
+from models.layout.inputs import LayoutInputs, layout_inputs
 from models.tile.late_fusion_sage import ragged_softmax
 
 
@@ -44,7 +44,9 @@ def test_slices_of_nodes_change_neither_results_nor_gradients(
     block: SageBlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sage = block
-    monkeypatch.setattr(node_slices, "SLICE_BYTES", 700)  # two nodes of 5 configs and 8 channels
+    monkeypatch.setattr(
+        sparse_aggregation, "SLICE_BYTES", 700
+    )  # two nodes of 5 configs and 8 channels
     x, y = torch.randn(2, 6, 5, 8, dtype=torch.float64, requires_grad=True).unbind()
     target = torch.randn(6, 5, 8, dtype=torch.float64)
     wanted = [x, y, *sage.channels.parameters(), sage.project.weight, sage.project.bias]

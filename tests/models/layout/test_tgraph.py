@@ -16,7 +16,6 @@ from models.layout.tgraph import (
     ReferenceSage,
     ResidualBlock,
     instance_norm,
-    score_in_batches,
 )
 from tests.models.rearrange import permute_configs
 
@@ -143,21 +142,20 @@ def test_scores_are_means_over_shuffled_batches(inputs: LayoutInputs) -> None:
             with torch.inference_mode():
                 total[batch] += model(inputs, batch)
     expected = (total / 3).numpy()[inputs.group]
-    np.testing.assert_allclose(score_in_batches(model, inputs), expected, atol=1e-6)
+    np.testing.assert_allclose(model.score_all(inputs), expected, atol=1e-6)
 
 
 def test_the_order_of_configs_in_the_file_changes_no_batch(layout_graph: LayoutGraph) -> None:
     model = small_model(inference_configs=16, permutations=2)
     order = np.random.default_rng(0).permutation(layout_graph.n_configs)
-    scores = score_in_batches(model, as_inputs(layout_graph))
-    moved = score_in_batches(model, as_inputs(permute_configs(layout_graph, order)))
+    scores = model.score_all(as_inputs(layout_graph))
+    moved = model.score_all(as_inputs(permute_configs(layout_graph, order)))
     np.testing.assert_allclose(moved, scores[order], atol=1e-6)
 
 
 def test_more_permutations_bring_scores_closer_to_their_mean(inputs: LayoutInputs) -> None:
     scores = {
-        n: score_in_batches(small_model(inference_configs=16, permutations=n), inputs)
-        for n in (1, 10, 60)
+        n: small_model(inference_configs=16, permutations=n).score_all(inputs) for n in (1, 10, 60)
     }
     far, near = (np.abs(scores[n] - scores[60]).mean() for n in (1, 10))
     assert near < far / 2

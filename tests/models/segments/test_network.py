@@ -17,7 +17,7 @@ from models.layout.sparse_aggregation import joint_matrix
 from models.segments.cut import SegmentedGraph, cut, segmented, topological_order
 from models.segments.history import SegmentHistory, segment_weights
 from models.segments.network import SegmentSage, embed_configs, score_all
-from models.segments.task import SegmentTask, TrainGraphs, load_segments, train_segments
+from models.segments.task import SegmentTask, TrainGraphs, load, train
 from models.training.dataset import LRUCache
 from models.training.jobs import TrainJob
 from models.training.losses import LOSSES
@@ -268,7 +268,7 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
                 raise KeyboardInterrupt
 
         files = [layout_graph.file]
-        train_segments(TrainJob("segment_sage", recipe, files, 5, tmp_path / folder, count))
+        train(TrainJob("segment_sage", recipe, files, 5, tmp_path / folder, count))
         return calls
 
     assert train("a", None) == 20
@@ -303,8 +303,8 @@ def test_a_graph_of_many_segments_is_learned(layout_graph: LayoutGraph, tmp_path
     recipe = small_recipe(
         hidden=16, training=training, head_steps=40, table_configs=64, configs_per_step=32
     )
-    train_segments(TrainJob("segment_sage", recipe, [layout_graph.file], 0, tmp_path))
-    ranker = load_segments(tmp_path, recipe)
+    train(TrainJob("segment_sage", recipe, [layout_graph.file], 0, tmp_path))
+    ranker = load(tmp_path, recipe)
     scores = ranker.score(layout_graph)
     agreement = np.corrcoef(scores.argsort().argsort(), layout_graph.runtime_ns.argsort().argsort())
     assert agreement[0, 1] > 0.8

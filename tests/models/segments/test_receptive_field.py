@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.layout.layers import SageBlock
+from models.layout.cross_config_sage import SageBlock
 from models.layout.sparse_aggregation import Neighbours
 from models.segments.receptive_field import advance, make_frontier
 

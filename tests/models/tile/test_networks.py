@@ -14,7 +14,9 @@ from features.scaling import fit_node_scaler
 from features.statistics.tile import tile_statistics
 from features.statistics.tile_details import tile_details
 from models.config.networks import TileGnnConfig
+from models.config.own_models import imported
 from models.config.recipe import Recipe, load_recipe
+from models.registry import NETWORKS
 from models.tile.early_fusion_sage import EarlyFusionSage
 from models.tile.inputs import (
     TileBatch,
@@ -25,13 +27,15 @@ from models.tile.inputs import (
     n_config_columns,
     tile_inputs,
 )
-from models.tile.networks import TILE_NETS, score_in_chunks
+from models.tile.late_fusion_sage import MeanSage, group_max
+from models.tile.network import TileNetwork
 from models.train import load_model, train_model
 from models.training.dataset import bytes_held
 from models.training.jobs import TrainJob
 from tests.models.rearrange import permute_configs
 
 RECIPE = load_recipe("smoke")
+TILE_NETWORKS = [name for name, (kind, _) in NETWORKS.items() if kind == "tile"]
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +52,9 @@ def kernels(tiny_tree: Path) -> list[TileInputs]:
     return made
 
 
-def _net(name: str, recipe: Recipe = RECIPE) -> torch.nn.Module:
+def _net(name: str, recipe: Recipe = RECIPE) -> TileNetwork:
     torch.manual_seed(3)
-    net = TILE_NETS[name].build(TILE_NETS[name].config_of(recipe)).eval()
+    net: TileNetwork = imported(NETWORKS[name][1])(getattr(recipe, name)).eval()
     for parameter in net.parameters():  # so that no bias or temperature stays 0
         torch.nn.init.normal_(parameter, std=0.3)
     return net
@@ -88,7 +92,7 @@ def test_early_fusion_equals_joining_each_config_to_every_node(kernels: list[Til
         torch.testing.assert_close(scores, plain, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", TILE_NETS)
+@pytest.mark.parametrize("name", TILE_NETWORKS)
 def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
     name: str, kernels: list[TileInputs]
 ) -> None:
@@ -106,13 +110,13 @@ def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
         torch.testing.assert_close(scores, model(join([kernel], [part])), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", TILE_NETS)
+@pytest.mark.parametrize("name", TILE_NETWORKS)
 def test_all_configs_are_scored_in_their_order(name: str, kernels: list[TileInputs]) -> None:
     model, kernel = _net(name), kernels[0]
     at_once: TileBatch = join([kernel], [torch.arange(len(kernel.runtime))])
     with torch.no_grad():
         expected = model(at_once).numpy()
-    found = TILE_NETS[name].score_all(model, kernel)
+    found = model.score_all(kernel)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -121,11 +125,11 @@ def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) ->
     model, kernel = _net("early_fusion_sage", recipe), kernels[0]
     assert isinstance(model, EarlyFusionSage)
     n_whole = len(kernel.runtime)
-    whole = score_in_chunks(model, kernel)
+    whole = model.score_all(kernel)
     sizes: list[int] = []
     model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0].config_feat)))
     model.config = model.config.model_copy(update={"inference_tensor_mib": 1})
-    np.testing.assert_allclose(score_in_chunks(model, kernel), whole, rtol=1e-4)
+    np.testing.assert_allclose(model.score_all(kernel), whole, rtol=1e-4)
     assert sum(sizes) == n_whole and max(sizes) * 4096 * len(kernel.opcode) <= 1 << 20
 
 
@@ -159,6 +163,20 @@ def test_all_statistics_are_those_that_boosting_reads(tiny_tree: Path) -> None:
     assert columns.shape[1] > expected.shape[1]  # and the program's
 
 
+def test_layers_of_late_fusion_are_those_of_torch_geometric() -> None:
+    from torch_geometric.nn import SAGEConv, global_max_pool
+
+    torch.manual_seed(1)
+    own = MeanSage(6)
+    torch.manual_seed(1)
+    plain = SAGEConv(6, 6)
+    x = torch.randn(9, 6)
+    edges = torch.tensor([[0, 1, 1, 5, 8], [2, 2, 4, 0, 8]])
+    assert torch.equal(own(x, edges), plain(x, edges))
+    group = torch.tensor([0, 0, 0, 1, 1, 1, 1, 3, 3])
+    assert torch.equal(group_max(x, group, 4), global_max_pool(x, group, 4))
+
+
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
     relative: bool, tiny_tree: Path
@@ -180,7 +198,7 @@ def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
     assert bytes_held(kernel) < columns.nbytes / (4 if relative else 2)
 
 
-@pytest.mark.parametrize("name", TILE_NETS)
+@pytest.mark.parametrize("name", TILE_NETWORKS)
 def test_a_network_with_relative_configs_is_trained_and_loaded(
     name: str, tiny_tree: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,60 @@
+"""Models of one's own, named in a recipe by where their class stands: "my_pkg.gat:Gat".
+
+The module's last part, `gat`, is what the model is called everywhere else: its table in the recipe,
+its folders, its weight in the blend.
+"""
+
+import re
+from importlib import import_module
+from typing import Any
+
+from common.errors import UsageError
+from common.settings import FrozenConfig
+from models.config.networks import LayoutGnnConfig, TileGnnConfig
+
+PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+CONFIGS: dict[str, type[FrozenConfig]] = {"layout": LayoutGnnConfig, "tile": TileGnnConfig}
+BASES = {"layout": "models.layout.network:LayoutNetwork", "tile": "models.tile.network:TileNetwork"}
+
+
+def is_own(model: str) -> bool:
+    """Tell whether a recipe's entry says where a class stands."""
+    return PLACE.fullmatch(model) is not None
+
+
+def short_name(model: str) -> str:
+    """Return what a model is called: of "my_pkg.gat:Gat" it is "gat", other names stay."""
+    return model.partition(":")[0].rpartition(".")[2]
+
+
+def imported(place: str) -> Any:
+    """Return the class at `place`, "package.module:Class".
+
+    Raises:
+        UsageError: there is none, or its module cannot be imported.
+    """
+    module, _, name = place.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise UsageError(
+            f"model '{place}': cannot be imported: {error}; expected 'package.module:Class', found "
+            "from the working folder or PYTHONPATH"
+        ) from error
+
+
+def own_config(place: str, kind: str) -> type[FrozenConfig]:
+    """Return what the table of one's own model may hold: its class's `Config`.
+
+    Raises:
+        UsageError: as `imported`, or it is no network for configs of `kind` ("layout" or "tile").
+    """
+    network = imported(place)
+    if not (isinstance(network, type) and issubclass(network, imported(BASES[kind]))):
+        base = BASES[kind].replace(":", ".")
+        raise UsageError(f"model '{place}': ranks no {kind} configs; expected a subclass of {base}")
+    config = getattr(network, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, CONFIGS[kind])):
+        base = f"models.config.networks.{CONFIGS[kind].__name__}"
+        raise UsageError(f"model '{place}': its Config is {config}; expected a subclass of {base}")
+    return config

@@ -1,0 +1,59 @@
+"""What a layout network is: one's own derives from LayoutNetwork, see docs/models.md."""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.config.networks import LayoutGnnConfig
+from models.layout.inputs import LayoutInputs
+
+N_OPCODES = 256
+
+Positions = NDArray[np.int64]
+
+
+class LayoutNetwork(nn.Module):
+    """Scores configs of one graph; lower = faster. A subclass has a `forward`.
+
+    Attributes:
+        Config: what its table in a recipe may hold.
+
+    Args:
+        config: that table.
+    """
+
+    Config: ClassVar[type[LayoutGnnConfig]] = LayoutGnnConfig
+
+    def __init__(self, config: LayoutGnnConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+        """Score a step's configs.
+
+        Args:
+            inputs: the graph.
+            distinct: (c,) int64 positions among the graph's distinct configs.
+
+        Returns:
+            (c,) float32 scores, lower = faster.
+        """
+        raise NotImplementedError
+
+    def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
+        """Be told before training which opcodes it has; the others keep their first embedding."""
+
+    @torch.inference_mode()
+    def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
+        """Score every config of a graph; (c,) float32.
+
+        For networks that score each config by itself: as many at a time as a step takes, equal ones
+        once.
+        """
+        every, chunk = np.arange(len(inputs.first)), self.config.configs_per_step
+        chunks = np.array_split(every, -(-len(every) // chunk))
+        scores = torch.cat([self(inputs, part) for part in chunks])
+        return scores.cpu().numpy()[inputs.group]

@@ -1,0 +1,55 @@
+"""What a tile network is, and how it reads nodes; one's own derives from it, see docs/models.md."""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from data.graphs.graph import N_NODE_FEATURES
+from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
+from models.config.networks import TileGnnConfig
+from models.layout.network import N_OPCODES
+from models.tile.inputs import TileBatch, TileInputs, join
+
+LAYOUT_WIDTH = 4
+
+
+class TileNetwork(nn.Module):
+    """Scores the configs of many kernels; lower = faster. A subclass has a `forward`.
+
+    Attributes:
+        Config: what its table in a recipe may hold.
+        node_width: w, of what `embed_nodes` gives.
+
+    Args:
+        config: that table.
+    """
+
+    Config: ClassVar[type[TileGnnConfig]] = TileGnnConfig
+
+    def __init__(self, config: TileGnnConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
+        self.layout = nn.Embedding(N_SYMBOLS, LAYOUT_WIDTH)
+        self.node_width = N_NODE_FEATURES + config.opcode_width + VALUES_PER_TENSOR * LAYOUT_WIDTH
+
+    def embed_nodes(self, batch: TileBatch) -> Tensor:
+        """Return (n, w) float32 of all kernels' nodes: numbers, opcode and layout side by side."""
+        parts = [batch.node_feat, self.opcode(batch.opcode), self.layout(batch.layout).flatten(1)]
+        return torch.cat(parts, dim=1)
+
+    def forward(self, batch: TileBatch) -> Tensor:
+        """Score all configs of all kernels of the batch; (c,) float32, lower = faster.
+
+        Scores are compared within a kernel alone.
+        """
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
+        """Score every config of one kernel; (c,) float32."""
+        scores: NDArray[np.float32] = self(join([inputs], [inputs.every_config()])).cpu().numpy()
+        return scores
