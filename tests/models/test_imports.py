@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import sys
-import ensembles
+from ensembles import load_graph, load_ranker, rank
 from models.config.own_models import imported
 from models.config.recipe import Recipe
 from models.registry import NETWORKS, model_entry
