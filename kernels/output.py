@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from common.atomic import write_text
 from common.errors import PipelineError
@@ -14,8 +13,6 @@ from common.retry import RetryPolicy
 from kernels.build.metadata import check_kernel_id
 from kernels.kaggle_calls import KernelStatus, kernel_output, kernel_status, kernel_version
 from kernels.output_folder import NOTE, OutputFolder, check_names, is_fetched
-
-T = TypeVar("T")
 
 OUTPUT_POLICY = RetryPolicy()
 _ENDED_BADLY = ("error", "cancel_acknowledged")
@@ -60,17 +57,13 @@ def fetch_output(
     """
     check_kernel_id(kernel_id)
     action = f"output of kernel {kernel_id}"
-    with kaggle_session(action) as session:
+    with kaggle_session(action, policy) as session:
         full_id = session.own(kernel_id)
-
-        def asked(call: Callable[[], T]) -> T:
-            return ask(call, what=action, policy=policy)
-
-        status = asked(lambda: kernel_status(session, full_id))
+        status = ask(session, lambda: kernel_status(session, full_id))
         _refuse_running(status)
-        files, log = asked(lambda: kernel_output(session, full_id))
+        files, log = ask(session, lambda: kernel_output(session, full_id))
         _refuse_failed(status, log, out.with_name(f"{out.name}.log"))
-        version = asked(lambda: kernel_version(session, full_id))
+        version = ask(session, lambda: kernel_version(session, full_id))
         note = {"kernel": full_id, "version": version}
         if not is_fetched(out, note):
             check_names([file.name for file in files])

@@ -7,8 +7,8 @@ from typing import Any
 
 from common.errors import PipelineError
 from common.kaggle.errors import one_line
-from common.kaggle.sender import SEND_POLICY, ask, send_once
-from common.kaggle.session import KaggleSession, kaggle_session
+from common.kaggle.sender import ask, send_once
+from common.kaggle.session import POLICY, kaggle_session
 from common.retry import RetryPolicy
 from kernels.build.metadata import check_kernel_id, check_source, read_metadata
 from kernels.kaggle_calls import KernelStatus, kernel_status, kernel_version
@@ -47,15 +47,11 @@ class KernelVersion:
     url: str
 
 
-def push(folder: Path, *, policy: RetryPolicy = SEND_POLICY) -> KernelVersion:
+def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     """Send the kernel in `folder`, which `kernels.build.build` wrote, as a new version; it starts
     to run.
 
     It is never sent twice: where the answer is lost, Kaggle is asked for the kernel's version.
-
-    Args:
-        folder: holds the script and its metadata.
-        policy: how often a request is made that does no harm, and with which waits.
 
     Raises:
         PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
@@ -65,27 +61,25 @@ def push(folder: Path, *, policy: RetryPolicy = SEND_POLICY) -> KernelVersion:
     for key in ("dataset_sources", "kernel_sources"):
         for source in metadata.get(key) or []:
             check_source(f"{folder}: {key}", str(source))
-    action = f"push kernel {folder}"
-    with kaggle_session(action) as session:
+    with kaggle_session(f"push kernel {folder}", policy) as session:
         kernel_id = session.own(str(metadata["id"]))
         url = f"https://www.kaggle.com/code/{kernel_id}"
         request = _request(folder, metadata, kernel_id)
-        last = ask(lambda: kernel_version(session, kernel_id), what=action, policy=policy)
+        last = ask(session, lambda: kernel_version(session, kernel_id))
+
+        def send() -> KernelVersion:
+            with session.api.build_kaggle_client() as client:
+                answer = client.kernels.kernels_api_client.save_kernel(request)
+            return KernelVersion(kernel_id, _accepted(kernel_id, answer), url)
 
         def arrived() -> KernelVersion | None:
             version = kernel_version(session, kernel_id)
             return KernelVersion(kernel_id, version, url) if version > last else None
 
-        return send_once(
-            lambda: _accepted(kernel_id, url, _save(session, request)),
-            arrived,
-            what=action,
-            in_doubt=_IN_DOUBT,
-            policy=policy,
-        )
+        return send_once(session, send, arrived, _IN_DOUBT)
 
 
-def status(kernel_id: str, *, policy: RetryPolicy = SEND_POLICY) -> KernelStatus:
+def status(kernel_id: str, *, policy: RetryPolicy = POLICY) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
 
     Raises:
@@ -93,10 +87,8 @@ def status(kernel_id: str, *, policy: RetryPolicy = SEND_POLICY) -> KernelStatus
         PipelineError: missing or refused credentials, no such kernel, no connection.
     """
     check_kernel_id(kernel_id)
-    action = f"status of kernel {kernel_id}"
-    with kaggle_session(action) as session:
-        full_id = session.own(kernel_id)
-        return ask(lambda: kernel_status(session, full_id), what=action, policy=policy)
+    with kaggle_session(f"status of kernel {kernel_id}", policy) as session:
+        return ask(session, lambda: kernel_status(session, session.own(kernel_id)))
 
 
 def _request(folder: Path, metadata: Mapping[str, Any], kernel_id: str) -> Any:
@@ -111,13 +103,8 @@ def _request(folder: Path, metadata: Mapping[str, Any], kernel_id: str) -> Any:
     return request
 
 
-def _save(session: KaggleSession, request: Any) -> Any:
-    with session.api.build_kaggle_client() as client:
-        return client.kernels.kernels_api_client.save_kernel(request)
-
-
-def _accepted(kernel_id: str, url: str, answer: Any) -> KernelVersion:
-    """Read Kaggle's answer.
+def _accepted(kernel_id: str, answer: Any) -> int:
+    """Return the version that Kaggle has accepted.
 
     Raises:
         PipelineError: a refusal that came as a value.
@@ -135,4 +122,4 @@ def _accepted(kernel_id: str, url: str, answer: Any) -> KernelVersion:
             f"kernel {kernel_id}: version {version} runs without {one_line('; '.join(unknown))}"
             ": Kaggle does not know them or the account may not read them; correct and push again"
         )
-    return KernelVersion(kernel_id, version, url)
+    return version

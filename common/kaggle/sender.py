@@ -12,28 +12,22 @@ from typing import Any, TypeVar
 
 from common.errors import PipelineError
 from common.kaggle.errors import explain, never_acted_on, passing_fault
+from common.kaggle.session import KaggleSession
 from common.network import PASSING_STATUS, retry_after_s
 from common.progress import log, out_of_time, progress, seconds_left
-from common.retry import RetryableError, RetryPolicy, retry
+from common.retry import RetryableError, retry
 
 T = TypeVar("T")
 
 # Kaggle may still be at work: seconds before each look for what a lost answer was about.
 LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
-SEND_POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)
 _FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 3.0, 1.5, 60.0
 _STORAGE_TIMEOUT_S = (15, 120)  # to connect; between two pieces
 _LATER = "try again in a few minutes"
 
 
-def ask(call: Callable[[], T], *, what: str, policy: RetryPolicy = SEND_POLICY) -> T:
+def ask(session: KaggleSession, call: Callable[[], T]) -> T:
     """Call the client where a repetition does no harm, until it succeeds or the tries are used up.
-
-    Args:
-        call: asks Kaggle.
-        what: start of every line that is logged or raised.
-        policy: how often, and with which waits; a server that asks for longer ones is not waited
-            for.
 
     Raises:
         PipelineError: Kaggle refuses, or the tries are used up.
@@ -45,18 +39,13 @@ def ask(call: Callable[[], T], *, what: str, policy: RetryPolicy = SEND_POLICY) 
         except (PipelineError, RetryableError):
             raise
         except Exception as error:
-            raise _retryable(error, what, policy) from None
+            raise _retryable(session, error) from None
 
-    return retry(attempt, what=what, policy=policy, advice=_LATER)
+    return retry(attempt, what=session.action, policy=session.policy, advice=_LATER)
 
 
 def send_once(
-    send: Callable[[], T],
-    arrived: Callable[[], T | None],
-    *,
-    what: str,
-    in_doubt: str,
-    policy: RetryPolicy = SEND_POLICY,
+    session: KaggleSession, send: Callable[[], T], arrived: Callable[[], T | None], in_doubt: str
 ) -> T:
     """Make a request that must not be acted on twice.
 
@@ -65,11 +54,10 @@ def send_once(
     that is told, and nothing is sent again.
 
     Args:
+        session: to send in.
         send: makes the request.
         arrived: asks Kaggle what the request has made; None if nothing.
-        what: start of every line that is logged or raised.
         in_doubt: what to do where it is unknown whether Kaggle has acted.
-        policy: how often, and with which waits.
 
     Raises:
         PipelineError: Kaggle refuses, may or may not have acted, or the tries are used up.
@@ -82,26 +70,23 @@ def send_once(
             raise
         except Exception as error:
             if never_acted_on(error):
-                raise _retryable(error, what, policy) from None
-            log.info(f"{what}: no clear answer; asking Kaggle whether it has arrived")
-            found = _look(arrived, policy)
+                raise _retryable(session, error) from None
+            log.info(f"{session.action}: no clear answer; asking Kaggle whether it has arrived")
+            found = _look(session, arrived)
             if found is None:
-                raise explain(error, what, in_doubt=in_doubt) from None
+                raise explain(error, session.action, in_doubt=in_doubt) from None
             return found
 
-    return retry(attempt, what=what, policy=policy, advice=_LATER)
+    return retry(attempt, what=session.action, policy=session.policy, advice=_LATER)
 
 
-def upload_file(
-    path: Path, start: Callable[[], Any], *, what: str, policy: RetryPolicy = SEND_POLICY
-) -> str:
+def upload_file(session: KaggleSession, path: Path, start: Callable[[], Any]) -> str:
     """Upload a file to Kaggle's storage, where it waits for the request that makes use of it.
 
     Args:
+        session: to send in.
         path: the file.
         start: asks Kaggle for a signed address and a token; once for each try.
-        what: start of every line that is logged or raised.
-        policy: how often, and with which waits.
 
     Returns:
         The file's token.
@@ -109,48 +94,42 @@ def upload_file(
     Raises:
         PipelineError: Kaggle or its storage refuses it, or the tries are used up.
     """
+    import requests
 
     def attempt() -> str:
         begun = start()
-        _put(path, begun.create_url, what)
+        with _Watched(path) as stream:
+            answer = requests.put(begun.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
+        status = answer.status_code
+        if status in PASSING_STATUS:
+            raise RetryableError(f"Kaggle's storage answers HTTP {status}")
+        if status not in (200, 201):
+            raise PipelineError(
+                f"{session.action}: Kaggle's storage refused {path.name}: HTTP {status}; nothing "
+                "was made of it; try again"
+            )
         return str(begun.token)
 
-    return ask(attempt, what=what, policy=policy)
+    return ask(session, attempt)
 
 
-def wait_for(
-    answer: Callable[[], T | None], *, what: str, policy: RetryPolicy = SEND_POLICY
-) -> T | None:
+def wait_for(session: KaggleSession, answer: Callable[[], T | None], what: str) -> T | None:
     """Ask, with growing pauses, until there is an answer or `time_limit` is over; then None.
 
     Args:
+        session: to ask in.
         answer: asks Kaggle; None while it is at work.
         what: is waited for, for whoever watches.
-        policy: sleeps.
     """
     limit_s, pause_s = seconds_left(), _FIRST_PAUSE_S
     while True:
-        found = answer()
+        found = ask(session, answer)
         if found is not None or out_of_time():
             return found
         if math.isfinite(limit_s):
-            progress(what, int(limit_s - seconds_left()), int(limit_s) + 1)
-        policy.sleep(min(pause_s, seconds_left()))
+            progress(f"wait for {what}", int(limit_s - seconds_left()), int(limit_s) + 1)
+        session.policy.sleep(min(pause_s, seconds_left()))
         pause_s = min(pause_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
-
-
-def _put(path: Path, address: str, what: str) -> None:
-    import requests
-
-    with _Watched(path) as stream:
-        status = requests.put(address, data=stream, timeout=_STORAGE_TIMEOUT_S).status_code
-    if status in PASSING_STATUS:
-        raise RetryableError(f"Kaggle's storage answers HTTP {status}")
-    if status not in (200, 201):
-        raise PipelineError(
-            f"{what}: Kaggle's storage refused {path.name}: HTTP {status}; nothing was made of it; "
-            "try again"
-        )
 
 
 class _Watched(io.FileIO):
@@ -166,21 +145,21 @@ class _Watched(io.FileIO):
         return piece or b""
 
 
-def _retryable(error: Exception, what: str, policy: RetryPolicy) -> Exception:
+def _retryable(session: KaggleSession, error: Exception) -> Exception:
     """Return what lets `retry` go on, or the line that ends it."""
     passing = passing_fault(error)
     if passing is None:
-        return explain(error, what)
+        return explain(error, session.action)
     reason, header = passing
     asked_s = retry_after_s(header)
-    if asked_s is not None and asked_s > policy.longest_asked_wait_s:
-        return explain(error, what)
+    if asked_s is not None and asked_s > session.policy.longest_asked_wait_s:
+        return explain(error, session.action)
     return RetryableError(reason, retry_after_s=asked_s)
 
 
-def _look(arrived: Callable[[], T | None], policy: RetryPolicy) -> T | None:
+def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
     for pause_s in LOOK_AFTER_S:
-        policy.sleep(pause_s)
+        session.policy.sleep(pause_s)
         try:
             found = arrived()
         except Exception as error:  # no answer to that either: the doubt stays

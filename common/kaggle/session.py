@@ -16,7 +16,9 @@ from typing import Any
 from common.errors import PipelineError
 from common.kaggle.errors import explain
 from common.kaggle.secrets import redact, secrets_of
+from common.retry import RetryPolicy
 
+POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)
 ANSWER_WITHIN_S = 120.0
 
 _HOW_TO_LOG_IN = (
@@ -27,10 +29,18 @@ _HOW_TO_LOG_IN = (
 
 @dataclass(frozen=True)
 class KaggleSession:
-    """An authenticated client, and its user's name."""
+    """An authenticated client, its user's name, and what is done with it.
+
+    Attributes:
+        action: the start of every line that is logged or raised ("upload a.csv to …").
+        policy: how often a request is made that does no harm, and with which waits; a server that
+            asks for longer ones is not waited for.
+    """
 
     api: Any  # KaggleApi, whose import is heavy and untyped
     username: str
+    action: str
+    policy: RetryPolicy
 
     def own(self, name: str) -> str:
         """Return "owner/slug" of a kernel or dataset; a slug alone is one's own."""
@@ -38,14 +48,14 @@ class KaggleSession:
 
 
 @contextmanager
-def kaggle_session(action: str) -> Iterator[KaggleSession]:
+def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[KaggleSession]:
     """Yield an authenticated client; whatever goes wrong in the block becomes one line.
 
     What the client prints on standard output is caught, and shown nowhere: it may hold signed
     addresses.
 
     Args:
-        action: what is being done, the start of every error line ("upload a.csv to …").
+        action, policy: see `KaggleSession`.
 
     Raises:
         PipelineError: no or refused credentials, a refused request, no connection, or a fault of
@@ -53,7 +63,7 @@ def kaggle_session(action: str) -> Iterator[KaggleSession]:
     """
     try:
         with redirect_stdout(io.StringIO()):
-            yield _log_in(action)
+            yield _log_in(action, policy)
     except PipelineError as error:
         raise type(error)(redact(str(error))) from None
     except SystemExit as error:
@@ -62,7 +72,7 @@ def kaggle_session(action: str) -> Iterator[KaggleSession]:
         raise PipelineError(redact(str(explain(error, action)))) from None
 
 
-def _log_in(action: str) -> KaggleSession:
+def _log_in(action: str, policy: RetryPolicy) -> KaggleSession:
     with _logging_kept():
         api = _limited_client()
     # VERBOSE=1, which other programs use too, makes the client print its authorization headers.
@@ -72,7 +82,8 @@ def _log_in(action: str) -> KaggleSession:
         api.authenticate()
     except (SystemExit, TypeError):  # the latter where a key file is a list
         raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None
-    return KaggleSession(api, api.config_values.get(api.CONFIG_NAME_USER, ""))
+    user = api.config_values.get(api.CONFIG_NAME_USER, "")
+    return KaggleSession(api, user, action, policy)
 
 
 def _limited_client() -> Any:

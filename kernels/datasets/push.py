@@ -13,8 +13,8 @@ from typing import Any
 
 from common.errors import PipelineError, UsageError
 from common.kaggle.errors import one_line, status_of
-from common.kaggle.sender import SEND_POLICY, ask, send_once, upload_file, wait_for
-from common.kaggle.session import KaggleSession, kaggle_session
+from common.kaggle.sender import ask, send_once, upload_file, wait_for
+from common.kaggle.session import POLICY, KaggleSession, kaggle_session
 from common.progress import log
 from common.retry import RetryPolicy
 from kernels.datasets.folder import DATASET_METADATA_FILE, content_digest, read_dataset
@@ -56,7 +56,6 @@ class _Dataset:
 
     session: KaggleSession
     id: str  # "owner/slug"
-    policy: RetryPolicy
 
     def look(self) -> _State | None:
         """Ask once for the dataset's state; None where there is no such dataset."""
@@ -85,11 +84,11 @@ class _Dataset:
         """
 
         def settled() -> _State | None:
-            state = ask(self.look, what=f"state of dataset {self.id}", policy=self.policy)
+            state = self.look()
             is_settled = state and state.version >= at_least and state.status in _SETTLED
             return state if is_settled else None
 
-        found = wait_for(settled, what="wait for the dataset", policy=self.policy)
+        found = wait_for(self.session, settled, "the dataset")
         if found is None:
             raise PipelineError(
                 f"dataset {self.id}: version {at_least} is not ready in time; it was sent: pushing "
@@ -106,13 +105,13 @@ class _Dataset:
                 lambda token: api.dataset_list_files(self.id, page_token=token, page_size=_PAGE)
             )
 
-        pages = ask(listed, what=f"files of dataset {self.id}", policy=self.policy)
+        pages = ask(self.session, listed)
         files = [file.name for page in pages for file in page.dataset_files or [] if file]
         return missing_files(sent, files)
 
 
 def push_dataset(
-    folder: Path, message: str, *, force: bool = False, policy: RetryPolicy = SEND_POLICY
+    folder: Path, message: str, *, force: bool = False, policy: RetryPolicy = POLICY
 ) -> DatasetVersion:
     """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
 
@@ -124,7 +123,7 @@ def push_dataset(
         folder: holds dataset-metadata.json.
         message: what is new, shown beside the version.
         force: send what was sent before.
-        policy: how often a request is made that does no harm, and with which waits.
+        policy: of requests that do no harm.
 
     Raises:
         UsageError: an empty message.
@@ -134,12 +133,11 @@ def push_dataset(
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
     table, names = read_dataset(folder)
-    action = f"push dataset {folder}"
-    with kaggle_session(action) as session:
-        dataset = _Dataset(session, session.own(str(table["id"])), policy)
+    with kaggle_session(f"push dataset {folder}", policy) as session:
+        dataset = _Dataset(session, session.own(str(table["id"])))
         url = f"https://www.kaggle.com/datasets/{dataset.id}"
         digest = content_digest(folder, {**table, "id": dataset.id})
-        before = ask(dataset.look, what=action, policy=policy)
+        before = ask(session, dataset.look)
         if before and before.status not in _SETTLED:
             log.info(f"dataset {dataset.id}: a version is being made; waiting for it")
             before = dataset.settled(before.version)
@@ -149,9 +147,9 @@ def push_dataset(
                 dataset.id, before.version, False, len(names), url, was_sent=False
             )
         about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
-        tokens = _upload(dataset, folder, names, action)
+        tokens = _upload(session, folder, names)
         asked = _asked({**table, "description": about}, message, tokens, dataset.id)
-        _make(dataset, asked, before, action)
+        _make(dataset, asked, before)
         state = dataset.settled(before.version + 1 if before else 1)
         missing = dataset.missing(names) if state.status == _READY else []
     if state.status != _READY:
@@ -167,7 +165,7 @@ def push_dataset(
     return DatasetVersion(dataset.id, state.version, before is None, len(names), url)
 
 
-def _upload(dataset: _Dataset, folder: Path, names: Sequence[str], what: str) -> list[str]:
+def _upload(session: KaggleSession, folder: Path, names: Sequence[str]) -> list[str]:
     """Upload the folder's entries, each folder packed, all or none; return their tokens."""
     from kagglesdk.blobs.types.blob_api_service import ApiStartBlobUploadRequest
 
@@ -181,10 +179,10 @@ def _upload(dataset: _Dataset, folder: Path, names: Sequence[str], what: str) ->
         request = ApiStartBlobUploadRequest.from_dict(facts)
 
         def start() -> Any:
-            with dataset.session.api.build_kaggle_client() as client:
+            with session.api.build_kaggle_client() as client:
                 return client.blobs.blob_api_client.start_blob_upload(request)
 
-        return upload_file(path, start, what=f"{what}: {path.name}", policy=dataset.policy)
+        return upload_file(session, path, start)
 
     tokens = []
     with tempfile.TemporaryDirectory(prefix="dataset-push-") as scratch:
@@ -213,7 +211,7 @@ def _asked(
     }
 
 
-def _make(dataset: _Dataset, asked: Mapping[str, Any], before: _State | None, what: str) -> None:
+def _make(dataset: _Dataset, asked: Mapping[str, Any], before: _State | None) -> None:
     """Ask once for a dataset or version of the files that were uploaded.
 
     Raises:
@@ -244,7 +242,7 @@ def _make(dataset: _Dataset, asked: Mapping[str, Any], before: _State | None, wh
         # No version was being made before, and its number may come only when it is ready.
         return (state and (state.version > last or state.status not in _SETTLED)) or None
 
-    send_once(send, arrived, what=what, in_doubt=_IN_DOUBT, policy=dataset.policy)
+    send_once(dataset.session, send, arrived, _IN_DOUBT)
 
 
 def missing_files(sent: Sequence[str], listed: Sequence[str]) -> list[str]:

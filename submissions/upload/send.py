@@ -15,8 +15,8 @@ from typing import Any
 
 from common.errors import PipelineError
 from common.kaggle.errors import one_line
-from common.kaggle.sender import SEND_POLICY, ask, send_once, upload_file, wait_for
-from common.kaggle.session import KaggleSession, kaggle_session
+from common.kaggle.sender import ask, send_once, upload_file, wait_for
+from common.kaggle.session import POLICY, KaggleSession, kaggle_session
 from common.retry import RetryPolicy
 from submissions.upload.provenance import Provenance
 
@@ -52,8 +52,7 @@ def submit(
     *,
     origin: Provenance = Provenance(),  # noqa: B008 - immutable
     force: bool = False,
-    competition: str = COMPETITION,
-    policy: RetryPolicy = SEND_POLICY,
+    policy: RetryPolicy = POLICY,
 ) -> Submission:
     """Send a file, which the caller has checked, unless Kaggle lists it already.
 
@@ -64,63 +63,45 @@ def submit(
         message: what Kaggle shows beside it, before its origin and its tag.
         origin: what it was made with.
         force: send a file that was sent before.
-        competition: its slug.
-        policy: how often a request is made that does no harm, and with which waits.
+        policy: of requests that do no harm.
 
     Raises:
         PipelineError: no such file, missing or refused credentials, rules not accepted, the file
             was sent before, no submission left, or it may or may not have arrived.
     """
     digest, size_bytes = _hash_and_size(path)
-    action = f"upload {path} to {competition}"
-    with kaggle_session(action) as session:
-        earlier = ask(
-            lambda: _tagged(session, competition, digest),
-            what=f"{action}: look for it in Kaggle's list",
-            policy=policy,
-        )
+    with kaggle_session(f"upload {path} to {COMPETITION}", policy) as session:
+        earlier = ask(session, lambda: _tagged(session, digest))
         if earlier and not force:
             raise PipelineError(_sent_before(path, earlier[0]))
         nth = f" #{len(earlier) + 1}" if earlier else ""
         tag = f"[sha256:{digest[:_HASH_SHOWN]}{nth}]"
         description = " ".join(filter(None, (_text(message), str(origin), tag)))
-        token = upload_file(
-            path, lambda: _start(session, path, competition), what=action, policy=policy
-        )
+        token = upload_file(session, path, lambda: _start(session, path))
 
-        def create() -> Submission:
-            ref = _create(session, competition, token, description)
-            new = (ref, None, path.name, description, PENDING, None, None, "", size_bytes)
-            return Submission(*new)
+        def send() -> Submission:
+            ref = _create(session, token, description)
+            facts = (description, PENDING, None, None, "", size_bytes)
+            return Submission(ref, None, path.name, *facts)
 
-        known = {row.ref for row in earlier}
-        return send_once(
-            create,
-            lambda: next(
-                (row for row in _tagged(session, competition, digest) if row.ref not in known), None
-            ),
-            what=action,
-            in_doubt=_IN_DOUBT,
-            policy=policy,
-        )
+        def arrived() -> Submission | None:
+            known = {row.ref for row in earlier}
+            return next((row for row in _tagged(session, digest) if row.ref not in known), None)
+
+        return send_once(session, send, arrived, _IN_DOUBT)
 
 
-def list_submissions(
-    *, competition: str = COMPETITION, limit: int = 20, policy: RetryPolicy = SEND_POLICY
-) -> list[Submission]:
+def list_submissions(*, limit: int = 20, policy: RetryPolicy = POLICY) -> list[Submission]:
     """Return up to `limit` submissions of the account, the newest first.
 
     Raises:
-        PipelineError: missing or refused credentials, an unknown competition, no connection.
+        PipelineError: missing or refused credentials, rules not accepted, no connection.
     """
-    action = f"list submissions of {competition}"
-    with kaggle_session(action) as session:
-        return ask(lambda: _page(session, competition, limit, 1), what=action, policy=policy)
+    with kaggle_session(f"list submissions of {COMPETITION}", policy) as session:
+        return ask(session, lambda: _page(session, limit, 1))
 
 
-def wait_for_score(
-    sent: Submission, *, competition: str = COMPETITION, policy: RetryPolicy = SEND_POLICY
-) -> Submission:
+def wait_for_score(sent: Submission, *, policy: RetryPolicy = POLICY) -> Submission:
     """Ask, with growing pauses, until Kaggle has judged a submission or `time_limit` is over.
 
     Returns:
@@ -130,18 +111,13 @@ def wait_for_score(
         PipelineError: Kaggle could not score it, or its list cannot be read.
     """
     name = f"{sent.file_name}: submission {sent.ref}"
-    action = f"{name} was sent; its score"
-    with kaggle_session(action) as session:
-
-        def listed() -> Submission | None:
-            rows = _rows(session, competition)
-            return next((row for row in rows if row.ref == sent.ref), None)
+    with kaggle_session(f"{name} was sent; its score", policy) as session:
 
         def judged() -> Submission | None:
-            found = ask(listed, what=action, policy=policy)
-            return found if found and found.status in (COMPLETE, ERROR) else None
+            found = next((row for row in _rows(session) if row.ref == sent.ref), sent)
+            return found if found.status in (COMPLETE, ERROR) else None
 
-        found = wait_for(judged, what="wait for the score", policy=policy) or sent
+        found = wait_for(session, judged, "the score") or sent
     if found.status == ERROR:
         why = found.error or "it does not say why"
         raise PipelineError(f"{name}: Kaggle could not score it: {why}")
@@ -160,11 +136,11 @@ def _hash_and_size(path: Path) -> tuple[str, int]:
     return digest, size_bytes
 
 
-def _start(session: KaggleSession, path: Path, competition: str) -> Any:
+def _start(session: KaggleSession, path: Path) -> Any:
     from kagglesdk.competitions.types import competition_api_service as types
 
     facts = {
-        "competitionName": competition,
+        "competitionName": COMPETITION,
         "fileName": path.name,
         "contentLength": path.stat().st_size,
         "lastModifiedEpochSeconds": int(path.stat().st_mtime),
@@ -174,11 +150,11 @@ def _start(session: KaggleSession, path: Path, competition: str) -> Any:
         return client.competitions.competition_api_client.start_submission_upload(request)
 
 
-def _create(session: KaggleSession, competition: str, token: str, description: str) -> int:
+def _create(session: KaggleSession, token: str, description: str) -> int:
     """Make a submission of an uploaded file and return its number."""
     from kagglesdk.competitions.types import competition_api_service as types
 
-    facts = {"competitionName": competition, "blobFileTokens": token}
+    facts = {"competitionName": COMPETITION, "blobFileTokens": token}
     request = types.ApiCreateSubmissionRequest.from_dict(
         {**facts, "submissionDescription": description}
     )
@@ -191,17 +167,17 @@ def _create(session: KaggleSession, competition: str, token: str, description: s
     return ref
 
 
-def _tagged(session: KaggleSession, competition: str, digest: str) -> list[Submission]:
+def _tagged(session: KaggleSession, digest: str) -> list[Submission]:
     """Return all submissions of a file, the newest first."""
     tag = re.compile(rf"\[sha256:{digest[:_HASH_SHOWN]}( #[0-9]+)?\]")
-    return [row for row in _rows(session, competition) if tag.search(row.description)]
+    return [row for row in _rows(session) if tag.search(row.description)]
 
 
-def _rows(session: KaggleSession, competition: str) -> Iterator[Submission]:
+def _rows(session: KaggleSession) -> Iterator[Submission]:
     """Yield what Kaggle lists, page by page; a server may have pages of its own size, or none."""
     seen: set[int] = set()
     for number in range(1, _MOST_PAGES + 1):
-        rows = _page(session, competition, _PAGE, number)
+        rows = _page(session, _PAGE, number)
         new = [row for row in rows if row.ref not in seen]
         if not new:
             return
@@ -209,8 +185,8 @@ def _rows(session: KaggleSession, competition: str) -> Iterator[Submission]:
         seen.update(row.ref for row in new)
 
 
-def _page(session: KaggleSession, competition: str, size: int, number: int) -> list[Submission]:
-    listed = session.api.competition_submissions(competition, page_size=size, page_number=number)
+def _page(session: KaggleSession, size: int, number: int) -> list[Submission]:
+    listed = session.api.competition_submissions(COMPETITION, page_size=size, page_number=number)
     return [_submission(item) for item in listed or [] if item is not None]
 
 

@@ -264,14 +264,15 @@ def test_an_address_that_is_none_is_not_shown(
     assert "signed" not in line
 
 
-@pytest.mark.parametrize("message", ["a\x1b[31m\ud800b", "x" * 5000])
+@pytest.mark.parametrize("message", ["a\x1b[31m\ud800b", "x" * 5000, "x" * 190 + KEY])
 def test_what_kaggle_says_is_shown_on_one_short_visible_line(
     fake_kaggle: FakeKaggle, policy: RetryPolicy, message: str
 ) -> None:
     fake_kaggle.will_answer("ListSubmissions", refusal(400, message))
-    with pytest.raises(PipelineError) as caught, kaggle_session("list") as session:
-        ask(lambda: session.api.competition_submissions("x"), what="list", policy=policy)
+    with pytest.raises(PipelineError) as caught, kaggle_session("list", policy) as session:
+        ask(session, lambda: session.api.competition_submissions("x"))
     line = str(caught.value)
     assert line.isprintable()
     assert line.encode()
     assert len(line) < 500
+    assert KEY[:8] not in line

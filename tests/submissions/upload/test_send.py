@@ -183,12 +183,6 @@ def test_the_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
     ]
 
 
-def test_the_list_of_an_unknown_competition_is_an_error(fake_kaggle: FakeKaggle) -> None:
-    fake_kaggle.will_answer("ListSubmissions", refusal(404))
-    with pytest.raises(PipelineError, match="list submissions of nowhere: HTTP 404"):
-        list_submissions(competition="nowhere")
-
-
 @pytest.fixture
 def wait(fake_kaggle: FakeKaggle, send: Send, policy: RetryPolicy) -> Callable[[], Submission]:
     sent = send()
