@@ -139,7 +139,6 @@ def output(
     kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
     out: Annotated[Path, typer.Option(help="New folder for what the kernel wrote.")],
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Fetch what a finished kernel wrote, and its log.
@@ -168,7 +167,6 @@ def output(
 def wheels(
     out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Download the wheels that Kaggle's image lacks.
@@ -201,7 +199,6 @@ def weights(
         bool, typer.Option("--unfinished", help="Also what a train kernel shall go on with.")
     ] = False,
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Put what ranking needs of trained models into a dataset folder.

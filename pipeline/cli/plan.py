@@ -11,7 +11,6 @@ from pipeline.cli.console import (
     Json,
     Overrides,
     RecipeName,
-    Seed,
     command,
     print_json,
     print_table,
@@ -61,7 +60,6 @@ def plan(
     ] = None,
     overrides: Overrides = None,
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Compute what a recipe costs, and fit it to a budget.
@@ -87,7 +85,7 @@ def plan(
         raise UsageError("--gpu-hours: there is no GPU with --gpu-speedup 0")
     if out and out.suffix != ".toml":
         raise UsageError(f"--out {out}: expected a name that ends in .toml, as recipes have")
-    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    chosen = load_recipe(recipe, overrides or [])
     if gpu_hours and chosen.accelerator == "cpu":
         raise UsageError('--gpu-hours: the recipe uses no GPU (accelerator = "cpu")')
     laws = read_laws(ROOT / "benchmarks" / "rehearsal.json")

@@ -10,7 +10,6 @@ from pipeline.cli.console import (
     DataDir,
     Debug,
     Json,
-    Seed,
     StoreDir,
     command,
     data_dir,
@@ -45,7 +44,6 @@ def prepare(
         Path | None, typer.Option(help="Fill the store from such a folder, without the dataset.")
     ] = None,
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Pack the files of a data folder into the store, each once.

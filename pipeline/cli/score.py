@@ -14,7 +14,6 @@ from pipeline.cli.console import (
     DataDir,
     Debug,
     Json,
-    Seed,
     command,
     data_dir,
     print_json,
@@ -67,7 +66,6 @@ def score(
     subset: SubsetPath = None,
     ceiling: Ceiling = True,
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Judge a submission by measured runtimes.

@@ -90,7 +90,6 @@ def tune(
 def report(
     out: Annotated[Path, typer.Option(help="The --out of a search, running or ended.")],
     json: Json = False,
-    seed: Seed = None,
     debug: Debug = False,
 ) -> None:
     """Draw a search: write OUT/tune.html and OUT/tune.png.

@@ -1,6 +1,6 @@
 """The shipped model is timed beside the winning one on the same configs."""
 
-import time
+from collections.abc import Callable
 
 import pytest
 
@@ -17,9 +17,12 @@ def test_a_line_holds_seconds_and_ratios_of_both(monkeypatch: pytest.MonkeyPatch
     assert float(cells[3]) > 0 and float(cells[7]) > 0
 
 
-def test_the_ratio_is_theirs_over_ours() -> None:
-    work = {
-        "cross_config_sage": lambda: time.sleep(0.01),
-        "reference_sage": lambda: time.sleep(0.05),
-    }
-    assert 2 < shipped_model.compare(work, rounds=2).best < 10
+def test_the_ratio_is_theirs_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("benchmarks.speed.shipped_model.time.perf_counter", lambda: now[0])
+
+    def takes(seconds: float) -> Callable[[], None]:
+        return lambda: now.__setitem__(0, now[0] + seconds)
+
+    work = {"cross_config_sage": takes(1.0), "reference_sage": takes(5.0)}
+    assert shipped_model.compare(work, rounds=2).best == 5

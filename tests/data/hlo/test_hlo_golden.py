@@ -1,6 +1,5 @@
 """The real tuning protobufs against the dataset's own files of the same programs."""
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from tests.real_data import REAL, real_file
 PROTOBUFS = REAL / "pb"
 TWIN = "layout:xla:default:unet_3d.4x4.bf16"
 FIVE = ("node_feat", "node_opcode", "edge_index", "node_splits", "node_config_ids")
-SECONDS = 0.5
 
 pytestmark = pytest.mark.skipif(
     not PROTOBUFS.is_dir(),
@@ -92,12 +90,3 @@ def test_minus_one_padding_agrees_with_what_is_restored_from_stock_features() ->
         np.testing.assert_array_equal(
             graph.node_feat[:, MINOR_TO_MAJOR], minor_to_major(real["node_feat"])
         )
-
-
-def test_three_thousand_instructions_take_less_than_half_a_second() -> None:
-    took = []
-    for _ in range(3):
-        start = time.perf_counter()
-        module_at("module_tuning_data_layout.pb", "ModuleTuningData", "zero")
-        took.append(time.perf_counter() - start)
-    assert min(took) < SECONDS

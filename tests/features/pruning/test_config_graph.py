@@ -3,8 +3,6 @@
 Small graphs of any shape are compared with a search in test_pruning.py.
 """
 
-import time
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -51,15 +49,13 @@ def test_one_great_cycle_of_others_joins_all_that_read_it_and_all_it_reads() -> 
 
 
 @pytest.mark.parametrize("reach", [5, 50, 500])
-def test_the_order_of_nodes_changes_nothing_and_time_is_bounded(reach: int) -> None:
+def test_the_order_of_nodes_changes_nothing(reach: int) -> None:
     rng = np.random.default_rng(0)
     consumers = rng.integers(1, N_NODES, N_EDGES)
     producers = np.maximum(0, consumers - rng.integers(1, reach + 1, N_EDGES))
     edges = np.stack([consumers, producers], axis=1)
     configurable, new_of_old = configurable_nodes(), rng.permutation(N_NODES)
-    start = time.process_time()
     found = config_graph_edges(edges, N_NODES, configurable)
-    assert time.process_time() - start < 20  # half a second where nothing else runs
     moved = config_graph_edges(new_of_old[edges], N_NODES, new_of_old[configurable])
     np.testing.assert_array_equal(moved, found)
     assert len(found) > N_CONFIGURABLE

@@ -51,8 +51,7 @@ def test_a_cpu_is_timed_by_what_the_process_uses_and_an_accelerator_by_the_wall(
     before = cpu.now_ns(), gpu.now_ns()
     time.sleep(0.05)
     after = cpu.now_ns(), gpu.now_ns()
-    assert after[0] - before[0] < 20_000_000
-    assert after[1] - before[1] >= 50_000_000
+    assert after[0] - before[0] < after[1] - before[1]  # a sleep uses no processor
 
 
 def test_figures_agree_with_scipy() -> None:
