@@ -9,15 +9,24 @@ from benchmarks.speed import (
     layout_model,
     packing,
     segment_memory,
-    shipped_model,
     stages,
     statistics_cost,
     tile_inference,
+    winning_model,
 )
 from common.atomic import write_text
 from common.git import revision
 
 RESULTS = PAGES / "speed.md"
+SECTIONS = (
+    stages,
+    layout_model,
+    winning_model,
+    tile_inference,
+    packing,
+    statistics_cost,
+    segment_memory,
+)
 
 HEADER = [
     "# Speed and memory",
@@ -32,17 +41,9 @@ HEADER = [
 
 def main() -> None:
     """Run every benchmark and write the results."""
-    lines = [*HEADER, *stages.report(), ""]
-    lines += [
-        *layout_model.report(threads=(1,), rounds=2, further=layout_model.FURTHER),
-        "",
-        *shipped_model.report(),
-        "",
-    ]
-    lines += [*tile_inference.report(), ""]
-    lines += [*packing.report(), ""]
-    lines += [*statistics_cost.report(), ""]
-    lines += [*segment_memory.report(), ""]
+    lines = [*HEADER]
+    for measured in SECTIONS:
+        lines += [*measured.report(), ""]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
     lines.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")
     write_text(RESULTS, "\n".join(lines) + "\n")

@@ -5,7 +5,6 @@
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from benchmarks.speed.measuring import own_peak_mib
 from benchmarks.speed.stages import write_graph
 from common.settings import ROOT
 from data.read import read_layout
@@ -61,16 +61,9 @@ def recipe() -> Recipe:
     return Recipe(threads=1, features=FeaturesConfig(prune="none"), segment_sage=config)
 
 
-def peak_mib() -> float:
-    """Return this process's own peak so far."""
-    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) / 1024
-
-
 def train_and_predict(path: Path, run_dir: Path) -> Costs:
     """Train on the graph at `path`, then score all its configs."""
-    libraries = peak_mib()
+    libraries = own_peak_mib()
     times = [time.process_time()]
     file = file_from_path(path)
     job = TrainJob(
@@ -82,7 +75,7 @@ def train_and_predict(path: Path, run_dir: Path) -> Costs:
         progress=lambda *_: times.append(time.process_time()),
     )
     train(job)
-    trained = peak_mib()
+    trained = own_peak_mib()
     steps = [later - earlier for earlier, later in pairwise(times)]
     graph = read_layout(file)
     ranker = load(run_dir, recipe())
@@ -93,7 +86,7 @@ def train_and_predict(path: Path, run_dir: Path) -> Costs:
     return Costs(
         libraries_mib=libraries,
         train_mib=trained,
-        predict_mib=peak_mib(),
+        predict_mib=own_peak_mib(),
         first_s=median(steps[1:4]),  # the very first one reads the graph
         step_s=median(steps[STEPS - FILLED : STEPS - 1]),  # the last one writes the checkpoint
         head_s=sum(steps[STEPS:]),
@@ -105,13 +98,8 @@ def measure(size: GraphSize) -> Costs:
     """Measure a graph of this size in a fresh process."""
     with tempfile.TemporaryDirectory() as name:
         file = write_graph(Path(name), size)
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.speed.segment_memory",
-            "--graph",
-            str(file.path),
-        ]
+        command = [sys.executable, "-m", "benchmarks.speed.segment_memory"]
+        command += ["--graph", str(file.path)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     return Costs(**json.loads(done.stdout.splitlines()[-1]))
 

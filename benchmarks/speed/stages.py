@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.speed.memory import peak_mib
+from benchmarks.speed.measuring import peak_mib
 from common.metrics import kendall_tau
 from data.read import read_layout
 from data.synthetic import GraphSize, write_sized

@@ -1,33 +1,59 @@
-"""Peak memory of a piece of work, measured in a process of its own."""
+"""Time and peak memory of a piece of work, the latter in a process of its own."""
 
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from common.settings import ROOT
 
 # VmHWM is this process's own peak; getrusage would count its parent's before the exec as well.
-PROGRAM = """
+PEAK = """
 import re
 from pathlib import Path
-def peak_kib():
-    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-{setup}
-before = peak_kib()
-result = {work}
-print(peak_kib() - before)
+def own_peak_mib():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 """
+PROGRAM = """
+{setup}
+before = own_peak_mib()
+result = {work}
+print(own_peak_mib() - before)
+"""
+
+
+def own_peak_mib() -> float:
+    """Return the most memory that this process has held."""
+    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) / 1024
 
 
 def peak_mib(setup: str, work: str) -> float:
     """Return how many MiB the expression `work` adds to the peak after the imports in `setup`."""
-    program = PROGRAM.format(setup=setup, work=work)
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", PEAK + PROGRAM.format(setup=setup, work=work)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
-    return int(done.stdout) / 1024
+    return float(done.stdout)
+
+
+def in_turn(
+    work: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: bool = False
+) -> dict[str, list[float]]:
+    """Return each piece's seconds over rounds that take turns, so a slow spell hits all.
+
+    Args:
+        warm_up: run one round before that does not count.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for number in range(-warm_up, rounds):
+        for name, run in work.items():
+            start = time.perf_counter()
+            run()
+            if number >= 0:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
 
 
 def peak_tree_mib(command: Sequence[str], *, every_s: float = 0.01) -> float:

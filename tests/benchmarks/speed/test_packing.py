@@ -1,0 +1,37 @@
+"""Each step of packing is measured in a process of its own, and has a row."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.speed import packing
+from benchmarks.speed.packing import STEPS, Cost, cost_table, run_step, section
+from data.synthetic import GraphSize, write_sized
+from data.tree import collection_named
+
+
+def test_each_step_costs_something_and_rows_are_read(tmp_path: Path) -> None:
+    size = GraphSize(700, 30, 400)
+    file = write_sized(tmp_path, size, collection=collection_named("layout:nlp:default"))
+    for name in STEPS:
+        cost = Cost(**run_step(name, file.path, tmp_path / name))  # type: ignore[arg-type]
+        assert cost.wall_s > 0 and cost.peak_mib > 1
+    reads = run_step("rows", file.path, tmp_path / "rows")
+    assert isinstance(reads, list) and len(reads) == packing.N_READS - 1
+
+
+def test_ratios_compare_best_with_best() -> None:
+    seconds = {"inflate": (1.0, 2.0, 9.0), "pack": (1.5, 2.0, 2.0)}
+    costs = {name: [Cost(wall, wall, 1.0) for wall in walls] for name, walls in seconds.items()}
+    row = cost_table(costs)[-1]
+    assert "| 1.50 | 2.00 | 1.50 | 1.00 |" in row
+
+
+def test_the_section_is_measured_in_processes_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "ROUNDS", 1)
+    lines = section(tmp_path, GraphSize(300, 10, 20))
+    assert lines[0].startswith("300 nodes, 10 configurable, 20 configs")
+    assert all(sum(label in line for line in lines) == 1 for label, _ in STEPS.values())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
