@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.console import Debug, command, print_table, progress_bar
+from pipeline.cli.console import Debug, command, print_table
 
 if TYPE_CHECKING:
     from ensembles.ranking.measure import Trial
@@ -38,7 +38,7 @@ def main(
 
     Example: python -m examples.rank_jax_function --run runs/first --program my_model:step
     """
-    from data.collect.request import Effort, check_kind, layout_job, tile_job
+    from data.collect.job import Effort, check_kind, layout_job, tile_job
     from ensembles import load_ranker
     from ensembles.ranking.measure import try_ranking
 
@@ -55,15 +55,7 @@ def main(
             effort=effort,
         )
     ranker = load_ranker(run, collection=job.collection.name)
-    with progress_bar() as progress:
-        trial = try_ranking(
-            job,
-            ranker,
-            n_candidates=candidates,
-            n_picks=picks,
-            n_others=measured,
-            progress=progress,
-        )
+    trial = try_ranking(job, ranker, n_candidates=candidates, n_picks=picks, n_others=measured)
     _print(trial)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.metrics import kendall_tau
+from common.progress import out_of_time
 from common.seeds import generator
 from data.collect.job import Job
 from data.collect.manifest import (
@@ -27,7 +28,6 @@ from data.collect.measuring.journal import open_journal
 from data.collect.measuring.rounds import (
     IsOver,
     Measured,
-    Progress,
     Visitor,
     measured,
     run_rounds,
@@ -37,11 +37,12 @@ from data.collect.measuring.search import Choices, Space, start_search
 from data.collect.measuring.session import Session
 from data.collect.measuring.timing import Figures, clock_for, figures
 from data.collect.measuring.worker import Description
-from data.collect.write import write_graph
 from data.graphs.configs import distinct_rows, hash_rows
+from data.npz.write import write_npz
+from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers, write_withheld
 
 MIN_SPREAD = 1.2
-AGAIN_CONFIGS = 30  # a second measurement of that many tells how well the first repeats
+REMEASURED = 30  # a second measurement of that many configs tells how well the first repeats
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,9 @@ def collect_graph(
     job: Job,
     out: Path,
     *,
-    again: bool = False,
-    is_over: IsOver = lambda: False,
+    remeasure: bool = False,
+    is_over: IsOver = out_of_time,
     core: int | None = None,
-    progress: Progress = lambda what, done, total: None,
 ) -> Outcome:
     """Measure one graph and write it below `out`, unless that is done.
 
@@ -89,8 +89,8 @@ def collect_graph(
     the manifest. Its journal stays, for a second measurement.
 
     Args:
-        again: measure up to 30 of its distinct configs once more, in a process of their own, and
-            note the Kendall tau between the two measurements.
+        remeasure: measure up to 30 of its distinct configs once more, in a process of their own,
+            and note the Kendall tau between the two measurements.
         is_over: asked before each visit, so that a collection can be stopped.
         core: to measure on; None for the idlest.
 
@@ -100,82 +100,44 @@ def collect_graph(
         ProgramFailed: the program cannot be opened, or none of its configs runs.
         PipelineError: the disk is full, or a file of `out` is damaged.
     """
-    effort = _Effort(is_over, core, progress)
     manifest = read_manifest(out)
     check_family(manifest, job)
     was_there = is_done(manifest, job)
     if not was_there:
-        _measure_and_write(job, out, effort)
+        _measure_and_write(job, out, is_over, core)
     elif ":" in getattr(job.source, "program", ""):
         _check_unchanged(job, manifest)
     manifest = read_manifest(out)
     entry = manifest["graphs"].get(job.submission_id)
     if entry is None:
         return Outcome(job, None, manifest["left_out"][job.submission_id], was_there)
-    if again and entry["again_tau"] is None:
-        n_configs, tau = _measure_again(job, out, effort)
+    if remeasure and entry["again_tau"] is None:
+        n_configs, tau = _measure_again(job, out, is_over, core)
         with edit_manifest(out) as manifest:
             entry = manifest["graphs"][job.submission_id]
             entry |= {"again_configs": n_configs, "again_tau": tau}
     return Outcome(job, job.file(out).path, entry, was_there)
 
 
-@dataclass(frozen=True)
-class _Effort:
-    """How a graph is measured, as far as the figures do not depend on it."""
-
-    is_over: IsOver
-    core: int | None
-    progress: Progress
-
-
-def _measure_and_write(job: Job, out: Path, effort: _Effort) -> None:
+def _measure_and_write(job: Job, out: Path, is_over: IsOver, core: int | None) -> None:
     """Measure one graph, write its file and then its entry in the manifest."""
     start = time.monotonic()
-    with Session(job.source, timeout_s=job.timeout_s, core=effort.core) as session:
+    with Session(job.source, timeout_s=job.timeout_s, core=core) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
         journal.forget_timeouts(below_s=job.timeout_s)
         space = Space(description.n_options, description.groups)
-        visitor = Visitor(
-            session,
-            journal,
-            what=job.program,
-            total=job.n_configs * (job.n_rounds + 1),
-            is_over=effort.is_over,
-            progress=effort.progress,
-        )
+        total = job.n_configs * (job.n_rounds + 1)
+        visitor = Visitor(session, journal, what=job.program, total=total, is_over=is_over)
         rng = generator(job.seed, "search", job.search, job.program)
         choices = run_search(visitor, start_search(job.search, space, job.n_configs, rng))
         order = generator(job.seed, "rounds", job.search, job.program)
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=order)
         result = measured(journal, choices, n_rounds=job.n_rounds)
         config_feat = session.spell(result.choices)
-    seconds = time.monotonic() - start
-    _write(
-        job,
-        out,
-        description=description,
-        result=result,
-        config_feat=config_feat,
-        seconds=seconds,
-    )
-
-
-def _write(
-    job: Job,
-    out: Path,
-    *,
-    description: Description,
-    result: Measured,
-    config_feat: NDArray[Any],
-    seconds: float,
-) -> None:
-    """Write a measured graph, or leave it out; the manifest comes last."""
     found = figures(result.rounds_ns)
+    entry = _entry(job, description, result, found) | {"seconds": time.monotonic() - start}
     is_default = _is_default(result.choices)
-    entry = _entry(job, description, result, found)
-    entry["seconds"] = seconds
     with edit_manifest(out) as manifest:
         entry["environment"] = add_environment(manifest, description.facts)
         if problem := _why_left_out(found, default_ran=bool(is_default.any())):
@@ -186,12 +148,67 @@ def _write(
         write_graph(
             out,
             job,
-            arrays=description.arrays,
-            config_feat=config_feat[rows],
+            description,
+            config_feat[rows],
             runtime_ns=found.runtime_ns[rows],
             default_ns=int(found.runtime_ns[is_default].min()),
         )
         manifest["graphs"][job.submission_id] = entry
+
+
+def write_graph(
+    out: Path,
+    job: Job,
+    description: Description,
+    config_feat: NDArray[Any],
+    *,
+    runtime_ns: NDArray[np.int64],
+    default_ns: int,
+) -> None:
+    """Write one graph; in the test split its runtimes go to the withheld file first.
+
+    Args:
+        description: holds what no config changes.
+        config_feat: (c, 24) of tiles or (c, k, 18) of layouts.
+        runtime_ns: (c,) int64.
+        default_ns: runtime of the compiler's own choice, the normalizer of tiles.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    is_tile = job.collection.kind == "tile"
+    normalizers = np.full_like(runtime_ns, default_ns)
+    if job.split == "test":
+        _withhold(out, job.submission_id, runtime_ns, normalizers if is_tile else None)
+        runtime_ns, normalizers = np.zeros_like(runtime_ns), np.ones_like(normalizers)
+    arrays = description.arrays
+    members = {key: arrays[key] for key in ("node_feat", "node_opcode", "edge_index")}
+    if is_tile:
+        members["config_feat"] = config_feat.astype(np.float32)
+        members["config_runtime"] = runtime_ns
+        members["config_runtime_normalizers"] = normalizers
+    else:
+        members["node_config_feat"] = config_feat.astype(np.float32)
+        members["node_config_ids"] = arrays["node_config_ids"]
+        members["config_runtime"] = runtime_ns
+        members["node_splits"] = arrays["node_splits"]
+    write_npz(job.file(out).path, members)
+
+
+def _withhold(
+    out: Path,
+    submission_id: str,
+    runtime_ns: NDArray[np.int64],
+    normalizers: NDArray[np.int64] | None,
+) -> None:
+    """Add one graph's runtimes (c,) to the withheld file of `out`."""
+    path = out / WITHHELD
+    runtimes = read_withheld(out) if path.is_file() else {}
+    known_normalizers = read_withheld_normalizers(out) if path.is_file() else {}
+    runtimes[submission_id] = runtime_ns
+    if normalizers is not None:
+        known_normalizers[submission_id] = normalizers
+    write_withheld(path, runtimes, normalizers=known_normalizers)
 
 
 def _is_default(choices: Choices) -> NDArray[np.bool_]:
@@ -256,30 +273,24 @@ def _entry(job: Job, description: Description, result: Measured, found: Figures)
     }
 
 
-def _measure_again(job: Job, out: Path, effort: _Effort) -> tuple[int, float]:
+def _measure_again(job: Job, out: Path, is_over: IsOver, core: int | None) -> tuple[int, float]:
     """Measure some configs a second time; return how many, and tau with the first runtimes."""
-    with Session(job.source, timeout_s=job.timeout_s, core=effort.core) as session:
-        description = session.describe()
-        header = _header(job, description)
+    with Session(job.source, timeout_s=job.timeout_s, core=core) as session:
+        header = _header(job, session.describe())
         first = open_journal(job.journal(out), header)
         second = open_journal(job.journal(out, again=True), header)
         known = first.shortest_ns()
         rng = generator(job.seed, "again", job.search, job.program)
         # Of equal configs one is enough: their order is noise alone.
         distinct = {tuple(first.choices[config]): config for config in sorted(known)}
-        picked = rng.permutation(sorted(distinct.values()))[:AGAIN_CONFIGS]
-        choices = np.array([first.choices[config] for config in picked.tolist()], np.int64)
-        visitor = Visitor(
-            session,
-            second,
-            what=f"{job.program} again",
-            total=len(picked) * job.n_rounds,
-            is_over=effort.is_over,
-            progress=effort.progress,
-        )
+        picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
+        choices = np.array([first.choices[config] for config in picked], np.int64)
+        total = len(picked) * job.n_rounds
+        what = f"{job.program} again"
+        visitor = Visitor(session, second, what=what, total=total, is_over=is_over)
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
     repeated = second.shortest_ns()
     both = sorted(repeated)
-    before = np.array([known[int(picked[row])] for row in both])
+    before = np.array([known[picked[row]] for row in both])
     after = np.array([repeated[row] for row in both])
     return len(both), kendall_tau(before, after) if both else float("nan")

@@ -1,19 +1,18 @@
 """Measure several graphs into one tree, on one core or on several at once."""
 
-import math
+import contextvars
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.errors import OutOfTime, PipelineError, UsageError
+from common.errors import OutOfTime, UsageError
 from common.locks import alone_in
+from common.progress import log, out_of_time
 from data.collect.collect import Outcome, collect_graph
 from data.collect.job import JOURNALS, Job
-from data.collect.measuring.rounds import Progress
 from data.collect.measuring.session import ProgramFailed
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
@@ -23,21 +22,17 @@ def collect_jobs(
     jobs: Sequence[Job],
     out: Path,
     *,
-    again: bool = False,
+    remeasure: bool = False,
     workers: int = 1,
-    budget_s: float | None = None,
-    progress: Progress = lambda what, done, total: None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> list[Outcome]:
     """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
 
     What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
-    cannot be opened is named by `say` and passed over, and each that is done is named as well.
+    cannot be opened is logged and passed over, and each that is done is logged as well.
 
     Args:
-        again: see `collect_graph`.
+        remeasure: see `collect_graph`.
         workers: graphs measured at once, each on a core of its own.
-        budget_s: nothing is begun after that many seconds.
 
     Raises:
         UsageError: a graph is there already, measured with other options; more workers than
@@ -45,14 +40,13 @@ def collect_jobs(
         PipelineError: no graph can be opened, or the disk is full.
     """
     cores = _cores(workers)
-    deadline = math.inf if budget_s is None else time.monotonic() + budget_s
-    crew = _Crew(iter(enumerate(jobs)), len(jobs), deadline, say)
+    crew = _Crew(iter(enumerate(jobs)), len(jobs))
 
     def work(core: int | None) -> None:
         for number, job in crew.jobs():
             try:
                 outcome = collect_graph(
-                    job, out, again=again, is_over=crew.is_over, core=core, progress=progress
+                    job, out, remeasure=remeasure, is_over=crew.is_over, core=core
                 )
             except OutOfTime:
                 return
@@ -61,12 +55,8 @@ def collect_jobs(
                 continue
             crew.add(number, outcome)
 
-    try:
-        (out / JOURNALS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
     with alone_in(out / JOURNALS), ThreadPoolExecutor(workers) as pool:
-        running = [pool.submit(work, core) for core in cores]
+        running = [pool.submit(contextvars.copy_context().run, work, core) for core in cores]
         try:
             wait(running, return_when=FIRST_EXCEPTION)
         finally:
@@ -82,8 +72,6 @@ class _Crew:
 
     _left: Iterator[tuple[int, Job]]
     _n_jobs: int
-    _deadline: float
-    _say: Callable[[str], None]
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     _n_failed: int = 0
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -100,7 +88,7 @@ class _Crew:
 
     def is_over(self) -> bool:
         """Tell whether nothing new is to be begun."""
-        return self._stopped.is_set() or time.monotonic() > self._deadline
+        return self._stopped.is_set() or out_of_time()
 
     def stop(self) -> None:
         """Begin nothing new."""
@@ -111,7 +99,7 @@ class _Crew:
         with self._lock:
             self.outcomes[number] = outcome
             if self._n_jobs > 1:
-                self._say(f"{len(self.outcomes)}/{self._n_jobs}  {outcome.line()}")
+                log.info(f"{len(self.outcomes)}/{self._n_jobs}  {outcome.line()}")
 
     def pass_over(self, failure: ProgramFailed) -> None:
         """Take note of a program that cannot be opened.
@@ -123,7 +111,7 @@ class _Crew:
             self._n_failed += 1
             if self._n_jobs == 1 or (self._n_failed >= MAX_FAILED_AT_START and not self.outcomes):
                 raise failure
-            self._say(f"left out: {failure}")
+            log.info(f"left out: {failure}")
 
 
 def _cores(workers: int) -> list[int | None]:

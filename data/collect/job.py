@@ -1,19 +1,44 @@
 """What to measure: one graph, under one search, for one place in the tree."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from common.errors import UsageError
+from data.collect.layouts.program import LayoutSource
 from data.collect.measuring.worker import SubjectSource
-from data.tree import Collection, GraphFile
+from data.collect.programs.catalogue import catalogue
+from data.collect.programs.loading import load_program
+from data.collect.tiles.catalogue import catalogue as tile_catalogue
+from data.collect.tiles.subject import TileSource, find_kernel
+from data.tree import SPLITS, Collection, GraphFile, collection_named
 from data.withheld import file_stem
 
 MANIFEST = "manifest.json"
 JOURNALS = "journal"
+KINDS = ("layout", "tile")
+LAYOUT_SEARCHES = ("random", "default")
 
 
 @dataclass(frozen=True)
-class Job:
+class Effort:
+    """How hard to measure: the options that mean the same for every program.
+
+    Attributes:
+        n_configs: how many configs to try.
+        n_rounds: interleaved rounds, after the search's own.
+        timeout_s: after which a config counts as failed.
+        seed: of the search and of the order of visits.
+    """
+
+    n_configs: int = 100
+    n_rounds: int = 2
+    timeout_s: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Effort):
     """One graph to measure.
 
     Attributes:
@@ -23,10 +48,6 @@ class Job:
         collection: where the graph goes.
         split: "train", "valid" or "test".
         search: a name in `data.collect.measuring.search.SEARCHES`.
-        n_configs: how many configs to try.
-        seed: of the search and of the order of visits.
-        n_rounds: interleaved rounds, after the search's own.
-        timeout_s: after which a config counts as failed.
     """
 
     source: SubjectSource
@@ -35,10 +56,6 @@ class Job:
     collection: Collection
     split: str = "train"
     search: str = "random"
-    n_configs: int = 100
-    seed: int = 0
-    n_rounds: int = 2
-    timeout_s: float = 60.0
 
     @property
     def stem(self) -> str:
@@ -72,3 +89,69 @@ class Job:
             "rounds": self.n_rounds,
             "device": getattr(self.source, "device", None),
         }
+
+
+def tile_job(program: str, *, split: str, device: str | None, effort: Effort) -> Job:
+    """Return the job that measures the tiles of one kernel.
+
+    Raises:
+        UsageError: there is no such split.
+        PipelineError: there is no such kernel, or its module fails to import.
+    """
+    _check("--split", split, SPLITS)
+    kernel = find_kernel(program)
+    return Job(
+        source=TileSource(program, device),
+        program=kernel.name,
+        family=kernel.family,
+        collection=collection_named("tile:xla"),
+        split=split,
+        search="tiles",
+        **asdict(effort),
+    )
+
+
+def layout_job(program: str, *, search: str, split: str, device: str | None, effort: Effort) -> Job:
+    """Return the job that measures the layouts of one program under one search.
+
+    Raises:
+        UsageError: there is no such search or split.
+        PipelineError: there is no such program, or its module fails to import.
+    """
+    _check("--search", search, LAYOUT_SEARCHES)
+    _check("--split", split, SPLITS)
+    found = load_program(program)
+    return Job(
+        source=LayoutSource(program, device),
+        program=found.name,
+        family=found.family,
+        collection=collection_named(f"layout:{found.source}:{search}"),
+        split=split,
+        search=search,
+        **asdict(effort),
+    )
+
+
+def known_programs(kind: str) -> list[tuple[str, str]]:
+    """Return name and family of each program of the catalogue.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    check_kind(kind)
+    programs = tile_catalogue().values() if kind == "tile" else catalogue()
+    return [(program.name, program.family) for program in programs]
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a kind that does not exist.
+
+    Raises:
+        UsageError: names the known ones.
+    """
+    _check("--kind", kind, KINDS)
+
+
+def _check(option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{option} {value}: no such value; known: {', '.join(known)}")

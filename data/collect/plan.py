@@ -1,52 +1,14 @@
 """What the embedded sample holds: which kernels and programs, in which splits and order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.errors import UsageError
-from data.collect.job import Job
-from data.collect.layout_subject import LayoutSource
-from data.collect.request import LAYOUT_SEARCHES
+from data.collect.job import LAYOUT_SEARCHES, Effort, Job, layout_job, tile_job
+from data.collect.programs.catalogue import catalogue, split_of
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
-from data.collect.tiles.subject import TileSource
-from data.tree import collection_named
+from data.collect.tiles.catalogue import families
 
-# Drawn at random from the families, before any was measured. Many are held out: how far two rankers
-# are apart shows on some hundred kernels only.
-VALID_KERNELS = (
-    "batched_matmul",
-    "depthwise_relu",
-    "residual_rmsnorm",
-    "mean_pool",
-    "adam_update",
-    "add_relu",
-    "channel_max",
-    "conv1x7_relu",
-    "conv2x2_relu",
-    "cross_entropy",
-    "dense_3d_silu",
-    "depth_to_space",
-    "finite_differences",
-    "gated_projection",
-    "l2_normalize",
-    "linear_attention",
-    "log_softmax",
-    "masked_softmax",
-    "pairwise_sums",
-    "split_heads",
-    "squared_error",
-    "swap_heads",
-)
-TEST_KERNELS = (
-    "attention_values",
-    "conv5x5_relu",
-    "logsumexp",
-    "distances",
-    "matvec",
-    "merge_heads",
-    "row_variance",
-    "tanh_scale",
-)
 TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
 
 
@@ -55,27 +17,23 @@ class SamplePlan:
     """How much to measure.
 
     Attributes:
-        layout_configs: configs per program and search.
-        tile_configs: most tiles per kernel.
+        layouts: of each program and search.
+        tiles: of each kernel, whose tiles are so many at most.
         kernels: kernels to measure; empty for the whole catalogue.
         programs: programs to measure; empty for the whole catalogue.
-        n_rounds: interleaved rounds, after the search's own.
-        timeout_s: after which a config counts as failed.
     """
 
-    layout_configs: int = 120
-    tile_configs: int = 40
+    layouts: Effort
+    tiles: Effort
     kernels: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
-    n_rounds: int = 2
-    timeout_s: float = 120.0
 
 
 PLANS = {
-    "sample": SamplePlan(),
+    "sample": SamplePlan(Effort(120, timeout_s=120.0), Effort(40, timeout_s=120.0)),
     "tiny": SamplePlan(
-        layout_configs=8,
-        tile_configs=6,
+        layouts=Effort(8, timeout_s=120.0),
+        tiles=Effort(6, timeout_s=120.0),
         kernels=(
             "scale_transpose_a256_b2048",
             "mean_pool_n32_h8_w8_c256",
@@ -99,9 +57,7 @@ def plan_named(name: str) -> SamplePlan:
 
 def tile_split(family: str) -> str:
     """Return the split in which all kernels of a family lie."""
-    if family in TEST_KERNELS:
-        return "test"
-    return "valid" if family in VALID_KERNELS else "train"
+    return families()[family]["split"]
 
 
 def sample_jobs(plan: SamplePlan, *, seed: int = 0, device: str | None = None) -> list[Job]:
@@ -109,63 +65,40 @@ def sample_jobs(plan: SamplePlan, *, seed: int = 0, device: str | None = None) -
 
     Stopped early, the tree holds about the same share of each layout collection and split.
     """
-    queues: dict[tuple[str, str], list[Job]] = {}
-    for job in (*_tile_jobs(plan, seed, device), *_layout_jobs(plan, seed, device)):
-        queues.setdefault((job.collection.name, job.split), []).append(job)
-    placed = [
-        ((place + 0.5) / len(queue) * (TILE_SHARE if name.startswith("tile") else 1.0), number, job)
-        for number, ((name, _), queue) in enumerate(queues.items())
-        for place, job in enumerate(_by_turns(queue))
+    tiles, layouts = replace(plan.tiles, seed=seed), replace(plan.layouts, seed=seed)
+    jobs = [
+        tile_job(kernel.name, split=tile_split(kernel.family), device=device, effort=tiles)
+        for kernel in tile_catalogue().values()
+        if not plan.kernels or kernel.name in plan.kernels
     ]
+    jobs += [
+        layout_job(
+            program.name, search=search, split=split_of(program), device=device, effort=layouts
+        )
+        for program in catalogue()
+        if not plan.programs or program.name in plan.programs
+        for search in LAYOUT_SEARCHES
+    ]
+    return _in_order(jobs)
+
+
+def _in_order(jobs: Sequence[Job]) -> list[Job]:
+    """Mix the collections and splits; within each, take one job of each family in turn."""
+    queues: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        queues.setdefault((job.collection.name, job.split), []).append(job)
+    placed = []
+    for number, ((name, _), queue) in enumerate(queues.items()):
+        share = TILE_SHARE if name.startswith("tile") else 1.0
+        for place, job in enumerate(_by_turns(queue)):
+            placed.append(((place + 0.5) / len(queue) * share, number, job))
     return [job for _, _, job in sorted(placed, key=lambda entry: entry[:2])]
 
 
 def _by_turns(queue: Sequence[Job]) -> list[Job]:
-    """Take one job of each family in turn."""
     seen: dict[str, int] = {}
     turns = []
     for job in queue:
         turns.append((seen.get(job.family, 0), job))
         seen[job.family] = seen.get(job.family, 0) + 1
     return [job for _, job in sorted(turns, key=lambda turn: turn[0])]
-
-
-def _tile_jobs(plan: SamplePlan, seed: int, device: str | None) -> list[Job]:
-    return [
-        Job(
-            source=TileSource(kernel.name, device),
-            program=kernel.name,
-            family=kernel.family,
-            collection=collection_named("tile:xla"),
-            split=tile_split(kernel.family),
-            search="tiles",
-            n_configs=plan.tile_configs,
-            seed=seed,
-            n_rounds=plan.n_rounds,
-            timeout_s=plan.timeout_s,
-        )
-        for kernel in tile_catalogue().values()
-        if not plan.kernels or kernel.name in plan.kernels
-    ]
-
-
-def _layout_jobs(plan: SamplePlan, seed: int, device: str | None) -> list[Job]:
-    from data.collect.programs import catalogue, split_of
-
-    return [
-        Job(
-            source=LayoutSource(program.name, device),
-            program=program.name,
-            family=program.family,
-            collection=collection_named(f"layout:{program.source}:{search}"),
-            split=split_of(program),
-            search=search,
-            n_configs=plan.layout_configs,
-            seed=seed,
-            n_rounds=plan.n_rounds,
-            timeout_s=plan.timeout_s,
-        )
-        for program in catalogue()
-        if not plan.programs or program.name in plan.programs
-        for search in LAYOUT_SEARCHES
-    ]

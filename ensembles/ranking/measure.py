@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from common.metrics import kendall_tau
 from common.seeds import generator
 from data.collect.job import Job
-from data.collect.layouts.candidates import draw_choices
 from data.collect.measuring.journal import open_journal
-from data.collect.measuring.rounds import Progress, Visitor, run_rounds
-from data.collect.measuring.search import Choices, Space
+from data.collect.measuring.rounds import Visitor, run_rounds
+from data.collect.measuring.search import Choices, Space, draw_choices
 from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.worker import Description
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
@@ -78,7 +77,6 @@ def try_ranking(
     n_candidates: int,
     n_picks: int,
     n_others: int,
-    progress: Progress = lambda what, done, total: None,
 ) -> Trial:
     """Rank candidates of a program, then compile and time the best and some others.
 
@@ -108,7 +106,7 @@ def try_ranking(
         others = rng.permutation(rest)[:n_others]
         rows = np.unique(np.concatenate([[0], picks, others]))
         runtime_ns = np.full(len(choices), np.nan)
-        runtime_ns[rows] = _measure(session, job, choices[rows], rng, progress)
+        runtime_ns[rows] = _measure(session, job, choices[rows], rng)
     if not np.isfinite(runtime_ns[0]):
         raise ProgramFailed(f"{job.program}: the compiler's own choice failed; expected it to run")
     return Trial(ranked, picks, others, runtime_ns)
@@ -132,13 +130,13 @@ def _graph(job: Job, description: Description, configs: NDArray[np.generic]) -> 
 
 
 def _measure(
-    session: Session, job: Job, choices: Choices, rng: np.random.Generator, progress: Progress
+    session: Session, job: Job, choices: Choices, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Return the shortest runs in ns of choices (m, g); (m,), inf for those that fail."""
     with tempfile.TemporaryDirectory() as folder:
         journal = open_journal(Path(folder) / "visits.jsonl", {"program": job.program})
         total = len(choices) * job.n_rounds
-        visitor = Visitor(session, journal, what=job.program, total=total, progress=progress)
+        visitor = Visitor(session, journal, what=job.program, total=total)
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
         shortest = journal.shortest_ns()
     return np.array([shortest.get(row, np.inf) for row in range(len(choices))])

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.layouts.candidates import candidate_configs
 from data.collect.layouts.module import configurable_nodes, nodes_at
+from data.collect.layouts.options import candidate_configs
 from data.graph_store.stored_graph import STORE_SUFFIX
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import RANK_MAX

@@ -12,7 +12,6 @@ from pipeline.cli.console import (
     command,
     print_json,
     print_table,
-    progress_bar,
     say,
 )
 
@@ -46,8 +45,8 @@ def collect(
     timeout_s: Annotated[
         float, typer.Option(min=0.1, help="Seconds for a config and visit, at most.")
     ] = 60.0,
-    again: Annotated[
-        bool, typer.Option("--again", help="Measure up to 30 configs twice; note how they agree.")
+    remeasure: Annotated[
+        bool, typer.Option(help="Measure up to 30 configs twice; note how they agree.")
     ] = False,
     list_programs: Annotated[
         bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
@@ -55,8 +54,8 @@ def collect(
     workers: Annotated[
         int, typer.Option(min=1, help="Graphs measured at once, each on a core of its own.")
     ] = 1,
-    budget_s: Annotated[
-        float | None, typer.Option(min=0, help="Begin nothing after this many seconds.")
+    max_minutes: Annotated[
+        float | None, typer.Option(min=0, help="Begin nothing after so many minutes.")
     ] = None,
     json: Json = False,
     seed: Seed = None,
@@ -70,9 +69,9 @@ def collect(
     """
     from common.errors import UsageError
     from data.collect.collect_all import collect_jobs
-    from data.collect.measuring.device import check_device
+    from data.collect.job import Effort, check_kind, known_programs, layout_job, tile_job
+    from data.collect.measuring.worker import check_device
     from data.collect.plan import plan_named, sample_jobs
-    from data.collect.request import Effort, check_kind, known_programs, layout_job, tile_job
 
     if list_programs:
         _print_programs(known_programs(kind), json=json)
@@ -92,16 +91,7 @@ def collect(
         else:
             job = layout_job(program, search=search, split=split, device=device, effort=effort)
         jobs = [job]
-    with progress_bar() as progress:
-        outcomes = collect_jobs(
-            jobs,
-            out,
-            again=again,
-            workers=workers,
-            budget_s=budget_s,
-            progress=progress,
-            say=say,
-        )
+    outcomes = collect_jobs(jobs, out, remeasure=remeasure, workers=workers)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
         return

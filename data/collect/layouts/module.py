@@ -4,19 +4,37 @@ That module is inlined and simplified, with nothing fused yet: what TpuGraphs st
 positions count instructions in the order of the module's computations.
 """
 
-import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from common.errors import PipelineError
-from data.collect.layouts.realise import ProgramSource
+from data.collect.measuring.worker import first_line
 from data.hlo.descriptor import message_class
 
 CONFIGURABLE = ("convolution", "dot", "reshape")
 DUMPED_STEP = "layout-assignment"
+Source = Literal["xla", "nlp"]
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    """A JAX program before anything is compiled.
+
+    Attributes:
+        name: unique; becomes a file name.
+        family: the architecture without its batch size; folds and splits keep families together.
+        source: "xla" (no transformer) or "nlp" (transformers).
+        build: returns a function of arrays and the tuple of its example arguments. Weights are
+            arguments, so that the compiler cannot fold them; equal calls give equal arguments.
+    """
+
+    name: str
+    family: str
+    source: Source
+    build: Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
 
 
 @dataclass(frozen=True)
@@ -130,9 +148,3 @@ def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
         shapes = tuple(tuple(tensor.shape.dimensions) for tensor in tensors)
         nodes.append(ConfigurableNode(position, instruction, shapes))
     return nodes
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without control characters."""
-    text = str(error).strip() or type(error).__name__
-    return re.sub(r"\s+", " ", text.splitlines()[0])[:300]

@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.seeds import generator
 from data.collect.layouts.module import ConfigurableNode
-from data.collect.layouts.realise import MAX_RANK, N_TENSORS, N_VALUES
+from data.collect.measuring.search import Space, draw_choices
+
+N_TENSORS = 3  # output, input (left operand), kernel (right operand)
+MAX_RANK = 6
+N_VALUES = N_TENSORS * MAX_RANK
 
 Order = tuple[int, ...]  # major to minor: dimensions as they lie in memory, outermost first
 UNSET: Order = ()
@@ -51,6 +56,24 @@ def node_groups(nodes: Sequence[ConfigurableNode]) -> NDArray[np.int64]:
     return np.array(
         [groups.setdefault(_signature(node), len(groups)) for node in nodes], dtype=np.int64
     )
+
+
+def candidate_configs(
+    nodes: Sequence[ConfigurableNode], n_configs: int, *, seed: int
+) -> NDArray[np.int8]:
+    """Draw distinct layout configs of k nodes; config 0 leaves all to the compiler.
+
+    Each node gets layouts that kernels are written for (`layout_options`); nodes of one operation
+    and shape do alike half of the time, as in the searches that measure.
+
+    Returns:
+        (c, k, 18) int8, c at most `n_configs`.
+    """
+    options = [node_options(node) for node in nodes]
+    n_options = np.array([len(rows) for rows in options], np.int64)
+    space = Space(n_options, node_groups(nodes))
+    choices = draw_choices(space, n_configs, generator(seed, "candidates"))
+    return np.stack([rows[choices[:, node]] for node, rows in enumerate(options)], axis=1)
 
 
 def _signature(node: ConfigurableNode) -> tuple[object, ...]:

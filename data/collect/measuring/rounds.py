@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import OutOfTime
+from common.progress import out_of_time, progress
 from data.collect.measuring.journal import Journal
 from data.collect.measuring.search import Choices, Search
 from data.collect.measuring.session import ConfigFailed, ProgramFailed, Session
@@ -15,7 +16,6 @@ from data.collect.measuring.session import ConfigFailed, ProgramFailed, Session
 SEARCH_ROUND = 0
 MAX_FAILED_AT_START = 10
 
-Progress = Callable[[str, int, int], None]
 IsOver = Callable[[], bool]
 
 
@@ -25,23 +25,22 @@ class Measured:
 
     Attributes:
         choices: (c, g) int64.
-        configs: (c,) int64, their numbers in the journal.
         rounds_ns: (r, c) int64 shortest run by round; row 0 is the search's.
         failed: the other configs, by number, with the reason.
     """
 
     choices: Choices
-    configs: NDArray[np.int64]
     rounds_ns: NDArray[np.int64]
     failed: dict[int, str]
 
 
 class Visitor:
-    """Visits configs unless the journal knows them already.
+    """Visits configs unless the journal knows them already, and tells of the progress.
 
     Args:
+        what: is visited, as the progress is called.
+        total: visits in all.
         is_over: asked before each visit, which raises OutOfTime if so.
-        progress: called with (what, visits done, visits in all).
     """
 
     def __init__(
@@ -51,15 +50,13 @@ class Visitor:
         *,
         what: str,
         total: int,
-        is_over: IsOver = lambda: False,
-        progress: Progress = lambda what, done, total: None,
+        is_over: IsOver = out_of_time,
     ) -> None:
         self._session = session
         self._journal = journal
         self._what = what
         self._total = total
         self._is_over = is_over
-        self._progress = progress
 
     def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
         """Return the runtime in ns of a config in a round; inf if it fails or has failed.
@@ -87,7 +84,7 @@ class Visitor:
             self._give_up(str(failure))
             return math.inf
         self._journal.add_visit(config, turn, visit, choice.tolist())
-        self._progress(self._what, len(self._journal.visits), self._total)
+        progress(self._what, len(self._journal.visits), self._total)
         return visit.runtime_ns
 
     def _give_up(self, reason: str) -> None:
@@ -141,4 +138,4 @@ def measured(journal: Journal, choices: Choices, *, n_rounds: int) -> Measured:
         [journal.visits[config, turn].runtime_ns for config in kept.tolist()]
         for turn in range(n_rounds + 1)
     ]
-    return Measured(choices[kept], kept, np.array(rounds_ns, np.int64), dict(journal.failed))
+    return Measured(choices[kept], np.array(rounds_ns, np.int64), dict(journal.failed))

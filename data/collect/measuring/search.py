@@ -7,6 +7,7 @@ that was killed can replay it.
 """
 
 from collections.abc import Callable, Generator
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ ALIKE = 0.5  # share of changes in which a whole group takes the same option
 MUTATIONS = 1.0  # genes that change in a child at least, as an expectation; twice that is usual
 GENERATION = 16
 ELITE = 8
+DRAWS_PER_CHOICE = 20  # after so many for each that is wanted, a small space has been seen
 
 
 class Space:
@@ -131,3 +133,23 @@ def start_search(name: str, space: Space, n_configs: int, rng: np.random.Generat
     if n_configs < 2:
         raise UsageError(f"--configs {n_configs}: expected 2 or more, there is nothing to rank")
     return SEARCHES[name](space, n_configs, rng)
+
+
+def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choices:
+    """Draw distinct choices as `random_search` does: each leaves a random share to the compiler.
+
+    Args:
+        n_choices: how many, the first included, which leaves everything to the compiler.
+
+    Returns:
+        (c, g) int64; fewer than `n_choices` where the space has no more, or hardly.
+    """
+    default = space.default[0]
+    n_choices = min(n_choices, prod(space.n_options.tolist()))
+    found = {default.tobytes(): default}
+    for _ in range(DRAWS_PER_CHOICE * n_choices):
+        if len(found) >= n_choices:
+            break
+        choice = space.redraw(default, rng.random(), rng)
+        found.setdefault(choice.tobytes(), choice)
+    return np.stack(list(found.values())[:n_choices])

@@ -7,20 +7,24 @@ visit one choice.
 import ctypes
 import gc
 import os
+import platform
+import re
 import signal
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.collect.measuring.timing import VISIT_BUDGET_NS, Clock, clock_for, time_visit
 
+DEVICES = ("cpu", "gpu", "tpu")
 MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
 MAX_REASON = 200
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -131,6 +135,73 @@ def one_line(text: str) -> str:
     """Return `text` without line breaks, shortened to 200 characters."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message: compilers write pages below it."""
+    text = str(error).strip() or type(error).__name__
+    return re.sub(r"\s+", " ", text.splitlines()[0])[:300]
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a kind of device that does not exist.
+
+    Raises:
+        UsageError: names the known ones.
+    """
+    if device is not None and device not in DEVICES:
+        raise UsageError(f"--device {device}: no such device; known: {', '.join(DEVICES)}")
+
+
+def open_device(device: str | None) -> dict[str, str]:
+    """Make JAX use `device`, or what it chooses itself for None; return facts for the manifest.
+
+    To be called before anything else imports jax.
+
+    Raises:
+        UsageError: there is no such kind of device.
+        PipelineError: jax is not installed, or finds no such device here.
+    """
+    check_device(device)
+    if device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    try:
+        import jax
+        import jaxlib
+    except ImportError as error:
+        raise PipelineError(
+            f"jax cannot be imported ({error}); pip install -r requirements-collect.txt"
+        ) from error
+    try:
+        first = jax.devices()[0]
+    except (RuntimeError, AssertionError, IndexError) as error:
+        raise PipelineError(f"jax finds no device to measure on: {error}") from error
+    if device is not None and first.platform != device:
+        raise PipelineError(
+            f"--device {device}: jax finds none here, only {first.platform} ({first.device_kind}); "
+            "expected the device and the jaxlib that drives it"
+        )
+    return {
+        "platform": first.platform,
+        "device": first.device_kind,
+        "cpu": _cpu_model(),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": sys.platform,
+    }
+
+
+def _cpu_model() -> str:
+    """Return the processor's name as the system tells it, with the number of its cores."""
+    information = Path("/proc/cpuinfo")
+    names = []
+    if information.is_file():
+        lines = information.read_text().splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def serve(connection: Connection) -> None:

@@ -5,122 +5,89 @@ them lie in one split.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from data.collect.layouts.realise import ProgramSource, Source
-from data.collect.programs import convolutional, dense_and_recurrent, transformers
-from data.collect.programs.layers import (
-    Draw,
-    Network,
-    Weights,
-    example_target,
-    training_step,
-)
+from data.collect.layouts.module import ProgramSource, Source
+from data.collect.programs import convolutional as nets
+from data.collect.programs import dense_and_recurrent as dense
+from data.collect.programs import transformers
+from data.collect.programs.layers import Draw, Network, Weights, example_target, training_step
 
-Parts = tuple[Network, Weights, Any]
-Architecture = Callable[[int], Parts]
+Architecture = Callable[..., tuple[Network, Weights, Any]]
+Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
 TARGET_SEED = 99
 
-SPLIT_OF_FAMILY = {
-    "plain": "train",
-    "residual": "train",
-    "depthwise": "train",
-    "unet": "train",
-    "mlp": "train",
-    "mixer": "train",
-    "lstm": "train",
-    "dilated": "train",
-    "autoencoder": "valid",
-    "gru": "valid",
-    "volume": "test",
-    "dense_block": "test",
-    "recommender": "test",
-    "attention": "train",
-    "encoder": "train",
-    "linear_attention": "train",
-    "causal": "valid",
-    "shared": "test",
-    "decoder": "test",
-}
+
+@dataclass(frozen=True)
+class Siblings:
+    """Programs of one architecture: forward by batch size, and training steps."""
+
+    family: str
+    source: Source
+    split: str
+    architecture: Architecture
+    forward: tuple[int, ...]
+    training: tuple[int, ...] = ()
+    depth: int | None = None
+
+    def programs(self) -> list[ProgramSource]:
+        """Return them, forward programs first."""
+        stem = self.family if self.depth is None else f"{self.family}_d{self.depth}"
+        given = {} if self.depth is None else {"depth": self.depth}
+        made = partial(self.architecture, **given)
+        named: list[tuple[str, Build]] = [
+            *((f"{stem}_b{b}", partial(_forward, made, b)) for b in self.forward),
+            *((f"{stem}_train_b{b}", partial(_step, made, b)) for b in self.training),
+        ]
+        return [ProgramSource(name, self.family, self.source, build) for name, build in named]
+
+
+CATALOGUE = (
+    Siblings("plain", "xla", "train", nets.plain, (2, 4), (2,)),
+    Siblings("residual", "xla", "train", nets.residual, (1, 2), (1,)),
+    Siblings("depthwise", "xla", "train", nets.depthwise, (1,)),
+    Siblings("unet", "xla", "train", nets.unet, (2, 6), (2,)),
+    Siblings("mlp", "xla", "train", dense.mlp, (16, 64), (32,)),
+    Siblings("mixer", "xla", "train", dense.mixer, (1, 4)),
+    Siblings("lstm", "xla", "train", dense.lstm, (4, 16), (4,)),
+    Siblings("dilated", "xla", "train", nets.dilated, (1, 4)),
+    Siblings("autoencoder", "xla", "valid", nets.autoencoder, (4,), (2,)),
+    Siblings("gru", "xla", "valid", dense.gru, (8,)),
+    Siblings("volume", "xla", "test", nets.volume, (1, 2)),
+    Siblings("dense_block", "xla", "test", nets.dense_block, (2, 4)),
+    Siblings("recommender", "xla", "test", dense.recommender, (64,)),
+    Siblings("attention", "nlp", "train", transformers.attention, (2, 8)),
+    Siblings("encoder", "nlp", "train", transformers.encoder, (4,), (2,), depth=1),
+    Siblings("encoder", "nlp", "train", transformers.encoder, (2,), depth=2),
+    Siblings("encoder", "nlp", "train", transformers.encoder, (1,), depth=4),
+    Siblings("encoder", "nlp", "train", transformers.encoder, (1,), depth=8),
+    Siblings("linear_attention", "nlp", "train", transformers.linear_attention, (2,), depth=2),
+    Siblings("causal", "nlp", "valid", transformers.causal, (2,), (1,), depth=2),
+    Siblings("shared", "nlp", "test", transformers.shared, (2,), depth=3),
+    Siblings("decoder", "nlp", "test", transformers.decoder, (1, 4), depth=2),
+)
 
 
 def catalogue() -> list[ProgramSource]:
     """Return all programs, by source and family."""
-    return [*_without_transformers(), *_transformers()]
+    return [program for siblings in CATALOGUE for program in siblings.programs()]
 
 
 def split_of(program: ProgramSource) -> str:
     """Return the split ("train", "valid", "test") in which a program's family lies."""
-    return SPLIT_OF_FAMILY[program.family]
+    return next(siblings.split for siblings in CATALOGUE if siblings.family == program.family)
 
 
-def _without_transformers() -> list[ProgramSource]:
-    nets, dense = convolutional, dense_and_recurrent
-    add = partial(_siblings, "xla")
-    return [
-        *add("plain", nets.plain, forward=(2, 4), training=(2,)),
-        *add("residual", nets.residual, forward=(1, 2), training=(1,)),
-        *add("depthwise", nets.depthwise, forward=(1,)),
-        *add("unet", nets.unet, forward=(2, 6), training=(2,)),
-        *add("mlp", dense.mlp, forward=(16, 64), training=(32,)),
-        *add("mixer", dense.mixer, forward=(1, 4)),
-        *add("lstm", dense.lstm, forward=(4, 16), training=(4,)),
-        *add("dilated", nets.dilated, forward=(1, 4)),
-        *add("autoencoder", nets.autoencoder, forward=(4,), training=(2,)),
-        *add("gru", dense.gru, forward=(8,)),
-        *add("volume", nets.volume, forward=(1, 2)),
-        *add("dense_block", nets.dense_block, forward=(2, 4)),
-        *add("recommender", dense.recommender, forward=(64,)),
-    ]
-
-
-def _transformers() -> list[ProgramSource]:
-    nets = transformers
-    add = partial(_siblings, "nlp")
-    return [
-        *add("attention", nets.attention, forward=(2, 8)),
-        *add("encoder", partial(nets.encoder, depth=1), forward=(4,), training=(2,), depth=1),
-        *add("encoder", partial(nets.encoder, depth=2), forward=(2,), depth=2),
-        *add("encoder", partial(nets.encoder, depth=4), forward=(1,), depth=4),
-        *add("encoder", partial(nets.encoder, depth=8), forward=(1,), depth=8),
-        *add("linear_attention", partial(nets.linear_attention, depth=2), forward=(2,), depth=2),
-        *add("causal", partial(nets.causal, depth=2), forward=(2,), training=(1,), depth=2),
-        *add("shared", partial(nets.shared, depth=3), forward=(2,), depth=3),
-        *add("decoder", partial(nets.decoder, depth=2), forward=(1, 4), depth=2),
-    ]
-
-
-def _siblings(
-    source: Source,
-    family: str,
-    architecture: Architecture,
-    *,
-    forward: tuple[int, ...],
-    training: tuple[int, ...] = (),
-    depth: int | None = None,
-) -> list[ProgramSource]:
-    """Return the forward programs and training steps of one architecture, by batch size."""
-    stem = family if depth is None else f"{family}_d{depth}"
-    programs = [
-        ProgramSource(f"{stem}_b{b}", family, source, partial(_build_forward, architecture, b))
-        for b in forward
-    ]
-    programs += [
-        ProgramSource(f"{stem}_train_b{b}", family, source, partial(_build_step, architecture, b))
-        for b in training
-    ]
-    return programs
-
-
-def _build_forward(
+def _forward(
     architecture: Architecture, batch: int
 ) -> tuple[Callable[..., object], tuple[object, ...]]:
     network, weights, inputs = architecture(batch)
     return network, (weights, inputs)
 
 
-def _build_step(
+def _step(
     architecture: Architecture, batch: int
 ) -> tuple[Callable[..., object], tuple[object, ...]]:
     network, weights, inputs = architecture(batch)

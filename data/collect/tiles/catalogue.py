@@ -1,35 +1,94 @@
-"""The catalogue of fused kernels to measure, by family, with several shapes each.
+"""The catalogue of fused kernels to measure, by family, with several shapes each: kernels.tsv.
 
 Whole kernels take about 0.05 to 5 ms on one core of a CPU, long enough to time and short enough
-to time often.
+to time often. The columns of kernels.tsv, whose letters are axes (`data.collect.tiles.kernel`):
+
+    family    kernels that differ in their sizes alone
+    split     in which all of them lie, drawn at random before any was measured; many are held out,
+              since how far two rankers are apart shows on some hundred kernels only
+    axes      letters of the sizes, in their order
+    formula   axes of the operands and of the output
+    tiled     axes whose tile size is chosen
+    combine   "einsum" of the formula, or the name of a function
+    epilogue  the function that follows, if any, and `extras`, the axes of what it reads besides
+    weights   whether the second operand is a weight
+    fixed     axes of one size in all kernels of the family, and the size
+    halo      elements that the first operand has beyond the extent of an axis
+    sizes     one for each kernel
 """
 
-from functools import cache
+import csv
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
-from data.collect.tiles.contractions import CONVOLUTIONS, PRODUCTS
-from data.collect.tiles.family import Family
-from data.collect.tiles.kernel import TileKernel
-from data.collect.tiles.maps import ELEMENTWISE, MOVES, NORMALISATIONS, REDUCTIONS, STENCILS
+from data.collect.tiles.kernel import Operand, TileKernel
 
-FAMILIES: dict[str, Family] = {
-    **PRODUCTS,
-    **CONVOLUTIONS,
-    **NORMALISATIONS,
-    **REDUCTIONS,
-    **MOVES,
-    **ELEMENTWISE,
-    **STENCILS,
-}
+TABLE = Path(__file__).with_name("kernels.tsv")
+
+
+@cache
+def families() -> dict[str, dict[str, str]]:
+    """Return the rows of kernels.tsv by family."""
+    with TABLE.open(encoding="utf-8", newline="") as stream:
+        return {row["family"]: row for row in csv.DictReader(stream, delimiter="\t")}
 
 
 @cache
 def catalogue() -> dict[str, TileKernel]:
     """Return all kernels by name, such as "matmul_m128_k256_n512"."""
     kernels = {}
-    for family_name, family in FAMILIES.items():
-        for sizes in family.sizes:
-            extents = dict(zip(family.axes, sizes, strict=True))
-            suffix = "_".join(f"{axis}{size}" for axis, size in extents.items())
-            name = f"{family_name}_{suffix}"
-            kernels[name] = family.make(name, family_name, extents)
+    for family, row in families().items():
+        for sizes in row["sizes"].split():
+            extents = dict(zip(row["axes"], map(int, sizes.split("x")), strict=True))
+            name = "_".join([family, *(f"{axis}{size}" for axis, size in extents.items())])
+            kernels[name] = make_kernel(family, extents, name)
     return kernels
+
+
+def make_kernel(family: str, extents: Mapping[str, int], name: str) -> TileKernel:
+    """Return a kernel of a family, of other sizes than the catalogue's if need be."""
+    row = families()[family]
+    inputs, output = row["formula"].split("->")
+    first, *others = inputs.split(",")
+    sizes = {**extents, **_numbers(row["fixed"])}
+    if family == "rotary":
+        sizes["e"] = sizes["d"] // 2
+    combine = partial(_einsum, row["formula"]) if row["combine"] == "einsum" else None
+    given: dict[str, Any] = {"epilogue": _function(row["epilogue"])} if row["epilogue"] else {}
+    return TileKernel(
+        name=name,
+        family=family,
+        extents=sizes,
+        operands=(Operand(first, _numbers(row["halo"])), *map(Operand, others)),
+        output=output,
+        tiled=row["tiled"],
+        combine=combine or _function(row["combine"]),
+        extras=tuple(map(Operand, row["extras"].split())),
+        has_weights=row["weights"] == "yes",
+        **given,
+    )
+
+
+def _numbers(text: str) -> dict[str, int]:
+    """Read "y3 x3"."""
+    return {axis: int(number) for axis, number in re.findall(r"([a-z])(\d+)", text)}
+
+
+def _einsum(formula: str, *blocks: Any) -> Any:
+    from jax import numpy as jnp
+
+    return jnp.einsum(formula, *blocks)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """Return a function of functions.py, which is imported when it is called."""
+
+    def call(*blocks: Any) -> Any:
+        from data.collect.tiles.functions import FUNCTIONS
+
+        return FUNCTIONS[name](*blocks)
+
+    return call

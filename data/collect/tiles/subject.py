@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.layouts.module import first_line
-from data.collect.measuring.device import open_device
-from data.collect.measuring.worker import Description
-from data.collect.named import named_object
+from data.collect.layouts.module import ProgramSource, dump_module
+from data.collect.measuring.worker import Description, first_line, open_device
+from data.collect.programs.loading import named_object
 from data.collect.tiles.catalogue import catalogue
 from data.collect.tiles.kernel import TileKernel, tiled_function
+from data.hlo import featurize_module
 
 
 def find_kernel(program: str) -> TileKernel:
@@ -109,9 +109,6 @@ def kernel_graph(kernel: TileKernel) -> dict[str, NDArray[Any]]:
     Raises:
         PipelineError: the kernel cannot be traced or compiled.
     """
-    from data.collect.layouts.module import dump_module
-    from data.collect.layouts.realise import ProgramSource
-    from data.hlo import featurize_module
 
     def build() -> tuple[Callable[..., object], tuple[object, ...]]:
         return kernel.whole, tuple(kernel.arguments())

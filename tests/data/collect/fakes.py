@@ -94,4 +94,4 @@ def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
         "n_configs": 10,
         "timeout_s": 20.0,
     }
-    return Job(source or SpinSource(), **(given | changes))
+    return Job(source=source or SpinSource(), **(given | changes))

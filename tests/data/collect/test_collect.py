@@ -13,6 +13,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.progress import time_limit, watched_by
 from data.collect.collect import MIN_SPREAD, _digest, collect_graph
 from data.collect.collect_all import collect_jobs
 from data.collect.job import MANIFEST, Job
@@ -83,7 +84,7 @@ def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
 
 
 def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
-    entry = collect_graph(layout_job(seed=3), tmp_path, again=True).entry
+    entry = collect_graph(layout_job(seed=3), tmp_path, remeasure=True).entry
     manifest = read_manifest(tmp_path)
     assert (
         manifest["graphs"]["layout:xla:random:spin_b8"]
@@ -197,21 +198,21 @@ def visits_of_whole_lines(journal: Path) -> list[tuple[int, int]]:
 
 def test_time_over_leaves_a_valid_tree_that_the_same_call_completes(tmp_path: Path) -> None:
     jobs = [layout_job(program=f"spin_b{batch}", n_configs=8) for batch in (1, 2, 4)]
-    assert collect_jobs(jobs, tmp_path, budget_s=0) == []
-    some = collect_jobs(jobs, tmp_path, budget_s=1.5)
-    assert len(some) < 3
-    for outcome in some:
-        assert read_graph(outcome.job.file(tmp_path)).n_configs == 8
+    with time_limit(0):
+        assert collect_jobs(jobs, tmp_path) == []
+    seen: list[tuple[str, int, int]] = []
+
+    def watch(what: str, done: int, total: int) -> None:
+        if (what, done) == ("spin_b2", 3):
+            raise OutOfTime
+        seen.append((what, done, total))
+
+    with watched_by(watch):
+        (done,) = collect_jobs(jobs, tmp_path)
+    assert seen == [("spin_b1", n, 24) for n in range(1, 25)] + [("spin_b2", n, 24) for n in (1, 2)]
+    assert read_graph(done.job.file(tmp_path)).n_configs == 8
     assert len(collect_jobs(jobs, tmp_path)) == 3
     assert [file.name for file in find_graphs(tmp_path)] == ["spin_b1", "spin_b2", "spin_b4"]
-
-
-def test_progress_counts_visits(tmp_path: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
-    job = layout_job(n_configs=4)
-    collect_graph(job, tmp_path, progress=lambda *step: seen.append(step))
-    assert [done for _, done, _ in seen] == list(range(1, 13))
-    assert {(what, total) for what, _, total in seen} == {("spin_b8", 12)}
 
 
 def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Several graphs are measured into one tree, at once where asked."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from common.errors import PipelineError, UsageError
 from common.locks import alone_in
+from common.progress import log
 from data.collect.collect_all import collect_jobs
 from data.collect.job import JOURNALS
 from data.collect.manifest import read_manifest
@@ -24,30 +26,34 @@ needs_two_cores = pytest.mark.skipif(N_CORES < 2, reason="one core: programs wou
 
 
 @needs_two_cores
-def test_two_workers_measure_every_graph_once_into_one_manifest(tmp_path: Path) -> None:
+def test_two_workers_measure_every_graph_once_into_one_manifest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     jobs = [
         layout_job(program=f"spin_b{batch}", n_configs=6, split=split, family=split)
         for batch, split in enumerate(("train", "test") * 3)
     ]
-    said: list[str] = []
-    outcomes = collect_jobs(jobs, tmp_path, again=True, workers=2, say=said.append)
+    with caplog.at_level(logging.INFO, log.name):
+        outcomes = collect_jobs(jobs, tmp_path, remeasure=True, workers=2)
     assert [outcome.job.program for outcome in outcomes] == [job.program for job in jobs]
     manifest = read_manifest(tmp_path)
     assert set(manifest["graphs"]) == {job.submission_id for job in jobs}
     assert all(entry["again_tau"] is not None for entry in manifest["graphs"].values())
     assert set(read_withheld(tmp_path)) == {j.submission_id for j in jobs if j.split == "test"}
     assert [read_graph(file).n_configs for file in find_graphs(tmp_path)] == [6] * 6
-    assert sorted(line.split()[0] for line in said) == [f"{n}/6" for n in range(1, 7)]
+    assert sorted(line.split()[0] for line in caplog.messages) == [f"{n}/6" for n in range(1, 7)]
 
 
 @needs_two_cores
-def test_a_program_that_cannot_be_opened_stops_no_other_worker(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_opened_stops_no_other_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     jobs = [layout_job(program=f"spin_b{batch}", n_configs=4) for batch in range(3)]
     broken = layout_job(SpinSource(broken=True), program="broken")
-    said: list[str] = []
-    outcomes = collect_jobs([broken, *jobs], tmp_path, workers=2, say=said.append)
+    with caplog.at_level(logging.INFO, log.name):
+        outcomes = collect_jobs([broken, *jobs], tmp_path, workers=2)
     assert [outcome.job.program for outcome in outcomes] == [job.program for job in jobs]
-    assert any("no such device" in line for line in said)
+    assert any("no such device" in line for line in caplog.messages)
 
 
 @needs_two_cores

@@ -7,11 +7,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from data.collect.plan import PLANS, sample_jobs, tile_split
-from data.collect.tiles.catalogue import FAMILIES, catalogue
+from data.collect.tiles.catalogue import catalogue
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
-from data.tree import COLLECTIONS, find_graphs
+from data.tree import find_graphs
 from pipeline.cli.collect import collect
 
 app = typer.Typer()
@@ -152,34 +151,6 @@ def test_programs_are_listed() -> None:
     listed = {"program": "softmax_h8_q128_s128", "family": "softmax"}
     assert listed in json.loads(out)
     assert len(json.loads(out)) == len(catalogue())
-
-
-def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:
-    jobs = sample_jobs(PLANS["sample"])
-    places = {(job.collection.name, job.split) for job in jobs}
-    assert places == {(c.name, s) for c in COLLECTIONS for s in ("train", "valid", "test")}
-    splits: dict[tuple[str, str], set[str]] = {}
-    for job in jobs:
-        splits.setdefault((job.collection.kind, job.family), set()).add(job.split)
-    assert all(len(found) == 1 for found in splits.values())
-    tiles = [job for job in jobs if job.collection.kind == "tile"]
-    assert len(tiles) >= 300
-    assert sum(job.split == "train" for job in tiles) >= 150
-    assert len({job.submission_id for job in jobs}) == len(jobs)
-    assert {tile_split(family) for family in FAMILIES} == {"train", "valid", "test"}
-
-
-def test_a_plan_that_is_stopped_early_has_some_of_everything() -> None:
-    jobs = sample_jobs(PLANS["sample"])
-    layouts = [place for place, job in enumerate(jobs) if job.collection.kind == "layout"]
-    half = jobs[: layouts[len(layouts) // 2] + 1]  # kernels are many, and cheap
-    assert len({(job.collection.name, job.split) for job in half}) == 15
-
-
-def test_the_tiny_plan_names_programs_that_exist() -> None:
-    plan = PLANS["tiny"]
-    jobs = sample_jobs(plan)
-    assert {job.program for job in jobs} == {*plan.kernels, *plan.programs}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Searches start at the compiler's own choice, stay legal, and can be replayed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from common.errors import UsageError
 from data.collect.measuring.search import (
     Space,
+    draw_choices,
     exhaustive_search,
     genetic_search,
     random_search,
@@ -41,13 +42,15 @@ def is_legal(choices: NDArray[np.int64]) -> bool:
     return bool(((choices >= 0) & (choices < N_OPTIONS)).all())
 
 
-def test_random_search_starts_with_the_default_and_is_legal() -> None:
-    space = Space(N_OPTIONS, GROUPS)
-    (choices,) = list(random_search(space, 200, np.random.default_rng(0)))
+def test_random_search_starts_with_the_default_is_legal_and_draws_every_option() -> None:
+    (choices,) = list(random_search(Space(N_OPTIONS, GROUPS), 200, np.random.default_rng(0)))
     assert choices.shape == (200, 8)
     assert not choices[0].any()
     assert is_legal(choices)
-    assert (choices.max(axis=0) == N_OPTIONS - 1).all()  # every option is drawn
+    assert (choices.max(axis=0) == N_OPTIONS - 1).all()
+    unequal = Space(np.array([2, 9]), np.array([0, 0]))  # one group of unequal options
+    (choices,) = list(random_search(unequal, 200, np.random.default_rng(0)))
+    assert choices.max(axis=0).tolist() == [1, 8]
 
 
 def test_random_search_changes_a_varying_share_and_repeats_some() -> None:
@@ -66,13 +69,6 @@ def test_nodes_of_a_group_are_often_given_the_same_option() -> None:
     alike = (group == group[:, :1]).all(axis=1) & group.any(axis=1)
     assert alike.mean() > 0.15
     assert (~(group == group[:, :1]).all(axis=1)).mean() > 0.15
-
-
-def test_groups_of_unequal_options_stay_legal() -> None:
-    space = Space(np.array([2, 9]), np.array([0, 0]))
-    (choices,) = list(random_search(space, 200, np.random.default_rng(0)))
-    assert choices[:, 0].max() == 1
-    assert choices[:, 1].max() == 8
 
 
 def test_genetic_search_starts_at_the_default_is_legal_and_improves() -> None:
@@ -117,3 +113,18 @@ def test_unknown_searches_and_empty_ones_are_refused() -> None:
         start_search("best", space, 10, np.random.default_rng(0))
     with pytest.raises(UsageError, match="--configs 1: expected 2 or more"):
         start_search("random", space, 1, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("n_options", "wanted", "found"), [([3, 2], 10**9, range(7)), ([4] * 9, 50, [50])]
+)
+def test_drawn_choices_are_distinct_and_as_many_as_there_are(
+    n_options: list[int], wanted: int, found: Sequence[int]
+) -> None:
+    """A thousand million draws of a small space would take days."""
+    space = Space(np.array(n_options), np.arange(len(n_options)))
+    choices = draw_choices(space, wanted, np.random.default_rng(0))
+    assert len({tuple(row) for row in choices.tolist()}) == len(choices)
+    assert len(choices) in found
+    assert not choices[0].any()
+    assert (choices < space.n_options).all()

@@ -1,13 +1,13 @@
 """The catalogue of programs, and users' own functions."""
 
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.collect.programs import SPLIT_OF_FAMILY, catalogue, load_program, split_of
+from data.collect.programs.catalogue import CATALOGUE, catalogue, split_of
+from data.collect.programs.loading import load_program
 
 OWN_PROGRAM = """
 import numpy as np
@@ -41,54 +41,41 @@ def test_names_are_unique_and_begin_with_their_family() -> None:
     assert all(program.name.startswith(program.family) for program in programs)
 
 
-def test_every_family_lies_in_one_source_and_one_split() -> None:
-    sources = defaultdict(set)
-    for program in catalogue():
-        sources[program.family].add(program.source)
-        assert split_of(program) in ("train", "valid", "test")
-    assert all(len(found) == 1 for found in sources.values())
-    assert set(sources) == set(SPLIT_OF_FAMILY)
-
-
-def test_both_sources_have_all_splits() -> None:
+def test_every_family_lies_in_one_source_and_split_and_all_of_them_are_there() -> None:
+    places: dict[str, set[tuple[str, str]]] = {}
+    for siblings in CATALOGUE:
+        places.setdefault(siblings.family, set()).add((siblings.source, siblings.split))
+    assert all(len(found) == 1 for found in places.values())
     found = {(program.source, split_of(program)) for program in catalogue()}
     assert found == {(s, split) for s in ("xla", "nlp") for split in ("train", "valid", "test")}
 
 
-def test_equal_builds_give_equal_arguments() -> None:
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    for program in catalogue():
-        _, first = program.build()
-        _, again = program.build()
-        for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-def test_every_program_traces() -> None:
+def test_every_program_traces_and_equal_builds_give_equal_arguments() -> None:
     jax = pytest.importorskip("jax", reason="jax is not installed")
     for program in catalogue():
         function, arguments = program.build()
-        outputs = jax.tree.leaves(jax.eval_shape(function, *arguments))
-        assert outputs
-        assert sum(leaf.size for leaf in jax.tree.leaves(arguments)) < 10_000_000
+        assert jax.tree.leaves(jax.eval_shape(function, *arguments))
+        leaves, again = jax.tree.leaves(arguments), jax.tree.leaves(program.build()[1])
+        assert sum(leaf.size for leaf in leaves) < 10_000_000
+        for one, other in zip(leaves, again, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "own_layout_program.py").write_text(OWN_PROGRAM)
+    (tmp_path / "raises_two_lines.py").write_text('raise ValueError("one\\ntwo")')
+    (tmp_path / "ends_the_process.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return "own_layout_program"
 
 
-def test_a_users_function_is_loaded_with_its_arguments(own_module: str) -> None:
+def test_a_users_function_is_loaded_with_its_arguments_or_those_of_all(own_module: str) -> None:
     program = load_program(f"{own_module}:step")
     assert (program.name, program.family, program.source) == (f"{own_module}.step", "toy", "nlp")
     function, arguments = program.build()
     np.testing.assert_array_equal(function(*arguments), np.full((2, 4), 3))
-
-
-def test_example_arguments_serve_every_function(own_module: str) -> None:
     function, arguments = load_program(f"{own_module}:other").build()
     assert np.shape(function(*arguments)) == (3, 3)
 
@@ -97,8 +84,11 @@ def test_example_arguments_serve_every_function(own_module: str) -> None:
     ("name", "message"),
     [
         ("no_such_program", "not in the catalogue; known: plain_b2"),
-        ("no.such.module:step", "cannot be imported: No module named"),
-        ("own_layout_program:absent", "has no function absent"),
+        ("no.such.module:step", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("raises_two_lines:step", "cannot be imported: ValueError: one two$"),
+        ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
+        ("own_layout_program:absent", "holds no 'absent'"),
+        ("own_layout_program:FAMILY", "is a str, no function"),
         ("json:dumps", r"has no dumps_arguments\(\) nor example_arguments\(\)"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.collect.tiles.catalogue import FAMILIES, catalogue
+from data.collect.tiles.catalogue import catalogue, families, make_kernel
 from data.collect.tiles.kernel import (
     MAX_BLOCK_BYTES,
     MAX_STEPS,
@@ -23,10 +23,10 @@ EXTENTS |= {"e": 6, "q": 7, "a": 6, "t": 3, "v": 4, "p": 2}
 
 def small_kernel(family: str) -> TileKernel:
     """A kernel of the family with axes of a few elements."""
-    extents = {axis: EXTENTS[axis] for axis in FAMILIES[family].axes}
+    extents = {axis: EXTENTS[axis] for axis in families()[family]["axes"]}
     if family == "max_pool":
         extents["q"] = 2  # here the width of a window
-    return FAMILIES[family].make(f"{family}_small", family, extents)
+    return make_kernel(family, extents, f"{family}_small")
 
 
 def test_the_catalogue_is_large_enough_and_named_uniquely() -> None:
@@ -34,7 +34,7 @@ def test_the_catalogue_is_large_enough_and_named_uniquely() -> None:
     assert len(kernels) >= 300
     for name, kernel in kernels.items():
         assert kernel.name == name
-        assert kernel.family in FAMILIES
+        assert kernel.family in families()
         assert len(kernel.tiles) >= 20
         assert set(kernel.tiled) <= set(kernel.extents)
 
@@ -75,7 +75,7 @@ def test_a_kernel_without_weights_has_no_kernel_bounds() -> None:
     assert row[16:].tolist() == row[8:16].tolist()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_every_tile_gives_the_whole_kernels_output(family: str) -> None:
     jax = pytest.importorskip("jax")
     kernel = small_kernel(family)
