@@ -1,21 +1,28 @@
 """Fetch what a finished kernel wrote: checked paths, whole or not at all, going on after a cut."""
 
+import hashlib
 import json
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from common.atomic import write_text
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from common.kaggle.sender import ask
 from common.kaggle.session import kaggle_session
+from common.progress import progress
 from common.retry import RetryPolicy
+from data.fetch.download import download, http_session
 from kernels.build.metadata import check_kernel_id
 from kernels.kaggle_calls import KernelStatus, kernel_output, kernel_status, kernel_version
-from kernels.output_folder import NOTE, OutputFolder, check_names, is_fetched
 
 OUTPUT_POLICY = RetryPolicy()
+NOTE = ".kernel-output.json"  # of which kernel and version the output is
 _ENDED_BADLY = ("error", "cancel_acknowledged")
+_LONGEST_PATH, _LONGEST_NAME = 1000, 255  # characters; bytes of each of its parts
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,7 @@ class KernelOutput:
     unfinished: bool  # it stopped itself before its end, and goes on with this output
 
 
-def fetch_output(
-    kernel_id: str,
-    out: Path,
-    *,
-    policy: RetryPolicy = OUTPUT_POLICY,
-    say: Callable[[str], None] = lambda line: None,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> KernelOutput:
+def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLICY) -> KernelOutput:
     """Download what the latest version of a kernel wrote, and its log, into `out`.
 
     `out` appears when all of it is there. Until then the files lie in a hidden folder beside it,
@@ -47,8 +47,6 @@ def fetch_output(
         kernel_id: "owner/slug"; without an owner, one's own.
         out: a new or empty folder, or one that holds this very output.
         policy: how often a request is tried again, and with which waits.
-        say: told about each failure that is tried again.
-        progress: told how many files are there.
 
     Raises:
         UsageError: `out` is in the way.
@@ -56,8 +54,7 @@ def fetch_output(
             or refused credentials, no space, or the network fails for good.
     """
     check_kernel_id(kernel_id)
-    action = f"output of kernel {kernel_id}"
-    with kaggle_session(action, policy) as session:
+    with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
         full_id = session.own(kernel_id)
         status = ask(session, lambda: kernel_status(session, full_id))
         _refuse_running(status)
@@ -65,17 +62,86 @@ def fetch_output(
         _refuse_failed(status, log, out.with_name(f"{out.name}.log"))
         version = ask(session, lambda: kernel_version(session, full_id))
         note = {"kernel": full_id, "version": version}
-        if not is_fetched(out, note):
+        if not _is_fetched(out, note):
+            addresses = {file.name: file.url for file in files}
             check_names([file.name for file in files])
-            folder = OutputFolder(out, note, policy, say)
-            for number, file in enumerate(files):
-                folder.fetch(session.api, file)
-                progress("download", number + 1, len(files))
-            if log:
-                folder.add(f"{full_id.partition('/')[2]}.log", log)
-            folder.become_whole()
+            whole = _fetch(addresses, out, note, policy)
+            log_file = whole / f"{full_id.partition('/')[2]}.log"
+            if log and not log_file.exists():
+                write_text(log_file, log)
+            _become(out, whole, note)
     fetched = [path for path in out.rglob("*") if path.is_file() and path.name != NOTE]
-    return KernelOutput(full_id, version, out, len(fetched), _is_unfinished(out))
+    facts = _read_object(out / "kernel.json")
+    unfinished = facts is not None and facts.get("finished") is False
+    return KernelOutput(full_id, version, out, len(fetched), unfinished)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names of files that would not lie below one folder, each in its own place.
+
+    Raises:
+        PipelineError: names the first one.
+    """
+    files, folders = set(), set()
+    for name in names:
+        path = PurePosixPath(name)
+        plain = name == path.as_posix() and name.isprintable() and "\\" not in name
+        if not plain or path.is_absolute() or ".." in path.parts or name in ("", ".", NOTE):
+            raise PipelineError(f"file {name!r}: expected a path within the output; nothing kept")
+        too_long = any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts)
+        if too_long or len(name) > _LONGEST_PATH or ":" in path.parts[0]:
+            raise PipelineError(f"file {name[:80]!r}: no name for a file here; nothing kept")
+        if name in files:
+            raise PipelineError(f"file {name!r}: is listed twice; nothing kept")
+        files.add(name)
+        folders |= {parent.as_posix() for parent in path.parents}
+    if files & folders:
+        raise PipelineError(f"file {min(files & folders)!r}: is a folder, too; nothing kept")
+
+
+def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: RetryPolicy) -> Path:
+    """Download the files into a folder hidden beside `out`; return where they are, whole."""
+    root = out.absolute().with_name(f".{out.name}.part")
+    if _read_object(root / NOTE) != note:
+        shutil.rmtree(root, ignore_errors=True)
+    write_text(root / NOTE, json.dumps(note))
+    whole = root / "whole"
+    whole.mkdir(exist_ok=True)
+    with http_session(policy) as session:
+        for number, (name, address) in enumerate(addresses.items()):
+            target = whole / name
+            if not target.is_file():
+                # Apart from the others: a file may have the name of another one's part.
+                begun = root / hashlib.sha256(name.encode()).hexdigest()[:16]
+                download(session, address, begun, policy=policy)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                begun.replace(target)
+            progress("download", number + 1, len(addresses))
+    return whole
+
+
+def _become(out: Path, whole: Path, note: dict[str, Any]) -> None:
+    write_text(whole / NOTE, json.dumps(note))
+    if out.exists():
+        out.rmdir()  # empty: looked at before
+    whole.rename(out)
+    shutil.rmtree(whole.parent)
+
+
+def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
+    """Tell whether `out` holds this very output already.
+
+    Raises:
+        UsageError: it holds something else.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    if out.is_dir() and _read_object(out / NOTE) == note:
+        return True
+    raise UsageError(
+        f"{out}: is in the way: not version {note['version']} of {note['kernel']}; choose another "
+        "--out"
+    )
 
 
 def _refuse_running(status: KernelStatus) -> None:
@@ -97,10 +163,9 @@ def _refuse_failed(status: KernelStatus, log: str, log_file: Path) -> None:
     raise PipelineError(f"kernel {status.kernel_id}: ended as {status.state}{said}{where}")
 
 
-def _is_unfinished(out: Path) -> bool:
-    """Tell whether a kernel says of its output that it is not finished."""
+def _read_object(path: Path) -> dict[str, Any] | None:
     try:
-        facts = json.loads((out / "kernel.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(facts, dict) and facts.get("finished") is False
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return table if isinstance(table, dict) else None

@@ -152,6 +152,7 @@ def _ask(
     """
     from requests.exceptions import RequestException
 
+    check_address(_shown(url))
     options = {"headers": headers, "timeout": _TIMEOUT_S, "stream": True, "allow_redirects": True}
     try:
         answer = session.request(method, url, **options)  # type: ignore[arg-type]

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from common.kaggle.errors import passing_fault
+from common.kaggle.sender import ask
 from common.kaggle.session import kaggle_session
-from common.network import retry_after_s
-from common.retry import RetryableError, retry
+from common.retry import RetryableError
 from data.fetch.job import Fetched, FetchJob, finished, require_space
 from data.fetch.unpack import opened_zip, unpack
 
@@ -32,8 +31,8 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
     if missing:
         folder = job.downloads / COMPETITION
         require_space(job, _ARCHIVE_ABOUT - sum(path.stat().st_size for path in folder.glob("*")))
-        with kaggle_session(_ACTION) as session:
-            retry(lambda: _attempt(session.api, folder), what=_ACTION, policy=job.policy)
+        with kaggle_session(_ACTION, job.policy) as session:
+            ask(session, lambda: _attempt(session.api, folder))
         with opened_zip(_only_file(folder)) as contents:
             done |= {got.part: got for got in unpack(job, contents, missing)}
         if not job.keep_archives:
@@ -45,16 +44,13 @@ def _attempt(api: Any, folder: Path) -> None:
     quiet = not sys.stderr.isatty()  # else the client draws its bar
     try:
         api.competition_download_files(COMPETITION, path=str(folder), quiet=quiet)
-    except Exception as error:
+    except ValueError as error:
         # Where a resumed download is refused, the client stores the refusal itself as the file's
         # beginning, and would go on from there the next time.
-        if _WRONG_SIZE in str(error):
-            shutil.rmtree(folder)
-            raise RetryableError("what came is not the file that was announced") from None
-        passing = passing_fault(error)
-        if passing is None:
+        if _WRONG_SIZE not in str(error):
             raise
-        raise RetryableError(passing[0], retry_after_s=retry_after_s(passing[1])) from None
+        shutil.rmtree(folder)
+        raise RetryableError("what came is not the file that was announced") from None
 
 
 def _only_file(folder: Path) -> Path:

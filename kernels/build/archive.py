@@ -4,16 +4,16 @@ Of a git checkout that is what git tracks, as it lies there; elsewhere, regular 
 suffixes that the project has. Links are not followed.
 """
 
+import importlib.util
 import io
 import zipfile
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from common.errors import PipelineError
-from common.git import REVISION_FILE, revision
-from common.kaggle.errors import escaped
+from common.errors import PipelineError, UsageError
+from common.git import REVISION_FILE, git, has_checkout, revision
 from common.kaggle.secrets import known_secrets
-from kernels.build.checkout import Checkout, checkout_of
+from common.progress import log
 
 ENTRY = "pipeline/__main__.py"
 PACKAGES = (
@@ -37,39 +37,69 @@ _MOST_NAMED = 5
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 
-def collect_files(
-    root: Path, *, replaced: str = "", say: Callable[[str], None] = lambda line: None
-) -> dict[str, bytes]:
+def collect_files(root: Path, *, replaced: str = "") -> dict[str, bytes]:
     """Read what a kernel needs of the project at `root`: path below root, "/" apart, to content.
 
-    The code's revision is among it, where it is known, as the file REVISION.
+    The code's revision is among it, where it is known, as the file REVISION. The log tells which
+    files are embedded although they were changed, and which are left out.
 
     Args:
         root: the project.
         replaced: a file that the caller puts another content in place of: nothing is told of it.
-        say: told which files are embedded although they were changed, which are left out, and that
-            the revision is not known.
 
     Raises:
-        PipelineError: `root` holds no pipeline/__main__.py or common/settings.py, or they are
-        links; a file cannot
-            be read, or its name is not UTF-8; or git fails, see `checkout_of`.
+        PipelineError: `root` holds no pipeline/__main__.py, a file cannot be read or its name is
+            not printable, or git fails: what is the project's own cannot be told then.
     """
-    checkout = checkout_of(root, ENTRY)
-    candidates = checkout.tracked if checkout else _found(root)
-    names = [name for name in candidates if name != ENTRY and _belongs(Path(name))]
+    names = _tracked(root, replaced) if has_checkout(root) else _found(root)
+    names = [name for name in names if _belongs(Path(name))]
+    if ENTRY not in names:
+        raise PipelineError(f"{root / ENTRY}: is not there, or git does not track it")
     linked = [name for name in names if _is_linked(root, name)]
+    _tell("left out, since they are links", linked)
     plain = [name for name in names if name not in linked and (root / name).is_file()]
-    for name in plain:
-        _refuse_undecodable(root, name)
-    files = {name: _read(root / name) for name in (ENTRY, *plain)}
-    _tell("left out, since they are links", linked, say)
-    if checkout:
-        _tell_of_changes(checkout, files, {*linked, replaced}, say)
-    made_of = revision(root) if checkout or (root / REVISION_FILE).is_file() else None
+    files = {name: _read(root, name) for name in plain}
+    made_of = revision(root)
     if made_of is None:
-        say("the code's revision is not known: reports of the kernel will name none")
+        log.info("the code's revision is not known: reports of the kernel will name none")
     return {**files, REVISION_FILE: f"{made_of}\n".encode()} if made_of else files
+
+
+def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
+    """Read the packages of models of one's own, so that a kernel carries them along.
+
+    Args:
+        places: of the models' classes, "my_pkg.gat:Gat".
+        beside: looked in where Python's own path has no such package.
+
+    Returns:
+        Path, below the folder that the package lies in, to content; nothing for models within the
+        project itself.
+
+    Raises:
+        UsageError: there is no such package, or it is a link.
+    """
+    files = {}
+    for top in sorted({place.partition(":")[0].partition(".")[0] for place in places}):
+        if top in PACKAGES:
+            continue
+        spec = importlib.util.find_spec(top)
+        module = Path(spec.origin or "") if spec else beside / f"{top}.py"
+        if spec and spec.submodule_search_locations:
+            module = Path(next(iter(spec.submodule_search_locations)))
+        elif not spec and (beside / top).is_dir():
+            module = beside / top
+        root = module.parent
+        paths = [module] if module.suffix == ".py" else sorted(module.rglob("*"))
+        names = [path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES]
+        kept = [name for name in names if not _is_hidden(Path(name)) and not _is_linked(root, name)]
+        if not any((root / name).is_file() for name in kept):
+            raise UsageError(
+                f"model package '{top}': found neither on Python's path nor in {beside}; start "
+                "from the folder that holds it, or set PYTHONPATH"
+            )
+        files.update({name: _read(root, name) for name in kept})
+    return files
 
 
 def refuse_secrets(files: Mapping[str, bytes]) -> None:
@@ -101,49 +131,46 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
+def _tracked(root: Path, replaced: str) -> list[str]:
+    """List what git tracks, and tell how the files differ from the last commit."""
+    if git(root, "rev-parse", "--show-prefix").strip():
+        raise PipelineError(f"{root / '.git'}: is no git repository; mend it, or remove it")
+    names = sorted(set(git(root, "ls-files", "-z").split("\0")) - {""})
+    told: dict[str, list[str]] = {}
+    status = git(root, "status", "--porcelain", "--no-renames", "--untracked-files=all", "-z")
+    for entry in filter(None, status.split("\0")):
+        state, name = entry[:2], entry[3:]
+        if name == replaced or not _belongs(Path(name)) or (root / name).is_symlink():
+            continue
+        if state == "??":
+            told.setdefault("left out, since git does not track them", []).append(name)
+        elif (root / name).is_file():
+            told.setdefault("embedded as they are, changed since the last commit", []).append(name)
+        else:
+            told.setdefault("left out, since they are deleted", []).append(name)
+    for what, listed in sorted(told.items()):
+        _tell(what, listed)
+    return names
+
+
 def _found(root: Path) -> list[str]:
     """List the files of the suffixes that the project has: what is at hand outside git."""
     paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
-    return sorted(
-        path.relative_to(root).as_posix()
-        for path in paths
-        if path.suffix in _SUFFIXES and path.is_file()
-    )
+    return sorted(path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES)
 
 
 def _is_linked(root: Path, name: str) -> bool:
-    """Tell whether a file, or a folder that it lies in below `root`, is a symbolic link."""
-    relative = Path(name)
-    return any((root / part).is_symlink() for part in (relative, *relative.parents[:-1]))
+    return (root / name).resolve() != root.resolve() / name
 
 
-def _tell_of_changes(
-    checkout: Checkout, files: Mapping[str, bytes], told: Set[str], say: Callable[[str], None]
-) -> None:
-    """Tell how the files differ from the last commit, each file once.
-
-    Args:
-        checkout: what git says.
-        files: what is embedded.
-        told: names that nothing more is to be told of.
-        say: told so.
-    """
-    changed = [name for name in checkout.changed if name in files]
-    untracked = [name for name in checkout.untracked if name not in files]
-    for what, names in (
-        ("embedded as they are, changed since the last commit", changed),
-        ("left out, since they are deleted", checkout.deleted),
-        ("left out, since git does not track them", untracked),
-    ):
-        new = [name for name in names if name not in told]
-        _tell(what, [name for name in new if _belongs(Path(name))], say)
-        told = {*told, *new}
-
-
-def _tell(what: str, names: Sequence[str], say: Callable[[str], None]) -> None:
+def _tell(what: str, names: Sequence[str]) -> None:
     if names:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        say(f"{what}: {', '.join(map(escaped, names[:_MOST_NAMED]))}{more}")
+        log.info(f"{what}: {', '.join(map(_shown, names[:_MOST_NAMED]))}{more}")
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
 
 
 def _belongs(relative: Path) -> bool:
@@ -153,25 +180,19 @@ def _belongs(relative: Path) -> bool:
         relative.parts[0] in PACKAGES
         and len(relative.parts) > 1
         and not folders & _LEFT_OUT_FOLDERS
-        and not any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in relative.parts)
+        and not _is_hidden(relative)
         and relative.suffix not in _LEFT_OUT_SUFFIXES
     )
 
 
-def _refuse_undecodable(root: Path, name: str) -> None:
-    """Refuse a name that is not UTF-8, which an archive cannot hold."""
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise PipelineError(
-            f"{root}: the name of {escaped(name)} is not UTF-8; give it another one"
-        ) from error
+def _is_hidden(relative: Path) -> bool:
+    return any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in relative.parts)
 
 
-def _read(path: Path) -> bytes:
+def _read(root: Path, name: str) -> bytes:
+    if not name.isprintable():  # nor UTF-8, perhaps, which an archive could not hold
+        raise PipelineError(f"{root}: the name {name!a} is not printable; give it another one")
     try:
-        if path.is_symlink():
-            raise PipelineError(f"{path}: is a link; expected a plain file")
-        return path.read_bytes()
+        return (root / name).read_bytes()
     except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror}") from error
+        raise PipelineError(f"{root / name}: cannot be read: {error.strerror}") from error

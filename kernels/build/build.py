@@ -4,11 +4,13 @@ The kernel has no internet. Kaggle's image lacks torch-geometric: attach a datas
 in `-wheels` and holds its wheel (see `kernels.datasets.wheels`), through `dataset_sources`.
 """
 
-import json
-import logging
+import base64
+import hashlib
+import lzma
+import pprint
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +19,24 @@ import tomli_w
 from common import settings
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
-from kernels.build.archive import collect_files, pack, refuse_secrets
-from kernels.build.kinds import RUN, Kind
+from common.progress import log
+from kernels.build.archive import collect_files, own_packages, pack, refuse_secrets
+from kernels.build.kinds import Kind, kind_named
 from kernels.build.metadata import (
     METADATA_FILE,
     T4,
     KernelMetadata,
     check_source,
     check_title,
-    is_plain,
     slug_of,
 )
-from kernels.build.script import render_script
 from kernels.datasets.wheels import REQUIRED_MODULES
 
 SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
-
-_logger = logging.getLogger(__name__)
+_SCRIPT = Path(__file__).with_name("script.py")
+_SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
+_ARCHIVE = 'ARCHIVE = ""'
+_INPUT_ROOT = Path("/kaggle/input")
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,14 @@ def build(
     recipe_table: Mapping[str, Any],
     out: Path,
     *,
-    kind: Kind = RUN,
+    kind: Kind | None = None,
     root: Path = settings.ROOT,
     gpu: bool = True,
     dataset_sources: Sequence[str] = (),
     kernel_sources: Sequence[str] = (),
     title: str = "",
     required_modules: Mapping[str, str] = REQUIRED_MODULES,
-    say: Callable[[str], None] = lambda line: None,
+    beside: Path = Path(),
 ) -> KernelFolder:
     """Write a kernel that works by `recipe_table` on Kaggle to `out`: a script and its metadata.
 
@@ -67,15 +70,16 @@ def build(
 
     Args:
         recipe_name: names the kernel and its recipe, such as "cpu".
-        recipe_table: the recipe, overrides applied; None values are not TOML and are refused.
-        out: the folder; files of an earlier build are replaced.
-        kind: run the whole recipe, train one collection, or rank with trained models.
+        recipe_table: the recipe, overrides applied, without None values.
+        out: the folder; files of the same names are replaced.
+        kind: run the whole recipe (the default), train one collection, or rank with trained models.
         root: the project to embed.
         gpu: run on a T4, else without an accelerator.
         dataset_sources, kernel_sources: "owner/slug" of each dataset and kernel to attach.
         title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
         required_modules: module to distribution, installed from attached wheels where missing.
-        say: told which files are embedded although they were changed, and which are left out.
+        beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on
+            Python's path; they are embedded as well.
 
     Raises:
         UsageError: a recipe name that cannot name a kernel, or nothing attached that could hold
@@ -83,15 +87,14 @@ def build(
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
+    kind = kind or kind_named("run")
     title = _title_of(recipe_name, kind, title)
-    for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
-        for source in sources:
-            check_source(option, source)
     _check_sources(kind, dataset_sources, kernel_sources, required_modules)
     recipe_file = f"configs/{recipe_name}.toml"
-    files = {**collect_files(root, replaced=recipe_file, say=say)}
-    files[recipe_file] = _recipe_text(recipe_name, recipe_table)
-    script = render_script(kind, pack(files), recipe_file, required_modules)
+    own = own_packages(_own_models(recipe_table), beside)
+    files = {**own, **collect_files(root, replaced=recipe_file)}
+    files[recipe_file] = tomli_w.dumps(recipe_table).encode()
+    script = _rendered(kind, files, recipe_file, required_modules)
     script_bytes = len(script.encode())
     _refuse_oversize(recipe_name, script_bytes, files)
 
@@ -106,32 +109,42 @@ def build(
         kernel_sources=list(kernel_sources),
     )
     refuse_secrets({**files, METADATA_FILE: metadata.to_json().encode()})
-    earlier = _script_of_earlier_build(out)
-    write_text(out / metadata.code_file, script)
-    write_text(out / METADATA_FILE, metadata.to_json())
-    if earlier and earlier != metadata.code_file:
-        (out / earlier).unlink(missing_ok=True)
-    written = (out, out / metadata.code_file, out / METADATA_FILE)
-    return KernelFolder(*written, metadata.id, script_bytes)
+    built = KernelFolder(
+        out, out / metadata.code_file, out / METADATA_FILE, metadata.id, script_bytes
+    )
+    write_text(built.script, script)
+    write_text(built.metadata, metadata.to_json())
+    return built
 
 
-def _script_of_earlier_build(out: Path) -> str:
-    """Return the name of the script that `out` holds by its own metadata; "" if none."""
-    try:
-        table = json.loads((out / METADATA_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    name = table.get("code_file") if isinstance(table, dict) else None
-    is_ours = isinstance(name, str) and re.fullmatch(r"[a-z0-9-]+\.py", name) is not None
-    return str(name) if is_ours else ""
+def _rendered(
+    kind: Kind, files: Mapping[str, bytes], recipe_file: str, required_modules: Mapping[str, str]
+) -> str:
+    """Return kernels/build/script.py, filled."""
+    squeezed = lzma.compress(pack(files), preset=9 | lzma.PRESET_EXTREME)
+    values = {
+        **asdict(kind),
+        "recipe": recipe_file,
+        "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
+        "required": dict(required_modules),
+        "sha256": hashlib.sha256(squeezed).hexdigest(),
+    }
+    filled = pprint.pformat(values, sort_dicts=False, width=100)
+    archive = base64.encodebytes(squeezed).decode()
+    script = _SCRIPT.read_text(encoding="utf-8")
+    script = script.replace(_SETTINGS, f"SETTINGS = {filled}", 1)
+    return script.replace(_ARCHIVE, f'ARCHIVE = """\n{archive}"""', 1)
 
 
 def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
-    if chosen and not is_plain(chosen):
-        check_title(chosen)
-    spoken = _checked_name(recipe_name).replace("_", " ").replace(".", " ")
+    if re.fullmatch(r"[a-z0-9]+([._-][a-z0-9]+)*", recipe_name) is None:
+        raise UsageError(
+            f"recipe name '{recipe_name}': expected small letters and digits, joined by - _ or . : "
+            "the kernel's file is named after it"
+        )
+    spoken = recipe_name.replace("_", " ").replace(".", " ")
     ending = f" {kind.words}" if kind.words else ""
-    title = (" ".join(chosen.split()) or f"Fast or slow {spoken}") + ending
+    title = (chosen.strip() or f"Fast or slow {spoken}") + ending
     check_title(title, ending)
     return title
 
@@ -142,35 +155,25 @@ def _check_sources(
     kernel_sources: Sequence[str],
     required_modules: Mapping[str, str],
 ) -> None:
-    """Refuse an infer kernel without models; warn where nothing brings what the image lacks."""
+    """Refuse an infer kernel without models; tell where nothing brings what the image lacks."""
+    for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
+        for source in sources:
+            check_source(option, source)
     wheels = [source for source in dataset_sources if source.endswith("-wheels")]
-    if kind.template == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
+    if kind.kind == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
         raise UsageError(
             "--kind infer: nothing attached holds trained models; pass --kernel or --dataset"
         )
     if required_modules and not wheels:
-        _logger.warning(
-            "no attached dataset is named …-wheels; Kaggle's image lacks %s: attach one with it",
-            ", ".join(required_modules.values()),
+        log.info(
+            "no attached dataset is named …-wheels; Kaggle's image lacks "
+            f"{', '.join(required_modules.values())}: attach one with it"
         )
 
 
-def _checked_name(recipe_name: str) -> str:
-    if re.fullmatch(r"[a-z0-9]+([._-][a-z0-9]+)*", recipe_name) is None:
-        raise UsageError(
-            f"recipe name '{recipe_name}': expected small letters and digits, joined by - _ or . : "
-            "the kernel's file is named after it"
-        )
-    return recipe_name
-
-
-def _recipe_text(recipe_name: str, recipe_table: Mapping[str, Any]) -> bytes:
-    try:
-        return tomli_w.dumps(recipe_table).encode()
-    except TypeError as error:
-        raise PipelineError(
-            f"recipe '{recipe_name}': cannot be written as TOML: {error}; leave such keys out"
-        ) from error
+def _own_models(recipe_table: Mapping[str, Any]) -> list[str]:
+    parts = [recipe_table.get(kind, {}) for kind in ("layout", "tile")]
+    return [model for part in parts for model in part.get("models", ()) if ":" in model]
 
 
 def _refuse_oversize(recipe_name: str, script_bytes: int, files: Mapping[str, bytes]) -> None:

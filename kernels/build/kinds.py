@@ -1,11 +1,10 @@
 """The kinds of kernel: run a whole recipe, train one collection, rank with trained models."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.errors import UsageError
+from data.tree import collection_named
 
-KINDS = ("run", "train", "infer")
 DEFAULT_MAX_MINUTES = 690.0
 # Kaggle kills a session after 12 hours and keeps nothing of it.
 _SESSION_MINUTES = 720.0
@@ -14,80 +13,79 @@ _SAVING_MINUTES = 15.0  # for what cannot stop at once; as long again is left fo
 
 @dataclass(frozen=True)
 class Kind:
-    """What sets one kernel of a recipe apart from another.
+    """What sets one kernel of a recipe apart from another; `kernels.build.script` works by it.
 
     Attributes:
-        template: names the file in kernels/templates.
+        kind: "run", "train" or "infer".
         words: what the title has after the recipe's name.
-        values: fill the template's placeholders.
+        command: of the pipeline; {recipe}, {data}, {input} and {working} are filled in on Kaggle.
+        out: the folder in the working one that the command marks with DONE once it is through.
+        takes_over: whether the kernel copies an unfinished `out` of an attached output.
+        result: the file of `out` that ends up in the working folder; "" for none.
+        dropped: the folder of `out` that goes once all is done; "" for none.
+        max_minutes: from the kernel's start until the command stops itself.
+        saving_minutes: a command that hangs is killed so long after that.
     """
 
-    template: str
+    kind: str
     words: str
-    values: Mapping[str, str]
+    command: str
+    out: str
+    takes_over: bool = False
+    result: str = ""
+    dropped: str = ""
+    max_minutes: float = DEFAULT_MAX_MINUTES
+    saving_minutes: float = _SAVING_MINUTES / 2
 
 
-def run_kind(max_minutes: float = DEFAULT_MAX_MINUTES) -> Kind:
-    """Return the kind that runs a whole recipe, and stops itself after `max_minutes`.
-
-    Raises:
-        UsageError: more minutes than a session has.
-    """
-    return Kind("run", "", _limits(max_minutes))
-
-
-def infer_kind(max_minutes: float = DEFAULT_MAX_MINUTES) -> Kind:
-    """Return the kind that ranks with trained models, and stops itself after `max_minutes`.
-
-    Raises:
-        UsageError: more minutes than a session has.
-    """
-    return Kind("infer", "infer", _limits(max_minutes))
-
-
-def train_kind(collection: str, max_minutes: float = DEFAULT_MAX_MINUTES) -> Kind:
-    """Return the kind that trains one collection, and stops itself after `max_minutes`.
-
-    Args:
-        collection: such as "layout:xla:default".
-
-    Raises:
-        UsageError: no such collection, or more minutes than a session has.
-    """
-    from data.tree import collection_named
-
-    wanted = collection_named(collection)
-    values = {"@COLLECTION@": wanted.name, **_limits(max_minutes)}
-    return Kind("train", f"train {wanted.slug}", values)
+_RUN = "run --recipe {recipe} --data {data} --out {working}/run --resume"
+_TRAIN = (
+    "train --recipe {recipe} --data {data} --collection COLLECTION --out {working}/models/SLUG "
+    "--shared {working}/models/layout-shared --earlier {input}"
+)
+KINDS = {
+    "run": Kind("run", "", _RUN, "run", takes_over=True, result="submission.csv"),
+    "train": Kind("train", "train SLUG", _TRAIN, "models/SLUG"),
+    # The models are attached. Before the end their copies stay: the scores are of these.
+    "infer": Kind(
+        "infer",
+        "infer",
+        f"{_RUN} --models {{input}}",
+        "run",
+        takes_over=True,
+        result="submission.csv",
+        dropped="models",
+    ),
+}
 
 
-def _limits(max_minutes: float) -> dict[str, str]:
-    most = _SESSION_MINUTES - _SAVING_MINUTES
-    if not 0 < max_minutes <= most:
-        raise UsageError(
-            f"--max-minutes {max_minutes:g}: expected more than 0 and at most {most:g}: Kaggle "
-            f"ends a session after {_SESSION_MINUTES:g} and keeps nothing then"
-        )
-    return {"@MAX_MINUTES@": f"{max_minutes:g}", "@SAVING_MINUTES@": f"{_SAVING_MINUTES / 2:g}"}
-
-
-RUN = run_kind()
-INFER = infer_kind()
-
-
-def kind_named(name: str, collection: str | None, max_minutes: float | None) -> Kind:
+def kind_named(name: str, collection: str | None = None, max_minutes: float | None = None) -> Kind:
     """Return the kind that the command line asks for.
 
     Raises:
-        UsageError: no such kind, or an option that it needs or does not have.
+        UsageError: no such kind or collection, an option that the kind needs or does not have, or
+            more minutes than a session has.
     """
     if name not in KINDS:
         raise UsageError(f"--kind {name}: expected one of {', '.join(KINDS)}")
     minutes = DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes
-    if name == "train":
-        if collection is None:
-            raise UsageError("--kind train: trains one collection; pass --collection as well")
-        return train_kind(collection, minutes)
-    if collection is not None:
+    most = _SESSION_MINUTES - _SAVING_MINUTES
+    if not 0 < minutes <= most:
+        raise UsageError(
+            f"--max-minutes {minutes:g}: expected more than 0 and at most {most:g}: Kaggle "
+            f"ends a session after {_SESSION_MINUTES:g} and keeps nothing then"
+        )
+    kind = replace(KINDS[name], max_minutes=minutes)
+    if name != "train" and collection is not None:
         raise UsageError(f"--collection: expected only with --kind train, not with --kind {name}")
-    return run_kind(minutes) if name == "run" else infer_kind(minutes)
+    if name != "train":
+        return kind
+    if collection is None:
+        raise UsageError("--kind train: trains one collection; pass --collection as well")
+    wanted = collection_named(collection)
+    return replace(
+        kind,
+        words=kind.words.replace("SLUG", wanted.slug),
+        out=kind.out.replace("SLUG", wanted.slug),
+        command=kind.command.replace("SLUG", wanted.slug).replace("COLLECTION", wanted.name),
+    )

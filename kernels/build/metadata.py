@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from common.errors import PipelineError, UsageError
-from common.kaggle.errors import escaped
 
 METADATA_FILE = "kernel-metadata.json"
 
@@ -72,19 +71,15 @@ def check_title(title: str, ending: str = "") -> None:
     Raises:
         UsageError: it is too short or too long, or so is the slug made of it; or it is not plain.
     """
-    if not is_plain(title):
-        raise UsageError(
-            f"kernel title '{escaped(title)}': expected printable ASCII characters alone: Kaggle "
-            "makes the kernel's name of them"
-        )
-    too_short = len(slug_of(title)) < _SHORTEST_TITLE
-    if not _SHORTEST_TITLE <= len(title) <= _LONGEST_TITLE or too_short:
+    fits = _SHORTEST_TITLE <= len(title) <= _LONGEST_TITLE
+    if not is_plain(title) or not fits or len(slug_of(title)) < _SHORTEST_TITLE:
         left = _LONGEST_TITLE - len(ending)
+        behind = f": '{ending}' is put behind it" if ending else ""
         raise UsageError(
             f"kernel title '{title}': {len(title)} characters; expected {_SHORTEST_TITLE} to "
-            f"{_LONGEST_TITLE}, of which letters, digits and single hyphens between them make a "
-            f"name of {_SHORTEST_TITLE} or more; pass --title with a text of at most {left}"
-            + (f" characters: '{ending}' is put behind it" if ending else " characters")
+            f"{_LONGEST_TITLE} of printable ASCII, of which letters, digits and single hyphens "
+            f"make a name of {_SHORTEST_TITLE} or more; pass --title with a text of at most {left} "
+            f"characters{behind}"
         )
 
 
@@ -103,11 +98,7 @@ def check_kernel_id(kernel_id: str) -> None:
 
 
 def check_source(option: str, source: str) -> None:
-    """Refuse what cannot name a dataset or a kernel to attach.
-
-    Args:
-        option: of the command line, such as "--dataset".
-        source: as given.
+    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset".
 
     Raises:
         UsageError: says what was expected.
@@ -141,7 +132,7 @@ def read_metadata(folder: Path) -> dict[str, object]:
         raise PipelineError(
             f"{path}: cannot be read: {error.strerror}; expected a folder that kernel build wrote"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PipelineError(f"{path}: not a JSON file: {error}") from error
     if not isinstance(table, dict):
         raise PipelineError(f"{path}: expected a JSON object; build the kernel again")

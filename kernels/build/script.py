@@ -1,74 +1,183 @@
-"""The text of a kernel: one file made of a kind's template, what all kinds share, the archive."""
+"""A Kaggle kernel that works by a recipe of the project it carries; it needs no internet.
 
-import ast
+`python -m pipeline kernel build` fills in SETTINGS and ARCHIVE; nothing but Python's own library is
+used before the project runs. What Kaggle's image lacks (torch-geometric) comes from an attached
+dataset whose folder is named `…-wheels`.
+
+A kernel stops itself before Kaggle does, since an ended session keeps its output and a killed one
+does not. kernel.json, in the output, tells whether all is done. Where it is not, the output is
+attached as a source of the next version, which goes on with it.
+
+PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and /kaggle/working.
+"""
+
 import base64
 import hashlib
+import importlib.util
+import io
 import json
 import lzma
-import re
-from collections.abc import Mapping
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
 from pathlib import Path
 
-from common import settings
-from kernels.build.kinds import Kind
+# What `kernels.build.kinds.Kind` describes, and: recipe, its file inside the archive; mounts, of
+# the competition's files below the input folder; required, module to distribution of what the image
+# may lack; sha256, of the archive.
+SETTINGS = {}  # type: ignore[var-annotated]
+ARCHIVE = ""  # the project: a zip archive, xz, base64
 
-_INPUT_ROOT = Path("/kaggle/input")
-_TEMPLATES = Path(__file__).parent / "templates"
-_COMMON = "kernels.build.templates.common"
-_PLACEHOLDER = re.compile(r"@[A-Z0-9_]+@")
-_END = '''
+NOTE = "kernel.json"
+STARTED = time.monotonic()
+INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input"))
+WORKING = Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working"))
 
-ARCHIVE = """
-{archive}"""
+
+def main() -> None:
+    """Work by the recipe, or go on with it; leave the result and kernel.json."""
+    out = WORKING / SETTINGS["out"]
+    with tempfile.TemporaryDirectory(prefix="pipeline-") as scratch:
+        code, site = Path(scratch, "code"), Path(scratch, "site")
+        unpack(code)
+        data = find_data()
+        install_missing(site)
+        log(f"Python {sys.version.split()[0]}; data {data}; recipe {SETTINGS['recipe']}")
+        if SETTINGS["takes_over"]:
+            take_over(out)
+        recipe = code / SETTINGS["recipe"]
+        places = {"data": data, "recipe": recipe, "input": INPUT, "working": WORKING}
+        command = [word.format(**places) for word in SETTINGS["command"].split()]
+        work(command, code, site)
+    end(out)
+
+
+def log(line: str) -> None:
+    """Write a line to the kernel's log at once."""
+    sys.stdout.write(f"kernel: {line}\n")
+    sys.stdout.flush()
+
+
+def work(command: list[str], code: Path, site: Path) -> None:
+    """Run a command of the project for as long as there is time; stop if it fails."""
+    paths = [str(code), str(site), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    left_s = max(60 * SETTINGS["max_minutes"] - (time.monotonic() - STARTED), 0)
+    command = [sys.executable, "-m", "pipeline", *command, "--max-minutes", str(left_s / 60)]
+    limit_s = left_s + 60 * SETTINGS["saving_minutes"]
+    try:
+        ended = subprocess.run(command, cwd=code, env=environment, timeout=limit_s, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        log("a step went on beyond its time; stopped at what it has kept")
+        return
+    if ended.returncode:
+        sys.exit(
+            f"kernel: the pipeline ended with exit code {ended.returncode}; see its line above"
+        )
+
+
+def end(out: Path) -> None:
+    """Put the result into its place, write kernel.json, and tell the log how the kernel ended."""
+    finished = (out / "DONE").exists()
+    noted = {name: SETTINGS[name] for name in ("kind", "recipe", "out")}
+    if finished:
+        if SETTINGS["result"]:
+            shutil.copyfile(out / SETTINGS["result"], WORKING / SETTINGS["result"])
+        if SETTINGS["dropped"]:
+            shutil.rmtree(out / SETTINGS["dropped"])
+    (WORKING / NOTE).write_text(json.dumps({**noted, "finished": finished}, indent=1) + "\n")
+    if finished:
+        log(f"done: {WORKING / (SETTINGS['result'] or SETTINGS['out'])}")
+    else:
+        log("not finished: push the kernel again with its own output attached, and it goes on")
+
+
+def take_over(out: Path) -> None:
+    """Copy the attached folder that a kernel of this kind has left unfinished, if there is one."""
+    found = []
+    for folder, below, files in os.walk(INPUT):
+        below[:] = sorted(name for name in below if name != "npz")  # thousands of graphs
+        earlier = Path(folder, SETTINGS["out"])
+        if NOTE in files and (earlier / "config.toml").is_file() and unfinished(Path(folder)):
+            found.append(earlier)
+    if len(found) > 1:
+        named = ", ".join(str(earlier.parent) for earlier in found)
+        sys.exit(
+            f"kernel: more than one unfinished output is attached: {named}; detach all but one"
+        )
+    for earlier in found:
+        log(f"goes on with {earlier}; to begin anew, detach it")
+        copy_folder(earlier, out)
+
+
+def unfinished(output: Path) -> bool:
+    """Tell whether a kernel of this kind says of its output that it is not finished."""
+    try:
+        facts = json.loads((output / NOTE).read_text())
+    except (OSError, ValueError, RecursionError):
+        return False
+    is_ours = isinstance(facts, dict) and facts.get("kind") == SETTINGS["kind"]
+    return is_ours and facts.get("finished") is False
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy the files below `source`, but for hidden ones; the copies can be written to."""
+    for folder, _, files in os.walk(source):
+        made = target / Path(folder).relative_to(source)
+        made.mkdir(parents=True)
+        for name in files:
+            if not name.startswith("."):
+                shutil.copyfile(Path(folder, name), made / name)
+
+
+def unpack(folder: Path) -> None:
+    """Unpack the embedded archive into `folder`."""
+    squeezed = base64.b64decode(ARCHIVE)
+    if hashlib.sha256(squeezed).hexdigest() != SETTINGS["sha256"]:
+        sys.exit("kernel: the embedded archive is damaged; build and push the kernel again")
+    with zipfile.ZipFile(io.BytesIO(lzma.decompress(squeezed))) as archive:
+        archive.extractall(folder)
+
+
+def find_data() -> Path:
+    """Return the folder that holds npz/: the competition's mount, or npz_all/ within it."""
+    mounts = [INPUT / mount for mount in SETTINGS["mounts"]]
+    for mount in mounts:
+        for folder in (mount, mount / "npz_all"):
+            if (folder / "npz").is_dir():
+                return folder
+    attached = ", ".join(sorted(path.name for path in INPUT.glob("*"))) or "nothing"
+    sys.exit(
+        f"kernel: no npz folder in {', '.join(map(str, mounts))}; attached: {attached}; add the "
+        "competition's data"
+    )
+
+
+def install_missing(site: Path) -> None:
+    """Install the required modules that the image lacks, from attached wheels, into `site`."""
+    required = SETTINGS["required"].items()
+    missing = [name for module, name in required if importlib.util.find_spec(module) is None]
+    if not missing:
+        return
+    wanted = ", ".join(missing)
+    # A dataset is mounted at slug/ or, in newer sessions, at datasets/owner/slug/.
+    depths = ("*-wheels", "*/*-wheels", "*/*/*-wheels")
+    folders = sorted({path for depth in depths for path in INPUT.glob(depth) if path.is_dir()})
+    if not folders:
+        sys.exit(f"kernel: the image lacks {wanted}; attach a dataset named …-wheels that holds it")
+    log(f"installing {wanted} from {', '.join(map(str, folders))}")
+    # Without dependencies: pip would put a second torch beside the image's own.
+    options = ["--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(site)]
+    for folder in folders:
+        command += ["--find-links", str(folder)]
+    if subprocess.run([*command, *missing], check=False).returncode:  # noqa: S603
+        sys.exit(f"kernel: {wanted} did not install; the dataset must hold wheels for this Python")
+
 
 if __name__ == "__main__":
     main()
-'''
-
-
-def render_script(
-    kind: Kind, packed: bytes, recipe_file: str, required_modules: Mapping[str, str]
-) -> str:
-    """Return the script of a kernel around the zip archive `packed`.
-
-    Args:
-        kind: which template, and its values.
-        packed: the project.
-        recipe_file: the recipe's path inside the archive.
-        required_modules: module to distribution, installed from attached wheels where missing.
-
-    Raises:
-        ValueError: a placeholder of the templates has no value: a defect of ours.
-    """
-    squeezed = lzma.compress(packed, preset=9 | lzma.PRESET_EXTREME)
-    mounts = [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS]
-    values = {
-        **kind.values,
-        "@RECIPE@": recipe_file,
-        '["@MOUNTS@"]': json.dumps(mounts),
-        '["@REQUIRED@"]': json.dumps([f"{key}={value}" for key, value in required_modules.items()]),
-        "@ARCHIVE_SHA256@": hashlib.sha256(squeezed).hexdigest(),
-    }
-    script = _joined(kind.template)
-    for placeholder, value in values.items():
-        script = script.replace(placeholder, value)
-    left = _PLACEHOLDER.search(script)
-    if left:
-        raise ValueError(f"template {kind.template}: placeholder {left[0]} has no value")
-    return script + _END.format(archive=base64.encodebytes(squeezed).decode())
-
-
-def _joined(template: str) -> str:
-    """Put the text that all kinds share in place of a template's import of it."""
-    text = (_TEMPLATES / f"{template}.py").read_text(encoding="utf-8")
-    shared = (_TEMPLATES / "common.py").read_text(encoding="utf-8")
-    lines = text.splitlines(keepends=True)
-    (imported,) = [
-        node
-        for node in ast.parse(text).body
-        if isinstance(node, ast.ImportFrom) and node.module == _COMMON
-    ]
-    docstring = ast.parse(shared).body[0]
-    body = shared.splitlines(keepends=True)[docstring.end_lineno or 0 :]
-    before, after = lines[: imported.lineno - 1], lines[imported.end_lineno or 0 :]
-    return "".join([*before, *"".join(body).lstrip("\n").splitlines(keepends=True), *after])

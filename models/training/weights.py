@@ -41,7 +41,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
     except OSError as error:
         raise PipelineError(f"{path}: weights cannot be read: {error}") from error
-    except (SafetensorError, KeyError, ValueError, AttributeError) as error:
+    except (SafetensorError, LookupError, ValueError, AttributeError, TypeError) as error:
         raise PipelineError(f"{path}: not a weights file of this project ({error})") from error
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from common.progress import log
 from pipeline.cli.console import (
     Debug,
     Json,
@@ -13,8 +14,6 @@ from pipeline.cli.console import (
     Seed,
     command,
     print_json,
-    progress_bar,
-    say,
 )
 
 app = typer.Typer(
@@ -64,11 +63,13 @@ def build(
 
     Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
     """
+    from common.settings import recipe_path
     from kernels.build.build import build as build_kernel
     from kernels.build.kinds import kind_named
     from models.config.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    beside = recipe_path(recipe).parent
     table = chosen.model_dump(mode="json", exclude_none=True)
     built = build_kernel(
         chosen.name,
@@ -79,7 +80,7 @@ def build(
         dataset_sources=dataset or [],
         kernel_sources=kernel or [],
         title=title,
-        say=say,
+        beside=beside,
     )
     if json:
         print_json({"folder": str(built.folder), "script_bytes": built.script_bytes})
@@ -149,10 +150,9 @@ def output(
     """
     from kernels.output import fetch_output
 
-    with progress_bar() as progress:
-        got = fetch_output(kernel, out, say=say, progress=progress)
+    got = fetch_output(kernel, out)
     if got.unfinished:
-        say(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
+        log.info(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
     if json:
         facts = {"kernel": got.kernel_id, "version": got.version, "files": got.files}
         print_json({**facts, "folder": str(got.folder), "unfinished": got.unfinished})

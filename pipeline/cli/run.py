@@ -124,15 +124,18 @@ def train(
 ) -> None:
     """Train a recipe's models on one collection.
 
-    They learn from its train split, each in a run folder of its own.
+    They learn from its train split, each in a run folder of its own. OUT has a DONE mark once all
+    are trained.
 
     Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
     """
     from data.tree import collection_named
     from models.config.recipe import load_recipe
+    from models.run_folder import DONE, mark_done
 
     wanted = collection_named(collection)
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    (out / DONE).unlink(missing_ok=True)
     say_that_libraries_load()
     from ensembles.trained_models import continue_earlier
     from models.shared_training import SHARED_FOLDER
@@ -152,6 +155,8 @@ def train(
     )
     for folder in folders:
         typer.echo(f"model       {folder}")
+    if model is None:
+        mark_done(out)
 
 
 @command

@@ -37,7 +37,7 @@ socket.socket.connect = socket.socket.connect_ex = refuse
 socket.getaddrinfo = refuse
 """
 # When the pipeline's clock, not the kernel's, jumps ahead: as soon as there is a checkpoint, or at
-# the seventh look of a ranking at it, in the middle of its second split of three graphs.
+# the fifth look of a ranking at it, in the middle of its second split of three graphs.
 AT_A_CHECKPOINT = """
 import os, pathlib
 working = pathlib.Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working"))
@@ -49,8 +49,13 @@ import sys
 looks = 0
 def is_late():
     global looks
-    looks += sys._getframe(2).f_code.co_filename.endswith("/begun_scores.py")
-    return looks > 6
+    frame, files = sys._getframe(), []
+    while frame:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    stack = " ".join(files)
+    looks += "/common/progress.py" in stack and "/ensembles/scores.py" in stack
+    return looks > 4
 """
 _JUMP = """
 import sys, time

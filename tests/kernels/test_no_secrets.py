@@ -13,7 +13,7 @@ import pytest
 
 from common.retry import RetryPolicy
 from kernels.build.build import build
-from kernels.build.kinds import INFER, RUN, train_kind
+from kernels.build.kinds import KINDS, kind_named
 from kernels.datasets.push import push_dataset
 from kernels.datasets.weights import write_weights
 from kernels.datasets.wheels import write_wheels
@@ -47,7 +47,7 @@ def test_nothing_written_or_sent_holds_a_secret(
     monkeypatch.setattr("kernels.datasets.wheels.run", _download)
 
     written = tmp_path / "written"
-    for name, kind in (("run", RUN), ("train", train_kind("tile:xla")), ("infer", INFER)):
+    for name, kind in {**KINDS, "train": kind_named("train", "tile:xla")}.items():
         sources = ["someone/models"]
         made = build("cpu", {}, written / name, kind=kind, root=project, dataset_sources=sources)
         push(made.folder, policy=policy)

@@ -1,17 +1,25 @@
-"""What of a project is embedded, and that the archive's bytes depend on nothing else."""
+"""What of a project is embedded, what git says of it, and that the bytes depend on nothing else."""
 
 import io
 import os
+import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from common.git import revision
-from kernels.build.archive import collect_files, pack, refuse_secrets
+from common.settings import ROOT
+from kernels.build.archive import collect_files, own_packages, pack, refuse_secrets
 from tests.fake_kaggle import KEY
 from tests.kernels.conftest import git
+
+
+@pytest.fixture(autouse=True)
+def told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
 
 
 def test_data_caches_and_hidden_files_are_left_out(project: Path) -> None:
@@ -22,6 +30,7 @@ def test_data_caches_and_hidden_files_are_left_out(project: Path) -> None:
         "features/__pycache__/marker.pyc",
         "features/old.pyc",
         "features/.hidden/x.py",
+        "features/dump.bin",
         "configs/kaggle.json",
         "tests/test_x.py",
         "benchmarks/speed.py",
@@ -33,21 +42,15 @@ def test_data_caches_and_hidden_files_are_left_out(project: Path) -> None:
     for name in (*left_out, *kept):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("x")
-
     names = set(collect_files(project))
-
     assert names.isdisjoint(left_out)
-    assert names >= {
-        *kept,
-        "pipeline/__main__.py",
-        "common/settings.py",
-        "features/marker.py",
-        "data/__init__.py",
-    }
+    assert names >= {*kept, "pipeline/__main__.py", "common/settings.py", "features/marker.py"}
 
 
 @pytest.mark.parametrize("is_tracked", [True, False])
-def test_links_are_not_followed(project: Path, tmp_path: Path, is_tracked: bool) -> None:
+def test_links_are_not_followed(
+    project: Path, tmp_path: Path, is_tracked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "private.py").write_text("private = 1\n")
@@ -56,29 +59,110 @@ def test_links_are_not_followed(project: Path, tmp_path: Path, is_tracked: bool)
     if is_tracked:
         git(project, "init", "--quiet")
         git(project, "add", ".")
-    said: list[str] = []
-    files = collect_files(project, say=said.append)
+    files = collect_files(project)
     assert b"private = 1\n" not in files.values()
-    assert "models/link.py" in "".join(said)
-    (project / "common/settings.py").unlink()
-    (project / "common/settings.py").symlink_to(outside / "private.py")
-    with pytest.raises(PipelineError, match=r"settings\.py: is a link"):
-        collect_files(project)
+    assert "left out, since they are links: models/" in caplog.text
+    assert "models/link.py" in caplog.text
 
 
-def test_outside_git_only_known_kinds_of_files_are_embedded(project: Path) -> None:
-    for name in ("features/dump.bin", "features/key.pem", "features/kept.toml"):
-        (project / name).write_text("x")
-    names = set(collect_files(project))
-    assert "features/kept.toml" in names
-    assert names.isdisjoint({"features/dump.bin", "features/key.pem", "REVISION"})
+def test_of_a_checkout_what_git_tracks_is_embedded_and_the_rest_is_told(
+    checkout: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = collect_files(checkout)
+    assert caplog.messages == []
+    assert {"pipeline/__main__.py", "features/marker.py", "features/tool.sh"} <= set(before)
+
+    (checkout / "features" / "marker.py").write_text("MARKER = 'changed'\n")
+    (checkout / "features" / "tool.sh").unlink()
+    (checkout / "models" / "notes.py").write_text("private = 1\n")
+    (checkout / "models" / "two\nlines\x1b.py").write_text("private = 1\n")
+    (checkout / "configs" / "mine.toml").write_text("seed = 1\n")
+    (checkout / "runs").mkdir()
+    (checkout / "runs" / "mine.py").write_text("no part of the code\n")
+    after = collect_files(checkout, replaced="configs/mine.toml")
+    assert after["features/marker.py"] == b"MARKER = 'changed'\n"
+    assert set(after) == set(before) - {"features/tool.sh"}
+    assert caplog.messages == [
+        "embedded as they are, changed since the last commit: features/marker.py",
+        "left out, since git does not track them: models/notes.py, 'models/two\\nlines\\x1b.py'",
+        "left out, since they are deleted: features/tool.sh",
+    ]
+    git(checkout, "add", ".")
+    with pytest.raises(PipelineError, match=r"two\\nlines\\x1b.py' is not printable"):
+        collect_files(checkout)
+
+
+Harm = Callable[[Path, pytest.MonkeyPatch], None]
+
+
+def damage_index(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkout / ".git" / "index").write_bytes(b"no index")
+
+
+def hide_git(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkout / "nothing").mkdir()
+    monkeypatch.setenv("PATH", str(checkout / "nothing"))
+
+
+def empty_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(checkout / ".git")
+    (checkout / ".git").write_text("gitdir: nowhere\n")
+
+
+def lie_within_another(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(checkout / ".git")
+    git(checkout.parent, "init", "--quiet")
+    (checkout / ".git").mkdir()
+
+
+def forget_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(checkout, "rm", "--quiet", "--cached", "pipeline/__main__.py")
+
+
+def lose_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(checkout / ".git")
+    (checkout / "pipeline/__main__.py").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (damage_index, "index file"),
+        (hide_git, "there is no git to ask"),
+        (empty_it, "not a git repository"),
+        (lie_within_another, "is no git repository"),
+        (forget_it, r"pipeline/__main__\.py: is not there, or git does not track it"),
+        (lose_it, r"pipeline/__main__\.py: is not there"),
+    ],
+)
+def test_a_project_of_which_nothing_sure_can_be_said_is_refused(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, harm: Harm, reason: str
+) -> None:
+    harm(checkout, monkeypatch)
+    with pytest.raises(PipelineError, match=reason) as caught:
+        collect_files(checkout)
+    assert str(checkout) in str(caught.value)
+
+
+def test_a_hook_does_not_lead_to_another_checkout(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = collect_files(checkout)
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "--quiet")
+    git(other, "commit", "--quiet", "--allow-empty", "-m", "another")
+    for name, path in (("DIR", ".git"), ("WORK_TREE", ""), ("INDEX_FILE", ".git/index")):
+        monkeypatch.setenv(f"GIT_{name}", str(other / path))
+    assert collect_files(checkout) == before
 
 
 def test_the_revision_is_embedded_and_found_where_it_was_unpacked(
-    checkout: Path, tmp_path: Path
+    checkout: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     committed = revision(checkout)
     assert committed
+    (checkout / "REVISION").write_text("somebody-else's\n")  # in a checkout it says nothing
     (checkout / "common/settings.py").write_text("changed = 1\n")
     files = collect_files(checkout)
     assert files["REVISION"].decode() == f"{committed}+changed\n"
@@ -88,12 +172,43 @@ def test_the_revision_is_embedded_and_found_where_it_was_unpacked(
         (unpacked / name).write_bytes(content)
     assert revision(unpacked) == f"{committed}+changed"
     assert collect_files(unpacked)["REVISION"] == files["REVISION"]
+    (unpacked / "REVISION").unlink()
+    assert "REVISION" not in collect_files(unpacked)
+    assert (
+        "the code's revision is not known: reports of the kernel will name none" in caplog.messages
+    )
 
 
-def test_a_project_without_a_pipeline_is_refused(project: Path) -> None:
-    (project / "pipeline/__main__.py").unlink()
-    with pytest.raises(PipelineError, match=r"pipeline\.py: cannot be read"):
-        collect_files(project)
+def test_outside_git_every_kind_of_file_that_the_code_reads_is_embedded(tmp_path: Path) -> None:
+    tracked = collect_files(ROOT)
+    for name, content in tracked.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    assert "data/official/sizes.csv" in tracked
+    assert set(collect_files(tmp_path)) == set(tracked)
+
+
+@pytest.mark.parametrize("is_on_path", [True, False])
+def test_packages_of_ones_own_models_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on_path: bool
+) -> None:
+    package = tmp_path / "planted_models"
+    (package / "deep" / "__pycache__").mkdir(parents=True)
+    for name in ("__init__.py", "deep/gat.py", "deep/__pycache__/gat.pyc", "weights.bin", ".x.py"):
+        (package / name).write_text(name)
+    (package / "link.py").symlink_to(ROOT / "common" / "errors.py")
+    (tmp_path / "planted_single.py").write_text("single")
+    if is_on_path:
+        monkeypatch.syspath_prepend(tmp_path)
+    beside = Path("elsewhere") if is_on_path else tmp_path
+    places = ["planted_models.deep.gat:Gat", "planted_single:One", "models.layout.network:Mine"]
+    assert own_packages(places, beside) == {
+        "planted_models/__init__.py": b"__init__.py",
+        "planted_models/deep/gat.py": b"deep/gat.py",
+        "planted_single.py": b"single",
+    }
+    with pytest.raises(UsageError, match="model package 'planted_nothing': found neither on"):
+        own_packages(["planted_nothing.gat:Gat"], tmp_path)
 
 
 def test_order_and_dates_of_the_files_do_not_change_the_bytes(project: Path) -> None:
@@ -101,9 +216,7 @@ def test_order_and_dates_of_the_files_do_not_change_the_bytes(project: Path) -> 
     first = pack(files)
     for name in files:
         os.utime(project / name, (1, 1))
-    backwards = dict(reversed(collect_files(project).items()))
-
-    assert pack(backwards) == first
+    assert pack(dict(reversed(collect_files(project).items()))) == first
     assert pack({**files, "common/settings.py": b"changed"}) != first
     with zipfile.ZipFile(io.BytesIO(first)) as archive:
         assert archive.namelist() == sorted(files)
@@ -112,12 +225,9 @@ def test_order_and_dates_of_the_files_do_not_change_the_bytes(project: Path) -> 
 
 
 def test_a_credential_among_the_files_is_refused_without_showing_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    files = {
-        "configs/cpu.toml": f"storage = 'x://{KEY}@host'".encode(),
-        "common/settings.py": b"pass",
-    }
+    files = {"configs/cpu.toml": f"storage = 'x://{KEY}@host'".encode(), "common/a.py": b"pass"}
     refuse_secrets(files)  # not known as a credential yet
     monkeypatch.setenv("KAGGLE_KEY", KEY)
     with pytest.raises(PipelineError, match=r"configs/cpu\.toml: holds a Kaggle cred") as caught:

@@ -10,7 +10,7 @@ import pytest
 from common.git import revision
 from data.tree import COLLECTIONS
 from kernels.build.build import build
-from kernels.build.kinds import INFER, RUN, Kind, train_kind
+from kernels.build.kinds import KINDS, Kind, kind_named
 from kernels.datasets.weights import write_weights
 from models.config.recipe import Recipe, load_recipe
 from models.predict import read_scores
@@ -24,6 +24,7 @@ from tests.kernels.kaggle_machine import (
 )
 
 TILE = "tile:xla"
+TRAIN_TILE = kind_named("train", TILE)
 ONE_MODEL = ["threads=1", 'tile.models=["late_fusion_sage"]']
 RunKernel = Callable[..., str]
 
@@ -73,7 +74,7 @@ def test_a_training_that_was_stopped_goes_on_in_the_next_version(
     recipe = load_recipe("smoke", ONE_MODEL)
     folder = kaggle / "working" / "models" / "tile-xla" / "late_fusion_sage-seed0"
 
-    log = run_kernel(recipe, train_kind(TILE), stops=AT_A_CHECKPOINT)
+    log = run_kernel(recipe, TRAIN_TILE, stops=AT_A_CHECKPOINT)
     assert "out of time at step 4 of 6" in log
     assert "push the kernel again with its own output attached" in log
     assert not finished(kaggle)
@@ -81,7 +82,7 @@ def test_a_training_that_was_stopped_goes_on_in_the_next_version(
     assert (folder / "checkpoint.safetensors").exists()
 
     attach_output(kaggle, "notebooks/someone/fast-or-slow-smoke-train-tile-xla")
-    log = run_kernel(recipe, train_kind(TILE))
+    log = run_kernel(recipe, TRAIN_TILE)
     assert "goes on with an earlier training" in log
     assert finished(kaggle)
     assert (folder / "DONE").exists()
@@ -107,7 +108,7 @@ def test_a_ranking_that_was_stopped_goes_on_in_the_next_version(
     shutil.copytree(undisturbed / "models", kaggle / "input" / "weights")
     scores = kaggle / "working" / "run" / "scores" / "tile-xla" / "late_fusion_sage-seed0"
 
-    log = run_kernel(recipe, INFER, stops=WITHIN_A_SPLIT)
+    log = run_kernel(recipe, KINDS["infer"], stops=WITHIN_A_SPLIT)
     assert "out of time with 1 of 3 graphs" in log
     assert "push the kernel again with its own output attached" in log
     assert not finished(kaggle)
@@ -118,7 +119,7 @@ def test_a_ranking_that_was_stopped_goes_on_in_the_next_version(
     for note in (kaggle / "input").rglob("weights/**/metrics.jsonl"):
         note.write_text("trained again")  # other models than those in the output, by now
     # Were all begun anew, the time would be over again, at the same graph.
-    log = run_kernel(recipe, INFER, stops=WITHIN_A_SPLIT)
+    log = run_kernel(recipe, KINDS["infer"], stops=WITHIN_A_SPLIT)
     assert "goes on with the models that it began with" in log
     assert finished(kaggle)
     submission = kaggle / "working" / "submission.csv"
@@ -126,7 +127,7 @@ def test_a_ranking_that_was_stopped_goes_on_in_the_next_version(
     assert not (kaggle / "working" / "run" / "models").exists()
 
     other = load_recipe("smoke", [*ONE_MODEL, "features.prune=hops-2"])
-    log = run_kernel(other, INFER, expect=1)
+    log = run_kernel(other, KINDS["infer"], expect=1)
     assert "run: was begun with recipe.features.prune = " in log
     assert "now 'hops-2'" in log
 
@@ -135,7 +136,7 @@ def test_a_ranking_that_was_stopped_goes_on_in_the_next_version(
 def test_a_whole_recipe_runs_in_a_kernel(
     kaggle: Path, run_kernel: RunKernel, tiny_tree: Path
 ) -> None:
-    run_kernel(load_recipe("smoke"), RUN)
+    run_kernel(load_recipe("smoke"), KINDS["run"])
     report = json.loads((kaggle / "working" / "run" / "report.json").read_text())
     assert report["revision"] == revision()
     submission = kaggle / "working" / "submission.csv"
@@ -149,7 +150,7 @@ def test_trained_collections_become_a_submission(
     recipe = load_recipe("smoke", ["threads=1"])
     mounts = ["fast-or-slow-smoke-{}", "notebooks/someone/fast-or-slow-smoke-{}"]
     for number, collection in enumerate(COLLECTIONS):
-        run_kernel(recipe, train_kind(collection.name))
+        run_kernel(recipe, kind_named("train", collection.name))
         assert finished(kaggle)
         if number < len(mounts):
             attach_output(kaggle, mounts[number].format(collection.slug))
@@ -160,7 +161,7 @@ def test_trained_collections_become_a_submission(
             mount = f"weights-{collection.slug}" if old else f"datasets/a/w-{collection.slug}"
             shutil.copytree(out, kaggle / "input" / mount)
 
-    run_kernel(recipe, INFER)
+    run_kernel(recipe, KINDS["infer"])
 
     submission = kaggle / "working" / "submission.csv"
     call("submission", "check", submission, "--data", tiny_tree)
@@ -187,7 +188,7 @@ def test_the_stand_in_has_no_network_and_its_input_stays_as_it_is(
         "try:\n"
         "    socket.create_connection(('127.0.0.1', 9), timeout=5)\n"
         "except OSError as error:\n"
-        "    sys.stdout.write(f'model   {error}\\n')\n"
+        "    sys.stdout.write(f'{error}\\n')\n"
         "try:\n"
         "    pathlib.Path('/kaggle/input/new').write_text('x')\n"
         "except OSError as error:\n"
@@ -195,11 +196,9 @@ def test_the_stand_in_has_no_network_and_its_input_stays_as_it_is(
     )
     (tmp_path / "kaggle" / "input" / "predict-ai-model-runtime" / "npz").mkdir(parents=True)
     (tmp_path / "scratch").mkdir()
-    built = build(
-        "cpu", {}, tmp_path / "out", kind=train_kind(TILE), root=project, required_modules={}
-    )
+    built = build("cpu", {}, tmp_path / "out", kind=TRAIN_TILE, root=project, required_modules={})
     ended = run_on_kaggle(built.script, tmp_path / "kaggle", tmp_path / "scratch")
     assert ended.returncode == 0, ended.stderr
     assert "unreachable" in ended.stdout or "no network in a kernel" in ended.stdout
     assert "Read-only file system" in ended.stdout or not namespaces
-    assert finished(tmp_path / "kaggle")
+    assert not finished(tmp_path / "kaggle")  # there is no DONE mark

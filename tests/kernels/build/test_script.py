@@ -1,0 +1,281 @@
+"""What a kernel does on Kaggle: data, wheels, time, and versions that go on with one another."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernels.build.build import build
+from kernels.build.kinds import KINDS, Kind, kind_named
+from tests.kernels.conftest import stand_in_pipeline
+
+RECIPE = {"seed": 0, "features": {"prune": "config"}}
+MOUNT, OLD_MOUNT = "competitions/predict-ai-model-runtime", "predict-ai-model-runtime"
+TRAIN = kind_named("train", "tile:xla")
+# A run that takes two calls; the first one ends out of time.
+TWO_CALLS = """
+import json, pathlib, sys
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+(out / "models" / "a").mkdir(parents=True, exist_ok=True)
+calls = out / "models" / "a" / "calls.txt"
+with calls.open("a") as file:
+    file.write("x")
+(out / "config.toml").write_text("")
+(out / ".lock").write_text("")
+(out / "seen.json").write_text(json.dumps(sys.argv[1:]))
+if calls.read_text() == "xx":
+    (out / "submission.csv").write_text("ID,TopConfigs")
+    (out / "DONE").write_text("done")
+else:
+    sys.stdout.write("model       x\\n")
+    sys.stderr.write("out of time")
+"""
+HANGS = TWO_CALLS + "import time; time.sleep(60)\n"
+
+
+class Machine:
+    """Runs a kernel, version after version."""
+
+    def __init__(
+        self,
+        project: Path,
+        folder: Path,
+        kind: Kind,
+        pipeline: str = "",
+        *,
+        required: dict[str, str] | None = None,
+        mount: str = MOUNT,
+    ) -> None:
+        self.pipeline, self.kind, self.mount = project / "pipeline/__main__.py", kind, mount
+        if pipeline:
+            self.pipeline.write_text(pipeline)
+        self.script = build(
+            "cpu",
+            RECIPE,
+            folder / "built",
+            kind=kind,
+            kernel_sources=["someone/models"],
+            root=project,
+            required_modules=required or {},
+        ).script
+        self.kaggle, self.elsewhere = folder / "kaggle", folder / "elsewhere"
+        self.working = self.kaggle / "working"
+        self.data = self.kaggle / "input" / mount
+        (self.data / "npz").mkdir(parents=True)
+        (self.data / "npz" / "graph_a.npz").write_bytes(b"")
+
+    def version(self, *, expect: int = 0, python: str = sys.executable) -> str:
+        """Run the next version as Kaggle does: a fresh process in an empty folder, no project."""
+        shutil.rmtree(self.working, ignore_errors=True)
+        for folder in (self.working, self.elsewhere):
+            folder.mkdir(parents=True, exist_ok=True)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.elsewhere),
+            "PIPELINE_KAGGLE_INPUT": str(self.kaggle / "input"),
+            "PIPELINE_KAGGLE_WORKING": str(self.working),
+        }
+        ended = subprocess.run(
+            [python, str(self.script)],
+            cwd=self.elsewhere,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == expect, ended.stderr
+        return ended.stdout + ended.stderr
+
+    def attach(self, mount: str, **facts: object) -> Path:
+        """Attach what the last version left; `facts` replace some of its kernel.json."""
+        target = self.kaggle / "input" / mount
+        shutil.copytree(self.working, target)
+        noted = json.loads((target / "kernel.json").read_text())
+        (target / "kernel.json").write_text(json.dumps(noted | facts))
+        return target
+
+    @property
+    def facts(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.working / "kernel.json").read_text())
+        return found
+
+    def seen(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((self.working / "run" / "seen.json").read_text())
+        return found
+
+
+@pytest.mark.parametrize("mount", [MOUNT, OLD_MOUNT, f"{MOUNT}/npz_all"])
+def test_the_kernel_runs_the_recipe_on_the_mounted_data(
+    project: Path, tmp_path: Path, mount: str
+) -> None:
+    machine = Machine(project, tmp_path, KINDS["run"], required={"json": "json"}, mount=mount)
+    machine.version()
+    rows = (machine.working / "submission.csv").read_text().splitlines()
+    assert rows == ["ID,TopConfigs", "tile:xla:graph_a,0;1;2"]
+    seen = machine.seen()
+    assert (seen["command"], seen["marker"]) == ("run", "embedded")
+    assert seen["recipe"] == 'seed = 0\n\n[features]\nprune = "config"\n'
+    assert seen["data"] == str(machine.data)
+    assert not Path(seen["code"]).exists()  # the unpacked code is cleared away
+    assert str(project) not in seen["code"]
+
+
+def test_a_model_of_ones_own_is_carried_along(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipes" / "planted_pkg").mkdir(parents=True)
+    (tmp_path / "recipes" / "planted_pkg" / "gat.py").write_text("MARKER = 'my own'\n")
+    pipeline = stand_in_pipeline("planted_pkg.gat", "MARKER")
+    machine = Machine(project, tmp_path, KINDS["run"], pipeline)
+    table = {"layout": {"models": ["layout_linear", "planted_pkg.gat:Gat"]}}
+    options = {"root": project, "required_modules": {}, "beside": tmp_path / "recipes"}
+    machine.script = build("mine", table, tmp_path / "own", **options).script  # type: ignore[arg-type]
+    machine.version()
+    assert machine.seen()["marker"] == "my own"
+
+
+def test_the_new_mount_wins_over_the_old(project: Path, tmp_path: Path) -> None:
+    machine = Machine(project, tmp_path, KINDS["run"])
+    (machine.kaggle / "input" / OLD_MOUNT / "npz").mkdir(parents=True)
+    machine.version()
+    assert machine.seen()["data"] == str(machine.data)
+
+
+def test_without_data_the_kernel_names_where_it_looked(project: Path, tmp_path: Path) -> None:
+    machine = Machine(project, tmp_path, KINDS["run"], mount="some-dataset")
+    log = machine.version(expect=1)
+    assert len(log.splitlines()) == 1
+    for named in (MOUNT, OLD_MOUNT, "attached: some-dataset"):
+        assert named in log
+
+
+def test_a_failing_pipeline_fails_the_kernel(project: Path, tmp_path: Path) -> None:
+    machine = Machine(project, tmp_path, KINDS["run"], "raise SystemExit(3)")
+    assert "exit code 3" in machine.version(expect=1)
+    assert not (machine.working / "submission.csv").exists()
+
+
+def test_a_damaged_archive_is_refused(project: Path, tmp_path: Path) -> None:
+    machine = Machine(project, tmp_path, KINDS["run"])
+    text = machine.script.read_text()
+    middle = text.rindex('ARCHIVE = """') + 200
+    other = "B" if text[middle] != "B" else "C"
+    machine.script.write_text(text[:middle] + other + text[middle + 1 :])
+    assert "archive is damaged" in machine.version(expect=1)
+
+
+@pytest.mark.parametrize("place", ["layers-wheels", "datasets/someone/layers-wheels"])
+def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
+    project: Path, tmp_path: Path, place: str
+) -> None:
+    (project / "features" / "marker.py").write_text("from planted_layers import MARKER\n")
+    required = {"planted_layers": "planted-layers", "json": "json"}
+    machine = Machine(project, tmp_path, KINDS["run"], required=required)
+    log = machine.version(expect=1)
+    assert "the image lacks planted-layers; attach a dataset named …-wheels" in log
+    wheels = machine.kaggle / "input" / place
+    wheels.mkdir(parents=True)
+    assert "planted-layers did not install" in machine.version(expect=1)
+    info = "planted_layers-1.0.dist-info"
+    with zipfile.ZipFile(wheels / "planted_layers-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("planted_layers.py", "MARKER = 'from the wheel'\n")
+        facts = "Metadata-Version: 2.1\nName: planted-layers\nVersion: 1.0\n"
+        wheel.writestr(f"{info}/METADATA", facts)
+        tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/WHEEL", tags)
+        wheel.writestr(f"{info}/RECORD", "planted_layers.py,,\n")
+    machine.version()
+    assert machine.seen()["marker"] == "from the wheel"
+
+
+def test_the_kernel_runs_on_python_3_12(project: Path, tmp_path: Path) -> None:
+    found = [*Path.home().glob(".pyenv/versions/3.12.*/bin/python"), shutil.which("python3.12")]
+    works = [
+        python
+        for python in found
+        if python and not subprocess.run([python, "-c", ""], check=False).returncode
+    ]
+    if not works:
+        pytest.skip("no Python 3.12 here")
+    log = Machine(project, tmp_path, KINDS["run"]).version(python=str(works[0]))
+    assert "kernel: Python 3.12" in log
+
+
+def test_a_train_kernel_goes_by_the_mark_and_not_by_what_is_printed(
+    project: Path, tmp_path: Path
+) -> None:
+    machine = Machine(project, tmp_path, TRAIN, TWO_CALLS)
+    assert "not finished: push the kernel again" in machine.version()
+    facts = {"kind": "train", "recipe": "configs/cpu.toml", "out": "models/tile-xla"}
+    assert machine.facts == facts | {"finished": False}
+    machine.pipeline.write_text(TWO_CALLS.replace('"xx"', '"x"'))
+    machine = Machine(project, tmp_path / "next", TRAIN)
+    assert "kernel: done: " in machine.version()
+    assert machine.facts == facts | {"finished": True}
+    command = json.loads((machine.working / "models/tile-xla/seen.json").read_text())
+    shared = str(machine.working / "models" / "layout-shared")
+    assert command[command.index("--shared") + 1] == shared
+    assert command[command.index("--earlier") + 1] == str(machine.kaggle / "input")
+
+
+@pytest.fixture(params=["run", "infer"])
+def machine(request: pytest.FixtureRequest, project: Path, tmp_path: Path) -> Machine:
+    return Machine(project, tmp_path, KINDS[request.param], TWO_CALLS)
+
+
+def test_an_unfinished_run_is_gone_on_with(machine: Machine) -> None:
+    log = machine.version()
+    assert machine.facts["finished"] is False
+    assert "kernel: not finished: push the kernel again with its own output attached" in log
+    assert not (machine.working / "submission.csv").exists()
+    seen = machine.seen()
+    assert 689 < float(seen[seen.index("--max-minutes") + 1]) < 690
+    assert ("--models" in seen) is (machine.kind.kind == "infer")
+    earlier = machine.attach("notebooks/someone/this-kernel")
+    for path in [earlier, *earlier.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    log = machine.version()
+    assert f"kernel: goes on with {earlier / 'run'}" in log
+    assert machine.facts["finished"] is True
+    assert "kernel: done: " in log
+    assert (machine.working / "submission.csv").read_text() == "ID,TopConfigs"
+    assert (machine.working / "run" / "models").is_dir() is (machine.kind.kind == "run")
+    copied = [path for path in machine.working.rglob("*") if not path.stat().st_mode & 0o200]
+    assert copied == []
+
+
+@pytest.mark.parametrize("spoil", ["finished", "other kind", "no facts", "too deep", "no run"])
+def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(
+    machine: Machine, spoil: str
+) -> None:
+    machine.version()
+    (other,) = {*KINDS} - {machine.kind.kind, "train"}
+    facts = {"finished": {"finished": True}, "other kind": {"kind": other}}.get(spoil, {})
+    earlier = machine.attach("someone", **facts)
+    if spoil in ("no facts", "too deep"):
+        (earlier / "kernel.json").write_text("[" * (1 if spoil == "no facts" else 100_000))
+    if spoil == "no run":
+        shutil.rmtree(earlier / "run")
+    assert "goes on with" not in machine.version()
+    assert machine.facts["finished"] is False  # begun anew
+
+
+def test_two_unfinished_outputs_are_refused_by_name(machine: Machine) -> None:
+    machine.version()
+    attached = [machine.attach(name) for name in ("one", "two")]
+    log = machine.version(expect=1)
+    assert f"more than one unfinished output is attached: {attached[0]}, {attached[1]};" in log
+    assert not (machine.working / "run").exists()
+
+
+def test_a_run_that_hangs_is_stopped_and_keeps_what_it_has(project: Path, tmp_path: Path) -> None:
+    short = replace(KINDS["run"], max_minutes=0.02, saving_minutes=0.02)
+    machine = Machine(project, tmp_path, short, HANGS)
+    assert "a step went on beyond its time" in machine.version()
+    assert machine.facts["finished"] is False
+    assert (machine.working / "run" / "models" / "a" / "calls.txt").read_text() == "x"
