@@ -46,11 +46,11 @@ def test_a_file_or_a_folder_of_them(tmp_path: Path) -> None:
         ('{"a": [' + "9" * 5000 + "]}", "not JSON"),
         ("[[0, 1]]", "is a list; expected an object"),
         ("3", "is 3; expected an object"),
-        ("{}", "without graphs; expected an object"),
+        ("{}", "is an empty object; expected an object"),
         ('{"": [1]}', "graph '': expected the name"),
         ('{"b": [1], "a": [1], "a": [2]}', "graph 'a' is given twice; expected it once"),
-        ('{"a": []}', "graph 'a': is an empty list; expected at least one"),
-        ('{"a": {}}', "graph 'a': is an object; expected a list"),
+        ('{"a": []}', "graph 'a': is an empty list; expected a list of"),
+        ('{"a": {}}', "graph 'a': is an empty object; expected a list"),
         ('{"a": 5}', "graph 'a': is 5; expected a list"),
         ('{"a": "01"}', "graph 'a': is '01'; expected a list"),
         ('{"a": [0, -1]}', "graph 'a': entry 1 is -1; expected a config index"),
@@ -89,7 +89,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(PipelineError, match=f"no index file; expected {NAMES}"):
         read_subsets(tmp_path)
-    with pytest.raises(PipelineError, match="no such file or folder"):
+    with pytest.raises(PipelineError, match="cannot be read: No such file"):
         read_subsets(tmp_path / "xla_default.json")
     with (tmp_path / "xla_default.json").open("wb") as stream:
         stream.truncate(MAX_BYTES + 1)
@@ -126,9 +126,7 @@ def test_restricting_is_ranking_these_configs_alone() -> None:
 
 def test_an_index_beyond_the_graph_s_configs_is_named() -> None:
     rankings, labels = {A: ints(1, 0, 2)}, {A: Labels(ints(3, 1, 2))}
-    with pytest.raises(
-        PipelineError, match=r"xla_default\.json: graph 'a': index 3; expected 0\.\.2"
-    ):
+    with pytest.raises(PipelineError, match=rf"xla_default\.json: {A}: index 3; expected 0\.\.2"):
         restrict(rankings, labels, {A: ints(0, 3)})
 
 

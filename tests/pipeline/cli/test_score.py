@@ -232,7 +232,7 @@ def test_a_subset_restricts_what_is_judged_and_the_ceiling(tree: Path, tmp_path:
         (
             ("--submission", "seed0.csv", "--subset", "far"),
             1,
-            "graph 'n': index 60; expected 0..59",
+            f"{N}:n: index 60; expected 0..59",
         ),
         (("--submission", "seed0.csv", "--private"), 1, "private"),
     ],
