@@ -50,6 +50,7 @@ class Answer:
 
 DROPPED = Answer(drop=True)
 LOST = Answer(drop=True, acts=True)
+LATE = Answer(acts=True, hold_s=1.0)  # but right
 NOT_FOUND = Answer(404, {"code": 404, "message": "Not found"})
 
 
@@ -255,16 +256,13 @@ class KaggleHandler(BaseHTTPRequestHandler):
             return
         body = self.read_body()
         self.server.received.append(Received(method, self.path, dict(self.headers), body))
-        if answer is None:
-            self.send(self.server.act(method, self.path, body))
-            return
-        if answer.acts:
-            self.server.act(method, self.path, body)
-        time.sleep(answer.hold_s)
-        if answer.drop:
+        acts = answer is None or answer.acts
+        acted = self.server.act(method, self.path, body) if acts else None
+        time.sleep(answer.hold_s if answer else 0)
+        if answer and answer.drop:
             self.drop()
         else:
-            self.send(answer)
+            self.send(acted if acted and answer in (None, LATE) else answer)
 
     def read_body(self) -> bytes:
         return self.rfile.read(int(self.headers["Content-Length"]))

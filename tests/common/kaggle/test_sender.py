@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from requests.exceptions import ConnectTimeout, SSLError
 
 from common.errors import PipelineError
+from common.kaggle.errors import never_acted_on
 from common.kaggle.sender import LOOK_AFTER_S, ask
 from common.kaggle.session import kaggle_session
 from common.retry import RetryPolicy
@@ -17,6 +19,7 @@ from submissions.upload.send import submit
 from tests.fake_kaggle import (
     DROPPED,
     KEY,
+    LATE,
     LOST,
     SIGNATURE,
     USERNAME,
@@ -29,6 +32,7 @@ from tests.fake_kaggle import (
 from tests.kernels.datasets.test_push import ID, write_dataset
 
 SLUG = "fast-or-slow-cpu"
+WITH_FILES = pytest.mark.parametrize("sending", ["submission", "dataset version"], indirect=True)
 BUSY = refusal(429, Retry_After="7")
 
 
@@ -115,13 +119,18 @@ def test_a_lost_answer_is_looked_up_and_nothing_is_sent_again(
 
 
 def test_an_answer_that_comes_too_late_is_looked_up(
-    fake_kaggle: FakeKaggle, sending: Sending, monkeypatch: pytest.MonkeyPatch
+    fake_kaggle: FakeKaggle,
+    sending: Sending,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr("common.kaggle.session.ANSWER_WITHIN_S", 0.3)
-    fake_kaggle.will_answer(sending.method, Answer(acts=True, hold_s=1.0))
+    fake_kaggle.will_answer(sending.method, LATE)
     sending.send()
     assert sending.made() == 1
     assert len(fake_kaggle.calls(sending.method)) == 1
+    assert "no clear answer" in caplog.text
 
 
 @pytest.mark.parametrize("fault", [DROPPED, Answer(500, {}), Answer(body="<html>")])
@@ -226,6 +235,22 @@ def test_nobody_listening_leaves_no_doubt(
     assert sending.in_doubt not in line
 
 
+@pytest.mark.parametrize(
+    ("error", "certain"),
+    [
+        (SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer"), True),
+        (SSLError("EOF occurred in violation of protocol"), False),  # of a request on its way
+        (ConnectTimeout("timed out"), False),
+        (ValueError("not JSON"), False),
+    ],
+)
+def test_only_what_certainly_never_arrived_may_be_sent_again(
+    error: Exception, certain: bool
+) -> None:
+    assert never_acted_on(error) == certain
+
+
+@WITH_FILES
 @pytest.mark.parametrize("fault", [Answer(500, {}), Answer(429, {}), DROPPED])
 def test_a_storage_that_fails_for_now_gets_the_file_again(
     fake_kaggle: FakeKaggle, sending: Sending, waits: list[float], fault: Answer
@@ -233,15 +258,13 @@ def test_a_storage_that_fails_for_now_gets_the_file_again(
     fake_kaggle.will_answer("PUT", fault, fault)
     sending.send()
     assert sending.made() == 1
-    if sending.method != "SaveKernel":
-        assert waits == [2.0, 4.0]
+    assert waits == [2.0, 4.0]
 
 
+@WITH_FILES
 def test_a_file_that_storage_refuses_makes_nothing(
     fake_kaggle: FakeKaggle, sending: Sending
 ) -> None:
-    if sending.method == "SaveKernel":
-        return  # it has no file beside it
     fake_kaggle.will_answer("PUT", *[Answer(500, {})] * 4)
     assert "storage answers HTTP 500; gave up after 4 tries" in sending.failure()
     fake_kaggle.will_answer("PUT", Answer(403, {}))
@@ -251,12 +274,11 @@ def test_a_file_that_storage_refuses_makes_nothing(
     assert not fake_kaggle.calls(sending.method)
 
 
+@WITH_FILES
 @pytest.mark.parametrize("address", ["file:///etc/x?signed=1", "signed=1"])
 def test_an_address_that_is_none_is_not_shown(
     fake_kaggle: FakeKaggle, sending: Sending, address: str
 ) -> None:
-    if sending.method == "SaveKernel":
-        return
     method = "StartBlobUpload" if "Dataset" in sending.method else "StartSubmissionUpload"
     fake_kaggle.will_answer(method, Answer(body={"token": "1", "createUrl": address}))
     line = sending.failure()
