@@ -74,14 +74,6 @@ def test_runtimes_are_those_of_the_labels_not_of_the_files(tmp_path: Path) -> No
     assert read_ceilings(files, {}) == {}
 
 
-def test_tiles_are_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "npz/tile/xla/valid/k.npz"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"no npz file")
-    labels = {"tile:xla:k": Labels(np.ones(3, np.int64), np.ones(3, np.int64))}
-    assert read_ceilings(find_graphs(tmp_path), labels) == {}
-
-
 @pytest.mark.parametrize("runtime_ns", [np.arange(1, 60), np.arange(60)])
 def test_labels_that_do_not_fit_the_file_are_refused(
     tmp_path: Path, runtime_ns: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""The paired comparison of two reports."""
+"""The paired comparison of two reports, and the spread of several seeds."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.bootstrap import family_interval, family_means, share_above_zero
+from common.bootstrap import family_interval
 from common.errors import PipelineError
-from submissions.compare import compare_reports
+from submissions.compare import compare_reports, seed_spread
 from tests.command_line import call
 
 XLA = "layout:xla:default"
@@ -31,19 +31,6 @@ def test_only_graphs_that_both_have_judged_count() -> None:
     low, high = compared["ci95"]  # of two families: as wide as Student's quantile makes it
     assert low < 0 and high > 0.2
     assert compared["probability"] == pytest.approx(0.75, abs=0.03)  # of four draws one has c alone
-
-
-def test_families_are_drawn_whole() -> None:
-    """Ten siblings that gain count as one family beside one that loses."""
-    differences = np.array([0.1] * 10 + [-0.1])
-    families = ["bert"] * 10 + ["resnet"]
-    means = family_means(differences, families)
-    assert sorted({round(float(mean), 6) for mean in means}) == [
-        -0.1,
-        round((1.0 - 0.1) / 11, 6),
-        0.1,
-    ]
-    assert (means < 0).mean() == pytest.approx(0.25, abs=0.03)
 
 
 def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
@@ -73,13 +60,6 @@ def test_the_probability_is_extreme_just_where_the_interval_leaves_0_out() -> No
             assert (entry["probability"] < 0.025) == (high < 0)
         seen.add((low > 0, high < 0))
     assert len(seen) == 3
-
-
-def test_the_probability_agrees_with_a_plain_share_of_the_draws() -> None:
-    draws = np.random.default_rng(1).normal(0.5, 1, 2000)
-    assert share_above_zero(draws) == pytest.approx((draws > 0).mean(), abs=1e-3)
-    assert share_above_zero(-draws) == pytest.approx(1 - share_above_zero(draws))
-    assert share_above_zero(np.abs(draws)) == 1
 
 
 def test_one_family_has_a_difference_and_no_interval() -> None:
@@ -120,3 +100,44 @@ def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     found = json.loads(call("compare", *paths, "--json"))
     assert found["mean"]["difference"] == pytest.approx(0.2)
     assert "no report" in call("compare", paths[0], tmp_path / "none", expect=1)
+
+
+# Several seeds
+
+N, T = "layout:nlp:random", "tile:xla"
+
+
+def scored(score: float | None, **values: float | None) -> dict[str, Any]:
+    names = {"x": XLA, "n": N, "t": T}
+    parts = {names[key]: {"value": value} for key, value in values.items()}
+    return {"score": score, "collections": parts}
+
+
+def test_the_figures_by_hand() -> None:
+    spread = seed_spread(
+        [scored(0.4, x=0.1, t=0.7), scored(0.5, x=0.2, t=0.8), scored(0.9, x=0.6, t=1.2)]
+    )
+    found = spread.collections[XLA]
+    assert found is not None
+    assert list(found) == ["mean", "sd", "min", "max"]
+    assert found["mean"] == pytest.approx(0.3)
+    assert found["sd"] == pytest.approx(((0.2**2 + 0.1**2 + 0.3**2) / 2) ** 0.5)
+    assert (found["min"], found["max"]) == (0.1, 0.6)
+    assert spread.score is not None
+    assert spread.score["mean"] == pytest.approx(0.6)
+    assert spread.score["sd"] == pytest.approx(found["sd"])  # each score is x + 0.3
+    assert spread.answered_by_some == []
+
+
+def test_what_one_answers_and_another_does_not_has_no_spread() -> None:
+    reports = [scored(0.4, x=0.4, n=None, t=None), scored(0.5, x=0.6, n=0.4, t=None)]
+    spread = seed_spread(reports)
+    assert spread.collections[N] is spread.collections[T] is None
+    assert spread.collections[XLA] is not None
+    assert spread.answered_by_some == [N]  # nobody answers tiles: nothing to remark
+    assert spread.score is None  # a mean of one collection beside a mean of two
+
+
+def test_one_report_has_no_spread() -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        seed_spread([scored(0.4, x=0.4)])

@@ -1,7 +1,5 @@
-"""The report's scores against hand-made numbers, loops and scipy; labels from npz files."""
+"""The report's scores against hand-made numbers, loops and scipy."""
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +13,7 @@ from data.tree import COLLECTIONS
 from submissions.labels import Labels, read_labels
 from submissions.score import score_submission
 from submissions.write import SubmissionRow, read_submission, write_submission
-
-REAL = Path(
-    os.environ.get("TPUGRAPHS_REAL")
-    or Path(__file__).resolve().parents[2].parent / "shared" / "tpugraphs"
-)
+from tests.real_data import REAL, requires_real_data
 
 A, B, K = "layout:xla:default:a", "layout:xla:default:b.1:x", "tile:xla:k"
 
@@ -104,17 +98,6 @@ def test_a_truncated_tile_row_has_a_score_but_no_tau() -> None:
     assert part["top1_error"] == pytest.approx((1 + 1) / 2)
 
 
-def test_a_full_tile_ranking_has_everything() -> None:
-    labels = {K: Labels(ints(8, 6, 4, 5, 5, 4, 2), ints(*[2] * 7))}
-    part = score_submission({K: ints(0, 1, 2, 3, 4, 5, 6)}, labels)["collections"]["tile:xla"]
-    graph = part["per_graph"]["k"]
-    assert graph["tile_score"] == 0  # the first five hold 4, the best is 2
-    assert graph["kendall_tau"] == pytest.approx(
-        kendalltau(np.arange(7), labels[K].runtime_ns).statistic
-    )
-    assert part["top10_error"] == 0
-
-
 def test_a_kernel_of_two_configs_is_judged_on_two_picks() -> None:
     labels = {K: Labels(ints(7, 7), ints(1, 1)), "tile:xla:one": Labels(ints(3), ints(3))}
     report = score_submission({K: ints(1, 0), "tile:xla:one": ints(0)}, labels)
@@ -167,14 +150,6 @@ def test_the_score_is_the_mean_over_collections_that_have_a_value() -> None:
     ]
 
 
-def test_the_report_is_strict_json_and_repeats_itself() -> None:
-    labels, rankings = random_graphs(8, seed=3)
-    labels[K], rankings[K] = Labels(ints(5, 4, 3, 2, 1, 1), ints(*[1] * 6)), ints(0, 1, 2, 3, 4)
-    texts = [json.dumps(score_submission(rankings, labels), allow_nan=False) for _ in range(2)]
-    assert texts[0] == texts[1]
-    assert json.loads(texts[0])["collections"]["tile:xla"]["value"] == 1
-
-
 @pytest.mark.parametrize(
     ("rankings", "message"),
     [
@@ -195,65 +170,7 @@ def test_rankings_that_do_not_fit_are_refused(
         score_submission(rankings, labels)
 
 
-def place_npz(folder: Path, collection: str, **arrays: NDArray[np.generic]) -> Path:
-    path = folder / "npz" / collection / "g.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **arrays)
-    return path
-
-
-def test_labels_are_read_per_split(tmp_path: Path) -> None:
-    place_npz(tmp_path, "layout/nlp/random/valid", config_runtime=ints(3, 2))
-    place_npz(tmp_path, "layout/nlp/random/train", config_runtime=ints(9, 9))
-    place_npz(
-        tmp_path,
-        "tile/xla/valid",
-        config_runtime=ints(6, 8),
-        config_runtime_normalizers=ints(3, 2),
-    )
-    labels = read_labels(tmp_path, "valid")
-    assert list(labels) == ["tile:xla:g", "layout:nlp:random:g"]
-    assert labels["layout:nlp:random:g"].runtime.tolist() == [3, 2]
-    assert labels["layout:nlp:random:g"].normalizers is None
-    assert labels["tile:xla:g"].runtime.tolist() == [2, 4]
-    with pytest.raises(PipelineError, match="no graph found"):
-        read_labels(tmp_path, "test")
-
-
-def test_withheld_runtimes_are_read_as_such(tmp_path: Path) -> None:
-    zeros, ones = ints(0, 0), ints(1, 1)
-    place_npz(tmp_path, "tile/xla/test", config_runtime=zeros, config_runtime_normalizers=ones)
-    labels = read_labels(tmp_path, "test")["tile:xla:g"]
-    assert not labels.is_labelled
-    assert labels.runtime.tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"config_runtime": ints(1, 2)}, "config_runtime_normalizers' is missing"),
-        (
-            {"config_runtime": ints(1, 2), "config_runtime_normalizers": ints(1, 0)},
-            "row 1 is 0; expected a runtime above 0",
-        ),
-        ({"config_runtime": ints(1, 2), "config_runtime_normalizers": ints(1)}, "shape"),
-        ({"config_runtime": ints(5, 0)}, "row 1 is 0; expected a runtime above 0"),
-        ({"config_runtime": ints(-5, 1)}, "row 0 is -5"),
-        ({"config_runtime": ints()}, "zero configs"),
-        ({"config_runtime": np.array([1.0])}, "dtype"),
-        ({"other": ints(1)}, "'config_runtime' is missing"),
-    ],
-)
-def test_bad_labels_are_named(
-    tmp_path: Path, arrays: dict[str, NDArray[np.generic]], message: str
-) -> None:
-    path = place_npz(tmp_path, "tile/xla/valid", **arrays)
-    with pytest.raises(PipelineError, match=message) as raised:
-        read_labels(tmp_path, "valid")
-    assert str(path) in str(raised.value)
-
-
-@pytest.mark.skipif(not (REAL / "npz").is_dir(), reason=f"no real TpuGraphs files at {REAL}")
+@requires_real_data
 def test_real_labels_through_a_submission_file(tmp_path: Path) -> None:
     labels = read_labels(REAL, "valid")
     rows = [

@@ -1,6 +1,5 @@
 """Judging on some configs: index files good and bad, and rankings cut down one by one."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -39,32 +38,24 @@ def test_a_file_or_a_folder_of_them(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("__import__('os').abort()", "not JSON"),
-        ("", "not JSON"),
-        ('{"a": [0, 1]', "not JSON"),
         ("[" * 200_000, "nested too deeply"),
-        ('{"a":' * 200_000, "nested too deeply"),
-        ('{"a": [' + "9" * 5000 + "]}", "not JSON"),
         ("[[0, 1]]", "is a list; expected an object"),
-        ("3", "is 3; expected an object"),
         ("{}", "is an empty object; expected an object"),
         ('{"": [1]}', "graph '': expected the name"),
         ('{"b": [1], "a": [1], "a": [2]}', "graph 'a' is given twice; expected it once"),
         ('{"a": []}', "graph 'a': is an empty list; expected a list of"),
         ('{"a": {}}', "graph 'a': is an empty object; expected a list"),
-        ('{"a": 5}', "graph 'a': is 5; expected a list"),
         ('{"a": "01"}', "graph 'a': is '01'; expected a list"),
         ('{"a": [0, -1]}', "graph 'a': entry 1 is -1; expected a config index"),
         ('{"a": [0, true]}', "graph 'a': entry 1 is True; expected a config index"),
         ('{"a": [0, 1.0]}', "graph 'a': entry 1 is 1.0; expected a config index"),
-        ('{"a": [NaN]}', "graph 'a': entry 0 is nan; expected a config index"),
         ('{"a": [0, "1"]}', "graph 'a': entry 1 is '1'; expected a config index"),
-        ('{"a": [[[0]]]}', "graph 'a': entry 0 is a list; expected a config index"),
         ('{"a": [9223372036854775808]}', "entry 0 is 9223372036854775808; expected"),
         ('{"a": [4, 2, 4]}', "graph 'a': index 4 is repeated; expected each config once"),
         ('{"\\ud800\\n\\u001b": []}', r"graph '\ud800\n\x1b': is an empty list"),
         ('{"' + "g" * 5000 + '": []}', "ggg…: is an empty list"),
     ],
-    ids=range(25),
+    ids=range(17),
 )
 def test_faults_are_one_line_that_names_file_and_graph(
     tmp_path: Path, text: str, message: str
@@ -145,13 +136,6 @@ def test_the_whole_ranking_has_to_fit(ranking: NDArray[np.int64], message: str) 
         restrict({B: ranking}, {A: Labels(ints(3, 1, 2))}, {A: ints(0, 1)})
 
 
-def test_graphs_that_are_not_judged_stay_so() -> None:
-    labels = {A: Labels(ints(0, 0, 0)), N: Labels(ints(1, 2, 3))}
-    rankings, kept = restrict({A: ints(5)}, labels, {A: ints(2, 1), N: ints(0, 1)})
-    reasons = [item["reason"] for item in score_submission(rankings, kept)["left_out"]]
-    assert reasons == ["runtimes are withheld", "the submission has no row of this collection"]
-
-
 def test_remarks_count_what_is_judged_whole_and_what_is_listed_in_vain() -> None:
     labels = {A: Labels(ints(1, 2)), B: Labels(ints(1, 2)), N: Labels(ints(1, 2))}
     labels["layout:xla:default:withheld"] = Labels(ints(0, 0))
@@ -162,13 +146,3 @@ def test_remarks_count_what_is_judged_whole_and_what_is_listed_in_vain() -> None
     ]
     assert subset_remarks(labels, {N: ints(0)}) == []
     assert subset_remarks(labels, {}) == []
-
-
-def test_a_subset_read_from_json_is_what_was_written(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    written = {f"g{i}": rng.permutation(20_000)[:1000].tolist() for i in range(20)}
-    (tmp_path / "xla_random.json").write_text(json.dumps(written))
-    found = read_subsets(tmp_path / "xla_random.json")
-    assert {k: v.tolist() for k, v in found.items()} == {
-        f"layout:xla:random:{k}": v for k, v in written.items()
-    }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from common.errors import PipelineError
 from common.metrics import ranking_from_scores
-from submissions.write import SubmissionRow, read_submission, split_id, write_submission
+from submissions.write import SubmissionRow, read_submission, write_submission
 
 LAYOUT = "layout:xla:default:unet_3d.4x4.bf16"
 TILE = "tile:xla:kernel_-342c"
@@ -144,10 +144,3 @@ def test_damage_is_named_with_its_row(tmp_path: Path, content: str | bytes, mess
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"none\.csv: cannot be read: No such file"):
         read_submission(tmp_path / "none.csv")
-
-
-def test_ids_split_into_collection_and_name() -> None:
-    found = split_id("layout:xla:random:a:b")
-    assert found is not None
-    assert (found[0].name, found[1]) == ("layout:xla:random", "a:b")
-    assert split_id("layout:xla:a") is None

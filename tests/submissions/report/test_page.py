@@ -101,14 +101,6 @@ def test_a_report_without_labels_says_so(tmp_path: Path) -> None:
     assert page.rects("bar") == []
 
 
-def test_one_graph_and_one_seed_are_told_as_such(tmp_path: Path) -> None:
-    report = scored_report(1) | {"seeds": [7]}
-    text = render(report, tmp_path).text
-    assert "One seed was trained (7)" in text
-    value = report["collections"]["layout:xla:default"]["value"]
-    assert f"layout:xla:default Kendall tau {value:.4f} – 1" in text
-
-
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     report = scored_report()
     graphs = report["collections"]["layout:xla:default"]["per_graph"]
@@ -186,13 +178,6 @@ def test_of_many_graphs_the_worst_the_best_and_some_between_are_drawn(tmp_path: 
     assert drawn[0].startswith(ranked[0])
     assert drawn[-1].startswith(ranked[-1])
     assert f"{MAX_SCATTERS} of {MAX_SCATTERS + 7} graphs" in page.text
-
-
-def test_a_choice_of_picks_is_named(tmp_path: Path) -> None:
-    report, ranks = illustrated_report(2)
-    report["models"][LAYOUT]["spread"] = {"error": 2.0, "length": 2.0}
-    page = render(report, tmp_path, ranks)
-    assert "Method: rank-mean, the first picks spread to cover for each other." in page.text
 
 
 def test_what_pictures_lack_is_said(tmp_path: Path) -> None:

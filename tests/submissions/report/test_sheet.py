@@ -41,14 +41,6 @@ def test_an_unjudged_run_has_a_row_for_each_collection_that_was_learned(tmp_path
     assert size_of(report, None, tmp_path / "a.png")[1] == round(3 * ROW_INCHES * DPI)
 
 
-def test_a_sheet_says_what_it_is_of(tmp_path: Path) -> None:
-    sheets = set()
-    for recipe in ("one", "two"):
-        write_overview(scored_report() | {"recipe": recipe}, None, tmp_path / "a.png")
-        sheets.add((tmp_path / "a.png").read_bytes())
-    assert len(sheets) == 2
-
-
 def test_what_is_drawn_shows(tmp_path: Path) -> None:
     report, ranks = illustrated_report()
     write_overview(report, ranks, tmp_path / "with.png")
