@@ -84,7 +84,6 @@ LAYOUT_CONTENDERS = {
         within_graph=("within_graph", (*NETWORK, "config_columns_boosting")),
         n_seeds=2,
     ),
-    "tuned": Contender(NETWORK, "cpu_tuned", tasks=("private",)),
     "reference": Contender(("reference_sage",), "reference"),
     "gcn": Contender(("baseline_gcn",)),
     "boosting": Contender(("layout_boosting",)),

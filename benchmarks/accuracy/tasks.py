@@ -18,7 +18,6 @@ from data.hlo.write import featurize_files
 from data.npz.write import write_npz
 from data.read import read_layout
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named, find_graphs, npz_root
-from data.withheld import read_withheld
 from models.training.folds import family_of, grouped_folds
 
 TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")
@@ -74,10 +73,9 @@ def why_no_data(task: Task, sources: Sources) -> str | None:
 # Graphs of the sample
 
 
-def labelled(
-    sources: Sources, kind: str, splits: Sequence[str] = ("train", "valid")
-) -> list[GraphFile]:
+def labelled(sources: Sources, kind: str) -> list[GraphFile]:
     """List the sample's graphs of a kind, "layout" or "tile", whose runtimes are known."""
+    splits = ("train", "valid")
     return find_graphs(sources.sample, collections=_collections(kind), splits=splits)
 
 
@@ -143,29 +141,19 @@ def _pools(files: Sequence[GraphFile]) -> dict[str, list[GraphFile]]:
 
 def _official_split(kind: str) -> Callable[[Sources, int, Path], list[Part]]:
     """Learn from train, judge valid: one model per collection."""
-    return lambda sources, seed, folder: _split_parts(labelled(sources, kind), "valid")
 
+    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
+        files = labelled(sources, kind)
+        found = []
+        for collection in _collections(kind):
+            own = [file for file in files if file.collection == collection]
+            train = tuple(file for file in own if file.split == "train")
+            judged = tuple(file for file in own if file.split == "valid")
+            if train and judged:
+                found.append(Part(collection.slug, train, judged))
+        return found
 
-def _split_parts(files: Sequence[GraphFile], judged: str) -> list[Part]:
-    parts = []
-    for collection in COLLECTIONS:
-        own = [file for file in files if file.collection == collection]
-        train = tuple(file for file in own if file.split == "train")
-        held_out = tuple(file for file in own if file.split == judged)
-        if train and held_out:
-            parts.append(Part(collection.slug, train, held_out))
     return parts
-
-
-def _private_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    """Learn from train, judge test, whose runtimes are put beside its configs for it."""
-    withheld = read_withheld(sources.sample)
-    files = labelled(sources, "layout", ("train",))
-    for file in labelled(sources, "layout", ("test",)):
-        graph, runtime_ns = read_layout(file), withheld[file.submission_id]
-        rows = np.arange(len(runtime_ns))
-        files.append(write_rows(graph, rows, runtime_ns, folder, "test"))
-    return _split_parts(files, "test")
 
 
 # Real graphs
@@ -228,17 +216,6 @@ def write_configs(
     """
     _, group = distinct_configs(graph)
     rows = np.flatnonzero(np.isin(group, distinct))
-    return write_rows(graph, rows, graph.runtime_ns[rows], folder, split)
-
-
-def write_rows(
-    graph: LayoutGraph,
-    rows: NDArray[np.int64],
-    runtime_ns: NDArray[np.int64],
-    folder: Path,
-    split: str,
-) -> GraphFile:
-    """Write the graph with some of its configs (r,), and their runtimes (r,)."""
     collection = graph.file.collection
     path = folder / "npz" / collection.folder / split / f"{graph.file.name}.npz"
     write_npz(
@@ -249,7 +226,7 @@ def write_rows(
             "edge_index": graph.edge_index,
             "node_config_feat": graph.configs.rows(rows).astype(np.float32),
             "node_config_ids": graph.node_config_ids,
-            "config_runtime": runtime_ns,
+            "config_runtime": graph.runtime_ns[rows],
             "node_splits": graph.node_splits,
         },
     )
@@ -284,14 +261,6 @@ LAYOUT_TASKS = {
         "Graphs of families never seen, by the sample's own split: one model per collection.",
         lambda sources: labelled(sources, "layout"),
         _official_split("layout"),
-    ),
-    "private": Task(
-        "Graphs of families never seen: learned from the sample's train split, judged on its test "
-        "split by the runtimes that are withheld from the pipeline. `ours` is the recipe `cpu` as "
-        "it is, `tuned` what an hour of `tune` on the train split found "
-        "(`configs/cpu_tuned.toml`); the search saw nothing of what is judged here.",
-        lambda sources: labelled(sources, "layout", ("train", "test")),
-        _private_split,
     ),
     "unet3d-all": Task(
         "Configs never seen of a graph that is known: `unet3d` of TpuGraphs, 80 % of its distinct "

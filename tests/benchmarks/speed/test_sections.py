@@ -13,7 +13,6 @@ from benchmarks.speed import (
     winning_model,
 )
 from benchmarks.speed.measuring import in_turn, peak_mib
-from benchmarks.speed.segment_memory import Costs
 from data.read import read_tile
 from data.synthetic import GraphSize
 from models.config.recipe import load_recipe
@@ -65,19 +64,13 @@ def test_statistics_have_a_line_per_set() -> None:
     assert all(0 <= float(row[3]) < statistics_cost.GOAL_MIB for row in (plain, every))
 
 
-def test_segments_have_a_line_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = Costs(240, 600, 610, first_s=0.5, step_s=0.25, head_s=2, predict_s=1)
-    monkeypatch.setattr(segment_memory, "measure", lambda _: costs)
+@pytest.mark.slow
+def test_segments_have_a_line_for_each_size() -> None:
     line = cells(segment_memory.report((SMALL,))[-1])
     assert line[:2] == ["1,500", "60"]
-    assert line[3:] == ["240", "600", "610", "0.50", "0.25", "2.00", "25.00"]
-
-
-@pytest.mark.slow
-def test_peaks_do_not_fall_and_every_phase_takes_time() -> None:
-    costs = segment_memory.measure(SMALL)
-    assert 0 < costs.libraries_mib < costs.train_mib <= costs.predict_mib
-    assert min(costs.first_s, costs.step_s, costs.head_s, costs.predict_s) > 0
+    libraries, train, predict = map(int, line[2:5])
+    assert 0 < libraries < train <= predict
+    assert min(map(float, line[5:])) > 0
 
 
 def test_inference_is_timed_on_kernels_of_the_size_asked_for(tmp_path: Path) -> None:
