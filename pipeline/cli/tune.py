@@ -17,8 +17,6 @@ from pipeline.cli.console import (
     data_dir,
     print_json,
     print_table,
-    progress_bar,
-    say,
 )
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -41,8 +39,9 @@ def tune(
     workers: Annotated[
         int, typer.Option(min=1, help="Processes, each with the recipe's threads.")
     ] = 1,
-    timeout_s: Annotated[
-        float | None, typer.Option(help="Begin no trial after this many seconds.")
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="Stop after this many minutes; the same command goes on."),
     ] = None,
     overrides: Overrides = None,
     json: Json = False,
@@ -65,23 +64,19 @@ def tune(
     from pipeline.tuning.tune import tune as search
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
-    with progress_bar() as progress:
-        result = search(
-            chosen.model_dump(mode="json"),
-            load_space(space),
-            data_dir(data),
-            storage=storage or out / "journal.log",
-            trials=trials,
-            out=out,
-            workers=workers,
-            timeout_s=timeout_s,
-            say=say,
-            progress=progress,
-        )
+    result = search(
+        chosen,
+        load_space(space, chosen),
+        data_dir(data),
+        storage=storage or out / "journal.log",
+        trials=trials,
+        out=out,
+        workers=workers,
+    )
     if json:
         print_json(result.as_dict())
         return
-    print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best_value)])
+    print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best.value)])
     typer.echo(f"recipe      {result.best_recipe}")
 
 
@@ -89,6 +84,9 @@ def tune(
 @command
 def report(
     out: Annotated[Path, typer.Option(help="The --out of a search, running or ended.")],
+    storage: Annotated[
+        str | None, typer.Option(help="The search's own --storage. Default: OUT/journal.log.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -98,9 +96,9 @@ def report(
 
     Example: python -m pipeline tune report --out runs/tune
     """
-    from pipeline.tuning.report.page import write_tune_report
+    from pipeline.tuning.report import write_tune_report
 
-    page, sheet = write_tune_report(out)
+    page, sheet = write_tune_report(out, storage)
     if json:
         print_json({"page": str(page), "sheet": str(sheet)})
         return

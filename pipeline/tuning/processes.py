@@ -1,133 +1,70 @@
-"""Several workers of one study, each a process of its own on this machine."""
+"""A job done by several processes of this machine."""
 
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from typing import Any, cast
 
-from common.errors import PipelineError
-from models.training.jobs import Progress
-from pipeline.tuning.question import Question
-from pipeline.tuning.search import Budget, work_on
-from pipeline.tuning.storage.storage import Storage, open_storage, quiet_optuna
+from common.errors import OutOfTime, PipelineError
+from common.progress import log, seconds_left, time_limit
 
-SAID, PROGRESS, FAILED = "said", "progress", "failed"
 STOP_S = 20  # a worker that was told to stop has so long to note that, then is killed
 
 
-def work_on_processes(
-    question: Question,
-    storage: Storage,
-    budget: Budget,
-    *,
-    workers: int,
-    say: Callable[[str], None],
-    progress: Progress | None,
-) -> None:
-    """Start workers, pass on what they say, and wait for all; on Ctrl-C, stop them.
+def on_processes(n: int, job: Callable[[int], object]) -> None:
+    """Call job(0) … job(n - 1), each in a process of its own, and wait for all.
 
-    A worker that is killed loses no trial: another one tries it again, in this call or a later one.
+    What one of them is killed of, or fails of, is logged: the caller looks for what is left to do.
 
     Raises:
-        PipelineError: as the first worker that failed, once all have ended; or all were killed.
+        PipelineError: all of them were killed.
     """
-    context = get_context("spawn")
-    running: dict[Connection, SpawnProcess] = {}
-    failures: list[str] = []
-    killed = 0
+    context, minutes = get_context("spawn"), seconds_left() / 60
+    workers = [context.Process(target=_work, args=(job, part, minutes)) for part in range(n)]
     try:
-        for _ in range(workers):
-            here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(there, question, storage, budget))
-            process.start()
-            there.close()  # so that `here` ends with the process
-            running[here] = process
-        while running:
-            for ready in wait(list(running)):
-                here = cast("Connection", ready)
-                try:
-                    kind, content = here.recv()
-                except (EOFError, OSError):
-                    process = running.pop(here)
-                    killed += _is_killed(process, say)
-                    continue
-                _pass_on(kind, content, say=say, progress=progress, failures=failures)
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
     finally:
-        _stop(list(running.values()))
-    if failures:
-        raise PipelineError(failures[0])
-    if killed == workers:
-        raise PipelineError(f"all {workers} workers were killed; the same command goes on")
+        for worker in workers:
+            if worker.is_alive():
+                worker.terminate()
+        for worker in workers:
+            if worker.pid:
+                worker.join(STOP_S)
+                worker.kill()
+    killed = [worker for worker in workers if (worker.exitcode or 0) < 0]
+    for worker in killed:
+        name = signal.Signals(-(worker.exitcode or 0)).name
+        log.info(f"worker {worker.pid} was killed by {name}")
+    if len(killed) == n:
+        raise PipelineError(f"all {n} workers were killed; the same command goes on")
 
 
-def _pass_on(
-    kind: str,
-    content: Any,
-    *,
-    say: Callable[[str], None],
-    progress: Progress | None,
-    failures: list[str],
-) -> None:
-    if kind == SAID:
-        say(content)
-    elif kind == FAILED:
-        failures.append(content)
-    elif progress:
-        progress(*content)
-
-
-def _is_killed(process: SpawnProcess, say: Callable[[str], None]) -> bool:
-    """Wait for a worker that has hung up; tell whether something killed it."""
-    process.join()
-    code = process.exitcode or 0
-    if code < 0:
-        say(f"worker {process.pid} was killed by signal {-code} ({signal.Signals(-code).name})")
-    return code < 0
-
-
-def _stop(processes: list[SpawnProcess]) -> None:
-    """Let workers note that their trials did not come to an end, and wait for them."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.join(STOP_S)
-        process.kill()
-        process.join()
-
-
-def _work(there: Connection, question: Question, storage: Storage, budget: Budget) -> None:
-    """Be a worker in a process of its own; the parent hears of everything through `there`."""
+def _work(job: Callable[[int], object], part: int, minutes: float) -> None:
+    """Do one part of the job; end with the parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-
-    def told(what: str, done: int, total: int) -> None:
-        there.send((PROGRESS, (what, done, total)))
-
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
     try:
-        with quiet_optuna(), open_storage(storage) as shared:
-            say = partial(_say, there)
-            work_on(question, shared, budget, say=say, progress=told)
-    except (KeyboardInterrupt, BrokenPipeError):
+        with time_limit(minutes):
+            job(part)
+    except (KeyboardInterrupt, OutOfTime):
         sys.exit(1)
-    except PipelineError as error:
-        there.send((FAILED, str(error)))
     except Exception as error:
-        there.send((FAILED, f"worker {os.getpid()}: {type(error).__name__}: {error}"))
-
-
-def _say(there: Connection, line: str) -> None:
-    there.send((SAID, line))
+        line = " ".join(str(error).split())
+        name = "" if isinstance(error, PipelineError) else f"{type(error).__name__}: "
+        log.info(f"worker {os.getpid()}: {name}{line}")
+        sys.exit(1)
 
 
 def _end_with_parent() -> None:
-    """Stop this worker when the parent is gone, however it went."""
     parent = parent_process()
     assert parent is not None
     parent.join()

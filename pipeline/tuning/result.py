@@ -1,33 +1,53 @@
-"""What a tuning study has found: its trials, its winner, and how that compares to the baseline."""
+"""What a search has found: its trials, its finalists, its winner's recipe.
 
-from collections.abc import Sequence
+The best of many noisy trials owes part of its value to luck, and to the one seed that all trials
+share. So the best few and the recipe as it was given may be cross-validated again on the same folds
+with other seeds, in run folders of their own.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from common.atomic import write_text
+from common.bootstrap import family_interval
+from common.errors import OutOfTime, PipelineError
+from common.progress import log, out_of_time
+from models.config.recipe import Recipe
+from models.run_folder import is_done
+from models.training.folds import family_of
+from pipeline.tuning.objective import REPORT, CrossValidation, cross_validate
+from pipeline.tuning.question import Question
 from pipeline.tuning.space import Parameters
-from pipeline.tuning.storage.claims import WORKER, reason_of
+from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.trial import FrozenTrial
 
 BASELINE = "baseline"  # marks the trial that is the recipe as it was given
+BEST, HISTORY, FINALISTS, MEMBER_SCORES = "best.toml", "trials.json", "finalists", "member-scores"
+LOST = "did not come to its end: killed, interrupted, or out of disk"
+NOT_COMPARED = "not compared with the recipe as it was given, which has no value"
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One trial of a study.
+    """One trial of a search.
 
     Attributes:
-        number: its folder's name below OUT/trials/.
         state: complete, pruned, fail, running or waiting.
         value: its cross-validated metric, higher is better; None unless complete.
         params: by dotted recipe key, what was chosen; of the baseline, what the space holds.
         is_baseline: it is the recipe as it was given.
         reason: why it failed or was pruned.
         seconds: from its beginning to its end; None unless it has ended.
-        worker: the name of the one that took it.
-        cost: seconds, of a search with a second objective; None in others.
     """
 
     number: int
@@ -36,31 +56,7 @@ class TrialRecord:
     params: Parameters
     is_baseline: bool
     reason: str | None
-    seconds: float | None = None
-    worker: str | None = None
-    cost: float | None = None
-
-
-@dataclass(frozen=True)
-class FinalRecord:
-    """A candidate that was trained again with other seeds.
-
-    Attributes:
-        trial: its number in the search.
-        is_baseline: it is the recipe as it was given.
-        values: by seed.
-        per_graph: by graph name, the mean over seeds.
-    """
-
-    trial: int
-    is_baseline: bool
-    values: tuple[float, ...]
-    per_graph: dict[str, float]
-
-    @property
-    def value(self) -> float:
-        """Return the mean over seeds."""
-        return sum(self.values) / len(self.values)
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -68,24 +64,23 @@ class Verdict:
     """Which candidate the finalists' trainings chose, and why.
 
     Attributes:
-        trial: its number in the search.
-        finals: all candidates that could be judged.
+        trial: its number.
+        values: of all candidates that could be judged, by trial, then by seed.
         ci95: of the best finalist's lead over the baseline; None where there was none.
         reason: in words.
     """
 
     trial: int
-    finals: tuple[FinalRecord, ...]
+    values: dict[int, list[float]]
     ci95: tuple[float, float] | None
     reason: str
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a study has found so far.
+    """What a search has found so far.
 
     Attributes:
-        study: its name in the storage.
         best_recipe: the winner's TOML file, a whole recipe.
         best: the trial with the highest value, of equals the baseline, then the earliest; or the
             one that the verdict names.
@@ -94,55 +89,179 @@ class TuneResult:
         verdict: of the finalists; None where there are none, or their trainings have not ended.
     """
 
-    study: str
     best_recipe: Path
     best: TrialRecord
     baseline_value: float | None
     trials: tuple[TrialRecord, ...]
     verdict: Verdict | None = None
 
-    @property
-    def best_value(self) -> float:
-        """Return the winner's value."""
-        assert self.best.value is not None
-        return self.best.value
-
-    @property
-    def is_baseline(self) -> bool:
-        """Tell whether no trial beat the recipe as it was given."""
-        return self.best.is_baseline
-
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
-        return {
-            "study": self.study,
-            "best_recipe": str(self.best_recipe),
-            "best": asdict(self.best),
-            "best_value": self.best_value,
-            "baseline_value": self.baseline_value,
-            "is_baseline": self.is_baseline,
-            "verdict": asdict(self.verdict) if self.verdict else None,
-            "trials": [asdict(trial) for trial in self.trials],
-        }
+        table = asdict(self) | {"best_recipe": str(self.best_recipe)}
+        return table | {"best_value": self.best.value, "is_baseline": self.best.is_baseline}
 
 
-def record_of(trial: "FrozenTrial") -> TrialRecord:
-    """Read one trial of a study."""
-    values = trial.values if trial.state.name == "COMPLETE" else None
+def records_of(study: "Study") -> tuple[TrialRecord, ...]:
+    """Return all trials of a study, by number."""
+    return tuple(map(_record, study.get_trials(deepcopy=False)))
+
+
+def _record(trial: "FrozenTrial") -> TrialRecord:
+    has_reason = trial.state.name in ("FAIL", "PRUNED")
     return TrialRecord(
         number=trial.number,
         state=trial.state.name.lower(),
-        value=values[0] if values else None,
+        value=trial.value if trial.state.name == "COMPLETE" else None,
         params=dict(trial.params),
         is_baseline=BASELINE in trial.user_attrs,
-        reason=reason_of(trial),
+        reason=str(trial.user_attrs.get(REASON, LOST)) if has_reason else None,
         seconds=trial.duration.total_seconds() if trial.duration else None,
-        worker=trial.user_attrs.get(WORKER),
-        cost=values[1] if values and len(values) > 1 else None,
     )
 
 
-def best_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the trial of the highest value; of equals the baseline, then the earliest."""
+def ranked(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the trials with a value, best first; of equals the baseline, then the earliest."""
     complete = [record for record in records if record.value is not None]
-    return max(complete, key=lambda r: (r.value, r.is_baseline, -r.number), default=None)
+    return sorted(complete, key=lambda r: (-(r.value or 0.0), not r.is_baseline, r.number))
+
+
+def write_history(study: "Study", question: Question, chosen: int | None = None) -> None:
+    """Write trials.json, and if a trial has succeeded best.toml: the chosen one's or the best's."""
+    records = records_of(study)
+    rows = [asdict(record) for record in records]
+    write_text(question.out / HISTORY, json.dumps(rows, indent=1, allow_nan=False))
+    if ranked(records):
+        best = ranked(records)[0] if chosen is None else records[chosen]
+        compared = any(record.is_baseline for record in ranked(records))
+        remark = "" if compared else f"# Trial {best.number}: {NOT_COMPARED}.\n"
+        write_text(question.out / BEST, remark + _recipe_of(best, question).to_toml())
+
+
+def _recipe_of(record: TrialRecord, question: Question) -> Recipe:
+    return question.recipe if record.is_baseline else question.recipe_with(record.params)
+
+
+def result_of(study: "Study", question: Question, verdict: Verdict | None) -> TuneResult:
+    """Write and return what has been found so far; the verdict's choice, if there is one.
+
+    Raises:
+        PipelineError: no trial has succeeded, or time was up before one could.
+    """
+    write_history(study, question, verdict.trial if verdict else None)
+    records = records_of(study)
+    if not ranked(records):
+        reasons = [record.reason for record in records if record.reason not in (None, LOST)]
+        why = "no trial has come to its end yet; the same command goes on"
+        if reasons:
+            why = f"none of {len(records)} trials succeeded; the last one: {reasons[-1]}"
+        raise PipelineError(f"{question.out}: {why}")
+    best = records[verdict.trial] if verdict else ranked(records)[0]
+    baseline = next((r.value for r in ranked(records) if r.is_baseline), None)
+    if baseline is None:
+        log.info(f"best.toml, trial {best.number}: {NOT_COMPARED}")
+    if verdict:
+        text = json.dumps(asdict(verdict), indent=1, allow_nan=False)
+        write_text(question.out / f"{FINALISTS}.json", text)
+        log.info(verdict.reason)
+    elif best.is_baseline:
+        log.info("no trial beat the recipe as it was; best.toml is that recipe")
+    return TuneResult(question.out / BEST, best, baseline, records, verdict)
+
+
+def candidates(records: Sequence[TrialRecord], n: int) -> list[TrialRecord]:
+    """Return the n trials of the highest values, and the baseline, if it has a value at all."""
+    best = ranked(records)
+    return best[:n] + [record for record in best[n:] if record.is_baseline]
+
+
+def train_finalists(
+    question: Question, records: Sequence[TrialRecord], n_parts: int = 1, part: int = 0
+) -> dict[int, list[CrossValidation]]:
+    """Train the candidates with seeds that the search has not trained with, or read what is done.
+
+    Args:
+        part: of n_parts, that share the trainings.
+
+    Returns:
+        What was found by trial, in the order of the seeds; without trainings that failed.
+
+    Raises:
+        OutOfTime: as `cross_validate`.
+    """
+    study, first = question.space.study, question.recipe.seeds[0] + 1
+    finalists = candidates(records, study.finalists)
+    found: dict[int, list[CrossValidation]] = {record.number: [] for record in finalists}
+    trainings = list(product(finalists, range(first, first + study.seeds)))
+    for record, seed in trainings[part::n_parts]:
+        folder = question.out / FINALISTS / f"trial-{record.number}-seed-{seed}"
+        recipe = _recipe_of(record, question).model_copy(update={"seeds": (seed,)})
+        try:
+            if not is_done(folder):
+                if out_of_time():
+                    raise OutOfTime(f"{folder}: out of time before its training")
+                kept = question.out / MEMBER_SCORES
+                folds, shared = question.folds, question.shared
+                cross_validate(recipe, study.model, folds, folder, shared=shared, kept_scores=kept)
+            result = CrossValidation(**json.loads((folder / REPORT).read_text()))
+            found[record.number].append(result)
+        except PipelineError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            log.info(f"finalist {record.number}, seed {seed}, failed: {error}")
+    return found
+
+
+def judge_finalists(question: Question, records: Sequence[TrialRecord]) -> Verdict | None:
+    """Choose among the finalists, see `verdict_of`; None if all failed.
+
+    Raises:
+        OutOfTime: as `cross_validate`.
+    """
+    found = train_finalists(question, records)
+    whole = {n: own for n, own in found.items() if len(own) == question.space.study.seeds}
+    if not whole:
+        return None
+    values = {number: [result.value for result in own] for number, own in whole.items()}
+    per_graph = {
+        number: np.mean([[r.per_graph[file.name] for file in question.files] for r in own], axis=0)
+        for number, own in whole.items()
+    }
+    baseline = next((number for number in whole if records[number].is_baseline), None)
+    families = [family_of(file) for file in question.files]
+    chosen, interval, reason = verdict_of(per_graph, values, baseline, families)
+    failed = "".join(f"; trial {n} failed with another seed" for n in found if n not in whole)
+    return Verdict(chosen, values, interval, reason + failed)
+
+
+def verdict_of(
+    per_graph: Mapping[int, NDArray[np.float64]],
+    values: Mapping[int, Sequence[float]],
+    baseline: int | None,
+    families: Sequence[str],
+) -> tuple[int, tuple[float, float] | None, str]:
+    """Choose the baseline, unless the best beats it by more than noise.
+
+    The best is that of the highest mean over seeds. Noise is the 95 % interval of the paired
+    difference per graph, architectures drawn whole.
+
+    Args:
+        per_graph: by trial (g,) the mean over seeds.
+        values: by trial, one per seed.
+        baseline: its number; None if it could not be judged.
+        families: (g,) the architectures.
+
+    Returns:
+        The chosen trial, the best one's interval if it is not the baseline, and why.
+    """
+    best = max(values, key=lambda number: (np.mean(values[number]), number == baseline, -number))
+    if baseline is None:
+        return best, None, f"trial {best} is the best finalist; the baseline could not be judged"
+    if best == baseline:
+        return best, None, "no finalist was better than the baseline"
+    lead = per_graph[best] - per_graph[baseline]
+    low, high = family_interval(lead, families)
+    told = f"{lead.mean():+.4f} per graph, 95 % interval {low:+.4f} to {high:+.4f}"
+    if low > 0:
+        return best, (low, high), f"trial {best} beats the baseline: {told}"
+    reason = f"the baseline stays: trial {best} is not better by more than noise: {told}"
+    return baseline, (low, high), reason

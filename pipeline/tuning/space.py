@@ -1,4 +1,4 @@
-"""What tuning may change: one table per recipe key, read from configs/tune/*.toml.
+"""What a search asks, and what it may change: read from configs/tune/*.toml. Light to import.
 
     [study]
     collection = "layout:xla:default"
@@ -12,121 +12,152 @@
     high = 8e-3
     log = true
 
-Ranges whose ends are whole numbers give whole numbers. Light to import.
+Ranges whose ends are whole numbers give whole numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    BeforeValidator,
     Field,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
-    ValidationInfo,
     field_validator,
+    model_validator,
 )
 
-from common.errors import UsageError
+from common.errors import PipelineError, UsageError
 from common.settings import CONFIGS, FrozenConfig, read_toml
+from data.tree import collection_named
 from models.config.recipe import LayoutModelName, Recipe, TileModelName
-from pipeline.tuning.study_config import BLEND, LATER_KEYS, StudyConfig
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-Number = StrictInt | StrictFloat
-Value = StrictBool | StrictInt | StrictFloat | StrictStr
-Parameters = dict[str, Value]
+BLEND = "blend"
 STUDY = "study"
 
 
-class Choices(FrozenConfig):
-    """One of a list, without order: numbers, names, true and false."""
-
-    choices: Annotated[tuple[Value, ...], Field(min_length=1)]
-
-    def ends(self) -> tuple[Value, ...]:
-        """Return the values that decide whether all of them fit a recipe."""
-        return self.choices
-
-    def holds(self, value: Any) -> bool:
-        """Tell whether `value` is one of them; true is not 1."""
-        return any(value == choice and type(value) is type(choice) for choice in self.choices)
-
-    def suggest(self, trial: "Trial", key: str) -> Value:
-        """Let the trial choose."""
-        chosen: Value = trial.suggest_categorical(key, self.choices)
-        return chosen
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("expected a number")
+    return value
 
 
-class Range(FrozenConfig):
-    """A number from low to high, both included.
+Number = Annotated[int | float, BeforeValidator(_number)]
+Value = StrictBool | StrictInt | StrictFloat | StrictStr
+Parameters = dict[str, Value]
+
+
+class StudyConfig(FrozenConfig):
+    """What a trial is judged by: a model or a blend, cross-validated on a train split.
+
+    Attributes:
+        collection: such as "layout:xla:default".
+        model: its name in the recipe; or "blend": all models by which the recipe ranks the
+            collection's kind, a seed each, blended as the recipe says.
+        folds: of whole architectures; each is held out once.
+        seed: of the folds and of the search; the training's is the recipe's first.
+        pruner: gives a trial up after a fold. "hyperband" compares the mean of its folds so far
+            with other trials'; "wilcoxon" its graphs so far with the best trial's, one by one.
+        finalists: so many of the best trials, and the baseline, are trained again with other
+            seeds; 0 = the best trial wins.
+        seeds: with how many.
+    """
+
+    collection: str
+    model: str
+    folds: Annotated[int, Field(ge=2)] = 2
+    seed: Annotated[int, Field(ge=0)] = 0
+    pruner: Literal["none", "hyperband", "wilcoxon"] = "none"
+    finalists: Annotated[int, Field(ge=0)] = 0
+    seeds: Annotated[int, Field(ge=1)] = 3
+
+    @property
+    def kind(self) -> str:
+        """Return what is ranked: "layout" or "tile"."""
+        return self.collection.split(":", 1)[0]
+
+    @property
+    def name(self) -> str:
+        """Return the study's name in its storage."""
+        return f"{self.collection}:{self.model}"
+
+    @field_validator("collection")
+    @classmethod
+    def _known_collection(cls, name: str) -> str:
+        try:
+            return collection_named(name).name
+        except PipelineError as error:
+            raise ValueError(str(error)) from None
+
+
+class Parameter(FrozenConfig):
+    """One of `choices`, or a number from `low` to `high`, both included.
 
     Attributes:
         log: draw its logarithm evenly; for what acts by factors, such as a learning rate.
         step: only low, low + step, low + 2 step, ….
     """
 
-    low: Number
-    high: Number
+    choices: tuple[Value, ...] = ()
+    low: Number = 0
+    high: Number = 0
     log: StrictBool = False
     step: Number | None = None
 
-    @field_validator("high")
-    @classmethod
-    def _not_below_low(cls, high: Number, info: ValidationInfo) -> Number:
-        if high < info.data.get("low", high):
-            raise ValueError(f"expected at least low, {info.data['low']}")
-        return high
-
-    @field_validator("log")
-    @classmethod
-    def _log_above_zero(cls, log: bool, info: ValidationInfo) -> bool:
-        if log and info.data.get("low", 1) <= 0:
-            raise ValueError(f"low is {info.data['low']}; a log range starts above 0")
-        return log
-
-    @field_validator("step")
-    @classmethod
-    def _fits(cls, step: Number | None, info: ValidationInfo) -> Number | None:
-        if step is None:
-            return step
-        if step <= 0 or info.data.get("log"):
-            raise ValueError("expected one above 0, in a range without log")
-        ends = (info.data.get("low"), info.data.get("high"))
-        if isinstance(step, float) and all(isinstance(end, int) for end in ends):
-            raise ValueError("expected a whole number, as low and high are")
-        return step
+    @model_validator(mode="after")
+    def _is_one_or_the_other(self) -> Self:
+        given, step = self.model_fields_set, self.step
+        is_choice = given == {"choices"} and self.choices
+        faults = {
+            "expected choices, or low and high": not is_choice
+            and ("choices" in given or not {"low", "high"} <= given),
+            f"high is {self.high}; expected at least low, {self.low}": self.high < self.low,
+            f"low is {self.low}; a log range starts above 0": self.log and self.low <= 0,
+            f"step is {step}; expected one above 0, without log": step is not None
+            and (step <= 0 or self.log),
+            f"step is {step}; expected a whole number, as low and high are": self.is_whole
+            and isinstance(step, float),
+        }
+        for fault, is_there in faults.items():
+            if is_there:
+                raise ValueError(fault)
+        return self
 
     @property
     def is_whole(self) -> bool:
         """Tell whether only whole numbers are meant."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
+        return not self.choices and isinstance(self.low, int) and isinstance(self.high, int)
 
     def ends(self) -> tuple[Value, ...]:
         """Return the values that decide whether all of them fit a recipe."""
-        return self.low, self.high
+        return self.choices or (self.low, self.high)
 
     def holds(self, value: Any) -> bool:
-        """Tell whether `value` is in the range, and on a step."""
+        """Tell whether `value` can be drawn; true is not 1."""
+        if self.choices:
+            return any(value == own and type(value) is type(own) for own in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         if not self.low <= value <= self.high or (self.is_whole and value != int(value)):
             return False
-        if self.step is None:
-            return True
-        steps = (value - self.low) / self.step
-        return abs(steps - round(steps)) < 1e-8
+        steps = (value - self.low) / (self.step or 1)
+        return self.step is None or abs(steps - round(steps)) < 1e-8
 
     def suggest(self, trial: "Trial", key: str) -> Value:
-        """Let the trial choose."""
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            step = int(self.step or 1)
-            return trial.suggest_int(key, self.low, self.high, step=step, log=self.log)
+        """Let an Optuna trial choose."""
+        if self.choices:
+            chosen: Value = trial.suggest_categorical(key, self.choices)
+            return chosen
+        if self.is_whole:
+            low, high, step = int(self.low), int(self.high), int(self.step or 1)
+            return trial.suggest_int(key, low, high, step=step, log=self.log)
         return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
 
 
@@ -134,23 +165,19 @@ class SearchSpace(FrozenConfig):
     """A study's question, and the values that may answer it, by dotted recipe key."""
 
     study: StudyConfig
-    parameters: Annotated[dict[str, Choices | Range], Field(min_length=1)]
+    parameters: Annotated[dict[str, Parameter], Field(min_length=1)]
 
     def decisive(self) -> dict[str, Any]:
         """Return what decides which trials there are and what they score, as TOML values.
 
-        A key of [study] that came later is left out at its default: what was done without it.
         Finalists come after the search, and may be asked for of one that has ended.
         """
-        without = {STUDY: {"finalists", "seeds"}}
-        table = self.model_dump(mode="json", exclude_none=True, exclude=without)
-        for key in LATER_KEYS:
-            if table[STUDY][key] == StudyConfig.model_fields[key].default:
-                del table[STUDY][key]
-        return table
+        study = self.study.model_dump(mode="json", exclude={"finalists", "seeds"})
+        own = {k: p.model_dump(mode="json", exclude_unset=True) for k, p in self.parameters.items()}
+        return {STUDY: study, **own}
 
 
-def load_space(name_or_file: str) -> SearchSpace:
+def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
     """Read a search space: a path that ends in .toml, or the name of one in configs/tune/.
 
     Raises:
@@ -164,14 +191,17 @@ def load_space(name_or_file: str) -> SearchSpace:
         raise UsageError(
             f"search space '{name_or_file}': no such file; known: {known}; or give a .toml file"
         )
-    return space_from_table(read_toml(path), source=f"search space {path.stem}")
+    return space_from_table(read_toml(path), recipe, source=f"search space {path.stem}")
 
 
-def space_from_table(table: Mapping[str, Any], *, source: str) -> SearchSpace:
+def space_from_table(
+    table: Mapping[str, Any], recipe: Recipe | None = None, *, source: str
+) -> SearchSpace:
     """Check a search space, and that all its values make a recipe.
 
     Args:
         table: `study`, and by dotted recipe key either `choices` or `low` and `high`.
+        recipe: what is searched near; None for the default one.
         source: named in errors.
 
     Raises:
@@ -180,90 +210,65 @@ def space_from_table(table: Mapping[str, Any], *, source: str) -> SearchSpace:
     """
     if not isinstance(table.get(STUDY), Mapping):
         raise UsageError(f"{source}: has no [study] table; expected one with collection and model")
-    parameters: dict[str, Choices | Range] = {}
+    parameters: dict[str, Parameter] = {}
     for key, part in table.items():
-        if key != STUDY:
-            if not isinstance(part, dict):
-                raise UsageError(
-                    f"{source}: '{key}' is {part!r}; expected choices, or low and high"
-                )
-            parameters[key] = _parameter(part, source=f'{source}: ["{key}"]')
-    whole = {"study": table.get(STUDY, {}), "parameters": parameters}
+        if key == STUDY:
+            continue
+        where = f'{source}: ["{key}"]'
+        if not isinstance(part, dict):
+            raise UsageError(f"{where}: is {part!r}; expected choices, or low and high")
+        parameters[key] = Parameter.from_table(part, source=where)
+    whole = {STUDY: table[STUDY], "parameters": parameters}
     space = SearchSpace.from_table(whole, source=source)
+    study, recipe = space.study, recipe or Recipe()
+    built_in = get_args(LayoutModelName if study.kind == "layout" else TileModelName)
+    models = tuple(dict.fromkeys((*built_in, *recipe.models_of(study.kind))))
+    if study.model not in (*models, BLEND):
+        known = " and ".join((*models, BLEND))
+        raise UsageError(
+            f"{source}: key 'study.model' is '{study.model}': {study.kind} configs are ranked by "
+            f"{known}"
+        )
     for key, parameter in parameters.items():
-        why_not = _without_effect(key, space.study)
+        why_not = _without_effect(key, study, models)
         if why_not:
             raise UsageError(f"{source}: '{key}' has no effect; {why_not}")
-        _check_values(key, parameter, source=source)
+        _check_values(key, parameter, recipe.model_dump(mode="json"), source=source)
     return space
 
 
-def _parameter(table: dict[str, Any], *, source: str) -> Choices | Range:
-    """Read one parameter's table; of several faults the one that explains the others is named."""
-    kind = Choices if "choices" in table else Range
-    ranges = [key for key in Range.model_fields if key in table]
-    if kind is Choices and ranges:
-        raise UsageError(
-            f"{source}: has choices and {ranges[0]}; expected choices, or low and high"
-        )
-    for key in table:
-        if key not in kind.model_fields:
-            known = ", ".join(kind.model_fields)
-            raise UsageError(f"{source}: unknown key '{key}'; expected one of: {known}")
-    for key in ("low", "high", "step"):
-        value = table.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"{source}: key '{key}' is {value!r}; expected a number")
-    missing = [key for key in ("low", "high") if kind is Range and key not in table]
-    if missing:
-        raise UsageError(f"{source}: has no {missing[0]}; expected choices, or low and high")
-    return kind.from_table(table, source=source)
-
-
-def _without_effect(key: str, study: StudyConfig) -> str | None:
+def _without_effect(key: str, study: StudyConfig, models: Sequence[str]) -> str | None:
     """Say why no trial of the study depends on `key`, or None if one may."""
     table, _, rest = key.partition(".")
     if study.model != BLEND:
         if table in ("features", study.model):
             return None
-        return (
-            f"trials train {study.model} alone, which reads {study.model}.… and features.…; "
-            f'a study of model = "{BLEND}" blends'
-        )
-    kind = study.collection.split(":", 1)[0]
-    models = get_args(LayoutModelName if kind == "layout" else TileModelName)
-    unread = {"choose": "trials blend as the recipe says"}
-    if kind == "layout":
-        unread["tile_method"] = "trials rank layout configs, by blend.method"
-        picks = "trials rank layout configs, of which no few are picked"
-        unread |= {"tile_spread": picks, "tile_spread_length": picks}
+        own = f"trials train {study.model} alone, which reads {study.model}.… and features.…"
+        return f'{own}; a study of model = "{BLEND}" blends'
     if table == "blend":
-        weighed = rest.startswith("weights.") and rest.removeprefix("weights.") not in models
-        return f"trials blend {kind} models: {', '.join(models)}" if weighed else unread.get(rest)
-    if table in ("features", *models):
+        if rest == "choose":
+            return "trials blend as the recipe says"
+        if rest.startswith("tile_") and study.kind == "layout":
+            return "trials rank layout configs"
+    is_read = table in ("features", "blend", *models)
+    if is_read and (not rest.startswith("weights.") or rest.removeprefix("weights.") in models):
         return None
-    return f"trials blend {kind} models, and read theirs, features.… and blend.…"
+    read = "read theirs, features.… and blend.…"
+    return f"trials blend {study.kind} models, and {read}; known: {', '.join(models)}"
 
 
-def _check_values(key: str, parameter: Choices | Range, *, source: str) -> None:
+def _check_values(key: str, parameter: Parameter, recipe: dict[str, Any], *, source: str) -> None:
     """Raise UsageError where a recipe cannot take some of the parameter's values at `key`."""
-    defaults = Recipe().model_dump(mode="json")
     for value in parameter.ends():
         try:
-            table = with_values(defaults, {key: value})
+            table = with_values(recipe, {key: value})
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from None
-        recipe = Recipe.from_table(table, source=source)
-        taken = value_at(recipe.model_dump(mode="json"), key)
-        if isinstance(parameter, Range) and isinstance(taken, int) and not parameter.is_whole:
+        taken = value_at(Recipe.from_table(table, source=source).model_dump(mode="json"), key)
+        if isinstance(taken, int) and isinstance(value, float):
             raise UsageError(
                 f"{source}: '{key}' takes whole numbers; write low and high without decimal point"
             )
-
-
-def suggest(trial: "Trial", space: SearchSpace) -> Parameters:
-    """Let an Optuna trial choose a value for each of the space's keys."""
-    return {key: parameter.suggest(trial, key) for key, parameter in space.parameters.items()}
 
 
 def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, Any]:
@@ -285,14 +290,8 @@ def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[s
 
 
 def value_at(table: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key, None if there is none."""
+    """Return what a recipe's table says at a dotted key; 1 for a blend's weight it leaves out."""
     value: Any = table
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def own_value(table: Mapping[str, Any], key: str) -> Any:
-    """Return what a recipe's table says at a dotted key; 1 where it leaves a blend's weight out."""
-    value = value_at(table, key)
     return 1.0 if value is None and key.startswith("blend.weights.") else value

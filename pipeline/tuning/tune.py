@@ -4,138 +4,290 @@ A trial is one recipe; its value is the mean metric of one model, or of a blend,
 that were held out, whole architectures at a time. The valid and test splits are never opened. The
 value of the winner is the best of many noisy ones and so too high: judge the recipe on other data.
 
-Any number of workers share a study: processes of one call, further calls with the same storage, and
-with a database, calls on other machines. They take their trials one after the other, so that
+Any number of workers share a search: processes of one call, further calls with the same storage,
+and with a database, calls on other machines. They take their trials one after the other, so that
 together they never begin more than the budget.
 """
 
-import math
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from common.errors import UsageError
-from models.run_folder import DONE, mark_done
-from models.training.jobs import Progress
-from pipeline.tuning.finalists import finals_study, judge_finalists
-from pipeline.tuning.history import NOT_COMPARED, result_of
-from pipeline.tuning.processes import work_on_processes
-from pipeline.tuning.question import ask, check_belongs
-from pipeline.tuning.result import TuneResult
-from pipeline.tuning.search import Budget, join, search_study, work_on
-from pipeline.tuning.space import SearchSpace
-from pipeline.tuning.storage.claims import count_trials, is_at_rest
-from pipeline.tuning.storage.storage import Storage, open_storage, quiet_optuna
+from common.errors import OutOfTime, PipelineError, UsageError
+from common.progress import log, out_of_time, progress
+from models.config.recipe import Recipe
+from models.run_folder import DONE, begin, first_difference, mark_done, read_config
+from pipeline.tuning.objective import (
+    cross_validate,
+    give_up_or_go_on,
+    pruner_of,
+)
+from pipeline.tuning.processes import on_processes
+from pipeline.tuning.question import Question, ask
+from pipeline.tuning.result import (
+    BASELINE,
+    MEMBER_SCORES,
+    TuneResult,
+    judge_finalists,
+    records_of,
+    result_of,
+    train_finalists,
+    write_history,
+)
+from pipeline.tuning.space import SearchSpace, value_at
+from pipeline.tuning.storage import (
+    INTERRUPTED,
+    REASON,
+    SharedStorage,
+    count_trials,
+    is_at_rest,
+    open_storage,
+    requeue_lost,
+)
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import Trial
+
+TRIALS = "trials"
+QUESTION, FIRST = "question", "first"  # attributes of the study, and of a trial
+OUT_OF_MEMORY = ("out of memory", "allocate memory")  # torch's words on a GPU and on a CPU
 
 
 def tune(
-    recipe_table: dict[str, Any],
+    recipe: Recipe,
     space: SearchSpace,
     data_dir: Path,
     *,
-    storage: Storage,
+    storage: Path | str,
     trials: int,
     out: Path,
     workers: int = 1,
-    timeout_s: float | None = None,
-    say: Callable[[str], None] = lambda line: None,
-    progress: Progress | None = None,
 ) -> TuneResult:
-    """Search the space until `trials` trials have ended; the same call again resumes.
+    """Search the space until `trials` trials have ended or time is up; the same call resumes.
 
     The first trial is the recipe as it is. A trial that fails or is pruned is recorded with its
-    reason, and counts. One that Ctrl-C, SIGTERM or a full disk kept from its end is tried again,
-    one whose worker was killed once more; either counts once. Another recipe, space or train split
-    is another study in the storage, and needs another `out`. Where the space asks for finalists,
-    they are trained when the search has ended.
+    reason, and counts. One that was kept from its end is tried again, and goes on where it was.
+    Where the space asks for finalists, they are trained when the search has ended.
 
     Args:
-        recipe_table: the baseline, as `Recipe.model_dump` gives it.
+        recipe: the baseline.
         space: what may change.
         data_dir: the folder that holds npz/; only the train split of one collection is read.
         storage: a journal file's path, for workers on one disk, or a database URL.
         trials: the whole budget, earlier calls' and other workers' trials included.
-        out: holds trials/NUMBER/ (a run folder each), trials.json and best.toml.
+        out: see Question.
         workers: processes of this call, each with the recipe's threads; 1 = this process itself.
-        timeout_s: no trial is begun later than this many seconds after the call, nor after the time
-            of a call that is running already.
-        say: told, in words, how each trial ended and what was left out.
-        progress: told how far a training and the study are.
 
     Raises:
-        UsageError: no budget, seconds that are none, a recipe that does not fit, or `out` belongs
-            to another study.
+        UsageError: no budget, a recipe that does not fit, or `out` or the storage belongs to
+            another question.
         PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
-            succeeded, or as a worker's.
-        KeyboardInterrupt: on SIGTERM too.
+            succeeded, or all workers were killed.
     """
-    _check(trials, workers, timeout_s)
-    question = ask(recipe_table, space, data_dir, out, say=say, progress=progress)
-    question.begin()
-    numbers = question.trial_numbers()
-    with interrupted_by_sigterm(), quiet_optuna(), open_storage(storage) as shared:
-        others = shared.others(question.study_name())
-        if others:
-            say(f"a new study begins beside {others} in the storage, of another question")
-        study = search_study(question, shared)
-        check_belongs(question, numbers, known=len(study.get_trials(deepcopy=False)))
-        budget = Budget(trials, join(study, shared, timeout_s))
+    if trials < 1 or workers < 1:
+        raise UsageError(f"trials = {trials}, workers = {workers}: expected at least 1 of each")
+    question = ask(recipe, space, data_dir, out)
+    begin(out, question.config(), resume=True)
+    (out / DONE).unlink(missing_ok=True)
+    with open_storage(storage) as shared:
+        study = _enter(question, shared, storage)
         if workers > 1:
-            work_on_processes(
-                question, storage, budget, workers=workers, say=say, progress=progress
-            )
-        else:
-            work_on(
-                question, shared, budget, say=say, progress=progress, training_progress=progress
-            )
-        with shared.claims():
-            counted = count_trials(study)
-            ended = counted >= trials and is_at_rest(study)
-            verdict = None
-            if ended and space.study.finalists:
-                verdict = judge_finalists(finals_study(question, shared), study, question)
-            result = result_of(study, question, verdict)
-            if ended and (verdict or not space.study.finalists):
-                mark_done(out)
-            else:  # of a search that others go on with, or whose finalists came later
-                (out / DONE).unlink(missing_ok=True)
-    if counted < trials and budget.deadline is not None and time.time() >= budget.deadline:
-        say(f"time is up after {counted} of {trials} trials")
-    if result.baseline_value is None:
-        say(f"best.toml, trial {result.best.number}: {NOT_COMPARED}")
-    if verdict:
-        say(verdict.reason)
-    elif space.study.finalists:
-        say("the finalists have not been judged yet; best.toml is the best trial's")
-    elif result.is_baseline:
-        say("no trial beat the recipe as it was; best.toml is that recipe")
+            on_processes(workers, partial(_search, question, storage, trials))
+        run_trials(question, shared, trials)
+        counted = count_trials(study)
+        ended = counted >= trials and is_at_rest(study)
+        if counted < trials:
+            log.info(f"time is up after {counted} of {trials} trials")
+        elif not ended:
+            log.info("other workers' last trials are still running; the same command goes on")
+        records, verdict = records_of(study), None
+        if ended and space.study.finalists:
+            if workers > 1:
+                on_processes(workers, partial(train_finalists, question, records, workers))
+            with suppress(OutOfTime):
+                verdict = judge_finalists(question, records)
+            if verdict is None:
+                log.info("the finalists have not been judged yet; best.toml is the best trial's")
+        result = result_of(study, question, verdict)
+    if ended and (verdict or not space.study.finalists):
+        mark_done(out)
     return result
 
 
-def _check(trials: int, workers: int, timeout_s: float | None) -> None:
-    """Raise UsageError where there is no budget, or no such time."""
-    if trials < 1 or workers < 1:
-        raise UsageError(f"trials = {trials}, workers = {workers}: expected at least 1 of each")
-    if timeout_s is not None and not 0 <= timeout_s < math.inf:
-        raise UsageError(f"timeout_s = {timeout_s}: expected seconds, 0 or more")
+def _study(question: Question, shared: SharedStorage) -> "Study":
+    import optuna
+
+    asked = question.space.study
+    return optuna.create_study(
+        storage=shared.optuna,
+        study_name=asked.name,
+        direction="maximize",
+        pruner=pruner_of(asked),
+        load_if_exists=True,
+    )
 
 
-@contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C while the block runs, unless the caller takes it in a way of its own.
+def _enter(question: Question, shared: SharedStorage, storage: Path | str) -> "Study":
+    """Open or begin the question's study, and queue the recipe as it is, once.
 
-    Only a process's main thread can.
+    Raises:
+        UsageError: the storage holds another question of the same collection and model.
     """
-    own = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    if own or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    config, space = question.config(), question.space
+    with shared.turn():
+        study = _study(question, shared)
+        known = study.user_attrs.get(QUESTION)
+        difference = first_difference(known, config) if known else None
+        if difference:
+            raise UsageError(
+                f"storage: holds a search of {space.study.name} with {difference}; choose another "
+                "--storage"
+            )
+        if known:
+            return study
+        study.set_user_attr(QUESTION, config)
+        params = question.baseline_params()
+        table = question.recipe.model_dump(mode="json")
+        for key in space.parameters.keys() - params.keys():
+            own = f"{key} = {value_at(table, key)!r}"
+            log.info(f"{own} of the recipe lies outside the search space; the baseline keeps it")
+        study.enqueue_trial(params, user_attrs={BASELINE: True})
+    return study
+
+
+def _search(question: Question, storage: Path | str, trials: int, part: int) -> None:
+    """Be one of a call's worker processes."""
+    with open_storage(storage) as shared:
+        run_trials(question, shared, trials)
+
+
+def run_trials(question: Question, shared: SharedStorage, trials: int) -> None:
+    """Be one of a search's workers, until the budget is used up or the time is."""
+    study = _study(question, shared)
+    while _run_next(question, shared, study, trials):
+        write_history(study, question)
+        progress("trial", count_trials(study), trials)
+
+
+class _TrialFailedError(Exception):
+    """A trial has failed through its own fault, and its reason is recorded: the study goes on."""
+
+
+def _run_next(question: Question, shared: SharedStorage, study: "Study", trials: int) -> bool:
+    """Run the next trial, queued or new, to its end; tell whether there was one to be run."""
+    import numpy as np
+    import optuna
+
+    interrupted: list[BaseException] = []
+    with ExitStack() as running, ExitStack() as turn:
+        turn.enter_context(shared.turn())
+        for number in requeue_lost(study, shared):
+            log.info(f"trial {number} did not come to its end; it is tried again")
+        if count_trials(study) >= trials or out_of_time():
+            return False
+        # Seeded anew for each trial, so that a study that was stopped draws what an undisturbed one
+        # would have drawn.
+        drawn = [question.space.study.seed, len(study.get_trials(deepcopy=False))]
+        seed = int(np.random.SeedSequence(drawn).generate_state(1)[0])
+        study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+        def objective(trial: "Trial") -> float:
+            if shared.running:
+                running.enter_context(shared.running(study.study_name, trial.number))
+            try:
+                recipe = _choose(trial, question)
+                turn.close()
+                return _judge(trial, recipe, question)
+            except optuna.TrialPruned as pruned:
+                log.info(f"trial {trial.number} {pruned}")
+                raise
+            except BaseException as error:
+                if not _is_the_trials_fault(error, is_given=BASELINE in trial.user_attrs):
+                    interrupted.append(error)
+                    with suppress(Exception):  # on a full disk
+                        trial.set_user_attr(INTERRUPTED, True)
+                    raise
+                reason = _one_line(error)
+                log.info(f"trial {trial.number} failed: {reason}")
+                with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                    trial.set_user_attr(REASON, reason)
+                raise _TrialFailedError(reason) from error
+
+        try:
+            study.optimize(objective, n_trials=1, catch=(_TrialFailedError,))
+        except BaseException as error:
+            if interrupted and isinstance(interrupted[0], OutOfTime):
+                return False
+            if interrupted:  # Optuna's own error may be of noting it on a full disk
+                raise interrupted[0] from None
+            if "Cannot tell a" not in str(error):
+                raise
+            log.info("a trial was given up by others, which thought its worker dead; theirs counts")
+    return True
+
+
+def _choose(trial: "Trial", question: Question) -> Recipe:
+    """Let a trial choose a recipe; the baseline's own values are known to the sampler, too."""
+    parameters = question.space.parameters
+    if BASELINE not in trial.user_attrs:
+        return question.recipe_with({k: p.suggest(trial, k) for k, p in parameters.items()})
+    for key in question.baseline_params():
+        parameters[key].suggest(trial, key)
+    return question.recipe
+
+
+def _judge(trial: "Trial", recipe: Recipe, question: Question) -> float:
+    """Cross-validate a recipe in the trial's own folder."""
+    study = question.space.study
+    result = cross_validate(
+        recipe,
+        study.model,
+        question.folds,
+        _folder(trial, recipe, question.out / TRIALS),
+        shared=question.shared,
+        kept_scores=question.out / MEMBER_SCORES,
+        after_fold=give_up_or_go_on(trial, study, never=BASELINE in trial.user_attrs),
+    )
+    log.info(f"trial {trial.number}: {result.value:.4f}")
+    return result.value
+
+
+def _folder(trial: "Trial", recipe: Recipe, trials: Path) -> Path:
+    """Return a retry's first folder, where it goes on; its own if threads or device differ."""
+    if FIRST not in trial.user_attrs:  # which a retry inherits
+        trial.set_user_attr(FIRST, trial.number)
+    first = trials / str(trial.user_attrs[FIRST])
+    known = read_config(first)["recipe"] if first.is_dir() else None
+    is_own = known in (None, recipe.model_dump(mode="json"))
+    return first if is_own else trials / str(trial.number)
+
+
+def _is_the_trials_fault(error: BaseException, *, is_given: bool) -> bool:
+    """Tell a recipe that cannot be trained from the world's fault, and from a defect of ours.
+
+    The world's are Ctrl-C, a full disk, time that is up, and a storage out of reach. Whatever a
+    combination of values provokes is its fault; where the recipe as it was given provokes
+    something that no message was written for, the fault is ours.
+    """
+    import optuna
+
+    world = KeyboardInterrupt | OSError | OutOfTime | optuna.exceptions.StorageInternalError
+    if isinstance(error, world) or isinstance(error.__cause__, OSError):
+        return False
+    return not is_given or isinstance(error, PipelineError) or _is_out_of_memory(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if _is_out_of_memory(error):
+        return f"out of memory: {text}".removesuffix(": ")
+    return text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}"

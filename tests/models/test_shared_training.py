@@ -21,7 +21,7 @@ from models.training.folds import family_of, grouped_folds
 from models.training.jobs import SharedModel, TrainJob
 from models.training.weights import load_tensors
 from pipeline.run.stages import train_collection
-from pipeline.tuning.cross_validate import cross_validate
+from pipeline.tuning.objective import cross_validate
 from tests.command_line import call
 
 XLA, NLP = collection_named("layout:xla:random"), collection_named("layout:nlp:random")

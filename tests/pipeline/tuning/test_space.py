@@ -10,12 +10,10 @@ from common.errors import UsageError
 from common.settings import CONFIGS
 from models.config.recipe import Recipe, load_recipe
 from pipeline.tuning.space import (
-    Choices,
-    Range,
+    Parameter,
+    SearchSpace,
     load_space,
-    own_value,
     space_from_table,
-    suggest,
     value_at,
     with_values,
 )
@@ -31,17 +29,12 @@ def space_of(text: str, *, study: str = STUDY) -> Any:
     return space_from_table(tomllib.loads(study + text), source="search space mine")
 
 
+def draw(study: optuna.Study, space: SearchSpace) -> dict[str, Any]:
+    trial = study.ask()
+    return {key: parameter.suggest(trial, key) for key, parameter in space.parameters.items()}
+
+
 SHIPPED = [path.read_text() for path in sorted((CONFIGS / "tune").glob("*.toml"))]
-
-
-@pytest.mark.parametrize("text", SHIPPED)
-def test_each_value_of_a_shipped_space_makes_a_recipe_by_itself(text: str) -> None:
-    defaults = Recipe().model_dump(mode="json")
-    for key, parameter in space_of(text, study="").parameters.items():
-        assert own_value(defaults, key) is not None
-        for value in parameter.ends():
-            recipe = Recipe.from_table(with_values(defaults, {key: value}), source="one value")
-            assert value_at(recipe.model_dump(mode="json"), key) == value
 
 
 def test_the_cpu_recipe_is_a_trial_of_every_shipped_space() -> None:
@@ -57,7 +50,7 @@ def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
     space = space_of(text, study="")
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     defaults = Recipe().model_dump(mode="json")
-    drawn = [suggest(study.ask(), space) for _ in range(30)]
+    drawn = [draw(study, space) for _ in range(30)]
     for values in drawn:
         recipe = Recipe.from_table(with_values(defaults, values), source="drawn")
         table = recipe.model_dump(mode="json")
@@ -80,7 +73,7 @@ def test_values_keep_their_type_and_range() -> None:
         choices = [true, false]
     """)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    drawn = [suggest(study.ask(), space) for _ in range(60)]
+    drawn = [draw(study, space) for _ in range(60)]
     assert {values["cross_config_sage.hidden"] for values in drawn} == {8, 16, 24, 32}
     assert {values["cross_config_sage.cross_config"] for values in drawn} == {True, False}
     rates = [float(values["cross_config_sage.training.learning_rate"]) for values in drawn]
@@ -97,11 +90,14 @@ def test_values_keep_their_type_and_range() -> None:
         ('["cross_config_sage.hidden"]\nlow = 0\nhigh = 9', "'cross_config_sage.hidden' is 0"),
         ('["cross_config_sage.hidden"]\nlow = 8.0\nhigh = 9.0', "takes whole numbers"),
         ('["features.prune"]\nchoices = ["hops-1", "leaps"]', "'features.prune' is 'leaps'"),
-        ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "'high' is 8: .*at least low, 9"),
-        ('["cross_config_sage.hidden"]\nlow = 8', "has no high"),
+        ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "high is 8; expected at least low, 9"),
+        ('["cross_config_sage.hidden"]\nlow = 8', "expected choices, or low and high"),
         ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nstep = 0.5', "a whole number"),
         ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key 'scale'"),
-        ('["cross_config_sage.hidden"]\nchoices = [8]\nlow = 1', "has choices and low"),
+        (
+            '["cross_config_sage.hidden"]\nchoices = [8]\nlow = 1',
+            "expected choices, or low and high",
+        ),
         ('["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true', "log"),
         ('["tile_boosting.rounds"]\nlow = 1\nhigh = 2', "'tile_boosting.rounds' has no effect"),
         ("", "parameters"),
@@ -135,9 +131,9 @@ BLEND_STUDY = '[study]\ncollection = "COLLECTION"\nmodel = "blend"\n'
     ("collection", "text", "message"),
     [
         ("layout:nlp:random", "tile_boosting.rounds", "trials blend layout models"),
-        ("layout:nlp:random", "blend.weights.tile_boosting", "trials blend layout models: cross"),
-        ("layout:nlp:random", "blend.weights.best_model", "trials blend layout models: cross"),
-        ("layout:nlp:random", "blend.tile_method", "by blend.method"),
+        ("layout:nlp:random", "blend.weights.tile_boosting", "trials blend layout models.*cross"),
+        ("layout:nlp:random", "blend.weights.best_model", "trials blend layout models.*cross"),
+        ("layout:nlp:random", "blend.tile_method", "trials rank layout configs"),
         ("layout:nlp:random", "blend.choose", "as the recipe says"),
         ("layout:nlp:random", "threads", "trials blend layout models"),
         ("tile:xla", "layout_linear.l2", "trials blend tile models"),
@@ -177,9 +173,9 @@ def test_a_blend_may_change_all_that_it_is_made_of() -> None:
 
 def test_a_weight_that_a_recipe_leaves_out_is_one() -> None:
     table = load_recipe("cpu").model_dump(mode="json")
-    assert own_value(table, "blend.weights.layout_boosting") == 0.25
-    assert own_value(table, "blend.weights.layout_linear") == 1
-    assert own_value(table, "blend.wights") is None
+    assert value_at(table, "blend.weights.layout_boosting") == 0.25
+    assert value_at(table, "blend.weights.layout_linear") == 1
+    assert value_at(table, "blend.wights") is None
 
 
 def test_a_missing_space_names_the_known_ones() -> None:
@@ -188,13 +184,13 @@ def test_a_missing_space_names_the_known_ones() -> None:
 
 
 def test_holds_tells_what_can_be_drawn() -> None:
-    assert Choices(choices=(1, "a")).holds(1)
-    assert not Choices(choices=(1, "a")).holds(True)
-    assert Range(low=2, high=8, step=3).holds(5)
-    assert not Range(low=2, high=8, step=3).holds(6)
-    assert not Range(low=2, high=8).holds(2.5)
-    assert Range(low=0.1, high=0.7, step=0.1).holds(0.3)
-    assert not Range(low=0.1, high=0.7).holds("hops-1")
+    assert Parameter(choices=(1, "a")).holds(1)
+    assert not Parameter(choices=(1, "a")).holds(True)
+    assert Parameter(low=2, high=8, step=3).holds(5)
+    assert not Parameter(low=2, high=8, step=3).holds(6)
+    assert not Parameter(low=2, high=8).holds(2.5)
+    assert Parameter(low=0.1, high=0.7, step=0.1).holds(0.3)
+    assert not Parameter(low=0.1, high=0.7).holds("hops-1")
 
 
 def test_with_values_leaves_its_argument_alone() -> None:
@@ -206,13 +202,15 @@ def test_with_values_leaves_its_argument_alone() -> None:
 @pytest.mark.parametrize(
     ("part", "told"),
     [
+        ({"choices": [1e-4], "low": 1e-4}, "expected choices, or low and high"),
+        ({"choices": []}, "expected choices, or low and high"),
         (
-            {"choices": [1e-4], "low": 1e-4},
-            "has choices and low; expected choices, or low and high",
+            {"low": 1e-4, "hihg": 1e-3},
+            "unknown key 'hihg'; expected one of: choices, high, log, low, step",
         ),
-        ({"low": 1e-4, "hihg": 1e-3}, "unknown key 'hihg'; expected one of: low, high, log, step"),
-        ({"low": "a", "high": 1e-3}, "key 'low' is 'a'; expected a number"),
-        ({"low": 1e-4}, "has no high; expected choices, or low and high"),
+        ({"low": "a", "high": 1e-3}, "key 'low' is 'a': expected a number"),
+        ({"low": 0.0, "high": 1.0, "log": True}, "low is 0.0; a log range starts above 0"),
+        ({"low": 1, "high": 9, "step": 0.5}, "step is 0.5; expected a whole number, as low and"),
     ],
 )
 def test_a_parameter_that_is_none_is_told_in_plain_words(part: dict[str, Any], told: str) -> None:
@@ -220,7 +218,7 @@ def test_a_parameter_that_is_none_is_told_in_plain_words(part: dict[str, Any], t
     study = {"collection": "layout:xla:random", "model": "cross_config_sage"}
     with pytest.raises(UsageError) as caught:
         space_from_table({"study": study, key: part}, source="search space x")
-    assert str(caught.value) == f'search space x: ["{key}"]: {told}'
+    assert str(caught.value).startswith(f'search space x: ["{key}"]: {told}')
 
 
 def test_a_space_without_study_is_told_so() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from models.config.recipe import load_recipe
+from models.config.recipe import Recipe, load_recipe
 from pipeline.tuning.result import TuneResult
 from pipeline.tuning.space import SearchSpace, space_from_table, with_values
 from pipeline.tuning.tune import tune
@@ -11,11 +11,12 @@ from pipeline.tuning.tune import tune
 LEARNING_RATE = "cross_config_sage.training.learning_rate"
 
 
-def recipe_table(**values: Any) -> dict[str, Any]:
+def small_recipe(**values: Any) -> Recipe:
     """The smoke recipe with a yet smaller layout model that learns too slowly to win."""
     table = load_recipe("smoke").model_dump(mode="json")
     small = {"cross_config_sage.hidden": 8, "cross_config_sage.opcode_width": 4, "threads": 1}
-    return with_values(table, {**small, LEARNING_RATE: 1e-4, **values})
+    values = {**small, LEARNING_RATE: 1e-4, **values}
+    return Recipe.from_table(with_values(table, values), source="test")
 
 
 def space_over(
@@ -41,9 +42,9 @@ def search(
     data: Path, folder: Path, *, trials: int, space: SearchSpace = SPACE, **options: Any
 ) -> TuneResult:
     """Tune with the journal and the results in `folder`."""
-    table = options.pop("table", recipe_table())
+    recipe = options.pop("recipe", small_recipe())
     storage = options.pop("storage", folder / "journal.log")
-    return tune(table, space, data, storage=storage, trials=trials, out=folder / "out", **options)
+    return tune(recipe, space, data, storage=storage, trials=trials, out=folder / "out", **options)
 
 
 def outcome(result: TuneResult) -> list[tuple[Any, ...]]:

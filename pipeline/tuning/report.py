@@ -1,0 +1,138 @@
+"""The report on a search, running or ended: one page and one picture, drawn by Optuna."""
+
+import base64
+import io
+import json
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from common.atomic import atomic_path, write_text
+from common.errors import PipelineError
+from models.run_folder import is_done, read_config
+from pipeline.tuning.result import FINALISTS, TrialRecord, ranked, records_of
+from pipeline.tuning.space import StudyConfig
+from pipeline.tuning.storage import open_storage
+from submissions.report.page import render_page
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+PAGE, SHEET, JOURNAL = "tune.html", "tune.png", "journal.log"
+TEMPLATE = Path(__file__).with_name("tune.html.j2")
+BEST_ROWS = 10
+FEWEST_FOR_IMPORTANCES = 4  # trials, below which a forest of trees has nothing to split
+SLICES_PER_ROW = 4
+DPI = 80
+
+
+def write_tune_report(out: Path, storage: Path | str | None = None) -> tuple[Path, Path]:
+    """Write OUT/tune.html and OUT/tune.png; the same trials give the same bytes.
+
+    Args:
+        out: the --out of a search.
+        storage: its --storage; None for OUT/journal.log.
+
+    Raises:
+        PipelineError: `out` is no search's folder, its storage is elsewhere, or has no trial yet.
+    """
+    import optuna
+
+    config = read_config(out)
+    if "space" not in config:
+        raise PipelineError(f"{out}: no folder of `tune`; expected the --out of a search")
+    asked = StudyConfig.from_table(config["space"]["study"], source=str(out))
+    place = storage or out / JOURNAL
+    if "://" not in str(place) and not Path(place).exists():
+        raise PipelineError(f"{place}: no such journal; expected the --storage of the search")
+    with open_storage(place) as shared:
+        try:
+            study = optuna.load_study(study_name=asked.name, storage=shared.optuna)
+        except KeyError:
+            raise PipelineError(f"{out}: its search has no trial in the storage") from None
+        pictures = [(title, _png(draw)) for title, draw in _drawings(study)]
+        page = _page(out, asked, records_of(study), pictures)
+    write_text(out / PAGE, page)
+    _write_sheet([content for _, content in pictures], out / SHEET)
+    return out / PAGE, out / SHEET
+
+
+def _drawings(study: "Study") -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield titles, and what draws the pictures: Optuna's functions return axes, one or many."""
+    from optuna import importance, visualization
+
+    plot = visualization.matplotlib
+    name = "held-out value"
+    yield "History", lambda: plot.plot_optimization_history(study, target_name=name)
+    complete = [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
+    keys = sorted({key for trial in complete for key in trial.params})
+    if len(complete) >= FEWEST_FOR_IMPORTANCES and len({trial.value for trial in complete}) > 1:
+        fanova = importance.FanovaImportanceEvaluator(seed=0)
+        shares = importance.get_param_importances(study, evaluator=fanova)
+        keys.sort(key=lambda key: -shares.get(key, 0.0))
+        yield "Importances", lambda: plot.plot_param_importances(study, fanova)
+    if keys:
+        yield "Parallel coordinates", lambda: plot.plot_parallel_coordinate(study, target_name=name)
+    for first in range(0, len(keys), SLICES_PER_ROW):
+        own = keys[first : first + SLICES_PER_ROW]
+        yield ", ".join(own), partial(plot.plot_slice, study, own, target_name=name)
+
+
+def _png(draw: Callable[[], Any]) -> bytes:
+    """Draw one picture, and leave matplotlib as it was."""
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    with pyplot.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of legends without entries
+        figure = np.ravel(draw())[0].figure
+        content = io.BytesIO()
+        figure.savefig(
+            content, format="png", dpi=DPI, bbox_inches="tight", metadata={"Software": None}
+        )
+        pyplot.close(figure)
+    return content.getvalue()
+
+
+def _write_sheet(pictures: list[bytes], path: Path) -> None:
+    """Put pictures below each other, all as wide as the widest."""
+    from matplotlib import image
+
+    parts = [image.imread(io.BytesIO(content)) for content in pictures]  # (height, width, rgba)
+    missing = [max(part.shape[1] for part in parts) - part.shape[1] for part in parts]
+    padded = [
+        np.pad(part, ((0, 0), (0, width), (0, 0)), constant_values=1.0)
+        for part, width in zip(parts, missing, strict=True)
+    ]
+    with atomic_path(path) as temporary:
+        image.imsave(temporary, np.concatenate(padded), format="png", metadata={"Software": ""})
+
+
+def _page(
+    out: Path,
+    asked: StudyConfig,
+    records: tuple[TrialRecord, ...],
+    pictures: list[tuple[str, bytes]],
+) -> str:
+    verdict = out / f"{FINALISTS}.json"
+    addresses = [
+        (title, f"data:image/png;base64,{base64.b64encode(content).decode()}")
+        for title, content in pictures
+    ]
+    return render_page(
+        TEMPLATE,
+        study=asked,
+        keys=sorted({key for record in records for key in record.params}),
+        states=Counter(record.state for record in records),
+        is_ended=is_done(out),
+        best=ranked(records)[:BEST_ROWS],
+        baseline=next((r for r in ranked(records) if r.is_baseline), None),
+        verdict=json.loads(verdict.read_text())["reason"] if verdict.exists() else None,
+        reasons=Counter(str(r.reason) for r in records if r.state == "fail").most_common(),
+        pictures=addresses,
+    )

@@ -1,0 +1,241 @@
+"""Where Optuna keeps the trials of a search: a journal file on a disk, or a database.
+
+Both serve many workers. A trial whose worker died is found out by what the worker held: beside a
+journal, which knows no heartbeats, a lock that the system drops with the process; in a database,
+Optuna's heartbeats. Either way it is queued again. All that changes the queue is done by one worker
+at a time, see SharedStorage.turn.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from filelock import FileLock, Timeout
+
+from common.errors import PipelineError
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.storages import BaseStorage
+    from optuna.storages.journal import BaseJournalFileLock
+    from optuna.trial import FrozenTrial
+
+HEARTBEAT_S = 60  # three without one: the worker counts as dead
+RETRIES = 2  # of a trial that may itself be what kills its workers
+REASON, INTERRUPTED = "reason", "interrupted"  # what a trial notes of itself
+JOURNAL_START = b'{"op_code"'
+TURN = 0x74756E65  # this project's number among PostgreSQL's advisory locks
+
+
+@dataclass(frozen=True)
+class SharedStorage:
+    """A storage that several workers use at once, as one of them sees it.
+
+    Attributes:
+        optuna: the storage itself.
+        turn: keeps all other workers from taking a trial while it is entered.
+        running: the lock that the worker of a trial holds, by study and trial; None where
+            heartbeats tell who lives.
+    """
+
+    optuna: "BaseStorage"
+    turn: Callable[[], AbstractContextManager[Any]]
+    running: Callable[[str, int], FileLock] | None = None
+
+    def is_lost(self, study: str, trial: int) -> bool:
+        """Tell whether the worker of a running trial is dead; heartbeats tell Optuna itself."""
+        if self.running is None:
+            return False
+        lock = self.running(study, trial)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        lock.release()
+        return True
+
+
+@contextmanager
+def open_storage(place: Path | str) -> Iterator[SharedStorage]:
+    """Open a storage for the block, in which Optuna keeps silent.
+
+    Args:
+        place: a journal file's path, or a database URL such as postgresql://user@host/name.
+
+    Raises:
+        PipelineError: the storage cannot be opened, or a database goes away.
+    """
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            if "://" in str(place):
+                with _connected(str(place)):
+                    yield _database(str(place))
+            else:
+                yield _journal(Path(place))
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+def _journal(path: Path) -> SharedStorage:
+    """Open a journal, or begin one; a last line that a killed worker left unfinished is cut off."""
+    import optuna
+
+    lock, running = FileLock(f"{path}.lock"), path.with_name(f"{path.name}.running")
+    refusal = f"{path}: not a tuning journal; choose another --storage"
+    try:
+        running.mkdir(parents=True, exist_ok=True)
+        with lock, path.open("ab+") as file:
+            file.seek(0)
+            content = file.read()
+            if not content[: len(JOURNAL_START)] == JOURNAL_START[: len(content)]:
+                raise PipelineError(refusal)
+            file.truncate(content.rfind(b"\n") + 1)
+        backend = optuna.storages.journal.JournalFileBackend(
+            str(path), lock_obj=cast("BaseJournalFileLock", lock)
+        )
+        opened = optuna.storages.JournalStorage(backend)
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise PipelineError(refusal) from error
+    return SharedStorage(
+        opened,
+        turn=lambda: FileLock(f"{path}.turn"),
+        running=lambda study, trial: FileLock(running / f"{study}-{trial}"),
+    )
+
+
+def _database(url: str) -> SharedStorage:
+    import optuna
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+    class PatientStorage(optuna.storages.RDBStorage):
+        """Its heartbeats may miss the database: the trial's own calls tell of it."""
+
+        def record_heartbeat(self, trial_id: int) -> None:
+            with suppress(SQLAlchemyError, optuna.exceptions.StorageInternalError):
+                super().record_heartbeat(trial_id)
+
+    try:
+        parts = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise PipelineError("storage: not a database URL; expected dialect://host/name") from error
+    shown = without_password(url)
+    if parts.database in (None, "", ":memory:"):
+        raise PipelineError(f"storage {shown}: names no database; workers would share nothing")
+    is_file = parts.get_backend_name() == "sqlite"
+    turn = partial(FileLock, f"{parts.database}.turn") if is_file else partial(_server_turn, url)
+    try:
+        with turn():  # of workers that start together, one makes the tables
+            opened = PatientStorage(
+                url, heartbeat_interval=HEARTBEAT_S, grace_period=3 * HEARTBEAT_S
+            )
+    except ImportError as error:
+        raise PipelineError(
+            f"storage {shown}: its database driver is not installed; for PostgreSQL: pip install "
+            "'psycopg[binary]'"
+        ) from error
+    except (SQLAlchemyError, RuntimeError, OSError) as error:
+        raise PipelineError(f"storage {shown}: cannot be opened: {_cause(error)}") from error
+    return SharedStorage(opened, turn)
+
+
+@contextmanager
+def _server_turn(url: str) -> Iterator[None]:
+    """Hold PostgreSQL's advisory lock; it drops it with the connection, of the killed too."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.pool import NullPool
+
+    with create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect() as server:
+        server.execute(text(f"SELECT pg_advisory_lock({TURN})"))
+        yield
+
+
+def without_password(url: str) -> str:
+    """Return a database URL as it may be shown: its password, wherever it stands, as ***."""
+    from sqlalchemy.engine import make_url
+
+    parts = make_url(url)
+    query = {k: "***" if "password" in k.lower() else v for k, v in parts.query.items()}
+    return parts.set(query=query).render_as_string(hide_password=True).replace("%2A", "*")
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[None]:
+    """Raise PipelineError, one line, if the database goes away while the block runs."""
+    from sqlalchemy.exc import InterfaceError, OperationalError
+
+    # It would log with a traceback that it cannot tidy up.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    except Exception as error:
+        lost: BaseException | None = error  # Optuna's own, over noting a failure, tells nothing
+        while lost is not None and not isinstance(lost, OperationalError | InterfaceError):
+            lost = lost.__cause__ or lost.__context__
+        if lost is None or isinstance(error, PipelineError):
+            raise
+        what = "connection lost" if url.startswith("postgresql") else _cause(lost)
+        where = f"storage {without_password(url)}"
+        raise PipelineError(f"{where}: {what}; the same command goes on") from error
+
+
+def _cause(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
+    """Fail the trials that dead workers left running, and queue lost ones again, in one's turn.
+
+    A failed trial without a reason is one that the world kept from its end. One that could note
+    that it was interrupted is always tried again; one whose worker died without a word RETRIES
+    times, since it may be what the worker died of.
+
+    Returns:
+        The numbers of the trials that are tried again.
+    """
+    import optuna
+
+    states = optuna.trial.TrialState
+    optuna.storages.fail_stale_trials(study)  # as heartbeats tell
+    for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+        if storage.is_lost(study.study_name, trial.number):
+            study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
+    retry, requeued = optuna.storages.RetryHeartbeatStaleTrialCallback(), []
+    trials = study.get_trials()  # copies, since the retry extends a list of the trial's in place
+    replaced = _replaced(trials)
+    for trial in trials:
+        if trial.state != states.FAIL or trial.number in replaced or REASON in trial.user_attrs:
+            continue
+        is_told = trial.user_attrs.pop(INTERRUPTED, False)
+        if is_told or len(retry.retry_history(trial)) < RETRIES:
+            retry(study, trial)
+            requeued.append(trial.number)
+    return requeued
+
+
+def count_trials(study: "Study") -> int:
+    """Count the trials that use up a budget: ended or running; a lost and retried one once."""
+    trials = study.get_trials(deepcopy=False)
+    return sum(trial.state.name != "WAITING" for trial in trials) - len(_replaced(trials))
+
+
+def is_at_rest(study: "Study") -> bool:
+    """Tell whether no trial is running or waiting."""
+    return all(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+
+
+def _replaced(trials: "Sequence[FrozenTrial]") -> set[int]:
+    """Return the numbers of trials of which another trial is the retry."""
+    return {number for trial in trials for number in trial.system_attrs.get("retry_history", [])}

@@ -1,0 +1,289 @@
+"""What a trial is worth: cross-validation of a model or a blend, and when a trial is given up."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from scipy.stats import wilcoxon
+
+from common.errors import PipelineError, UsageError
+from common.metrics import kendall_tau, tile_score
+from data.read import read_graph
+from data.synthetic import PLANS, synthesize
+from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
+from models.config.recipe import Recipe
+from models.run_folder import is_done
+from models.train import load_model, train_model
+from models.training.folds import grouped_folds
+from models.training.jobs import TrainJob
+from pipeline.tuning.objective import P_THRESHOLD, cross_validate, give_up_or_go_on, pruner_of
+from pipeline.tuning.result import TuneResult
+from pipeline.tuning.space import StudyConfig, with_values
+from pipeline.tuning.storage import REASON
+from tests.pipeline.tuning.small_study import (
+    PARAMETERS,
+    outcome,
+    search,
+    small_recipe,
+    space_over,
+)
+
+PLACE = collection_named("layout:xla:random")
+WEIGHT = "blend.weights.layout_boosting"
+MODELS = ("layout_linear", "layout_boosting")
+BLENDS = {"blend.method": {"choices": ["minmax-mean", "rank-mean"]}, WEIGHT: {"low": 0, "high": 8}}
+
+
+def blend_recipe(**values: Any) -> Recipe:
+    own = {f"layout_boosting.{key}": n for key, n in FEW_ROUNDS.items()}
+    table = small_recipe(**own, **values).model_dump(mode="json")
+    return Recipe.from_table(with_values(table, {"layout.models": list(MODELS)}), source="test")
+
+
+FEW_ROUNDS = {"rounds": 3, "min_rows_per_leaf": 2}
+
+
+def blend_space(parameters: dict[str, Any] = BLENDS, **study: Any) -> Any:
+    return space_over(parameters, model="blend", **study)
+
+
+def folds_of(tree: Path) -> tuple[tuple[GraphFile, ...], ...]:
+    return grouped_folds(find_graphs(tree, collections=(PLACE,), splits=("train",)), 2, seed=0)
+
+
+def trainings(out: Path) -> list[str]:
+    """Name the models that the trials of a blend's study have trained, once per training."""
+    return sorted(path.parent.name for path in out.glob("**/fold-*/*/DONE"))
+
+
+def test_a_value_is_the_mean_over_folds_of_graphs_not_learned_from(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    folds = folds_of(tiny_tree)
+    result = cross_validate(small_recipe(), "cross_config_sage", folds, tmp_path)
+    means = []
+    for number, held_out in enumerate(folds):
+        ranker = load_model(tmp_path / f"fold-{number}")
+        taus = []
+        for graph in map(read_graph, held_out):
+            position = np.argsort(np.argsort(ranker.score(graph), kind="stable"))
+            taus.append(kendall_tau(position, graph.runtime_ns))
+        means.append(np.mean(taus))
+    assert result.value == pytest.approx(np.mean(means), abs=1e-12)
+    assert is_done(tmp_path)
+    with pytest.raises(UsageError, match="was begun with"):
+        other = small_recipe(**{"cross_config_sage.hidden": 16})
+        cross_validate(other, "cross_config_sage", folds, tmp_path)
+
+
+def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    synthesize(data, plan=replace(PLANS["tiny"], layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0)))
+    place = collection_named("tile:xla")
+    folds = grouped_folds(find_graphs(data, collections=(place,), splits=("train",)), 2, seed=0)
+    result = cross_validate(small_recipe(), "tile_boosting", folds, tmp_path / "run")
+    means = []
+    for number, held_out in enumerate(folds):
+        ranker = load_model(tmp_path / "run" / f"fold-{number}")
+        scores = []
+        for graph in map(read_graph, held_out):
+            picks = np.argsort(ranker.score(graph), kind="stable")[:5]
+            scores.append(tile_score(picks, graph.normalized_runtime))
+        means.append(np.mean(scores))
+    assert result.value == pytest.approx(np.mean(means), abs=1e-12)
+
+
+def test_one_architecture_cannot_be_split(tiny_tree: Path, tmp_path: Path) -> None:
+    space = space_over(
+        {"tile_boosting.learning_rate": {"low": 0.1, "high": 0.2}},
+        collection="tile:xla",
+        model="tile_boosting",
+    )
+    with pytest.raises(PipelineError, match="of 1 architectures"):
+        search(tiny_tree, tmp_path, trials=1, space=space)
+
+
+@pytest.fixture(scope="module")
+def blended(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuneResult]:
+    """A folder with a study of four trials that differ in how they blend; read it only."""
+    folder = tmp_path_factory.mktemp("blends")
+    return folder, search(tiny_tree, folder, trials=4, space=blend_space(), recipe=blend_recipe())
+
+
+def blended_by_hand(tree: Path, folder: Path, *, method: str, weight: float) -> float:
+    """Train the models one by one on the folds, and blend their scores graph by graph."""
+
+    def scaled(scores: Any) -> Any:
+        if method == "minmax-mean":
+            span = scores.max() - scores.min()
+            return (scores - scores.min()) / span if span else np.zeros(len(scores))
+        ranks = [(scores < s).sum() + ((scores == s).sum() - 1) / 2 for s in scores]
+        return np.array(ranks) / max(len(scores) - 1, 1)
+
+    recipe, means, folds = blend_recipe(), [], folds_of(tree)
+    for number, held_out in enumerate(folds):
+        learned = [file for fold in folds if fold is not held_out for file in fold]
+        rankers = {}
+        for model in MODELS:
+            run_dir = folder / f"{model}-{number}"
+            train_model(TrainJob(model, recipe, learned, 0, run_dir), PLACE, resume=True)
+            rankers[model] = load_model(run_dir)
+        values = []
+        for graph in map(read_graph, held_out):
+            linear, boosting = (
+                scaled(rankers[model].score(graph).astype(np.float64)) for model in MODELS
+            )
+            scores = ((linear + weight * boosting) / (1 + weight)).astype(np.float32)
+            order = np.argsort(scores, kind="stable")
+            values.append(kendall_tau(np.argsort(order), graph.runtime_ns))
+        means.append(np.mean(values))
+    return float(np.mean(means))
+
+
+def test_a_blends_value_is_that_of_models_trained_one_by_one_and_blended(
+    tiny_tree: Path, blended: tuple[Path, TuneResult], tmp_path: Path
+) -> None:
+    folder, result = blended
+    assert [trial.state for trial in result.trials] == ["complete"] * 4
+    assert result.trials[0].params == {"blend.method": "minmax-mean", WEIGHT: 1}
+    assert len({trial.params["blend.method"] for trial in result.trials}) == 2
+    for trial in result.trials:
+        method, weight = str(trial.params["blend.method"]), float(trial.params[WEIGHT])
+        expected = blended_by_hand(tiny_tree, tmp_path, method=method, weight=weight)
+        assert trial.value == pytest.approx(expected, abs=1e-9)
+    once = sorted(2 * [f"{model}-seed0" for model in MODELS])
+    assert trainings(folder / "out") == once, "trials that differ in the blend alone train once"
+
+
+def test_a_model_is_trained_anew_where_its_own_keys_change(tiny_tree: Path, tmp_path: Path) -> None:
+    space = blend_space({"layout_boosting.learning_rate": {"low": 0.01, "high": 0.5}})
+    search(tiny_tree, tmp_path, trials=3, space=space, recipe=blend_recipe())
+    done = trainings(tmp_path / "out")
+    assert (done.count("layout_linear-seed0"), done.count("layout_boosting-seed0")) == (2, 6)
+
+
+def test_kept_scores_change_no_value_and_tell_features_apart(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    folds, kept = folds_of(tiny_tree), tmp_path / "kept"
+    for padding in ("zero", "minus-one"):
+        recipe = blend_recipe(**{"features.padding": padding})
+        own = cross_validate(recipe, "blend", folds, tmp_path / padding, kept_scores=kept)
+        assert len(trainings(tmp_path / padding)) == 4
+    anew = cross_validate(recipe, "blend", folds, tmp_path / "anew")
+    assert own.per_graph == anew.per_graph and own.folds == anew.folds
+
+
+def test_a_blended_network_begins_from_its_shared_model(tiny_tree: Path, tmp_path: Path) -> None:
+    network = "cross_config_sage"
+    training = {"steps": 2, "warmup_steps": 1, "shared_steps": 1}
+    table = blend_recipe().model_dump(mode="json")
+    values = {f"{network}.training.{key}": n for key, n in training.items()}
+    table = with_values(table, {**values, "blend.weights.layout_linear": 0.0})
+    models = {"layout.models": ["layout_linear", network]}
+    recipe = Recipe.from_table(with_values(table, models), source="test")
+    folds = folds_of(tiny_tree)
+    files = find_graphs(tiny_tree, collections=LAYOUT_COLLECTIONS, splits=("train",))
+    alone = cross_validate(recipe, network, folds, tmp_path / "alone", shared=files)
+    both = cross_validate(
+        recipe, "blend", folds, tmp_path / "both", shared=files, kept_scores=tmp_path / "kept"
+    )
+    assert both.per_graph == alone.per_graph
+
+
+@pytest.mark.parametrize("key", ["cross_config_sage.hidden", "blend.weights.cross_config_sage"])
+def test_a_model_that_the_recipe_does_not_blend_is_refused(
+    key: str, tiny_tree: Path, tmp_path: Path
+) -> None:
+    space = blend_space({key: {"choices": [1, 2]}})
+    with pytest.raises(UsageError) as refused:
+        search(tiny_tree, tmp_path, trials=1, space=space, recipe=blend_recipe())
+    told = f"search space: '{key}' has no effect; the recipe's layout.models are layout_linear, "
+    assert str(refused.value) == f"{told}layout_boosting"
+    assert not (tmp_path / "out").exists()
+
+
+def config(pruner: str, folds: int) -> StudyConfig:
+    table = {"collection": "layout:xla:random", "model": "layout_boosting", "pruner": pruner}
+    return StudyConfig.from_table({**table, "folds": folds}, source="test")
+
+
+def run(
+    study: optuna.Study, own: StudyConfig, folds: list[Mapping[str, float]], *, never: bool = False
+) -> int:
+    """Tell a trial its folds until it is pruned; return how many it was told."""
+    trial = study.ask()
+    after_fold = give_up_or_go_on(trial, own, never=never)
+    for number, fold in enumerate(folds, start=1):
+        try:
+            after_fold(fold)
+        except optuna.TrialPruned:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            return number
+    study.tell(trial, float(np.mean([np.mean(list(fold.values())) for fold in folds])))
+    return len(folds)
+
+
+def study_with(own: StudyConfig) -> optuna.Study:
+    return optuna.create_study(direction="maximize", pruner=pruner_of(own), study_name="s")
+
+
+@pytest.mark.parametrize("pruner", ["none", "hyperband"])
+def test_the_mean_so_far_is_reported_after_each_fold(pruner: str) -> None:
+    own = config(pruner, 3)
+    study = study_with(own)
+    assert run(study, own, [{"a": 0.5, "b": 0.1}, {"c": 0.9}, {"d": -0.3}], never=True) == 3
+    assert study.trials[0].intermediate_values == pytest.approx({1: 0.3, 2: 0.6, 3: 0.3})
+
+
+def test_wilcoxon_gives_up_what_is_surely_worse_than_the_best_graph_by_graph() -> None:
+    def two_folds(values: Any) -> list[Mapping[str, float]]:
+        halves = np.split(np.asarray(values), 2)
+        return [{f"{i}-{j}": float(v) for j, v in enumerate(h)} for i, h in enumerate(halves)]
+
+    own, rng = config("wilcoxon", 2), np.random.default_rng(0)
+    best = rng.uniform(0.5, 0.9, 12)
+    pruned = []
+    for shift in (-0.3, -0.02, 0.0, 0.1):
+        study = study_with(own)
+        run(study, own, two_folds(best), never=True)
+        values = best + shift + rng.normal(0, 0.05, 12)
+        told = run(study, own, two_folds(values))
+        difference = (values - best)[:6]
+        sure = wilcoxon(difference, alternative="less", zero_method="zsplit").pvalue < P_THRESHOLD
+        assert told == (1 if sure else 2)
+        pruned.append(bool(sure))
+        steps = study.trials[1].intermediate_values
+        assert steps == pytest.approx(dict(enumerate(values[: 6 * told])))
+    assert pruned[0] and not pruned[-1]
+
+
+def test_hyperband_gives_up_the_worse_half_and_no_baseline() -> None:
+    own = config("hyperband", 4)
+    rising, falling = study_with(own), study_with(own)
+    for n in range(12):
+        assert run(rising, own, [{"a": 0.1 + n / 20}] * 4) == 4
+        run(falling, own, [{"a": 0.9 - n / 20}] * 4)
+    told = [len(trial.intermediate_values) for trial in falling.trials]
+    assert told[0] == 4 and 1 in told and 3 not in told, told  # compared after folds 1 and 2
+    assert run(falling, own, [{"a": -1.0}] * 4, never=True) == 4
+    reasons = [t.user_attrs[REASON] for t in falling.trials if t.state.name == "PRUNED"]
+    assert reasons[0].startswith("pruned after 1 of 4 folds, mean so far 0.")
+
+
+def test_a_pruned_trial_is_recorded_and_counts(tiny_tree: Path, tmp_path: Path) -> None:
+    space = space_over(PARAMETERS, pruner="hyperband")
+    result = search(tiny_tree, tmp_path, trials=8, space=space)
+    assert len(result.trials) == 8 and result.trials[0].state == "complete"
+    pruned = [trial for trial in result.trials if trial.state == "pruned"]
+    assert pruned, [trial.state for trial in result.trials]
+    for trial in pruned:
+        folder = tmp_path / "out" / "trials" / str(trial.number)
+        assert is_done(folder / "fold-0") and not (folder / "fold-1").exists()
+        assert trial.value is None and "1 of 2 folds" in (trial.reason or "")
+    assert result.best.state == "complete"
+    assert outcome(search(tiny_tree, tmp_path, trials=8, space=space)) == outcome(result)

@@ -1,0 +1,93 @@
+"""Finalists: who they are, with which seeds they train, and when the baseline stays."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.bootstrap import family_interval
+from common.progress import time_limit
+from common.settings import CONFIGS
+from models.config.recipe import load_recipe
+from models.run_folder import is_done, read_config
+from pipeline.tuning.result import TrialRecord, candidates, verdict_of
+from pipeline.tuning.space import load_space
+from tests.pipeline.tuning.small_study import (
+    PARAMETERS,
+    SPACE,
+    outcome,
+    search,
+    small_recipe,
+    space_over,
+)
+
+TWO = space_over(PARAMETERS, finalists=2, seeds=2)
+
+
+def record(number: int, value: float | None, *, baseline: bool = False) -> TrialRecord:
+    state = "fail" if value is None else "complete"
+    return TrialRecord(number, state, value, {}, baseline, None, None)
+
+
+def test_the_baseline_is_always_among_the_candidates() -> None:
+    own = [record(0, 0.1, baseline=True), record(1, 0.5), record(2, None), record(3, 0.7)]
+    assert [r.number for r in candidates(own, 1)] == [3, 0]
+    assert [r.number for r in candidates(own, 9)] == [3, 1, 0]
+    assert [r.number for r in candidates([record(0, None, baseline=True), own[1]], 3)] == [1]
+
+
+def test_the_baseline_stays_unless_it_is_beaten_by_more_than_noise() -> None:
+    rng = np.random.default_rng(0)
+    base, families = rng.uniform(0, 1, 12), [f"family{i // 2}" for i in range(12)]
+    for shift in (0.3, 0.02, -0.1):
+        other = base + shift + rng.normal(0, 0.1, 12)
+        values = {4: [float(other.mean())], 0: [float(base.mean())]}
+        chosen, interval, reason = verdict_of({4: other, 0: base}, values, 0, families)
+        low, high = family_interval(other - base, families)
+        wins = low > 0 and other.mean() > base.mean()
+        assert chosen == (4 if wins else 0)
+        assert interval == ((low, high) if other.mean() > base.mean() else None)
+        if shift == 0.3:
+            assert wins and reason.startswith("trial 4 beats the baseline: +0.")
+        if shift == 0.02:
+            assert "not better by more than noise" in reason
+    chosen, _, reason = verdict_of({4: other}, {4: [0.1]}, None, families)
+    assert chosen == 4 and reason.endswith("the baseline could not be judged")
+
+
+def test_finalists_train_with_other_seeds_and_decide(
+    tiny_tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = search(tiny_tree, tmp_path, trials=3, space=SPACE)
+    with time_limit(0):
+        waiting = search(tiny_tree, tmp_path, trials=3, space=TWO)
+    assert waiting.verdict is None and not is_done(tmp_path / "out")
+    caplog.set_level("INFO")
+    result = search(tiny_tree, tmp_path, trials=3, space=TWO)
+    assert outcome(result) == outcome(plain), "finalists are asked for of a search that has ended"
+    verdict = result.verdict
+    assert verdict is not None and verdict.reason in caplog.messages
+    ranked = sorted(result.trials, key=lambda trial: -(trial.value or -2))
+    expected = {trial.number for trial in ranked[:2]} | {0}
+    assert verdict.values.keys() == expected
+    folders = sorted((tmp_path / "out" / "finalists").iterdir())
+    assert len(folders) == 2 * len(expected)
+    assert {tuple(read_config(f)["recipe"]["seeds"]) for f in folders} == {(1,), (2,)}
+    first = json.loads((folders[0] / "report.json").read_text())
+    assert first["value"] in {value for values in verdict.values.values() for value in values}
+    assert json.loads((tmp_path / "out" / "finalists.json").read_text())["trial"] == verdict.trial
+    chosen = result.trials[verdict.trial]
+    values = {} if chosen.is_baseline else chosen.params
+    assert load_recipe(str(result.best_recipe)) == small_recipe(**values)
+    assert is_done(tmp_path / "out")
+    reports = sorted((tmp_path / "out" / "finalists").rglob("*.json"))
+    before = [path.stat().st_mtime_ns for path in reports]
+    assert search(tiny_tree, tmp_path, trials=3, space=TWO).verdict == verdict
+    assert [path.stat().st_mtime_ns for path in reports] == before
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "tune").glob("*.toml")), ids=lambda p: p.stem)
+def test_all_spaces_of_ours_judge_finalists(path: Path) -> None:
+    study = load_space(path.stem).study
+    assert (study.finalists, study.seeds) == (3, 3)

@@ -1,0 +1,269 @@
+"""Storages of searches: several workers, killed workers, databases."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import PipelineError
+from common.settings import ROOT
+from models.run_folder import is_done
+from pipeline.tuning.storage import (
+    REASON,
+    count_trials,
+    open_storage,
+    requeue_lost,
+    without_password,
+)
+from tests.pipeline.tuning.postgres import postgres_server
+from tests.pipeline.tuning.small_study import SPACE, outcome, search, small_recipe
+
+SLOW = small_recipe(**{"cross_config_sage.training.steps": 60})
+
+COMMAND = """
+import json, sys
+from pathlib import Path
+from common.errors import PipelineError
+from common.progress import log
+from models.config.recipe import Recipe
+from pipeline.tuning.space import space_from_table
+from pipeline.tuning.tune import tune
+import logging, signal
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as every command takes it
+log.addHandler(logging.StreamHandler())
+log.setLevel(logging.INFO)
+job = json.load(open(sys.argv[1]))
+try:
+    tune(
+        Recipe.from_table(job["recipe"], source="test"),
+        space_from_table(job["space"], source="test"),
+        Path(job["data"]),
+        storage=job["storage"],
+        trials=job["trials"],
+        out=Path(job["out"]),
+        workers=job["workers"],
+    )
+except PipelineError as error:
+    sys.exit(str(error))
+"""
+
+
+def start(
+    tiny_tree: Path, folder: Path, *, trials: int = 3, workers: int = 1, storage: str = ""
+) -> "subprocess.Popen[str]":
+    """Start a search of SLOW as a process of its own."""
+    job = {
+        "space": SPACE.decisive(),
+        "recipe": SLOW.model_dump(mode="json"),
+        "data": str(tiny_tree),
+        "storage": storage or str(folder / "journal.log"),
+        "out": str(folder / "out"),
+        "trials": trials,
+        "workers": workers,
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "job.json").write_text(json.dumps(job))
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(folder / "job.json")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 90
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert path.exists(), f"{path} never came; exit code {process.poll()}"
+
+
+def children(process: "subprocess.Popen[str]") -> list[int]:
+    """List a command's workers; Python's own helper of spawned processes is none."""
+    own = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in own if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_a_journal_with_a_half_written_line_goes_on(tiny_tree: Path, tmp_path: Path) -> None:
+    first = search(tiny_tree, tmp_path, trials=2)
+    with (tmp_path / "journal.log").open("ab") as journal:
+        journal.write(b'{"op_code":4,"wor')  # what a full disk leaves
+    for _ in range(2):
+        assert outcome(search(tiny_tree, tmp_path, trials=3))[:2] == outcome(first)
+
+
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("no journal")
+    with pytest.raises(PipelineError, match="not a tuning journal"), open_storage(file):
+        pass
+    assert file.read_text() == "no journal"
+
+
+def test_a_trial_that_kills_its_workers_is_tried_twice_more_and_counts_once(tmp_path: Path) -> None:
+    import optuna
+
+    with open_storage(tmp_path / "journal.log") as shared:
+        study = optuna.create_study(storage=shared.optuna, study_name="s")
+        study.enqueue_trial({"x": 1.0}, user_attrs={"own": True})
+        for number in range(3):  # no worker holds the trial's lock
+            trial = study.ask()
+            assert trial.number == number and trial.suggest_float("x", 0, 2) == 1.0
+            assert trial.user_attrs == {"own": True}
+            assert requeue_lost(study, shared) == ([number] if number < 2 else [])
+            assert requeue_lost(study, shared) == []
+        living = study.ask()
+        assert shared.running is not None
+        with shared.running("s", living.number):
+            assert requeue_lost(study, shared) == []
+        living.set_user_attr(REASON, "too bad")
+        study.tell(living, state=optuna.trial.TrialState.FAIL)
+        assert requeue_lost(study, shared) == []
+        assert [trial.state.name for trial in study.trials] == ["FAIL"] * 4
+        assert count_trials(study) == 2
+
+
+def test_a_command_killed_in_mid_trial_goes_on_where_it_was(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    command = start(tiny_tree, tmp_path)
+    done = tmp_path / "out" / "trials" / "1" / "fold-0" / "DONE"
+    wait_for(done, command)
+    command.kill()
+    command.communicate()
+    result = search(tiny_tree, tmp_path, trials=3, recipe=SLOW)
+    assert [t.state for t in result.trials] == ["complete", "fail", "complete", "complete"]
+    lost, retried = result.trials[1], result.trials[2]
+    assert lost.params == retried.params and "killed" in (lost.reason or "")
+    folders = {path.name for path in (tmp_path / "out" / "trials").iterdir()}
+    assert folders == {"0", "1", "3"}, "the retry goes on in the lost trial's folder"
+    undisturbed = search(tiny_tree, tmp_path / "undisturbed", trials=2, recipe=SLOW)
+    assert retried.value == undisturbed.trials[1].value
+
+
+@pytest.mark.slow
+def test_two_commands_and_four_workers_share_one_budget(tiny_tree: Path, tmp_path: Path) -> None:
+    one = start(tiny_tree, tmp_path, trials=9, workers=2)
+    wait_for(tmp_path / "out" / "trials" / "0" / "fold-0", one)
+    other = start(tiny_tree, tmp_path, trials=9, workers=2)
+    wait_for(tmp_path / "out" / "trials" / "4" / "fold-0", one)
+    victim = children(one)[0]
+    os.kill(victim, signal.SIGKILL)
+    said = one.communicate()[1] + other.communicate()[1]
+    assert (one.returncode, other.returncode) == (0, 0), said
+    assert f"worker {victim} was killed by SIGKILL" in said
+    result = search(tiny_tree, tmp_path, trials=9, recipe=SLOW)
+    states = [trial.state for trial in result.trials]
+    assert states.count("complete") == 9
+    assert states.count("fail") == len(states) - 9 <= 1  # it may have been between two trials
+    assert is_done(tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
+def test_a_search_that_is_stopped_ends_its_workers(
+    stop: signal.Signals, tiny_tree: Path, tmp_path: Path
+) -> None:
+    parent = start(tiny_tree, tmp_path, trials=40, workers=2)
+    wait_for(tmp_path / "out" / "trials" / "1" / "fold-0", parent)
+    parent.send_signal(stop)
+    parent.communicate(timeout=60)  # which ends once no worker has the pipe any more
+    assert parent.returncode == (-signal.SIGINT if stop == signal.SIGTERM else -stop)
+    assert len(list((tmp_path / "out" / "trials").iterdir())) < 10
+
+
+def test_a_database_url_serves_as_storage(tiny_tree: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    search(tiny_tree, tmp_path, trials=1, storage=url)
+    result = search(tiny_tree, tmp_path, trials=2, storage=url)
+    assert outcome(result) == outcome(search(tiny_tree, tmp_path / "journal", trials=2))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlite:////dev/null/study.db", "cannot be opened"),
+        (
+            "postgresql+psycopg2://me:secret@localhost/db",
+            "driver is not installed|cannot be opened",
+        ),
+        ("nodatabase://x/y", "cannot be opened"),
+        ("sqlite://", "names no database"),
+        ("a://b:c:d/", "not a database URL"),
+    ],
+)
+def test_a_database_out_of_reach_is_one_line_without_password(
+    url: str, message: str, tiny_tree: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match=message) as caught:
+        search(tiny_tree, tmp_path, trials=1, storage=url)
+    assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:SECRET@host/db", "postgresql://me:***@host/db"),
+        (
+            "postgresql+psycopg://me@/db?host=%2Ftmp&password=SECRET&sslpassword=SECRET",
+            "postgresql+psycopg://me@/db?host=%2Ftmp&password=***&sslpassword=***",
+        ),
+    ],
+)
+def test_no_password_is_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    with postgres_server() as own:
+        yield own
+
+
+@pytest.mark.slow
+def test_of_two_machines_one_dies_and_the_other_does_its_trial(
+    server: tuple[str, "subprocess.Popen[bytes]"], tiny_tree: Path, tmp_path: Path
+) -> None:
+    from sqlalchemy import create_engine, text
+
+    one, other, url = tmp_path / "one", tmp_path / "other", server[0]
+    first = start(tiny_tree, one, trials=5, storage=url)
+    wait_for(one / "out" / "trials" / "0" / "fold-0" / "config.toml", first)
+    first.kill()
+    first.communicate()
+    with create_engine(url).begin() as connection:  # as if its last heartbeat were long ago
+        old = "UPDATE trial_heartbeats SET heartbeat = heartbeat - interval '1 hour'"
+        assert connection.execute(text(old)).rowcount == 1
+    second = start(tiny_tree, other, trials=5, workers=2, storage=url)
+    said = second.communicate()[1]
+    assert second.returncode == 0, said
+    assert "trial 0 did not come to its end; it is tried again" in said
+    result = search(tiny_tree, other, trials=5, recipe=SLOW, storage=url)
+    assert [trial.state for trial in result.trials] == ["fail", *["complete"] * 5]
+    assert sum(trial.is_baseline for trial in result.trials) == 2  # the lost one, and its retry
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_that_goes_away_is_told_in_one_line(
+    workers: int,
+    server: tuple[str, "subprocess.Popen[bytes]"],
+    tiny_tree: Path,
+    tmp_path: Path,
+) -> None:
+    url, process = server
+    secret = f"{url}&password=SECRET"
+    search = start(tiny_tree, tmp_path, trials=40, storage=secret, workers=workers)
+    wait_for(tmp_path / "out" / "trials" / "1" / "fold-0" / "config.toml", search)
+    process.send_signal(signal.SIGQUIT)  # as killed, without what clients are told
+    said = search.communicate(timeout=60)[1]
+    assert search.returncode == 1, said
+    assert "connection lost; the same command goes on" in said.splitlines()[-1]
+    assert "Traceback" not in said and "Error" not in said and "SECRET" not in said
