@@ -42,7 +42,6 @@ def retry(
     *,
     what: str,
     policy: RetryPolicy,
-    say: Callable[[str], None] = log.info,
     gained: Callable[[], int] = lambda: 0,
     advice: str = "check the network, then run the same command: it goes on from here",
 ) -> T:
@@ -50,9 +49,8 @@ def retry(
 
     Args:
         attempt: raises `RetryableError` where it should be called again.
-        what: start of every line said.
+        what: start of every line that is logged or raised.
         policy: how often and with which waits.
-        say: told about each failure.
         gained: bytes held so far; an attempt that adds to the most ever held starts the count of
             failures anew, so that a long download over a bad line comes to its end.
         advice: end of the error's line.
@@ -73,5 +71,5 @@ def retry(
                     f"{what}: {fault.reason}; gave up after {failures} tries; {advice}"
                 ) from None
             wait_s = policy.wait_s(failures, fault.retry_after_s)
-            say(f"{what}: {fault.reason}; next try in {wait_s:.0f} s")
+            log.info(f"{what}: {fault.reason}; next try in {wait_s:.0f} s")
             policy.sleep(wait_s)

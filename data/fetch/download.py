@@ -105,19 +105,21 @@ def _attempt(session: "Session", url: str, target: Path) -> None:
     """Ask for the file, and, where a part of this version is there, for the rest alone."""
     with ExitStack() as open_answers:
         answer = open_answers.enter_context(_ask(session, "GET", url))
-        total, part = _length(answer), _part_of(target, answer)
+        total, version = _length(answer), _version(answer)
+        named = hashlib.sha256(f"{version} {total}".encode()).hexdigest()[:12]
+        part = target.with_name(f"{target.name}.part-{named}")
         for old in _parts(target):
-            if old != part or not _version(answer):
+            if old != part or not version:
                 old.unlink()
         held = part.stat().st_size if part.exists() else 0
         if held and held != total:
-            headers = {"Range": f"bytes={held}-", "If-Range": _version(answer)}
+            headers = {"Range": f"bytes={held}-", "If-Range": version}
             answer = open_answers.enter_context(_ask(session, "GET", url, headers))
             place = f"bytes {held}-{total - 1 if total else ''}/{total}"
             if answer.status_code != 206 or answer.headers.get("Content-Range") != place:
                 part.unlink()
                 raise RetryableError("the file cannot be gone on with; starting anew")
-        if not held or held != total:
+        if held != total or not held:
             held = _store(answer, part, held, total)
     if total not in (None, held):
         raise RetryableError(f"the server sent only as far as byte {held}")
@@ -174,11 +176,6 @@ def _ask(
 def _parts(target: Path) -> list[Path]:
     start = f"{target.name}.part"
     return [path for path in target.parent.glob("*.part*") if path.name.startswith(start)]
-
-
-def _part_of(target: Path, answer: "Response") -> Path:
-    version = hashlib.sha256(f"{_version(answer)} {_length(answer)}".encode()).hexdigest()[:12]
-    return target.with_name(f"{target.name}.part-{version}")
 
 
 def _version(answer: "Response") -> str:

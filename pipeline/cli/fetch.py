@@ -49,9 +49,7 @@ def fetch(
     """
     from common.errors import UsageError
     from common.locks import alone_in
-    from data.fetch.google import BASE, fetch_google
-    from data.fetch.job import FetchJob
-    from data.fetch.kaggle import fetch_kaggle
+    from data.fetch.fetch import BASE, FetchJob, fetch_google, fetch_kaggle
     from data.fetch.parts import parts_named
 
     if source not in SOURCES:

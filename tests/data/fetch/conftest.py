@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from common.retry import RetryPolicy
-from data.fetch.job import FetchJob
+from data.fetch.fetch import FetchJob
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
 from data.tree import SPLITS, collection_named
 from tests.data.fetch.file_server import FileServer, running_file_server

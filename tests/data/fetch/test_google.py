@@ -15,8 +15,7 @@ import pytest
 from common.errors import PipelineError
 from common.locks import alone_in
 from common.settings import ROOT
-from data.fetch.google import fetch_google
-from data.fetch.job import FetchJob
+from data.fetch.fetch import FetchJob, fetch_google
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
 from data.tree import find_graphs
 from pipeline.cli.fetch import BASE_VARIABLE
@@ -41,7 +40,7 @@ def serve(files: FileServer, *parts: Part) -> dict[str, bytes]:
 def two_graphs(files: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command expect two graphs per part and ask our own server."""
     monkeypatch.setenv(BASE_VARIABLE, files.url)
-    monkeypatch.setattr("data.fetch.job.PUBLISHED_GRAPHS", dict.fromkeys(PUBLISHED_GRAPHS, 2))
+    monkeypatch.setattr("data.fetch.fetch.PUBLISHED_GRAPHS", dict.fromkeys(PUBLISHED_GRAPHS, 2))
 
 
 def small_disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
@@ -197,8 +196,7 @@ def test_a_plain_address_elsewhere_is_refused(
 CHILD = """
 import sys
 from pathlib import Path
-from data.fetch.google import fetch_google
-from data.fetch.job import FetchJob
+from data.fetch.fetch import FetchJob, fetch_google
 from data.fetch.parts import Part
 from data.tree import collection_named
 part = Part(collection_named("layout:xla:default"), "train")

@@ -12,8 +12,7 @@ import pytest
 
 from common.errors import PipelineError
 from common.retry import RetryPolicy
-from data.fetch.job import FetchJob
-from data.fetch.kaggle import COMPETITION, fetch_kaggle
+from data.fetch.fetch import COMPETITION, FetchJob, fetch_kaggle
 from data.fetch.parts import PUBLISHED_GRAPHS
 from tests.command_line import call
 from tests.data.fetch.conftest import TRAIN, VALID, part_files, tree_of
@@ -35,7 +34,7 @@ def kaggle(
     files: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[FakeKaggleFiles]:
     """A Kaggle that has the competition's archive."""
-    monkeypatch.setattr("data.fetch.kaggle._ARCHIVE_ABOUT", 1000)
+    monkeypatch.setattr("data.fetch.fetch._KAGGLE_ABOUT", 1000)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("sample_submission.csv", "ID,TopConfigs\n")
@@ -165,7 +164,7 @@ def test_missing_credentials_are_one_line_on_the_command_line(
 def test_the_command_names_what_it_fetched(
     kaggle: FakeKaggleFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("data.fetch.job.PUBLISHED_GRAPHS", dict.fromkeys(PUBLISHED_GRAPHS, 2))
+    monkeypatch.setattr("data.fetch.fetch.PUBLISHED_GRAPHS", dict.fromkeys(PUBLISHED_GRAPHS, 2))
     text = call(
         "fetch", "--source", "kaggle", "--collections", "layout:xla:default", "--out", tmp_path
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from data.fetch.job import FetchJob, finished
+from data.fetch.archives import Member, opened
+from data.fetch.fetch import FetchJob, finished, unpack
 from data.fetch.parts import PUBLISHED_GRAPHS, Part, parts_named, place_of
-from data.fetch.unpack import Member, opened_tar, opened_zip, unpack
 from data.tree import COLLECTIONS, SPLITS
 from tests.data.fetch.conftest import TRAIN, VALID, XLA, part_files, tar_bytes, tree_of
 
@@ -30,8 +30,8 @@ def unpack_tar(job: FetchJob, content: bytes) -> Path:
     job.out.mkdir(exist_ok=True)
     archive = job.out / "a.tar"
     archive.write_bytes(content)
-    with opened_tar(archive) as contents:
-        unpack(job, contents, job.parts)
+    with opened(archive) as graphs:
+        unpack(job, graphs, job.parts, archive)
     return job.out
 
 
@@ -39,8 +39,8 @@ def unpack_zip(job: FetchJob, content: bytes) -> Path:
     job.out.mkdir(exist_ok=True)
     archive = job.out / "a.zip"
     archive.write_bytes(content)
-    with opened_zip(archive) as contents:
-        unpack(job, contents, job.parts)
+    with opened(archive) as graphs:
+        unpack(job, graphs, job.parts, archive)
     return job.out
 
 
@@ -158,7 +158,7 @@ def test_a_size_that_cannot_be_is_refused_before_anything_is_written(make_job: M
     central = bomb.rindex(b"PK\x01\x02")
     bomb[central + 24 : central + 28] = (2**32 - 2).to_bytes(4, "little")
     line = refusal(lambda: unpack_zip(make_job(TRAIN), bytes(bomb)))
-    assert "a.zip: announces 4294967294 bytes where at most 2147483648 can be" in line
+    assert "announces 4294967294 bytes; at most 2147483648 can be" in line
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

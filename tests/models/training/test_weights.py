@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -54,3 +55,11 @@ def test_weights_of_an_older_revision_have_no_checksum_and_are_read(tmp_path: Pa
     path = tmp_path / "model.safetensors"
     save_file({"model.weight": torch.zeros(2)}, path, {"facts": '{"step": 1}'})
     assert load_tensors(path)[1] == {"step": 1}
+
+
+@pytest.mark.parametrize("facts", ["[]", "[1]", "1", "null", "{"])
+def test_facts_that_are_no_object_are_one_line(tmp_path: Path, facts: str) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"model.weight": torch.zeros(2)}, path, {"facts": facts})
+    with pytest.raises(PipelineError, match="not a weights file of this project"):
+        load_tensors(path)

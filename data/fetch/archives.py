@@ -1,0 +1,157 @@
+"""The graphs in an archive from outside: every member is checked before any of them is read."""
+
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Self
+
+from common.errors import PipelineError
+from common.progress import log
+from data.fetch.parts import Part, place_of
+
+_CHUNK = 2**20
+_LARGEST = 2**31  # bytes; the largest that was published has far less
+_LARGEST_TREE = 2**36  # bytes, several times the whole dataset
+# What stands before a member, a long name or attributes, Python reads at once, whatever its size.
+_READ_AT_ONCE = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+_LARGEST_HEADER = 2**16  # bytes
+_LINK = "is a link or a device, expected plain files alone"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file inside an archive."""
+
+    archive: Path
+    name: str
+    size: int
+    open: Callable[[], IO[bytes] | None]
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the file's content, of which an archive may hold less than it announces.
+
+        Raises:
+            PipelineError: the archive is damaged.
+        """
+        with _reading(self.archive):
+            source = self.open()
+            assert source is not None, "a plain file was checked before"
+            with source:
+                while chunk := source.read(_CHUNK):
+                    yield chunk
+
+
+Graphs = dict[Part, dict[str, Member]]  # by part and by the file's name
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Graphs]:
+    """Yield the graphs of an uncompressed tar archive, or, by any other suffix, of a zip archive.
+
+    Raises:
+        PipelineError: the archive is damaged, announces more than can be, or holds links, devices,
+            one graph twice, or paths that lead out of the folder.
+    """
+    with _reading(path):
+        is_tar = path.suffix == ".tar"
+        archive = tarfile.open(path, tarinfo=_Header) if is_tar else zipfile.ZipFile(path)  # noqa: SIM115
+    with archive:
+        with _reading(path):
+            if isinstance(archive, tarfile.TarFile):
+                graphs = _checked(_tar_members(archive, path), path)
+            else:
+                graphs = _checked(_zip_members(archive, path), path)
+        yield graphs
+
+
+class _Header(tarfile.TarInfo):
+    """A tar header whose size can be: a negative one would lead the reader back, for ever."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.size < 0 or (info.type in _READ_AT_ONCE and info.size > _LARGEST_HEADER):
+            raise tarfile.ReadError(f"a member's size is {info.size}")
+        return info
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn whatever readers of damaged archives raise into one line; nothing is written here."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:200]
+        raise PipelineError(
+            f"{path}: not a whole archive ({said}); delete it and run the command again"
+        ) from error
+
+
+def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[Member, str]]:
+    """Yield the files, each with what is wrong with it."""
+    size, announced = path.stat().st_size, 0
+    for info in tar:
+        place_of(info.name, path)  # folders too must stay inside
+        if not info.isdir():
+            announced += info.size
+            problem = "" if info.isreg() and not info.issparse() else _LINK
+            if not 0 <= info.size <= announced <= size:
+                raise tarfile.ReadError(f"a member announces {info.size} bytes")
+            yield Member(path, info.name, info.size, partial(tar.extractfile, info)), problem
+
+
+def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[Member, str]]:
+    """Yield the files, each with what is wrong with it."""
+    for info in archive.infolist():
+        place_of(info.filename, path)
+        usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        problem = "" if usual and not info.flag_bits & 1 else "is of an unusual compression"
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            problem = _LINK
+        if not info.is_dir():
+            opening = partial(archive.open, info)
+            yield Member(path, info.filename, info.file_size, opening), problem
+
+
+def _size_fault(size: int) -> str:
+    return f"announces {size} bytes; at most {_LARGEST} can be" if size > _LARGEST else ""
+
+
+def _checked(members: Iterable[tuple[Member, str]], path: Path) -> Graphs:
+    graphs: Graphs = {}
+    others, announced = [], 0
+    for member, problem in members:
+        part, name = place_of(member.name, path) or (None, "")
+        is_twice = part is not None and name in graphs.get(part, {})
+        fault = problem or ("is there twice" if is_twice else _size_fault(member.size))
+        if fault:
+            raise PipelineError(
+                f"{path}: member {ascii(member.name)[:200]} {fault}; nothing of it was unpacked: "
+                "do not use this file"
+            )
+        if part:
+            graphs.setdefault(part, {})[name] = member
+            announced += member.size
+        else:
+            others.append(member.name)
+    if announced > _LARGEST_TREE:
+        raise PipelineError(f"{path}: announces {announced} bytes; at most {_LARGEST_TREE} can be")
+    if others:
+        log.info(
+            f"{path.name}: {len(others)} files are no graphs of the dataset, such as "
+            f"{ascii(others[0])[:200]}; left out"
+        )
+    return graphs
