@@ -3,7 +3,7 @@
 import hashlib
 import json
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,23 +46,20 @@ class DatasetMetadata:
             UsageError: Kaggle would refuse the title, the subtitle or the licence.
         """
         made = cls(slug_of(title), title, subtitle, "", [{"name": licence}])
-        problem = problem_of(asdict(made))
-        if problem:
+        for problem in _problems(asdict(made)):
             raise UsageError(f"dataset '{escaped(title)}': {problem}")
         return made
 
 
-def problem_of(table: Mapping[str, Any]) -> str:
-    """Say what Kaggle would refuse about a dataset's metadata; "" if nothing."""
-    return next(_problems(table), "")
-
-
-def _problems(table: Mapping[str, Any]) -> Iterator[str]:
+def _problems(table: Any) -> Iterator[str]:
+    """Yield what Kaggle would refuse about a dataset's metadata."""
+    if not isinstance(table, dict):
+        yield "expected a JSON object"
     for key in ("id", "title"):
         if not isinstance(table.get(key), str):
             yield f"key '{key}' is missing; expected a text"
     owner, _, slug = table["id"].rpartition("/")
-    title, subtitle = table["title"], table.get("subtitle") or ""
+    title, subtitle = table["title"], str(table.get("subtitle") or "")
     if not is_plain(title):
         yield "the title holds other signs than printable ASCII, of which Kaggle makes its name"
     if not _SHORTEST <= len(title) <= _LONGEST:
@@ -123,8 +120,7 @@ def read_dataset(folder: Path) -> tuple[dict[str, Any], list[str]]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise PipelineError(f"{path}: not a JSON file: {error}") from error
-    problem = problem_of(table) if isinstance(table, dict) else "expected a JSON object"
-    if problem:
+    for problem in _problems(table):
         raise PipelineError(f"{path}: {problem}")
     names = files_to_send(folder)
     if not names:

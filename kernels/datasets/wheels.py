@@ -9,7 +9,7 @@ from subprocess import TimeoutExpired, run
 from common import settings
 from common.atomic import write_bytes
 from common.errors import PipelineError
-from common.kaggle.session import redact
+from common.kaggle.secrets import redact
 from kernels.datasets.folder import DatasetMetadata, require_free, seal
 
 # Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
