@@ -38,22 +38,12 @@ def main(
 
     Example: python -m examples.rank_jax_function --run runs/first --program my_model:step
     """
-    from data.collect.job import Effort, check_kind, layout_job, tile_job
+    from data.collect.job import Effort, make_job
     from ensembles import load_ranker
     from ensembles.ranking.measure import try_ranking
 
-    check_kind(kind)
     effort = Effort(candidates, rounds, timeout_s=60.0, seed=seed)
-    if kind == "tile":
-        job = tile_job(program, split="train", device=None, effort=effort)
-    else:
-        job = layout_job(
-            program,
-            search="random",
-            split="train",
-            device=None,
-            effort=effort,
-        )
+    job = make_job(program, kind=kind, effort=effort)
     ranker = load_ranker(run, collection=job.collection.name)
     trial = try_ranking(job, ranker, n_candidates=candidates, n_picks=picks, n_others=measured)
     _print(trial)

@@ -79,7 +79,7 @@ class _Crew:
 
     def jobs(self) -> Iterator[tuple[int, Job]]:
         """Yield jobs that no other worker has taken, until there is none."""
-        while not self._stopped.is_set():
+        while not self.is_over():
             with self._lock:
                 taken = next(self._left, None)
             if taken is None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from common.errors import UsageError
 from data.collect.layouts.program import LayoutSource
-from data.collect.measuring.worker import SubjectSource
+from data.collect.measuring.worker import SubjectSource, check_device
 from data.collect.programs.catalogue import catalogue
 from data.collect.programs.loading import load_program
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
+from data.collect.tiles.kernel import TileKernel
 from data.collect.tiles.subject import TileSource, find_kernel
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 from data.withheld import file_stem
@@ -91,41 +92,36 @@ class Job(Effort):
         }
 
 
-def tile_job(program: str, *, split: str, device: str | None, effort: Effort) -> Job:
-    """Return the job that measures the tiles of one kernel.
+def make_job(
+    program: str,
+    *,
+    kind: str,
+    search: str = "random",
+    split: str = "train",
+    device: str | None = None,
+    effort: Effort,
+) -> Job:
+    """Return the job that measures a program's layouts under one search, or a kernel's tiles.
 
     Raises:
-        UsageError: there is no such split.
-        PipelineError: there is no such kernel, or its module fails to import.
-    """
-    _check("--split", split, SPLITS)
-    kernel = find_kernel(program)
-    return Job(
-        source=TileSource(program, device),
-        program=kernel.name,
-        family=kernel.family,
-        collection=collection_named("tile:xla"),
-        split=split,
-        search="tiles",
-        **asdict(effort),
-    )
-
-
-def layout_job(program: str, *, search: str, split: str, device: str | None, effort: Effort) -> Job:
-    """Return the job that measures the layouts of one program under one search.
-
-    Raises:
-        UsageError: there is no such search or split.
+        UsageError: there is no such kind, search, split or device.
         PipelineError: there is no such program, or its module fails to import.
     """
+    _check("--kind", kind, KINDS)
     _check("--search", search, LAYOUT_SEARCHES)
     _check("--split", split, SPLITS)
-    found = load_program(program)
+    check_device(device)
+    found = find_kernel(program) if kind == "tile" else load_program(program)
+    source: SubjectSource
+    if isinstance(found, TileKernel):
+        source, place, search = TileSource(program, device), "tile:xla", "tiles"
+    else:
+        source, place = LayoutSource(program, device), f"layout:{found.source}:{search}"
     return Job(
-        source=LayoutSource(program, device),
+        source=source,
         program=found.name,
         family=found.family,
-        collection=collection_named(f"layout:{found.source}:{search}"),
+        collection=collection_named(place),
         split=split,
         search=search,
         **asdict(effort),
@@ -138,18 +134,9 @@ def known_programs(kind: str) -> list[tuple[str, str]]:
     Raises:
         UsageError: there is no such kind.
     """
-    check_kind(kind)
+    _check("--kind", kind, KINDS)
     programs = tile_catalogue().values() if kind == "tile" else catalogue()
     return [(program.name, program.family) for program in programs]
-
-
-def check_kind(kind: str) -> None:
-    """Refuse a kind that does not exist.
-
-    Raises:
-        UsageError: names the known ones.
-    """
-    _check("--kind", kind, KINDS)
 
 
 def _check(option: str, value: str, known: tuple[str, ...]) -> None:

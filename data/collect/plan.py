@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import UsageError
-from data.collect.job import LAYOUT_SEARCHES, Effort, Job, layout_job, tile_job
+from data.collect.job import LAYOUT_SEARCHES, Effort, Job, make_job
 from data.collect.programs.catalogue import catalogue, split_of
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
 from data.collect.tiles.catalogue import families
@@ -67,13 +67,24 @@ def sample_jobs(plan: SamplePlan, *, seed: int = 0, device: str | None = None) -
     """
     tiles, layouts = replace(plan.tiles, seed=seed), replace(plan.layouts, seed=seed)
     jobs = [
-        tile_job(kernel.name, split=tile_split(kernel.family), device=device, effort=tiles)
+        make_job(
+            kernel.name,
+            kind="tile",
+            split=tile_split(kernel.family),
+            device=device,
+            effort=tiles,
+        )
         for kernel in tile_catalogue().values()
         if not plan.kernels or kernel.name in plan.kernels
     ]
     jobs += [
-        layout_job(
-            program.name, search=search, split=split_of(program), device=device, effort=layouts
+        make_job(
+            program.name,
+            kind="layout",
+            search=search,
+            split=split_of(program),
+            device=device,
+            effort=layouts,
         )
         for program in catalogue()
         if not plan.programs or program.name in plan.programs

@@ -6,14 +6,16 @@ dimensions.
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.graphs.graph import LayoutGraph, TileGraph
 from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE
 from data.graphs.node_layouts import dimension_sizes
+from data.hlo import HloGraph
 from data.hlo.opcodes import OPCODE_NUMBERS
+from data.synthetic.programs import LayoutProgram, Shape
 
 LANES, SUBLANES = 128, 8
 LAYOUT_BYTES_PER_NS = 400.0
@@ -29,31 +31,8 @@ LAUNCH_NS = 900.0
 SCRATCH_BYTES = 4 * 2**20
 SPILL, MOST_SPILL = 2.0, 6.0
 
-Shape = tuple[int, ...]
-
-
-class GraphArrays(Protocol):
-    """Anything that holds a graph's arrays, made here or read from a file."""
-
-    @property
-    def node_feat(self) -> NDArray[np.float32]:
-        """(n, 140)."""
-
-    @property
-    def node_opcode(self) -> NDArray[np.uint8]:
-        """(n,)."""
-
-    @property
-    def edge_index(self) -> NDArray[np.int64]:
-        """(e, 2)."""
-
-
-class LayoutArrays(GraphArrays, Protocol):
-    """Those of a layout graph."""
-
-    @property
-    def node_config_ids(self) -> NDArray[np.int64]:
-        """(k,)."""
+GraphArrays = HloGraph | LayoutGraph | TileGraph  # made here, or read from a file
+LayoutArrays = LayoutProgram | LayoutGraph
 
 
 def tensor_shapes(node_feat: NDArray[np.float32]) -> list[Shape]:

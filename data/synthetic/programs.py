@@ -124,25 +124,32 @@ class ProgramBuilder:
         """Append a same-size (or strided) convolution of NHWC `x` with an HWIO weight."""
         batch, height, width, channels = self.shapes[x]
         weight = self.weight((size, size, channels, features))
-        message = message_class("HloInstructionProto")(feature_group_count=1, batch_group_count=1)
-        for _ in range(2):
-            message.window.dimensions.add(
-                size=size,
-                stride=stride,
-                padding_low=size // 2,
-                padding_high=size // 2,
-                window_dilation=1,
-                base_dilation=1,
-            )
-        numbers = message.convolution_dimension_numbers
-        numbers.input_feature_dimension = numbers.output_feature_dimension = 3
-        numbers.kernel_input_feature_dimension, numbers.kernel_output_feature_dimension = 2, 3
-        numbers.input_spatial_dimensions.extend((1, 2))
-        numbers.output_spatial_dimensions.extend((1, 2))
-        numbers.kernel_spatial_dimensions.extend((0, 1))
-        shape = (batch, -(-height // stride), -(-width // stride), features)
-        fields = {field.name: value for field, value in message.ListFields()}
-        return self.add("convolution", shape, (x, weight), **fields)
+        dimension = message_class("WindowDimension")(
+            size=size,
+            stride=stride,
+            padding_low=size // 2,
+            padding_high=size // 2,
+            window_dilation=1,
+            base_dilation=1,
+        )
+        numbers = message_class("ConvolutionDimensionNumbers")(
+            input_feature_dimension=3,
+            output_feature_dimension=3,
+            kernel_input_feature_dimension=2,
+            kernel_output_feature_dimension=3,
+            input_spatial_dimensions=(1, 2),
+            output_spatial_dimensions=(1, 2),
+            kernel_spatial_dimensions=(0, 1),
+        )
+        return self.add(
+            "convolution",
+            (batch, -(-height // stride), -(-width // stride), features),
+            (x, weight),
+            window=message_class("Window")(dimensions=[dimension, dimension]),
+            convolution_dimension_numbers=numbers,
+            feature_group_count=1,
+            batch_group_count=1,
+        )
 
     def softmax(self, x: int) -> int:
         """Append a softmax over the last axis."""
@@ -150,9 +157,8 @@ class ProgramBuilder:
         others, shape = range(last), self.shapes[x]
         peak = self.broadcast(self.reduce(x, [last], "maximum"), shape, others)
         powers = self.map("exponential", self.map("subtract", x, peak))
-        return self.map(
-            "divide", powers, self.broadcast(self.reduce(powers, [last]), shape, others)
-        )
+        total = self.broadcast(self.reduce(powers, [last]), shape, others)
+        return self.map("divide", powers, total)
 
     def attend(self, x: int, heads: int) -> int:
         """Append multi-head self-attention of `x` (batch, sequence, width)."""
@@ -291,21 +297,9 @@ def siblings(source: str, split: str, n_graphs: int) -> list[tuple[Family, int]]
 
 
 @dataclass(frozen=True)
-class LayoutProgram:
-    """A program as a layout file holds it: n nodes, e edges, k configurable ones.
+class LayoutProgram(HloGraph):
+    """A program's graph and its configurable nodes: (k,) int64 positions, ascending."""
 
-    Attributes:
-        node_feat: (n, 140) float32.
-        node_opcode: (n,) uint8.
-        edge_index: (e, 2) int64 rows [consumer, producer].
-        node_splits: (1, s) int64, from 0 to n.
-        node_config_ids: (k,) int64 positions of convolutions, dots and reshapes, ascending.
-    """
-
-    node_feat: NDArray[np.float32]
-    node_opcode: NDArray[np.uint8]
-    edge_index: NDArray[np.int64]
-    node_splits: NDArray[np.int64]
     node_config_ids: NDArray[np.int64]
 
 
@@ -343,14 +337,7 @@ def build_program(
         )
     _update_weights(b, 3 * len(b.weights) if n_nodes is None else n_nodes - 1 - len(b.shapes))
     picks = np.linspace(0, len(candidates) - 1, n_wanted).round().astype(np.int64)
-    graph = b.finish()
-    return LayoutProgram(
-        graph.node_feat,
-        graph.node_opcode,
-        graph.edge_index,
-        graph.node_splits,
-        np.array(candidates, np.int64)[picks],
-    )
+    return LayoutProgram(**vars(b.finish()), node_config_ids=np.array(candidates, np.int64)[picks])
 
 
 def _network(family: Family, depth: int, batch: int) -> ProgramBuilder:

@@ -134,19 +134,15 @@ class _Tree:
                     program = build_program(family, depth=depth, batch=batch)
                     name = f"{family.name}_d{depth}_{sizes}"
                     for search in ("default", "random"):
-                        place = collection_named(f"layout:{source}:{search}")
-                        yield self._layout(program, name, place, split)
-
-    def _layout(
-        self, program: LayoutProgram, name: str, collection: Collection, split: str
-    ) -> Path:
-        file = self._file(collection, split, name)
-        rng = generator(self.seed, "configs", collection.name, name)
-        n_configs = int(rng.integers(*self.plan.layout_configs, endpoint=True))
-        self.runtimes |= write_layout(
-            file, program, n_configs=n_configs, seed=self.seed, graph=name, what=None
-        )
-        return file.path
+                        file = self._file(f"layout:{source}:{search}", split, name)
+                        rng = generator(self.seed, "configs", file.collection.name, name)
+                        n_configs = int(rng.integers(*self.plan.layout_configs, endpoint=True))
+                        runtime_ns = write_layout(
+                            file, program, n_configs=n_configs, seed=self.seed, graph=name
+                        )
+                        if split == "test":
+                            self.runtimes[file.submission_id] = runtime_ns
+                        yield file.path
 
     def tiles(self) -> Iterator[Path]:
         """Write the kernels of each split; some come from one program, as in the real data."""
@@ -160,15 +156,16 @@ class _Tree:
                 rng = generator(self.seed, "tile", name)
                 kernel = random_kernel(rng)
                 n_configs = int(rng.integers(*self.plan.tile_configs, endpoint=True))
-                file = self._file(collection_named("tile:xla"), split, name)
+                file = self._file("tile:xla", split, name)
                 runtime_ns = write_tile(file, kernel, n_configs, rng)
                 if split == "test":
                     self.runtimes[file.submission_id] = runtime_ns
                     self.normalizers[file.submission_id] = np.full_like(runtime_ns, runtime_ns[0])
                 yield file.path
 
-    def _file(self, collection: Collection, split: str, name: str) -> GraphFile:
-        return _file_in(self.folder, collection, split, file_stem(name, split))
+    def _file(self, collection: str, split: str, name: str) -> GraphFile:
+        place = collection_named(collection)
+        return _file_in(self.folder, place, split, file_stem(name, split))
 
 
 def _file_in(tree: Path, collection: Collection, split: str, stem: str) -> GraphFile:
@@ -222,18 +219,18 @@ def write_layout(
     n_configs: int,
     seed: int,
     graph: str,
-    what: str | None,
-) -> dict[str, NDArray[np.int64]]:
+    tell: bool = False,
+) -> NDArray[np.int64]:
     """Search, measure and write one layout graph, chunk by chunk, so that any size fits in memory.
 
     The collection says which search makes the configs. Both searches of a `graph` share its space
-    of configs and its noise.
+    of configs and its noise. In the test split the file holds runtimes of 0.
 
     Args:
-        what: under which name progress is told; None = not at all.
+        tell: whether progress is told, under the graph's name.
 
     Returns:
-        What the file hides: in the test split the runtimes (c,) by submission ID, else nothing.
+        The runtimes (c,) in ns.
 
     Raises:
         PipelineError: the file cannot be written.
@@ -262,8 +259,8 @@ def write_layout(
         for rows, configs in chunks(choices):
             runtime_ns[rows] = _measured_ns(cost.runtime_ns(configs), noise, rng)
             yield configs
-            if what:
-                progress(what, rows.stop, n_configs)
+            if tell:
+                progress(graph, rows.stop, n_configs)
 
     shape = (n_configs, len(program.node_config_ids), 18)
     members: dict[str, Member | Callable[[], Member]] = {
@@ -274,7 +271,7 @@ def write_layout(
         "node_splits": program.node_splits,
     }
     write_npz(file.path, members)
-    return {file.submission_id: runtime_ns} if hide else {}
+    return runtime_ns
 
 
 @dataclass(frozen=True)
@@ -377,7 +374,5 @@ def write_sized(
     """
     file = _file_in(tree, collection, split, size.name)
     program = sized_program(size.n_nodes, size.n_configurable)
-    write_layout(
-        file, program, n_configs=size.n_configs, seed=seed, graph=size.name, what=size.name
-    )
+    write_layout(file, program, n_configs=size.n_configs, seed=seed, graph=size.name, tell=True)
     return file

@@ -69,8 +69,7 @@ def collect(
     """
     from common.errors import UsageError
     from data.collect.collect_all import collect_jobs
-    from data.collect.job import Effort, check_kind, known_programs, layout_job, tile_job
-    from data.collect.measuring.worker import check_device
+    from data.collect.job import Effort, known_programs, make_job
     from data.collect.plan import plan_named, sample_jobs
 
     if list_programs:
@@ -78,19 +77,15 @@ def collect(
         return
     if (program is None) == (plan is None):
         raise UsageError("collect: expected --program or --plan, and not both")
-    check_kind(kind)
-    check_device(device)
     if plan is not None:
         _refuse_settings_beside_plan(call)
         jobs = sample_jobs(plan_named(plan), seed=seed or 0, device=device)
     else:
         assert program is not None, "checked above"
         effort = Effort(configs, rounds, timeout_s, seed or 0)
-        if kind == "tile":
-            job = tile_job(program, split=split, device=device, effort=effort)
-        else:
-            job = layout_job(program, search=search, split=split, device=device, effort=effort)
-        jobs = [job]
+        jobs = [
+            make_job(program, kind=kind, search=search, split=split, device=device, effort=effort)
+        ]
     outcomes = collect_jobs(jobs, out, remeasure=remeasure, workers=workers)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})

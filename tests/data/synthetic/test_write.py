@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
-from common.errors import UsageError
 from common.progress import watched_by
 from data.graph_store.fingerprint import fingerprint
 from data.hlo.opcodes import OPCODE_NUMBERS
@@ -136,7 +135,7 @@ def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(t
         assert np.median(graph.config_runtime) < np.median(other.config_runtime)
 
 
-def test_splits_share_no_family_and_siblings_differ() -> None:
+def test_splits_share_no_family_and_siblings_differ_in_their_names() -> None:
     for source in ("xla", "nlp"):
         names = [
             {family.name for family in FAMILIES[source, split]}
@@ -144,6 +143,8 @@ def test_splits_share_no_family_and_siblings_differ() -> None:
         ]
         assert sum(map(len, names)) == len(set().union(*names))
         assert len(set(siblings(source, "train", 200))) == 200
+    assert file_stem("resnet_like_d4_w64_b32", "train") == "resnet_like_d4_w64_b32"
+    assert file_stem("resnet_like_d4_w64_b32", "test") != file_stem("vgg_like_d4_w64_b32", "test")
 
 
 def test_tile_configs_are_distinct_and_hold_sums_and_products(tree: Path) -> None:
@@ -185,11 +186,6 @@ def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_wi
         assert (runtime_ns != np.rint(true_ns)).any()  # there is noise
 
 
-def test_labelled_files_are_named_by_family() -> None:
-    assert file_stem("resnet_like_d4_w64_b32", "train") == "resnet_like_d4_w64_b32"
-    assert file_stem("resnet_like_d4_w64_b32", "test") != file_stem("vgg_like_d4_w64_b32", "test")
-
-
 def tree_bytes(tree: Path) -> dict[str, bytes]:
     return {str(p.relative_to(tree)): p.read_bytes() for p in tree.rglob("*") if p.is_file()}
 
@@ -228,11 +224,8 @@ def test_each_size_is_one_labelled_graph_of_its_collection(search: str, tmp_path
         assert graph.node_config_feat.nbytes == size.config_bytes
         true_ns = layout_runtime_ns(graph, int8_configs(graph))
         np.testing.assert_allclose(graph.config_runtime, true_ns, rtol=0.04)
-
-
-def test_the_seed_decides_the_content_of_a_sized_graph(tmp_path: Path) -> None:
     prints = [
-        fingerprint(synthesize_sizes(tmp_path / name, [ONE], seed=seed))
+        fingerprint(synthesize_sizes(tmp_path / name, [ONE], collection=place, seed=seed))
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
     assert prints[0] == prints[1] != prints[2]
@@ -305,11 +298,10 @@ def test_a_tree_that_fails_midway_is_removed(
     assert written and list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--graph", "600:20:5")])
+def test_a_folder_in_the_way_is_left_alone(options: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
-    for make in (lambda: synthesize(tmp_path), lambda: synthesize_sizes(tmp_path, [ONE])):
-        with pytest.raises(UsageError, match="not an empty folder"):
-            make()
+    assert "not an empty folder" in call("synthesize", "--out", tmp_path, *options, expect=2)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

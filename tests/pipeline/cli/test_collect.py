@@ -1,12 +1,14 @@
 """The command: a kernel end to end, a module of one's own, and one line for each mistake."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from common.settings import ROOT
 from data.collect.tiles.catalogue import catalogue
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
@@ -163,3 +165,18 @@ def test_a_plan_takes_no_settings_but_its_own(tmp_path: Path, option: tuple[str,
     assert code == 2
     assert err == f"error: {option[0]}: a --plan has settings of its own\n"
     assert not (tmp_path / "data").exists()
+
+
+def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
+    """`make sample` is the command that the Makefile has, with no time to measure in."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (words,) = re.findall(r"-m pipeline collect (--plan sample .*) --out data/raw/sample", makefile)
+    options = re.sub(r"--max-minutes \d+", "--max-minutes 0", words).replace("--workers 2", "")
+    code, out, err = run(*options.split(), "--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert "not done: 408 of 408 graphs; the same command goes on" in out
+    assert find_files(tmp_path) == [".lock"]
+
+
+def find_files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())

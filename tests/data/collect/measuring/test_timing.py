@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from common.errors import PipelineError
-from data.collect.measuring.session import ConfigFailed, Session, idlest_core
+from data.collect.measuring.session import Session, idlest_core
 from data.collect.measuring.timing import MAX_RUNS, MIN_RUNS, Clock, clock_for, figures, time_visit
 from tests.data.collect.fakes import STEP_NS, SpinSource
 
@@ -82,17 +82,6 @@ def test_a_session_describes_spells_and_times() -> None:
     assert STEP_NS <= fast.runtime_ns < 2 * STEP_NS
     assert 16 * STEP_NS <= slow.runtime_ns < 18 * STEP_NS
     assert fast.n_runs > slow.n_runs >= MIN_RUNS
-
-
-def test_crashes_hangs_and_refusals_are_told_apart_and_survived() -> None:
-    with Session(SpinSource(crashes=1, hangs=2, refuses=3), timeout_s=1) as session:
-        with pytest.raises(ConfigFailed, match="ended with -6: Check failed: layout"):
-            session.visit(np.array([1, 0]))
-        with pytest.raises(ConfigFailed, match="not done after 1 s"):
-            session.visit(np.array([2, 0]))
-        with pytest.raises(ConfigFailed, match=r"^ValueError: layout is not supported$"):
-            session.visit(np.array([3, 0]))
-        assert session.visit(np.array([0, 0])).runtime_ns >= STEP_NS
 
 
 def test_a_subject_that_cannot_be_opened_is_one_line() -> None:
