@@ -1,46 +1,87 @@
-"""What the README tells to type is taken, and does what it is said to do."""
+"""What the README tells to type is run where it needs no account and no dataset."""
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from common.settings import ROOT
-from models.config.recipe import load_recipe
+from tests.ensembles.programs import dense_module, write
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SETTINGS = re.findall(r"--set ([\w.]+=[^\s`]+)", README)
+CALL = ".venv/bin/python -m pipeline "
+# An account on Kaggle, or the dataset. (`make test` is what runs this.)
+ELSEWHERE = ("data/raw/tpugraphs", "kernel ", "dataset ", "submission upload", "submission list")
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+def blocks(language: str) -> list[str]:
+    """Return the texts of the fenced blocks of a language; of a shell's there is none."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    return [text for named, text in fences if named == language]
 
 
-def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as they are shown on the web."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+SHELL = [line for block in blocks("") for line in block.splitlines()]
+RUN = [
+    line for line in SHELL if line.startswith(CALL) and not any(word in line for word in ELSEWHERE)
+]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
-    links = LINK.findall(page.read_text(encoding="utf-8"))
-    assert links
-    for path, anchor in links:
-        target = page.parent / path if path else page
-        assert target.exists(), path
-        assert not anchor or anchor in anchors(target), anchor
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the README has it after `make run`, which is called with the recipe smoke."""
+    if Path(sys.prefix).resolve() != (ROOT / ".venv").resolve():
+        pytest.skip("make run is tested in the environment that it makes: make test")
+    folder = tmp_path_factory.mktemp("workplace")
+    (folder / "data").mkdir()
+    (folder / "data" / "sample").symlink_to(ROOT / "data" / "sample")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "first").symlink_to(folder / "runs" / "smoke")
+    assert "make run" in SHELL
+    out = f"OUT={folder / 'runs' / 'smoke'}"
+    done = subprocess.run(
+        ["make", "run", "RECIPE=smoke", out], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for shown in ("collection ", "mean ", "submission ", "report "):
+        assert any(line.startswith(shown) for line in done.stdout.splitlines()), shown
+    return folder
 
 
-def test_every_key_that_is_set_there_is_one_of_a_recipe() -> None:
-    assert len(SETTINGS) > 5
-    for setting in SETTINGS:
-        load_recipe("cpu", [re.sub(r"processes=[24]", "processes=1", setting)])
+def run_in(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_the_early_stop_can_come_before_the_last_step() -> None:
-    settings = [setting for setting in SETTINGS if re.search("early_stop|evaluate_every", setting)]
-    training = load_recipe("cpu", settings).cross_config_sage.training
-    assert training.early_stop > 0
-    # The first evaluation is no worse than any before it, and so many that are have to follow.
-    assert (1 + training.early_stop) * training.evaluate_every < training.steps
+@pytest.mark.parametrize("line", RUN)
+def test_a_command_that_needs_nothing_else_runs(workplace: Path, line: str) -> None:
+    assert run_in(workplace, "-m", "pipeline", *shlex.split(line.removeprefix(CALL)))
+
+
+def test_the_example_in_python_runs(workplace: Path) -> None:
+    (example,) = blocks("python")
+    write(workplace / "module.hlo.pb", dense_module())
+    lines = run_in(workplace, "-c", example).splitlines()
+    assert [line.split()[0] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
+    assert [line.split()[0].split(".")[0] for line in lines[5:]] == ["dot", "reshape", "dot"]
+
+
+def test_nearly_all_that_can_be_run_is() -> None:
+    assert len(RUN) >= 6
+    others = [line for line in SHELL if line not in RUN]
+    assert all(line in ("make run", "make test") or line.startswith(CALL) for line in others)
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 200

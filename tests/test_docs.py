@@ -1,0 +1,118 @@
+"""Every page's links lead somewhere, and its commands are ones that the program takes."""
+
+import json
+import re
+import shlex
+
+import pytest
+import typer
+
+from common.settings import ROOT
+from models.config.recipe import load_recipe
+from pipeline.__main__ import app
+from tests.command_line import call
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+CALL = ".venv/bin/python -m pipeline "
+COMMANDS = sorted(
+    {
+        line.removeprefix(CALL)
+        for text in TEXTS.values()
+        for line in text.replace("\\\n", " ").splitlines()
+        if line.startswith(CALL)
+    }
+)
+REPRODUCE = TEXTS[ROOT / "docs" / "reproduce.md"]
+STAGES = {line.split()[0] for line in COMMANDS if line in REPRODUCE}
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as they are shown on the web."""
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def parse(line: str) -> None:
+    """Let the command line take its arguments, and run nothing.
+
+    Raises:
+        LookupError: no such command.
+        Exception: of typer; no such option, or one that is missing.
+    """
+    command = typer.main.get_command(app)
+    words = shlex.split(line)
+    while (commands := getattr(command, "commands", None)) and not words[0].startswith("-"):
+        command = commands[words.pop(0)]
+    command.make_context("pipeline", words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_leads_somewhere(page: object) -> None:
+    for path, anchor in LINK.findall(TEXTS[page]):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), anchor
+
+
+def test_every_page_is_named_by_another() -> None:
+    linked = {
+        (page.parent / path).resolve()
+        for page in PAGES
+        for path, _ in LINK.findall(TEXTS[page])
+        if path
+    }
+    assert {page for page in PAGES if page.resolve() not in linked} <= {
+        ROOT / "README.md",
+        ROOT / "docs" / "index.md",
+    }
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_the_command_is_taken(line: str) -> None:
+    parse(line)
+
+
+def test_a_command_that_does_not_exist_is_noticed() -> None:
+    with pytest.raises(LookupError, match="fetsch"):
+        parse("fetsch --out DIR")
+    with pytest.raises(Exception, match="No such option: --memry"):
+        parse("plan --memry 16")
+
+
+def test_every_key_that_is_set_is_one_of_a_recipe() -> None:
+    lines = "\n".join(TEXTS.values()).replace("\\\n", " ").splitlines()
+    found = [re.findall(r"--set '?([a-z_.]+=[^\s`']+)", line) for line in lines]
+    settings = [own for own in found if own]
+    assert len(settings) > 3
+    for own in settings:
+        load_recipe("leaderboard", own)
+
+
+def test_all_stages_of_the_way_to_a_submission_are_there() -> None:
+    wanted = {"fetch", "audit", "prepare", "plan", "run", "train", "kernel", "dataset"}
+    assert wanted | {"score", "submission"} <= STAGES
+
+
+def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
+    made = json.loads(call("plan", "--recipe", "leaderboard", "--json"))["total"]
+    for name, value in (("GPU", made["gpu_hours"]), ("CPU", made["cpu_hours"])):
+        told = re.search(rf"^{name} +([\d.]+) hours", REPRODUCE, flags=re.MULTILINE)
+        assert told, name
+        assert float(told[1]) == pytest.approx(value, abs=0.06)
+
+
+def test_the_sessions_on_the_page_are_those_of_the_plan() -> None:
+    (line,) = [x for x in COMMANDS if x in REPRODUCE and x.startswith("plan") and "--gpu-h" in x]
+    words = shlex.split(line)
+    made = json.loads(call(*words[: words.index("--out")], "--json"))
+    hours = [session["hours"] for session in made["sessions"]]
+    ranking = [s["hours"] for s in made["sessions"] if s["collection"] == "all"]
+    weeks = made["sessions"][-1]["week"]
+    text = " ".join(REPRODUCE.split())
+    assert f"The third leaves {made['seeds']} of 5 seeds" in text
+    assert f"{len(hours)} sessions in {weeks} weeks, {sum(hours):.0f} GPU hours" in text
+    assert f"The last {len(ranking)} of them, which rank" in text
+    assert f"take {sum(ranking):.1f} hours" in text
