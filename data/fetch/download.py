@@ -84,7 +84,7 @@ def remote_size(session: "Session", url: str) -> int:
         PipelineError: the server refuses the file, or the tries are used up.
     """
     with _ask(session, "HEAD", url) as response:
-        return (_length(response) or 0) if response.ok else 0
+        return _length(response) or 0
 
 
 def check_address(url: str) -> None:
@@ -165,9 +165,7 @@ def _ask(
         ) from None
     for step in (*answer.history, answer):
         check_address(_shown(step.url))
-    knows_only_get = method == "HEAD" and answer.status_code in (405, 501)
-    cannot_go_on = headers is not None and answer.status_code == 416
-    if not (answer.ok or knows_only_get or cannot_go_on):
+    if not answer.ok:
         advice = _ADVICE.get(answer.status_code, "the server refuses it")
         raise PipelineError(f"{_shown(url)}: HTTP {answer.status_code}: {advice}")
     return answer

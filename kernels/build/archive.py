@@ -12,6 +12,7 @@ from pathlib import Path
 
 from common.errors import PipelineError, UsageError
 from common.git import REVISION_FILE, git, has_checkout, revision
+from common.kaggle.errors import escaped
 from common.kaggle.secrets import known_secrets
 from common.progress import log
 
@@ -32,7 +33,9 @@ PACKAGES = (
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
 _LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo", ".md", ".png"})  # no code, or made of it
-_SUFFIXES = frozenset({".py", ".toml", ".csv", ".gz", ".j2", ".proto", ".html"})  # outside git
+_SUFFIXES = frozenset(
+    {".py", ".toml", ".csv", ".tsv", ".gz", ".j2", ".proto", ".html"}
+)  # outside git
 _MOST_NAMED = 5
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
@@ -77,28 +80,24 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
         project itself.
 
     Raises:
-        UsageError: there is no such package, or it is a link.
+        UsageError: there is no such package.
     """
     files = {}
     for top in sorted({place.partition(":")[0].partition(".")[0] for place in places}):
         if top in PACKAGES:
             continue
         spec = importlib.util.find_spec(top)
-        module = Path(spec.origin or "") if spec else beside / f"{top}.py"
-        if spec and spec.submodule_search_locations:
-            module = Path(next(iter(spec.submodule_search_locations)))
-        elif not spec and (beside / top).is_dir():
-            module = beside / top
-        root = module.parent
-        paths = [module] if module.suffix == ".py" else sorted(module.rglob("*"))
+        origins = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
+        root = Path(origins[0] or "").parent if origins else beside
+        paths = [root / f"{top}.py", *sorted((root / top).rglob("*"))]
         names = [path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES]
-        kept = [name for name in names if not _is_hidden(Path(name)) and not _is_linked(root, name)]
-        if not any((root / name).is_file() for name in kept):
+        names = [name for name in names if not _is_hidden(Path(name)) and (root / name).is_file()]
+        if not names:
             raise UsageError(
                 f"model package '{top}': found neither on Python's path nor in {beside}; start "
                 "from the folder that holds it, or set PYTHONPATH"
             )
-        files.update({name: _read(root, name) for name in kept})
+        files.update({name: _read(root, name) for name in names if not _is_linked(root, name)})
     return files
 
 
@@ -136,20 +135,14 @@ def _tracked(root: Path, replaced: str) -> list[str]:
     if git(root, "rev-parse", "--show-prefix").strip():
         raise PipelineError(f"{root / '.git'}: is no git repository; mend it, or remove it")
     names = sorted(set(git(root, "ls-files", "-z").split("\0")) - {""})
-    told: dict[str, list[str]] = {}
     status = git(root, "status", "--porcelain", "--no-renames", "--untracked-files=all", "-z")
-    for entry in filter(None, status.split("\0")):
-        state, name = entry[:2], entry[3:]
-        if name == replaced or not _belongs(Path(name)) or (root / name).is_symlink():
-            continue
-        if state == "??":
-            told.setdefault("left out, since git does not track them", []).append(name)
-        elif (root / name).is_file():
-            told.setdefault("embedded as they are, changed since the last commit", []).append(name)
-        else:
-            told.setdefault("left out, since they are deleted", []).append(name)
-    for what, listed in sorted(told.items()):
-        _tell(what, listed)
+    entries = [(entry[:2], entry[3:]) for entry in filter(None, status.split("\0"))]
+    ours = [(state, name) for state, name in entries if name != replaced and _belongs(Path(name))]
+    changed = [name for state, name in ours if state != "??" and not (root / name).is_symlink()]
+    there = [name for name in changed if (root / name).is_file()]
+    _tell("embedded as they are, changed since the last commit", there)
+    _tell("left out, since they are deleted", [name for name in changed if name not in there])
+    _tell("left out, since git does not track them", [name for s, name in ours if s == "??"])
     return names
 
 
@@ -166,11 +159,7 @@ def _is_linked(root: Path, name: str) -> bool:
 def _tell(what: str, names: Sequence[str]) -> None:
     if names:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        log.info(f"{what}: {', '.join(map(_shown, names[:_MOST_NAMED]))}{more}")
-
-
-def _shown(name: str) -> str:
-    return name if name.isprintable() else ascii(name)
+        log.info(f"{what}: {', '.join(map(escaped, names[:_MOST_NAMED]))}{more}")
 
 
 def _belongs(relative: Path) -> bool:

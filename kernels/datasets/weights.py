@@ -51,9 +51,7 @@ def write_weights(
         for name, model in models.items():
             for path in needed_files(model.folder, checkpoints=not model.is_done):
                 target = out / "models" / name / path.name
-                content = path.read_bytes()
-                # Marks of older runs are empty, and stores of datasets may leave such files out.
-                write_bytes(target, content or b"done\n" if path.name == DONE else content)
+                write_bytes(target, path.read_bytes())
         seal(out, metadata)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)

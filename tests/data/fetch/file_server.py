@@ -64,7 +64,7 @@ class FileServer(ThreadingHTTPServer):
         return [asked for asked in self.asked if (asked.method, asked.path) == ("GET", path)]
 
     def next_trouble(self, method: str, path: str) -> Trouble:
-        queued = self._troubles[f"HEAD {path}" if method == "HEAD" else path]
+        queued = [] if method == "HEAD" else self._troubles[path]
         return queued.pop(0) if queued else Trouble()
 
 

@@ -68,7 +68,7 @@ def test_a_file_that_changes_between_attempts_is_never_mixed(
 
 @pytest.mark.parametrize(
     "trouble",
-    [Trouble(ignore_range=True), Trouble(416), Trouble(replace_with=OTHER), Trouble(ask_less=1000)],
+    [Trouble(ignore_range=True), Trouble(replace_with=OTHER), Trouble(ask_less=1000)],
 )
 def test_a_rest_that_is_none_starts_anew(
     files: FileServer, tmp_path: Path, trouble: Trouble, caplog: pytest.LogCaptureFixture

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.locks import alone_in
 from common.settings import ROOT
 from data.fetch.fetch import FetchJob, fetch_google
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
@@ -125,13 +124,6 @@ def test_a_missing_archive_is_said_before_anything_is_downloaded(
     assert not files.gets(f"/{TRAIN.stem}.tar")
 
 
-def test_a_server_that_only_knows_get_will_do(files: FileServer, make_job: MakeJob) -> None:
-    wanted = serve(files, TRAIN)
-    files.will(f"HEAD /{TRAIN.stem}.tar", Trouble(405))
-    fetch_google(make_job(TRAIN), base=f"{files.url}/")
-    assert tree_of(make_job().out) == wanted
-
-
 def test_a_wrong_number_of_graphs_keeps_the_archive_and_names_it(
     files: FileServer, make_job: MakeJob
 ) -> None:
@@ -159,14 +151,6 @@ def test_a_small_disk_is_said_before_anything_is_downloaded(
         fetch_google(make_job(TRAIN, VALID, keep_archives=True), base=files.url)
     fetch_google(make_job(TRAIN, VALID), base=files.url)
     assert tree_of(make_job().out) == wanted
-
-
-@pytest.mark.usefixtures("two_graphs")
-def test_a_second_process_gets_one_line(files: FileServer, tmp_path: Path) -> None:
-    with alone_in(tmp_path):
-        text = call("fetch", "--out", tmp_path, expect=2)
-    assert "another process works in it" in text
-    assert not files.asked
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def test_of_a_checkout_what_git_tracks_is_embedded_and_the_rest_is_told(
     assert set(after) == set(before) - {"features/tool.sh"}
     assert caplog.messages == [
         "embedded as they are, changed since the last commit: features/marker.py",
-        "left out, since git does not track them: models/notes.py, 'models/two\\nlines\\x1b.py'",
         "left out, since they are deleted: features/tool.sh",
+        "left out, since git does not track them: models/notes.py, models/two\\nlines\\x1b.py",
     ]
     git(checkout, "add", ".")
     with pytest.raises(PipelineError, match=r"two\\nlines\\x1b.py' is not printable"):
