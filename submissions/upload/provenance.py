@@ -8,6 +8,7 @@ from common.errors import PipelineError
 from common.kaggle.errors import one_line
 
 REPORT = "report.json"
+_SHOWN = 60  # characters of each: the tag behind them must not be cut off
 KERNEL_RUN = "run"  # a kernel leaves its submission beside its run folder
 
 
@@ -19,7 +20,8 @@ class Provenance(NamedTuple):
 
     def __str__(self) -> str:
         """Return what stands in a submission's description: "[recipe cpu, revision 0a1b]" or ""."""
-        known = [f"{name} {one_line(value)}" for name, value in self._asdict().items() if value]
+        facts = self._asdict().items()
+        known = [f"{name} {one_line(value, longest=_SHOWN)}" for name, value in facts if value]
         return f"[{', '.join(known)}]" if known else ""
 
 

@@ -248,6 +248,7 @@ def test_the_origin_is_read_from_a_runs_report_or_a_kernels_output(
     origin = provenance(tmp_path)
     assert origin.recipe == "cpu"
     assert str(origin) == "[recipe cpu, revision \\ud800]"
+    assert len(str(Provenance("r" * 500, "v" * 500))) < 150
     for damaged in ("[]", "[" * 100_000, "{", '{"recipe": {}}'):
         report.write_text(damaged)
         assert str(provenance(tmp_path)) == ""
