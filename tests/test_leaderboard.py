@@ -8,37 +8,17 @@ import pytest
 from models.config.recipe import load_recipe
 from pipeline.run.run import Inputs, run
 
+GNNS = ("cross_config_sage", "global_attention_sage", "late_fusion_sage", "early_fusion_sage")
 TINY = [
-    *(
-        f"{model}.training.{key}={value}"
-        for model in (
-            "cross_config_sage",
-            "global_attention_sage",
-            "late_fusion_sage",
-            "early_fusion_sage",
-        )
-        for key, value in {"steps": 3, "warmup_steps": 1, "checkpoint_every": 2}.items()
-    ),
-    *(
-        f"{model}.hidden=16"
-        for model in (
-            "cross_config_sage",
-            "global_attention_sage",
-            "late_fusion_sage",
-            "early_fusion_sage",
-        )
-    ),
-    "cross_config_sage.configs_per_step=8",
-    "global_attention_sage.configs_per_step=8",
-    "late_fusion_sage.kernels_per_step=2",
-    "early_fusion_sage.kernels_per_step=2",
-    "layout_boosting.rounds=4",
-    "layout_boosting.early_stop=0",
-    "tile_boosting.rounds=4",
-    "tile_boosting.early_stop=0",
-    "seeds=[0]",
-    "threads=1",
-    "accelerator=cpu",
+    *(f"{model}.training.steps=3" for model in GNNS),
+    *(f"{model}.training.warmup_steps=1" for model in GNNS),
+    *(f"{model}.training.checkpoint_every=2" for model in GNNS),
+    *(f"{model}.hidden=16" for model in GNNS),
+    *(f"{model}.configs_per_step=8" for model in GNNS[:2]),
+    *(f"{model}.kernels_per_step=2" for model in GNNS[2:]),
+    *(f"{model}.rounds=4" for model in ("layout_boosting", "tile_boosting")),
+    *(f"{model}.early_stop=0" for model in ("layout_boosting", "tile_boosting")),
+    *("seeds=[0]", "threads=1", "accelerator=cpu"),
 ]
 
 

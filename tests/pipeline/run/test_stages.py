@@ -82,16 +82,6 @@ def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path:
         assert f"{figure:.4f}" in row
 
 
-def test_score_files_alone_are_chosen_by_and_blended(runs: list[Path], tmp_path: Path) -> None:
-    files = [run / "scores-valid.parquet" for run in runs]
-    out = tmp_path / "best.parquet"
-    call(
-        *("blend", "--runs", files[0], *files[1:], "--method", "best", "--labels", SAMPLE),
-        *("--collection", "tile:xla", "--out", out),
-    )
-    assert pl.read_parquet(out).height == pl.read_parquet(files[0]).height
-
-
 def test_another_row_order_of_a_member_changes_no_choice(runs: list[Path], tmp_path: Path) -> None:
     chosen = []
     for order in (None, np.random.default_rng(0)):
