@@ -11,6 +11,7 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +32,8 @@ KAGGLE_MOUNTS = (
 )
 
 BARE_WORD = re.compile(r"[\w.:+-]+")
+MAX_TOML_BYTES = 1 << 18  # a run's whole configuration has a fiftieth of that
+MAX_DOTS = 100  # of a line; tomllib takes minutes over a key of thousands of parts
 
 
 class FrozenConfig(BaseModel):
@@ -128,17 +131,25 @@ def default_store_dir(data_dir: Path) -> Path:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
+    """Read a TOML file of settings.
 
     Raises:
-        PipelineError: the file is missing or not TOML.
+        PipelineError: the file is missing, not TOML, or larger or deeper than settings are.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_TOML_BYTES + 1)
+        if len(content) > MAX_TOML_BYTES:
+            raise PipelineError(f"{path}: expected settings, at most {MAX_TOML_BYTES} bytes")
+        text = content.decode()
+        for number, line in enumerate(text.splitlines(), start=1):
+            if max(part.count(".") for part in line.split("=")) > MAX_DOTS:
+                raise PipelineError(f"{path}: line {number}: expected a key of fewer parts")
+        return tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise PipelineError(f"{path}: cannot be read: {reason}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise PipelineError(f"{path}: not a TOML file: {error}") from error
 
 
@@ -148,14 +159,15 @@ def recipe_path(name_or_file: str) -> Path:
     Raises:
         UsageError: there is no such recipe; the known names are listed.
     """
-    given = Path(name_or_file)
-    if given.suffix == ".toml":
-        if given.is_file():
-            return given
-        raise UsageError(f"recipe file {given}: no such file")
-    found = CONFIGS / f"{name_or_file}.toml"
-    if found.is_file():
-        return found
+    is_file = name_or_file.endswith(".toml")
+    path = Path(name_or_file) if is_file else CONFIGS / f"{name_or_file}.toml"
+    try:
+        if path.is_file():
+            return path
+    except OSError:
+        pass  # no name that a file can have
+    if is_file:
+        raise UsageError(f"recipe file {path}: no such file")
     known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.toml")))
     raise UsageError(
         f"recipe '{name_or_file}': no such recipe; known: {known}; or give a .toml file"
@@ -169,13 +181,15 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
     `--set features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
 
     Raises:
-        UsageError: an override without '=' or whose parent key is not a table.
+        UsageError: an override without '=', of no UTF-8, or whose parent key is not a table.
     """
-    result = _copy_tables(table)
+    result = deepcopy(table)
     for override in overrides:
         key, separator, text = override.partition("=")
-        if not separator or not key.strip():
+        if not separator or not key.strip() or key.count(".") > MAX_DOTS:
             raise UsageError(f"--set {override!r}: expected key=value")
+        if not override.isascii() and override != override.encode(errors="replace").decode():
+            raise UsageError(f"--set {override!r}: expected UTF-8 text")
         *parents, last = key.strip().split(".")
         target = result
         for parent in parents:
@@ -186,23 +200,19 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
     return result
 
 
-def _copy_tables(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: _copy_tables(v) if isinstance(v, dict) else v for k, v in table.items()}
-
-
 def _parse_value(text: str) -> Any:
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return _parse_words(text)
     return table["value"] if len(table) == 1 else text  # more lines would be lost in silence
 
 
 def _parse_words(text: str) -> Any:
     """Read a list that holds bare words; whatever else is no TOML is a word by itself."""
-    if not (text.startswith("[") and text.endswith("]")):
-        return text
     items = [item.strip() for item in text[1:-1].removesuffix(",").split(",")]
+    if not (text.startswith("[") and text.endswith("]")) or any(i.startswith("[") for i in items):
+        return text
     values = [_parse_value(item) for item in items]
     read = zip(items, values, strict=True)
     is_clear = all(value != item or BARE_WORD.fullmatch(item) for item, value in read)

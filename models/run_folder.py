@@ -1,6 +1,5 @@
 """A result is a folder: configuration, metrics, weights, and a DONE mark written last."""
 
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import tomli_w
 from common.atomic import create_text, write_text
 from common.checksums import checksum_of
 from common.errors import PipelineError, UsageError
+from common.settings import read_toml
 
 CONFIG = "config.toml"
 DONE = "DONE"
@@ -113,13 +113,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         PipelineError: `folder` is no run folder (names those in it), or its configuration is
             damaged.
     """
-    path = folder / CONFIG
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PipelineError(f"{folder}: {_why_no_run(folder)}") from None
-    except (OSError, ValueError) as error:
-        raise PipelineError(f"{path}: cannot be read: {error}") from error
+    if not (folder / CONFIG).exists():
+        raise PipelineError(f"{folder}: {_why_no_run(folder)}")
+    return read_toml(folder / CONFIG)
 
 
 def _why_no_run(folder: Path) -> str:

@@ -107,10 +107,20 @@ def test_overrides_nest_go_in_turn_and_leave_the_table_alone() -> None:
     assert table == {"a": {"b": {"c": 1, "d": 2}}, "e": 3}
 
 
-@pytest.mark.parametrize("override", ["a", "=3", " =3", "", "a.b.c"])
+@pytest.mark.parametrize("override", ["a", "=3", " =3", "", "a.b.c", "a." * 20_000 + "a=1"])
 def test_an_override_without_key_or_value_is_refused(override: str) -> None:
     with pytest.raises(UsageError, match="expected key=value"):
         apply_overrides({}, [override])
+
+
+@pytest.mark.parametrize("value", ["[" * 5_000, "9" * 5_000, "[" * 5_000 + "]" * 5_000])
+def test_an_overrides_value_without_end_is_a_word(value: str) -> None:
+    assert apply_overrides({}, [f"a={value}"]) == {"a": value}
+
+
+def test_an_override_that_no_file_can_hold_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected UTF-8 text"):
+        apply_overrides({}, ["name=\udc80"])
 
 
 def test_an_override_below_a_plain_value_is_refused() -> None:
@@ -148,6 +158,9 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
         recipe_path("smok")
     with pytest.raises(UsageError, match="no such file"):
         recipe_path(str(tmp_path / "none.toml"))
+    for impossible in ("x" * 5_000, "x" * 5_000 + ".toml"):
+        with pytest.raises(UsageError, match="no such"):
+            recipe_path(impossible)
 
 
 @pytest.mark.parametrize(
@@ -157,9 +170,15 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
         (b"a = 1\na = 2", "not a TOML file"),
         (b"\xff\xfe", "cannot be read: not UTF-8 text"),
         (None, "cannot be read: No such file"),
+        (b"a = " + b"[" * 5_000 + b"]" * 5_000, "not a TOML file: maximum recursion depth"),
+        (b"a = " + b"9" * 5_000, "not a TOML file: Exceeds the limit"),
+        (b"a = 'x'\n" + b".".join([b"a"] * 20_000) + b" = 1", "line 2: expected a key of fewer"),
+        (b"[" + b".".join([b"a"] * 20_000) + b"]", "line 1: expected a key of fewer parts"),
+        (b"a = '" + b"x" * 300_000 + b"'", "expected settings, at most 262144 bytes"),
     ],
+    ids=lambda value: str(value)[:24],
 )
-def test_a_file_that_is_not_toml_is_one_line(
+def test_a_file_that_is_no_toml_of_settings_is_one_line(
     tmp_path: Path, content: bytes | None, want: str
 ) -> None:
     path = tmp_path / "r.toml"
