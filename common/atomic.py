@@ -14,7 +14,7 @@ from common.errors import PipelineError
 TEMPORARY = ".*.tmp"  # what a killed process may leave
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # in the errors of libraries written in Rust
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of the file system
 
 
 @contextmanager
@@ -80,7 +80,6 @@ def _why_not_written(error: Exception, temporary: str) -> str | None:
 
 
 def _flush(path: Path) -> None:
-    """Have a file's bytes on the disk."""
     with path.open("rb") as file:
         try:
             os.fsync(file.fileno())
@@ -112,9 +111,7 @@ def create_text(path: Path, text: str) -> bool:
         _flush(temporary)
         try:
             os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except FileNotFoundError:  # the one that has begun sweeps up, see `sweep`
+        except (FileExistsError, FileNotFoundError):  # not found: who was first has swept up
             return False
         except OSError as error:
             if error.errno not in _NO_LINKS:

@@ -1,6 +1,7 @@
 """Ask git about a project: in its own checkout, whatever a hook's environment says."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,22 +12,10 @@ REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where 
 MAX_DIFF = 1 << 20
 _LIMIT_S = 30
 
-# Within a git hook these name another checkout. Variables of its configuration (GIT_CONFIG_…) stay:
-# they may be what lets git read this one.
-_OF_ANOTHER_CHECKOUT = frozenset(
-    {
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-        "GIT_COMMON_DIR",
-        "GIT_DIR",
-        "GIT_GRAFT_FILE",
-        "GIT_IMPLICIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-        "GIT_NAMESPACE",
-        "GIT_OBJECT_DIRECTORY",
-        "GIT_PREFIX",
-        "GIT_SHALLOW_FILE",
-        "GIT_WORK_TREE",
-    }
+# Within a git hook these name another checkout.
+_OF_A_HOOK = re.compile(
+    r"GIT_((COMMON_|IMPLICIT_WORK_)?(DIR|TREE)|WORK_TREE|(GRAFT|INDEX|SHALLOW)_FILE|NAMESPACE|PREFIX"
+    r"|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES)"
 )
 
 
@@ -41,7 +30,7 @@ def git(root: Path, *arguments: str) -> str:
     Raises:
         PipelineError: git is missing, takes too long, or fails; in its own words.
     """
-    environment = {key: os.environ[key] for key in os.environ if key not in _OF_ANOTHER_CHECKOUT}
+    environment = {key: os.environ[key] for key in os.environ if not _OF_A_HOOK.fullmatch(key)}
     command = ["git", "-C", str(root), *arguments]
     try:
         done = subprocess.run(  # noqa: S603

@@ -150,19 +150,22 @@ def tile_score(ranking: NDArray[Any], runtime: NDArray[Any]) -> float:
 def _checked(
     scores: NDArray[Any], runtime: NDArray[Any]
 ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Return both as arrays, or raise ValueError where they cannot be compared."""
     scores, runtime = np.asarray(scores), np.asarray(runtime)
     if scores.ndim != 1 or scores.shape != runtime.shape or not len(scores):
         raise ValueError(
             f"expected scores and runtimes of one shape (c,), c >= 1; "
             f"got {scores.shape} and {runtime.shape}"
         )
-    for name, values in (("score", scores), ("runtime", runtime)):
-        finite = np.isfinite(values)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            raise ValueError(f"{name} of config {row} is {values[row]}; expected a finite number")
+    _check_finite("score", scores)
+    _check_finite("runtime", runtime)
     return scores, runtime
+
+
+def _check_finite(name: str, values: NDArray[Any]) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise ValueError(f"{name} of config {row} is {values[row]}; expected a finite number")
 
 
 def _dense_ranks(values: NDArray[np.generic]) -> tuple[NDArray[np.int64], int]:
@@ -207,8 +210,5 @@ def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
     Raises:
         ValueError: a score is nan or infinite.
     """
-    scores = np.asarray(scores)
-    if not np.isfinite(scores).all():
-        row = int(np.argmin(np.isfinite(scores)))
-        raise ValueError(f"score of config {row} is {scores[row]}; expected a finite number")
+    _check_finite("score", np.asarray(scores))
     return np.argsort(scores, kind="stable").astype(np.int64)

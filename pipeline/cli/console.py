@@ -28,7 +28,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback where som
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", min=0, help="First of the seeds; where nothing is drawn, no effect."),
+    typer.Option("--seed", min=0, help="First of the seeds."),
 ]
 
 DataDir = Annotated[
@@ -70,25 +70,22 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     0 done, 1 the input or the world is at fault, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM; `--debug`
     shows the traceback.
     """
-
-    return _guarded(function, _run_alone)
+    return _guarded(function, together=False)
 
 
 def command_of_torchrun(function: Callable[P, None]) -> Callable[P, None]:
     """Do as `command`, on processes started by torchrun as well: the first one runs and prints."""
-    return _guarded(function, _run_together)
+    return _guarded(function, together=True)
 
 
-def _guarded(
-    function: Callable[P, None], run: Callable[[Callable[[], None]], None]
-) -> Callable[P, None]:
+def _guarded(function: Callable[P, None], *, together: bool) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         started_s, begun = time.time(), list[str]()
         max_minutes: Any = kwargs.get("max_minutes")
         try:
             with _terminated_by_sigterm(), _told_here(kwargs, begun), time_limit(max_minutes):
-                run(functools.partial(function, *args, **kwargs))
+                _run(functools.partial(function, *args, **kwargs), together=together)
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
         except PipelineError as error:
@@ -109,11 +106,12 @@ def _guarded(
         except Exception as error:  # a defect of ours: still one line, and how to see more
             line = " ".join(f"{type(error).__name__}: {error}".split())
             changed = _changed_since(started_s)
-            if changed:
-                line = f"{changed}: the code changed while the command ran ({line}); run it again"
-            else:
-                line = f"internal error: {line}; --debug shows where"
-            _fail(line, EXIT_FAULT, kwargs)
+            edited = f"{changed}: the code changed while the command ran ({line}); run it again"
+            _fail(
+                edited if changed else f"internal error: {line}; --debug shows where",
+                EXIT_FAULT,
+                kwargs,
+            )
 
     return guarded
 
@@ -187,23 +185,17 @@ def _terminated_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def _run_alone(body: Callable[[], None]) -> None:
-    from models.training.torchrun import launched
-
-    launch = launched()
-    if launch and launch.rank > 0:
-        raise typer.Exit(EXIT_USAGE)
-    if launch:
-        raise UsageError("torchrun: of all commands, only `train` runs on several processes")
-    body()
-
-
-def _run_together(body: Callable[[], None]) -> None:
+def _run(body: Callable[[], None], *, together: bool) -> None:
+    """Run a command; of processes that torchrun has started, the first one leads if it may."""
     from models.training.torchrun import follow, launched, lead
 
     launch = launched()
     if launch is None:
         body()
+    elif not together and launch.rank == 0:
+        raise UsageError("torchrun: of all commands, only `train` runs on several processes")
+    elif not together:
+        raise typer.Exit(EXIT_USAGE)
     elif launch.rank == 0:
         lead(body, _exit_code)
     else:
@@ -251,15 +243,14 @@ def say(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def say_stage(what: str, done: int = 0, total: int = 1) -> None:
-    """Print which stage begins, and nothing of how far it is."""
-    if done == 0:
-        say(f"{STAGE_PREFIX}{what}")
-
-
 def say_that_libraries_load() -> None:
     """Print why nothing happens for some seconds, before a command imports what takes them."""
-    say_stage("load the libraries")
+    _say_stage("load the libraries", 0, 1)
+
+
+def _say_stage(what: str, done: int, total: int) -> None:
+    if done == 0:
+        say(f"{STAGE_PREFIX}{what}")
 
 
 def print_json(value: object) -> None:
@@ -310,7 +301,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     with nothing done, prints one line to standard error.
     """
     if not sys.stderr.isatty():
-        yield say_stage
+        yield _say_stage
         return
     stages = _Stages()
     try:

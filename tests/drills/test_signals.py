@@ -110,8 +110,8 @@ def test_a_run_can_be_stopped_in_every_stage(
             continue  # the stage was over before the signal came
         code, line = ENDS[number]
         assert watched.end() == code, (stage, watched.lines)
-        assert refused(watched, code) == line + KEPT
-        assert watched.lines[-1] == line + KEPT
+        line += KEPT if len(watched.stages) > 1 else ""  # the libraries are not kept
+        assert refused(watched, code) == line == watched.lines[-1]
         assert not list(scene.out.rglob(".*.tmp"))
         stopped.append(stage)
     assert len(stopped) >= len(stages) - 3, stopped
