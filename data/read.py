@@ -5,8 +5,6 @@ from pathlib import Path
 from data.graph_store.stored_graph import is_stored, read_stored_layout, read_stored_tile
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.npz.read import Archive
-from data.packing.config_encoder import ConfigEncoder
-from data.packing.configs import packed
 from data.packing.npz_graphs import encode_configs, layout_arrays, tile_arrays
 from data.tree import GraphFile, file_from_path
 
@@ -39,9 +37,8 @@ def read_layout(file: GraphFile) -> LayoutGraph:
         return read_stored_layout(file)
     with Archive(file.path) as archive:
         arrays = layout_arrays(archive)
-        with ConfigEncoder(len(arrays["node_config_ids"])) as encoder:
-            encode_configs(archive, len(arrays["runtime_ns"]), encoder)
-            configs = packed(encoder)
+        n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
+        configs = encode_configs(archive, n_configs, n_configurable)
     return LayoutGraph(file=file, configs=configs, **arrays)
 
 

@@ -4,12 +4,13 @@
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from common.errors import PipelineError
+from common.progress import progress
 from data.audit.noise import Noise, measure_noise
 from data.graph_store.prepare import Prepared
 from data.graphs.distinct import RuntimeGroups, config_hashes, runtime_groups
@@ -17,7 +18,6 @@ from data.graphs.graph import Graph, LayoutGraph
 from data.read import read_graph
 from data.tree import GraphFile, duplicate_stems
 
-Progress = Callable[[str, int, int], None]
 COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct", "n_repeated")
 MAX_DISAGREEMENT = 0.01
 LOW_TAU = 0.5
@@ -66,7 +66,6 @@ def audit(
     prepared: Sequence[Prepared] | None = None,
     max_disagreement: float = MAX_DISAGREEMENT,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> list[AuditRow]:
     """Read every file, one in memory at a time; stems used twice in a collection are errors.
 
@@ -84,8 +83,7 @@ def audit(
     twins = {id(second): first for first, second in duplicate_stems(files)}
     rows = []
     what = f"audit {len(files)} files"
-    if progress:
-        progress(what, 0, len(files))
+    progress(what, 0, len(files))
     for number, file in enumerate(files, start=1):
         first = twins.get(id(file))
         if first is not None:
@@ -100,8 +98,7 @@ def audit(
                 rows.append(AuditRow(file, error=entry.error))
             else:
                 rows.append(_audit_file(entry.stored, max_disagreement, seed))
-        if progress:
-            progress(what, number, len(files))
+        progress(what, number, len(files))
     return rows
 
 

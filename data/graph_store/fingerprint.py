@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable
 
 from data.graph_store.tensor_file import read_facts
-from data.npz.zip_index import read_index
+from data.npz.read import Archive
 from data.tree import GraphFile
 
 
@@ -32,9 +32,10 @@ def source_digest(file: GraphFile) -> str:
         PipelineError: the file is damaged.
     """
     if file.path.suffix != ".npz":
-        return read_facts(file.path)["source"]
+        return read_facts(file.path).get("source", "")
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{file.collection.name}/{file.split}/{file.name}\n".encode())
-    for key, member in sorted(read_index(file.path).items()):
-        digest.update(f"{key} {member.n_bytes} {member.checksum}\n".encode())
+    with Archive(file.path) as archive:
+        for key, (n_bytes, checksum) in sorted(archive.contents.items()):
+            digest.update(f"{key} {n_bytes} {checksum}\n".encode())
     return digest.hexdigest()

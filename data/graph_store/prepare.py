@@ -1,8 +1,7 @@
 """Bring the store up to date: every graph packed once, several files at a time."""
 
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -13,22 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from common.atomic import write_text
+from common.atomic import sweep
 from common.child_processes import children_end_with_block, end_with_parent, interrupts_held
 from common.errors import PipelineError
 from common.locks import locked
+from common.progress import progress
 from common.settings import default_store_dir
-from data.graph_store.files import is_fresh, store_graph, stored_file
-from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
-from data.graph_store.tensor_file import open_tensors
+from data.graph_store.stored_graph import STORE_SUFFIX, is_fresh, store_graph, stored_file
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
 
 LOCK = ".lock"
-COLUMNS = "node_columns.json"
 MAX_WORKERS = 4  # each takes up to 350 MiB
 SMALL_TREE_BYTES = 64 << 20  # less than that is packed sooner than processes start
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,6 @@ def prepare(
     store: Path,
     *,
     workers: int = 1,
-    progress: Progress | None = None,
 ) -> list[Prepared]:
     """Pack the files that the store does not hold yet, or holds from another source.
 
@@ -62,7 +56,6 @@ def prepare(
 
     Args:
         workers: files packed at once, each in a process of its own.
-        progress: told how many files are done.
 
     Returns:
         One entry per file, in the order given.
@@ -77,12 +70,11 @@ def prepare(
             workers = 1
         errors: dict[GraphFile, str | None] = {}
         what = f"pack {len(todo)} files"
-        if progress and todo:
+        if todo:
             progress(what, 0, len(todo))
         for file, error in _packed(todo, store, workers):
             errors[file] = error
-            if progress:
-                progress(what, len(errors), len(todo))
+            progress(what, len(errors), len(todo))
     done = []
     for file in files:
         error = errors.get(file)
@@ -173,37 +165,9 @@ def alone(store: Path) -> Iterator[None]:
     What others keep in the same folder is not touched.
     """
     with locked(store / LOCK):
-        left = list(store.glob(f".{COLUMNS}.*.tmp"))
         for collection, split in product(COLLECTIONS, SPLITS):
-            left += (store / collection.folder / split).glob(f".*{STORE_SUFFIX}.*.tmp")
-        for file in left:
-            file.unlink(missing_ok=True)
+            sweep(store / collection.folder / split, f".*{STORE_SUFFIX}.*.tmp")
         yield
-
-
-def write_columns(store: Path, prepared: Sequence[Prepared]) -> Path:
-    """Record which node features are the same all over a collection's train split.
-
-    They are left in the store; models decide whether to read them.
-
-    Returns:
-        STORE/node_columns.json: by collection, the constant columns and their value.
-    """
-    found = {}
-    for collection in COLLECTIONS:
-        low, high = np.full(140, np.inf), np.full(140, -np.inf)
-        for entry in prepared:
-            is_train = entry.source.collection == collection and entry.source.split == "train"
-            if entry.stored and is_train:
-                tensors = open_tensors(entry.stored.path).tensors
-                low = np.minimum(low, tensors["node_feat_low"])
-                high = np.maximum(high, tensors["node_feat_high"])
-        constant = np.flatnonzero(low == high)
-        if np.isfinite(low).all():
-            found[collection.name] = {str(column): float(low[column]) for column in constant}
-    path = store / COLUMNS
-    write_text(path, json.dumps({"version": VERSION, "constant": found}, indent=1) + "\n")
-    return path
 
 
 def stored_graphs(
@@ -212,7 +176,6 @@ def stored_graphs(
     collections: Sequence[Collection] = COLLECTIONS,
     splits: Sequence[str] = SPLITS,
     store: Path | None = None,
-    progress: Progress | None = None,
 ) -> list[GraphFile]:
     """List graphs as files of the store.
 
@@ -223,7 +186,7 @@ def stored_graphs(
         PipelineError: no such graph, a damaged file (the first is named), or no space.
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
-    prepared = prepare_tree(files, data_dir, store=store, progress=progress)
+    prepared = prepare_tree(files, data_dir, store=store)
     found = []
     for entry in prepared:
         if entry.stored is None:
@@ -238,14 +201,12 @@ def prepare_tree(
     *,
     store: Path | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
 ) -> list[Prepared]:
     """Bring the store of a data folder up to date for some of its files; see `prepare`."""
     return prepare(
         files,
         store or default_store_dir(data_dir),
         workers=workers or default_workers(),
-        progress=progress,
     )
 
 

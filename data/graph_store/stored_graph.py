@@ -1,30 +1,50 @@
-"""A graph of the store: its tensors by name, and the graph that is read from them.
+"""One graph of the store: packed from its npz file, and read as views of the mapped file.
 
-n nodes, e edges, c configs of k configurable nodes in m columns, u distinct layout vectors, d
-distinct configs.
+STORE/{layout/xla/default,…,tile/xla}/{train,valid,test}/GRAPH.safetensors
+
+n nodes, e edges, c configs of k configurable nodes in m columns, u distinct layout vectors.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graph_store.tensor_file import open_tensors
-from data.graphs.distinct import RuntimeGroups
-from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.config_encoder import Alphabets
-from data.packing.configs import PackedConfigs
+from data.graph_store.fingerprint import source_digest
+from data.graph_store.tensor_file import TensorFile, open_tensors, read_facts, write_tensors
+from data.graphs.checks import check_layout, check_tile
+from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
+from data.npz.read import Archive
+from data.packing.configs import Alphabets, PackedConfigs, check_packed
+from data.packing.npz_graphs import encode_configs, layout_arrays, tile_arrays
 from data.tree import GraphFile
 
 STORE_SUFFIX = ".safetensors"
-VERSION = "1"  # of what the files hold; another one makes them anew
-SHARED = ("node_feat", "node_opcode", "edge_index", "runtime_ns")
-LAYOUT = (*SHARED, "node_config_ids", "node_splits")
-TILE = (*SHARED, "config_feat", "runtime_normalizers")
-ALPHABET = ("vector_codes", "column_of", "column_vectors", "column_sizes")
-LAYOUT_TENSORS = (*LAYOUT, *ALPHABET, "config_indices", "config_hashes")
+VERSION = "2"  # of what the files hold; another one makes them anew
+# Of each tensor its dtype and its axes: a length, or a letter that stands for one.
+SHARED: dict[str, tuple[type[np.generic], tuple[str | int, ...]]] = {
+    "node_feat": (np.float32, ("n", N_NODE_FEATURES)),
+    "node_opcode": (np.uint8, ("n",)),
+    "edge_index": (np.int64, ("e", 2)),
+    "runtime_ns": (np.int64, ("c",)),
+}
+LAYOUT = SHARED | {"node_config_ids": (np.int64, ("k",)), "node_splits": (np.int64, (1, "s"))}
+CONFIGS = {
+    "vector_codes": (np.int64, ("u",)),
+    "column_of": (np.int64, ("k",)),
+    "column_vectors": (np.int64, ("m", "a")),
+    "column_sizes": (np.int64, ("m",)),
+    "config_indices": (np.unsignedinteger, ("c", "m")),
+}
+TILE = SHARED | {
+    "config_feat": (np.float32, ("c", N_TILE_VALUES)),
+    "runtime_normalizers": (np.int64, ("c",)),
+}
 
 
 def is_stored(file: GraphFile) -> bool:
@@ -32,68 +52,111 @@ def is_stored(file: GraphFile) -> bool:
     return file.path.suffix == STORE_SUFFIX
 
 
+def stored_file(store: Path, file: GraphFile) -> GraphFile:
+    """Return where `store` keeps a graph of the official tree."""
+    folder = store / file.collection.folder / file.split
+    return replace(file, path=folder / f"{file.name}{STORE_SUFFIX}")
+
+
+def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
+    """Tell whether a graph is in the store, by this version, from the source as it is now.
+
+    Raises:
+        PipelineError: the source is no whole npz file.
+    """
+    try:
+        facts = read_facts(stored.path)
+    except PipelineError:
+        return False
+    return facts.get("version") == VERSION and facts.get("source") == source_digest(source)
+
+
+def store_graph(source: GraphFile, stored: GraphFile) -> None:
+    """Pack one graph of the official tree into the store, whole or not at all.
+
+    Memory is that of its nodes and packed configs, about a hundredth of the inflated file.
+
+    Raises:
+        PipelineError: the source is damaged (names file and key), or the disk is full.
+    """
+    facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
+    with Archive(source.path) as archive:
+        if source.collection.kind == "layout":
+            arrays = layout_arrays(archive)
+            n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
+            arrays |= _tensors_of(encode_configs(archive, n_configs, n_configurable))
+        else:
+            arrays = tile_arrays(archive)
+    write_tensors(stored.path, arrays, facts=facts)
+
+
 def read_stored_layout(file: GraphFile) -> LayoutGraph:
-    """Read a layout graph of the store; its arrays are views of the mapped file, and read-only.
+    """Read a layout graph of the store; its arrays are read-only.
 
     Raises:
         PipelineError: the file is damaged, or was written by another version.
     """
-    tensors = _opened(file, LAYOUT_TENSORS)
-    alphabets = Alphabets(
-        codes=tensors["vector_codes"],
-        column_of=tensors["column_of"],
-        vectors=tensors["column_vectors"],
-        sizes=tensors["column_sizes"],
-    )
-    configs = PackedConfigs(alphabets, tensors["config_indices"], tensors["config_hashes"])
-    return LayoutGraph(file=file, configs=configs, **{name: tensors[name] for name in LAYOUT})
+    opened = open_stored(file)
+    fields = {name: opened.tensors[name] for name in LAYOUT}
+    return LayoutGraph(file=file, configs=_configs_of(opened.tensors), **fields)
 
 
 def read_stored_tile(file: GraphFile) -> TileGraph:
-    """Read a kernel of the store; its arrays are views of the mapped file, and read-only.
+    """Read a kernel of the store; its arrays are read-only.
 
     Raises:
         PipelineError: the file is damaged, or was written by another version.
     """
-    tensors = _opened(file, TILE)
+    tensors = open_stored(file).tensors
     return TileGraph(file=file, **{name: tensors[name] for name in TILE})
 
 
-def _opened(file: GraphFile, needed: Iterable[str]) -> Mapping[str, NDArray[Any]]:
+def open_stored(file: GraphFile) -> TensorFile:
+    """Map a graph's tensors; the first time in a process, every byte and value is checked.
+
+    Raises:
+        PipelineError: the file is damaged, of another graph, or was written by another version.
+    """
     opened = open_tensors(file.path)
-    version = opened.facts.get("version")
+    _check_once(file, opened.identity)
+    return opened
+
+
+@cache
+def _check_once(file: GraphFile, identity: tuple[int, ...]) -> None:
+    """Check what a checksum cannot: somebody may have written other values, and theirs."""
+
+    def fail(name: str, problem: str) -> NoReturn:
+        raise PipelineError(f"{file.path}: damaged: tensor '{name}' {problem}")
+
+    opened = open_tensors(file.path)
+    tensors, version = opened.tensors, opened.facts.get("version")
     if version != VERSION:
-        raise PipelineError(f"{file.path}: is of store version {version}; expected {VERSION}")
-    for name in needed:
-        if name not in opened.tensors:
-            raise PipelineError(f"{file.path}: damaged: tensor '{name}' is missing")
-    return opened.tensors
+        raise PipelineError(f"{file.path}: is of store version {version!s:.8}; expected {VERSION}")
+    is_layout = file.collection.kind == "layout"
+    lengths: dict[str | int, int] = {}
+    for name, (dtype, axes) in (LAYOUT | CONFIGS if is_layout else TILE).items():
+        if name not in tensors:
+            fail(name, "is missing")
+        shape = tensors[name].shape
+        if not np.issubdtype(tensors[name].dtype, dtype) or len(shape) != len(axes):
+            fail(name, f"is {tensors[name].dtype} of {len(shape)} axes; expected another kind")
+        for axis, length in zip(axes, shape, strict=True):
+            if length != (axis if isinstance(axis, int) else lengths.setdefault(axis, length)):
+                fail(name, f"has shape {shape}, which does not fit the others")
+    if is_layout:
+        check_layout(tensors, fail)
+        check_packed(_configs_of(tensors), fail)
+    else:
+        check_tile(tensors, fail)
 
 
-def alphabet_tensors(alphabets: Alphabets) -> dict[str, NDArray[Any]]:
-    """Return what says how config indices are to be read."""
+def _tensors_of(configs: PackedConfigs) -> dict[str, NDArray[Any]]:
+    alphabets = configs.alphabets
     parts = (alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes)
-    return dict(zip(ALPHABET, parts, strict=True))
+    return dict(zip(CONFIGS, (*parts, configs.indices), strict=True))
 
 
-def group_tensors(groups: RuntimeGroups) -> dict[str, NDArray[Any]]:
-    """Return the groups of equal configs, and the runtimes of each group."""
-    return {
-        "group_first": groups.first,
-        "group_of": groups.group,
-        "group_mean_ns": groups.mean_ns,
-        "group_median_ns": groups.median_ns,
-        "group_min_ns": groups.min_ns,
-        "group_spread": groups.spread,
-    }
-
-
-def column_tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the least and greatest value of each column of node_feat, (140,) each."""
-    node_feat = arrays["node_feat"]
-    return {"node_feat_low": node_feat.min(axis=0), "node_feat_high": node_feat.max(axis=0)}
-
-
-def as_written(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return tensors in the row order in which they are written."""
-    return {name: np.ascontiguousarray(values) for name, values in tensors.items()}
+def _configs_of(tensors: Mapping[str, NDArray[Any]]) -> PackedConfigs:
+    *parts, indices = (tensors[name] for name in CONFIGS)
+    return PackedConfigs(Alphabets(*parts), indices)

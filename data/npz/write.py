@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.atomic import atomic_path
-from data.npz.inflate import INFLATER
+from data.npz.read import INFLATER
 
 COMPRESSION_LEVEL = 4  # of zlib-ng: configs shrink about 30-fold, as in the real files
 

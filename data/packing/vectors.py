@@ -6,13 +6,16 @@ product gives each vector a number, and a table gives the number an id. What the
 compared with the chunk bit by bit; what differs, next to nothing, is looked up one by one.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+from data.graphs.checks import HIGHEST, LOWEST
 
 N_VALUES = 18
 VECTOR_BYTES = 4 * N_VALUES  # in the file
 N_SYMBOLS = 7
-LOWEST, HIGHEST = -1, 5
 SLOT_BITS = 20
 SLOT_MASK = np.int32((1 << SLOT_BITS) - 1)
 # Sums of 18 products below 2^22 are exact in float32 in any order: 18 · 5 · 46,000 < 2^22.
@@ -60,6 +63,7 @@ class VectorTable:
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
+        self.id_dtype: np.dtype[Any] = np.dtype(np.uint8)  # the narrowest that holds every id
         self._codes = np.empty(0, np.int64)
         self._order = np.empty(0, np.int64)  # of the codes, ascending
         # By id, with room for more; never empty, so that it can be read.
@@ -130,6 +134,7 @@ class VectorTable:
             return
         n_before, n_now = len(self._codes), len(self._codes) + len(codes)
         self._codes = np.concatenate([self._codes, codes])
+        self.id_dtype = np.min_scalar_type(n_now - 1)
         # Two ascending runs: a stable sort merges them.
         places = np.concatenate([self._order, np.arange(n_before, n_now)])
         self._order = places[np.argsort(self._codes[places], kind="stable")]

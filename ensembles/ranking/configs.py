@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
+from data.graphs.checks import HIGHEST, LOWEST
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR, RANK_MAX
 from data.npz.read import Archive
-from data.packing.config_encoder import ConfigEncoder
-from data.packing.configs import PackedConfigs, pack_values, packed
+from data.packing.config_encoder import pack_values
+from data.packing.configs import PackedConfigs
 from data.packing.npz_graphs import encode_configs
-from data.packing.vectors import HIGHEST, LOWEST
 from ensembles.ranking.layouts import TENSORS, without_end
 from ensembles.ranking.program import NamedGraph
 
@@ -90,13 +90,7 @@ def read_configs(named: NamedGraph, path: Path) -> NamedGraph:
         named = _with_ids(archive, named)
         assert isinstance(named.graph, LayoutGraph)
         n_nodes = len(named.graph.node_config_ids)
-        key, shape = "node_config_feat", (None, n_nodes, N_LAYOUT_VALUES)
-        n_configs = archive.header(key, dtype=np.float32, shape=shape).shape[0]
-        if not n_configs:
-            archive.fail(key, "has zero configs; expected at least one")
-        with ConfigEncoder(n_nodes) as spool:
-            encode_configs(archive, n_configs, spool)
-            return _with_layouts(named, packed(spool), str(path))
+        return _with_layouts(named, encode_configs(archive, None, n_nodes), str(path))
 
 
 def _check_same_program(archive: Archive, named: NamedGraph) -> None:

@@ -19,7 +19,7 @@ from data.collect.measuring.search import Choices, Space, draw_choices
 from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.worker import Description
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing.configs import pack_values
+from data.packing.config_encoder import pack_values
 from data.tree import GraphFile
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.program import NamedGraph

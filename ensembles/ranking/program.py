@@ -24,7 +24,7 @@ from data.hlo.graph import check_layouts
 from data.hlo.opcodes import OPCODE_NAMES
 from data.hlo.programs import HloProgram, read_programs
 from data.npz.read import Archive
-from data.packing.configs import pack_values
+from data.packing.config_encoder import pack_values
 from data.read import read_graph
 from data.tree import Collection, GraphFile, collection_named, file_from_path
 

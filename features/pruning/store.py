@@ -1,11 +1,12 @@
 """Pruned graphs beside the graphs of the store: GRAPH.prune-RULE.safetensors."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from common.errors import PipelineError
+from common.progress import progress
 from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
 from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
 from data.graphs.graph import LayoutGraph
@@ -14,8 +15,6 @@ from data.tree import GraphFile
 from features.pruning.rules import PrunedGraph, prune, pruning_rule
 
 TENSORS = {field.name for field in fields(PrunedGraph)}
-
-Progress = Callable[[str, int, int], None]
 
 
 def check_rule(rule: str) -> None:
@@ -32,9 +31,7 @@ def pruned_file(stored: Path, rule: str) -> Path:
     return stored.with_name(f"{stored.name.removesuffix(STORE_SUFFIX)}.prune-{rule}{STORE_SUFFIX}")
 
 
-def store_pruned(
-    files: Sequence[GraphFile], rule: str, *, progress: Progress | None = None
-) -> None:
+def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
     """Prune every layout graph of the store by a rule, unless that is done and undamaged.
 
     Raises:
@@ -51,8 +48,7 @@ def store_pruned(
             assert isinstance(graph, LayoutGraph)
             pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
             write_tensors(path, vars(pruned), facts={"version": VERSION, "source": source})
-        if progress:
-            progress("prune", number, len(layouts))
+        progress("prune", number, len(layouts))
 
 
 def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:

@@ -16,7 +16,6 @@ from pipeline.cli.console import (
     data_dir,
     print_json,
     print_table,
-    progress_bar,
     say,
 )
 
@@ -135,10 +134,7 @@ def audit(
     from data.tree import find_graphs
 
     files = find_graphs(data_dir(data))
-    with progress_bar() as progress:
-        rows = audit_files(
-            files, max_disagreement=max_disagreement, seed=seed or 0, progress=progress
-        )
+    rows = audit_files(files, max_disagreement=max_disagreement, seed=seed or 0)
     if json:
         _print_audit_json(rows)
     else:

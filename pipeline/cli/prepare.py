@@ -1,6 +1,6 @@
 """The `prepare` command: a data folder packed into the store, or a store sent elsewhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,6 @@ from pipeline.cli.console import (
     data_dir,
     print_json,
     print_table,
-    progress_bar,
     say,
 )
 
@@ -38,10 +37,11 @@ def prepare(
         ),
     ] = None,
     archive: Annotated[
-        Path | None, typer.Option(help="Also write every packed graph, compressed, to this folder.")
+        Path | None,
+        typer.Option(help="Also write all packed graphs to this file, such as store.tar.zst."),
     ] = None,
     from_archive: Annotated[
-        Path | None, typer.Option(help="Fill the store from such a folder, without the dataset.")
+        Path | None, typer.Option(help="Fill the store from such a file, without the dataset.")
     ] = None,
     json: Json = False,
     debug: Debug = False,
@@ -52,23 +52,21 @@ def prepare(
 
     Example: python -m pipeline prepare --data DIR
     """
-    from data.graph_store.archived_store import ship_store
-    from data.graph_store.prepare import alone, write_columns
+    from data.graph_store.archive import write_archive
+    from data.graph_store.prepare import alone
     from features.pruning.store import check_rule, store_pruned
 
     if prune is not None:
         check_rule(prune)
     _check_archives(archive, from_archive, has_place=bool(data or store))
-    with progress_bar() as progress:
-        target, prepared = _filled_store(data, store, from_archive, workers, progress)
-        good = [entry.stored for entry in prepared if entry.stored is not None]
-        with alone(target):  # from others, who would sweep up what is half written
-            if prune is not None:
-                store_pruned(good, prune, progress=progress)
-            if archive is not None:
-                ship_store(prepared, archive, progress=progress)
-            columns = write_columns(target, prepared)
-    _print_prepared(prepared, target, columns, archive, json=json)
+    target, prepared = _filled_store(data, store, from_archive, workers)
+    good = [entry.stored for entry in prepared if entry.stored is not None]
+    with alone(target):  # from others, who would sweep up what is half written
+        if prune is not None:
+            store_pruned(good, prune)
+        if archive is not None:
+            write_archive(prepared, archive)
+    _print_prepared(prepared, target, archive, json=json)
     bad = [entry for entry in prepared if entry.error]
     for entry in bad:
         say(f"error: {entry.error}")
@@ -79,51 +77,48 @@ def prepare(
 def _check_archives(archive: Path | None, from_archive: Path | None, *, has_place: bool) -> None:
     """Refuse options that do not go together, before anything is packed."""
     from common.errors import UsageError
-    from data.graph_store.compression import import_zstandard
+    from data.graph_store.archive import import_zstandard
 
     if archive and from_archive:
         raise UsageError("--archive and --from-archive: give one of them")
     if from_archive and not has_place:
         raise UsageError("--from-archive: give --store STORE too, or --data DIR, to fill its store")
+    if archive is not None and archive.is_dir():
+        raise UsageError(f"--archive {archive}: is a folder; expected a file to write")
     if archive or from_archive:
         import_zstandard()
 
 
 def _filled_store(
-    data: Path | None,
-    store: Path | None,
-    from_archive: Path | None,
-    workers: int | None,
-    progress: Callable[[str, int, int], None],
+    data: Path | None, store: Path | None, from_archive: Path | None, workers: int | None
 ) -> "tuple[Path, list[Prepared]]":
     """Bring the store up to date, from a data folder or from an archive; return its place too."""
     from common.settings import default_store_dir
-    from data.graph_store.archived_store import unpack_store
+    from data.graph_store.archive import unpack_archive
     from data.graph_store.prepare import prepare_tree
     from data.tree import find_graphs
 
     if from_archive is not None:
         target = store or default_store_dir(data_dir(data))
-        return target, unpack_store(from_archive, target, progress=progress)
+        return target, unpack_archive(from_archive, target)
     folder = data_dir(data)
     target = store or default_store_dir(folder)
-    files = find_graphs(folder)
-    return target, prepare_tree(files, folder, store=target, workers=workers, progress=progress)
+    return target, prepare_tree(find_graphs(folder), folder, store=target, workers=workers)
 
 
 def _print_prepared(
-    prepared: "Sequence[Prepared]", store: Path, columns: Path, archive: Path | None, *, json: bool
+    prepared: "Sequence[Prepared]", store: Path, archive: Path | None, *, json: bool
 ) -> None:
     """Print what a store holds, and of which files it does not."""
-    from data.graph_store.summary import as_dict, summary
+    from data.graph_store.summary import HEADER, as_dict, file_bytes, summary
 
     if json:
-        files = [as_dict(entry, archive=archive) for entry in prepared]
-        places = {"store": str(store)} | ({"archive": str(archive)} if archive else {})
-        print_json({**places, "files": files})
-    else:
-        print_table(*summary(prepared, archive=archive))
-        typer.echo(f"store       {store}")
-        typer.echo(f"columns     {columns}")
+        values: dict[str, object] = {"store": str(store)}
         if archive:
-            typer.echo(f"archive     {archive}")
+            values |= {"archive": str(archive), "archive_bytes": file_bytes(archive)}
+        print_json({**values, "files": [as_dict(entry) for entry in prepared]})
+        return
+    print_table(HEADER, summary(prepared))
+    typer.echo(f"store       {store}")
+    if archive:
+        typer.echo(f"archive     {archive}  {file_bytes(archive) / 2**20:.1f} MiB")

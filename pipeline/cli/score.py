@@ -17,7 +17,6 @@ from pipeline.cli.console import (
     command,
     data_dir,
     print_json,
-    progress_bar,
     say,
 )
 
@@ -171,8 +170,7 @@ def _ceilings(
     if not needed:
         return {}
     try:
-        with progress_bar() as progress:
-            files = stored_graphs(folder, collections=needed, splits=(split,), progress=progress)
+        files = stored_graphs(folder, collections=needed, splits=(split,))
         return read_ceilings(files, labels, subsets=subsets)
     except PipelineError as error:
         say(f"no noise ceilings: {' '.join(str(error).split())}")

@@ -16,7 +16,7 @@ from common.atomic import TEMPORARY, sweep, write_text
 from common.errors import PipelineError
 from common.git import changes, revision
 from common.locks import alone_in
-from common.progress import in_one_step, log, progress
+from common.progress import in_one_step, log
 from data.audit.rows import AuditRow, audit
 from data.graph_store.fingerprint import fingerprint
 from data.graph_store.prepare import prepare_tree
@@ -206,8 +206,8 @@ def _prepared(
 def _audited(inputs: Inputs, files: Sequence[GraphFile]) -> list[AuditRow]:
     """Pack and check every file; what is damaged in the store alone is packed anew, once."""
     for is_last in (False, True):
-        prepared = prepare_tree(files, inputs.data_dir, store=inputs.store, progress=progress)
-        rows = audit(files, prepared=prepared, progress=progress)
+        prepared = prepare_tree(files, inputs.data_dir, store=inputs.store)
+        rows = audit(files, prepared=prepared)
         spoilt = [
             entry.stored.path
             for entry, row in zip(prepared, rows, strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from common.errors import PipelineError, UsageError
-from common.progress import log, progress
+from common.progress import log
 from data.graph_store.prepare import stored_graphs
 from data.tree import (
     LAYOUT_COLLECTIONS,
@@ -73,7 +73,7 @@ def train_collection(
         check_device(recipe, name)
     shares = any(shared_steps(recipe, name) for name in chosen)
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
-    files = stored_graphs(data_dir, collections=needed, splits=("train",), progress=progress)
+    files = stored_graphs(data_dir, collections=needed, splits=("train",))
     usable, unusable = split_usable(files)
     for item in unusable:
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
@@ -120,7 +120,7 @@ def predict_split(
     target = wanted or ensemble.collection
     if target.kind != ensemble.collection.kind:
         raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
-    files = stored_graphs(data_dir, collections=(target,), splits=(split,), progress=progress)
+    files = stored_graphs(data_dir, collections=(target,), splits=(split,))
     path = out or _scores_file(run, split)
     write_scores(path, ensemble.predict(files))
     return path, len(files)

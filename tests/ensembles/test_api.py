@@ -13,7 +13,7 @@ import pytest
 from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
-from data.packing.configs import pack_values
+from data.packing.config_encoder import pack_values
 from data.tree import find_graphs
 from ensembles import load_graph, load_ranker, rank
 from ensembles.ensemble import load_ensemble

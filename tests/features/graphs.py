@@ -8,7 +8,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.configs import pack_values
+from data.packing.config_encoder import pack_values
 from data.tree import GraphFile, collection_named
 
 SIZES = (1, 2, 7, 8, 64, 128, 129, 1000)

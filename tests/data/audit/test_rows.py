@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from common.progress import watched_by
 from data.audit.rows import AuditRow, as_dict, audit
 from data.audit.tree import totals
 from data.graph_store.prepare import prepare
@@ -23,7 +24,8 @@ from tests.real_data import REAL, real_file, requires_real_data
 def test_good_files_are_counted(tiny_tree: Path) -> None:
     files = find_graphs(tiny_tree)
     told = []
-    rows = audit(files, progress=lambda *told_of: told.append(told_of))
+    with watched_by(lambda *told_of: told.append(told_of)):
+        rows = audit(files)
     assert [row.file for row in rows] == files
     assert told == [("audit 28 files", i, 28) for i in range(28 + 1)]
     for row in rows:

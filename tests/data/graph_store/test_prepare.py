@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.graph_store import files as store_module
+from common.progress import watched_by
 from data.graph_store import prepare as preparing
 from data.graph_store import stored_graph
-from data.graph_store.files import stored_file
 from data.graph_store.prepare import Prepared, prepare, stored_graphs
-from data.npz.zip_index import read_index
+from data.graph_store.stored_graph import stored_file
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
+from tests.data.npz.damaged_archives import Victim
 from tests.data.packing.stores import check_same_graph, contents
 
 
@@ -47,7 +47,8 @@ def with_other_runtimes(path: Path) -> None:
 def test_all_files_are_packed_once_in_the_order_given(tree: Path, store: Path) -> None:
     files = find_graphs(tree)[::-1]
     calls: list[tuple[str, int, int]] = []
-    prepared = prepare(files, store, progress=lambda *call: calls.append(call))
+    with watched_by(lambda *call: calls.append(call)):
+        prepared = prepare(files, store)
     assert [entry.source for entry in prepared] == files == new_ones(prepared)
     assert calls == [("pack 28 files", number, 28) for number in range(28 + 1)]
     for entry in prepared:
@@ -92,8 +93,7 @@ def test_a_new_version_packs_all_again(
 ) -> None:
     files = find_graphs(tree)
     prepare(files, store)
-    for module in (store_module, stored_graph):
-        monkeypatch.setattr(module, "VERSION", "another")
+    monkeypatch.setattr(stored_graph, "VERSION", "another")
     assert new_ones(prepare(files, store)) == files
     assert new_ones(prepare(files, store)) == []
     for file in files:
@@ -108,7 +108,8 @@ def test_processes_and_threads_change_no_byte(
     prepare(files, store)
     calls: list[tuple[str, int, int]] = []
     other = store.with_name("other")
-    prepared = prepare(files, other, workers=2, progress=lambda *call: calls.append(call))
+    with watched_by(lambda *call: calls.append(call)):
+        prepared = prepare(files, other, workers=2)
     assert [entry.source for entry in prepared] == files == new_ones(prepared)
     assert contents(other) == contents(store)
     assert calls == [("pack 28 files", number, 28) for number in range(28 + 1)]
@@ -183,8 +184,9 @@ def test_packed_bytes_that_rot_after_packing_leave_what_they_were(tree: Path, st
     want = read_graph(file)
     prepare([file], store)
     content = bytearray(file.path.read_bytes())
-    configs = read_index(file.path)["node_config_feat"]
-    content[configs.data_start + configs.packed_bytes // 2] ^= 1
+    victim = Victim(file.path.read_bytes(), {})
+    configs = next(e for e in victim.entries() if e.filename == "node_config_feat.npy")
+    content[victim.data_start(configs) + configs.compress_size // 2] ^= 1
     file.path.write_bytes(content)
     with pytest.raises(PipelineError):
         read_graph(file)
@@ -228,7 +230,7 @@ def test_what_a_killed_process_left_is_swept_up_and_nothing_else(tree: Path, sto
     prepare(files, store)
     want = contents(store)
     folder = stored_file(store, files[-1]).path.parent
-    halves = (folder / ".graph.safetensors.abc123.tmp", store / ".node_columns.json.x.tmp")
+    halves = (folder / ".graph.safetensors.abc123.tmp",)
     others = (folder / "other.tmp", store / ".cache" / ".notes.tmp", folder / ".notes.tmp")
     others[1].parent.mkdir()
     for path in (*halves, *others):

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from data.graph_store.files import stored_file
-from data.graph_store.prepare import COLUMNS, LOCK
-from data.read import read_graph, read_layout
-from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs
+from data.graph_store.prepare import LOCK
+from data.graph_store.stored_graph import stored_file
+from data.read import read_layout
+from data.tree import GraphFile, collection_named, find_graphs
 from features.pruning import nodes as pruned_nodes
 from features.pruning import store as pruned_store
 from features.pruning.nodes import prune_layout_graph
@@ -51,9 +50,8 @@ def test_the_table_counts_files_by_collection_and_split(tree: Path, store: Path)
     for row in rows:
         n_files = str(parts.count((row[0], row[1])))
         assert row[2:5] == [n_files, "0", n_files]
-        assert 0 < float(row[5]) < float(row[6]) < 1
+        assert 0 < float(row[5]) < 1 and 0 < float(row[6]) < 1
     assert lines[15].split() == ["store", str(store)]
-    assert lines[16].split() == ["columns", str(store / COLUMNS)]
     again = [line.split() for line in prepare(tree, store).splitlines()[1:16]]
     assert [row[:4] + row[5:] for row in again] == [row[:4] + row[5:] for row in rows]
     assert {row[4] for row in again} == {"0"}
@@ -77,20 +75,6 @@ def test_json_says_what_became_of_each_file(tree: Path, store: Path) -> None:
             assert expected.items() <= entry.items()
 
 
-def test_columns_are_those_that_are_the_same_all_over_the_train_split(
-    tree: Path, store: Path
-) -> None:
-    prepare(tree, store)
-    constant = json.loads((store / COLUMNS).read_text())["constant"]
-    assert constant.keys() == {collection.name for collection in COLLECTIONS}
-    for collection in COLLECTIONS:
-        files = find_graphs(tree, collections=(collection,), splits=("train",))
-        values = np.concatenate([read_graph(file).node_feat for file in files])
-        same = np.flatnonzero((values == values[0]).all(axis=0)).tolist()
-        assert 0 < len(same) < 140
-        assert constant[collection.name] == {str(i): float(values[0, i]) for i in same}
-
-
 def test_a_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Path) -> None:
     files = find_graphs(tree)
     files[4].path.write_bytes(files[4].path.read_bytes()[:-1])
@@ -101,7 +85,7 @@ def test_a_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Pa
     entries = prepare_json(tree, store, expect=1)["files"]
     assert [f"error: {entry['error']}" for entry in entries if entry["error"]] == errors
     assert (entries[4]["stored"], entries[4]["stored_bytes"]) == (None, 0)
-    assert len(contents(store)) == len(files) - 1 + 1  # and the columns
+    assert len(contents(store)) == len(files) - 1
 
 
 @pytest.mark.parametrize(
@@ -167,4 +151,4 @@ def test_the_store_has_a_place_of_its_own_where_none_is_given(tree: Path) -> Non
     printed = json.loads(call("prepare", "--data", tree, "--json"))
     place = Path(printed["store"])
     assert place.name.startswith("data-") and not place.is_relative_to(tree)
-    assert len(contents(place)) == len(find_graphs(tree)) + 1
+    assert len(contents(place)) == len(find_graphs(tree))

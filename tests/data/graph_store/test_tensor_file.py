@@ -1,5 +1,9 @@
 """Tensor files hold what was written, to the bit, and are refused once a single bit is another."""
 
+import json
+import os
+import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +14,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from common.errors import PipelineError
-from data.graph_store.tensor_file import (
-    TYPES,
-    StreamedTensor,
-    open_tensors,
-    read_facts,
-    write_tensors,
-)
-from tests.data.packing.tensor_parts import forged, parts
+from data.graph_store.tensor_file import TYPES, open_tensors, read_facts, write_tensors
 
 FACTS = {"version": "1", "source": 'größer "quoted"\n', "": ""}
 SHAPES = [(), (1,), (0,), (7,), (3, 5), (0, 4), (4, 0), (2, 3, 4)]
+MAX_ALLOCATED = 4 << 20
 
 
 def every_type(seed: int = 0) -> dict[str, NDArray[Any]]:
@@ -40,94 +38,141 @@ def check_same(one: NDArray[Any], other: NDArray[Any]) -> None:
     assert one.tobytes() == other.tobytes()
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file with a few tensors."""
+    path = tmp_path_factory.mktemp("small") / "file"
+    tensors: dict[str, NDArray[Any]] = {
+        "wide": np.arange(3),
+        "floats": np.eye(2, dtype=np.float32),
+        "none": np.empty((0, 2), np.uint8),
+        "bytes": np.arange(5, dtype=np.uint8),
+    }
+    write_tensors(path, tensors, facts={"version": "1", "source": "0123456789abcdef"})
+    return path.read_bytes()
+
+
+def refusal(path: Path, content: bytes) -> str:
+    """Return the line that refuses a file of this content, and starts with its name."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    with pytest.raises(PipelineError) as error:
+        open_tensors(path)
+    line = str(error.value)
+    assert line.startswith(f"{path}: damaged: ") and len(line) < len(str(path)) + 300
+    return line
+
+
+def test_what_is_written_is_read_here_and_by_the_library(tmp_path: Path) -> None:
     tensors = every_type()
     write_tensors(tmp_path / "file", tensors, facts=FACTS)
     opened = open_tensors(tmp_path / "file")
     assert opened.facts == FACTS == read_facts(tmp_path / "file")
     assert opened.tensors.keys() == tensors.keys()
-    for name, values in tensors.items():
-        check_same(opened.tensors[name], values)
-        assert opened.tensors[name].size == 0 or not opened.tensors[name].flags.writeable
-
-
-def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
-    tensors = every_type()
-    write_tensors(tmp_path / "file", tensors, facts=FACTS)
-    with safetensors.safe_open(tmp_path / "file", framework="numpy") as opened:
-        assert set(opened.keys()) == tensors.keys()
-        assert FACTS.items() <= opened.metadata().items()
+    with safetensors.safe_open(tmp_path / "file", framework="numpy") as by_library:
+        assert set(by_library.keys()) == tensors.keys()
         for name, values in tensors.items():
-            check_same(opened.get_tensor(name), values)
+            check_same(by_library.get_tensor(name), values)
+            check_same(opened.tensors[name], values)
+            assert values.size == 0 or not opened.tensors[name].flags.writeable
+            assert opened.tensors[name].flags.aligned
 
 
-def test_tensors_are_aligned_to_their_types(tmp_path: Path) -> None:
+def test_others_may_read_it_as_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
     write_tensors(tmp_path / "file", every_type(), facts=FACTS)
-    for values in open_tensors(tmp_path / "file").tensors.values():
-        assert values.flags.aligned
-
-
-def test_what_the_library_writes_is_read_once_it_has_checksums(tmp_path: Path) -> None:
-    tensors = every_type(1)
-    save_file(tensors, tmp_path / "plain", metadata={"version": "1"})
-    with pytest.raises(PipelineError) as error:
-        open_tensors(tmp_path / "plain")
-    assert str(error.value) == (
-        f"{tmp_path / 'plain'}: damaged: its header has no checksum; "
-        "remove the file, and it is made again"
-    )
-    header, body = parts((tmp_path / "plain").read_bytes())
-    (tmp_path / "checked").write_bytes(forged(header, body))
-    opened = open_tensors(tmp_path / "checked")
-    assert opened.facts == {"version": "1"}
-    for name, values in tensors.items():
-        check_same(opened.tensors[name], values)
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_equal_input_gives_equal_bytes_whatever_its_order(tmp_path: Path) -> None:
     tensors = every_type()
     write_tensors(tmp_path / "one", tensors, facts=FACTS)
-    write_tensors(tmp_path / "two", dict(reversed(tensors.items())), facts=FACTS)
+    write_tensors(
+        tmp_path / "two", dict(reversed(tensors.items())), facts=dict(reversed(FACTS.items()))
+    )
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (10,), (10, 3), (10, 0), (0, 3)])
-@pytest.mark.parametrize("rows_per_chunk", [1, 3, 10])
-def test_chunks_give_the_same_bytes_as_the_whole(
-    shape: tuple[int, ...], rows_per_chunk: int, tmp_path: Path
+def test_each_flipped_bit_is_noticed_and_none_costs_memory(small: bytes, tmp_path: Path) -> None:
+    tracemalloc.start()
+    for position in range(len(small)):
+        changed = bytearray(small)
+        changed[position] ^= 1 << (position % 8)
+        refusal(tmp_path / f"file{position}", bytes(changed))
+    assert tracemalloc.get_traced_memory()[1] < MAX_ALLOCATED
+    tracemalloc.stop()
+
+
+def test_a_file_cut_anywhere_or_longer_is_refused(small: bytes, tmp_path: Path) -> None:
+    for length in range(len(small)):
+        refusal(tmp_path / "file", small[:length])
+    refusal(tmp_path / "file", small + b"\0")
+
+
+def test_bytes_are_checked_once_and_again_when_the_file_is_another(
+    small: bytes, tmp_path: Path
 ) -> None:
-    values = np.random.default_rng(2).integers(0, 99, shape).astype(np.int32)
-    chunks = [values[i : i + rows_per_chunk] for i in range(0, len(values), rows_per_chunk)]
-    beside: dict[str, NDArray[Any]] = {
-        "before": np.arange(3),
-        "behind": np.arange(5, dtype=np.uint8),
-    }
-    streamed = StreamedTensor(values.dtype, values.shape, iter(chunks))
-    write_tensors(tmp_path / "whole", {**beside, "values": values}, facts=FACTS)
-    write_tensors(tmp_path / "chunks", {**beside, "values": streamed}, facts=FACTS)
-    assert (tmp_path / "whole").read_bytes() == (tmp_path / "chunks").read_bytes()
+    path = tmp_path / "file"
+    path.write_bytes(small)
+    open_tensors(path)
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"x")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert open_tensors(path).tensors["bytes"][-1] == ord("x")  # not read again
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    with pytest.raises(PipelineError, match="not as it was written"):
+        open_tensors(path)
 
 
-@pytest.mark.parametrize("given", [(0, 3), (9, 3), (11, 3), (10, 2)])
-def test_chunks_that_do_not_fill_the_shape_leave_nothing(
-    given: tuple[int, int], tmp_path: Path
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(b"", b"null", b"[]", b"{}", b"\xff{}", b"[" * 100_000, b'{"a":' * 100_000),
+        b'{"__metadata__": {}}',
+        b'{"__metadata__": {"facts": "[]"}}',
+        b'{"__metadata__": {"facts": "{\\"version\\": 1}"}}',
+        b'{"__metadata__": {"facts": "[[[[[[[["}}',
+        b'{"__metadata__": {"facts": "{}"}, "a": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_a_header_that_is_none_is_refused(header: bytes, tmp_path: Path) -> None:
+    assert " header" in refusal(tmp_path / "file", struct.pack("<Q", len(header)) + header)
+
+
+@pytest.mark.parametrize("length", [2**31, 2**32 + 4, 2**63, 2**64 - 1])
+def test_a_huge_header_is_refused_without_reading_it(
+    length: int, small: bytes, tmp_path: Path
 ) -> None:
-    chunks = np.array_split(np.zeros(given, np.float32), 3)
-    streamed = StreamedTensor(np.dtype(np.float32), (10, 3), chunks)
-    n_bytes = 4 * given[0] * given[1]
-    with pytest.raises(ValueError, match=f"values: {n_bytes} bytes were given; expected 120"):
-        write_tensors(tmp_path / "file", {"values": streamed}, facts={})
-    assert not list(tmp_path.iterdir())
+    tracemalloc.start()
+    assert " header" in refusal(tmp_path / "file", struct.pack("<Q", length) + small[8:])
+    assert tracemalloc.get_traced_memory()[1] < MAX_ALLOCATED
+    tracemalloc.stop()
 
 
-def test_a_stream_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
-    def chunks() -> Any:
-        yield np.zeros(5)
-        raise PipelineError("the source is damaged")
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"shape": shape} for shape in ([-2, -2], [2, 3], ["2", "2"], [2.5], 4, "22", [True, 4])),
+        *({"shape": shape} for shape in ([2**32, 2**32], [2**62 + 1, 4], [1] * 1000 + [4])),
+        *({"data_offsets": offsets} for offsets in ([16, 32], [28, 44], [40, 24], [24])),
+        *({"dtype": dtype} for dtype in ("F128", ["F32"], "F64", "I32", None)),
+    ],
+)
+def test_a_hostile_entry_is_refused(change: dict[str, Any], small: bytes, tmp_path: Path) -> None:
+    (length,) = struct.unpack("<Q", small[:8])
+    header = json.loads(small[8 : 8 + length])
+    header["floats"].update(change)
+    text = json.dumps(header).encode()
+    refusal(tmp_path / "file", struct.pack("<Q", len(text)) + text + small[8 + length :])
 
-    write_tensors(tmp_path / "file", {"values": np.arange(3)}, facts={})
-    before = (tmp_path / "file").read_bytes()
-    streamed = StreamedTensor(np.dtype(np.float64), (10,), chunks())
-    with pytest.raises(PipelineError, match="the source is damaged"):
-        write_tensors(tmp_path / "file", {"values": streamed}, facts={})
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
+
+def test_a_file_without_facts_a_missing_one_and_a_folder_are_one_line(tmp_path: Path) -> None:
+    save_file({"a": np.arange(3)}, tmp_path / "plain", metadata={"version": "1"})
+    for read in (open_tensors, read_facts):
+        with pytest.raises(PipelineError, match=r"plain: damaged: .*it is made again"):
+            read(tmp_path / "plain")
+        for path in (tmp_path / "missing", tmp_path):
+            with pytest.raises(PipelineError, match="cannot be read: "):
+                read(path)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from data.graphs.configs import distinct_rows, hash_rows
 from data.graphs.distinct import config_hashes, distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.configs import pack_values
+from data.packing.config_encoder import pack_values
 from data.read import read_graph
 from tests.real_data import ROOT, real_file, requires_real_data
 

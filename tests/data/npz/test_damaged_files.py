@@ -5,6 +5,7 @@ files; the same damages, other seeds.
 """
 
 import tracemalloc
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -20,14 +21,20 @@ from tests.data.npz.damaged_archives import (
     Damage,
     Damaged,
     Victim,
+    bytes_lost,
     flipped,
+    index_flipped,
+    local_header_flipped,
     raw_npy,
     read_arrays,
     repacked,
 )
+from tests.data.packing.stores import check_same_graph
 from tests.real_data import real_files, requires_real_data
 
 N_COPIES = 200
+# What is said of a member twice, and not read where zipfile does not read it.
+HALF_HARMLESS = (local_header_flipped, index_flipped, bytes_lost)
 DAMAGES = {
     "layout": (*ARCHIVE_DAMAGES, *SHARED_DAMAGES, *LAYOUT_DAMAGES),
     "tile": (*ARCHIVE_DAMAGES, *SHARED_DAMAGES, *TILE_DAMAGES),
@@ -70,8 +77,22 @@ def refusal(file: GraphFile, content: bytes, folder: Path) -> str:
     return line.removeprefix(f"{path}: ")
 
 
+def is_read_all_the_same(file: GraphFile, content: bytes, folder: Path) -> bool:
+    """Tell whether a copy, damaged where it decides nothing, is read to the same bits."""
+    path = folder / f"{file.name}.npz"
+    path.write_bytes(content)
+    try:
+        graph = read_graph(replace(file, path=path))
+    except PipelineError:
+        return False
+    check_same_graph(replace(graph, file=file), read_graph(file))
+    return True
+
+
 def check(file: GraphFile, damage: Damage, seed: int, folder: Path) -> None:
     damaged: Damaged = damage(victim_of(file.path), np.random.default_rng(seed))
+    if damage in HALF_HARMLESS and is_read_all_the_same(file, damaged.content, folder):
+        return
     line = refusal(file, damaged.content, folder)
     if damaged.keys:
         shown = [ascii(key)[1:-1] for key in damaged.keys]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from data.packing import vectors
 from data.packing.config_encoder import ConfigEncoder
-from data.packing.configs import PackedConfigs, packed
+from data.packing.configs import PackedConfigs
 
 WORD = 2**64
 SLOT_BITS = (0, 1, 4, vectors.SLOT_BITS)  # with few slots, nearly all vectors share one
@@ -112,7 +112,7 @@ def _arrays(configs: PackedConfigs) -> list[NDArray[Any]]:
     alphabets = configs.alphabets
     return [
         *(alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes),
-        *(configs.indices, configs.hashes),
+        *(configs.indices, configs.content_hashes()),
     ]
 
 
@@ -123,12 +123,12 @@ def as_chunks(values: NDArray[Any], rows_per_chunk: int) -> list[bytes]:
     return [floats[start : start + rows_per_chunk].tobytes() for start in starts]
 
 
-def spooled(values: NDArray[Any], *, rows_per_chunk: int) -> PackedConfigs:
+def encoded(values: NDArray[Any], *, rows_per_chunk: int) -> PackedConfigs:
     """Pack configs (c, k, 18) as they are packed from a file."""
-    with ConfigEncoder(values.shape[1]) as spool:
-        for content in as_chunks(values, rows_per_chunk):
-            spool.add(content)
-        return packed(spool)
+    encoder = ConfigEncoder(values.shape[1])
+    for content in as_chunks(values, rows_per_chunk):
+        encoder.add(content)
+    return encoder.packed()
 
 
 def random_vectors(rng: np.random.Generator, *shape: int) -> NDArray[np.int8]:

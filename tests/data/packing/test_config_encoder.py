@@ -1,16 +1,13 @@
 """A stream of configs is packed to the same bits however it is cut, or refused with the place."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from data.packing import config_encoder as spool_module
-from data.packing.config_encoder import ConfigEncoder
-from data.packing.configs import PackedConfigs, pack_values, packed
+from data.packing.config_encoder import ConfigEncoder, TiedColumns, pack_values
 from data.packing.vectors import UnknownValueError
 from tests.data.packing.references import (
     SLOT_BITS,
@@ -20,9 +17,9 @@ from tests.data.packing.references import (
     check_same,
     config_tables,
     distinct_vectors,
+    encoded,
     random_vectors,
     slots,
-    spooled,
 )
 
 STEADY = settings(deadline=None, derandomize=True, max_examples=100)
@@ -34,15 +31,15 @@ def test_any_configs_are_packed_as_by_the_reference(
     values: NDArray[np.int8], rows_per_chunk: int, bits: int
 ) -> None:
     with slots(bits):
-        check_packed(spooled(values, rows_per_chunk=rows_per_chunk), values)
+        check_packed(encoded(values, rows_per_chunk=rows_per_chunk), values)
 
 
 @STEADY
 @given(config_tables())
 def test_chunks_of_every_size_give_the_same_bits(values: NDArray[np.int8]) -> None:
-    whole = spooled(values, rows_per_chunk=len(values))
+    whole = encoded(values, rows_per_chunk=len(values))
     for rows_per_chunk in range(1, len(values)):
-        check_same(spooled(values, rows_per_chunk=rows_per_chunk), whole)
+        check_same(encoded(values, rows_per_chunk=rows_per_chunk), whole)
 
 
 @pytest.mark.parametrize("rows_per_chunk", [1, 7, 64, 299, 300])
@@ -50,7 +47,7 @@ def test_columns_that_part_in_the_last_row_were_stored_once_before(rows_per_chun
     rng = np.random.default_rng(0)
     values = np.repeat(random_vectors(rng, 300, 3), [1, 4, 5], axis=1)
     values[-1, 4] = values[-1, 9] = -1
-    configs = spooled(values, rows_per_chunk=rows_per_chunk)
+    configs = encoded(values, rows_per_chunk=rows_per_chunk)
     assert configs.alphabets.column_of.tolist() == [0, 1, 1, 1, 2, 3, 3, 3, 3, 4]
     check_rows(configs, values)
     check_same(configs, pack_values(values))
@@ -73,7 +70,7 @@ def test_columns_that_part_in_the_last_row_were_stored_once_before(rows_per_chun
 def test_the_smallest_and_plainest_tables_are_packed(
     values: NDArray[np.int8], rows_per_chunk: int
 ) -> None:
-    check_packed(spooled(values, rows_per_chunk=rows_per_chunk), values)
+    check_packed(encoded(values, rows_per_chunk=rows_per_chunk), values)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +82,7 @@ def test_indices_are_as_wide_as_the_longest_alphabet_of_a_column_needs(
 ) -> None:
     letters = np.stack([np.arange(n_vectors), np.zeros(n_vectors, np.int64)], axis=1)
     values = distinct_vectors(n_vectors)[np.random.default_rng(4).permutation(letters)]
-    configs = spooled(values, rows_per_chunk=20_000)
+    configs = encoded(values, rows_per_chunk=20_000)
     assert configs.indices.dtype == dtype
     assert configs.alphabets.index_dtype == dtype
     assert configs.alphabets.sizes.tolist() == ([n_vectors, 1] if n_vectors > 1 else [1])
@@ -97,11 +94,11 @@ def test_a_graph_of_very_many_vectors_needs_narrow_indices_only() -> None:
     n_vectors = n_nodes * n_letters
     assert n_vectors > 2**16
     values = distinct_vectors(n_vectors).reshape(n_letters, n_nodes, 18)
-    configs = spooled(values, rows_per_chunk=50)
+    configs = encoded(values, rows_per_chunk=50)
     assert (configs.indices.dtype, configs.indices.shape) == (np.uint8, (n_letters, n_nodes))
     assert configs.vectors.shape == (n_vectors, 18)
     check_rows(configs, values)
-    check_same(configs, spooled(values, rows_per_chunk=n_letters))
+    check_same(configs, encoded(values, rows_per_chunk=n_letters))
 
 
 @pytest.mark.parametrize("bits", SLOT_BITS)
@@ -109,7 +106,7 @@ def test_thousands_of_vectors_that_share_slots_are_told_apart(bits: int) -> None
     rng = np.random.default_rng(5)
     values = random_vectors(rng, 3000)[rng.integers(3000, size=(400, 20))]
     with slots(bits):
-        configs = spooled(values, rows_per_chunk=57)
+        configs = encoded(values, rows_per_chunk=57)
     assert configs.indices.dtype == np.uint16
     check_rows(configs, values)
     check_same(configs, pack_values(values))
@@ -122,35 +119,8 @@ def test_minus_zero_is_packed_as_zero() -> None:
     some = np.where(rng.random(values.shape) < 0.5, minus, values.astype(np.float32))
     assert np.signbit(some[some == 0]).any()
     for floats in (minus, some):
-        check_same(spooled(floats, rows_per_chunk=7), pack_values(values))
-    assert not spooled(np.full((2, 2, 18), -0.0), rows_per_chunk=1).rows(np.arange(2)).any()
-
-
-def test_many_configs_go_through_a_file_that_does_not_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = random_vectors(np.random.default_rng(7), 60, 12)
-    monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 100)
-    with ConfigEncoder(12, str(tmp_path)) as spool:
-        for content in as_chunks(values, 8):
-            spool.add(content)
-        check_same(packed(spool), pack_values(values))
-        check_same(packed(spool), pack_values(values))  # it may be read twice
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("chunk_bytes", [1, 30, 1000, 1 << 20])
-def test_indices_and_hashes_are_the_same_in_chunks_of_every_size(chunk_bytes: int) -> None:
-    values = np.repeat(random_vectors(np.random.default_rng(8), 300, 4), 3, axis=1)
-    values[200:, 5] = 2  # a second segment, of other columns
-    want = pack_values(values)
-    with ConfigEncoder(12) as spool:
-        for content in as_chunks(values, 100):
-            spool.add(content)
-        alphabets = spool.alphabets()
-        indices = np.concatenate(list(spool.indices(alphabets, chunk_bytes=chunk_bytes)))
-        hashes = spool.hashes(alphabets, chunk_bytes=chunk_bytes)
-    check_same(PackedConfigs(alphabets, indices, hashes), want)
+        check_same(encoded(floats, rows_per_chunk=7), pack_values(values))
+    assert not encoded(np.full((2, 2, 18), -0.0), rows_per_chunk=1).rows(np.arange(2)).any()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.5, 6, -2])
@@ -166,11 +136,11 @@ def test_a_bad_value_is_refused_with_its_place_in_its_chunk(
     floats[config, node, place] = value
     n_before, row = divmod(config, rows_per_chunk)
     chunks = as_chunks(floats, rows_per_chunk)
-    with ConfigEncoder(6) as spool:
-        for content in chunks[:n_before]:
-            spool.add(content)
-        with pytest.raises(UnknownValueError) as error:
-            spool.add(chunks[n_before])
+    encoder = ConfigEncoder(6)
+    for content in chunks[:n_before]:
+        encoder.add(content)
+    with pytest.raises(UnknownValueError) as error:
+        encoder.add(chunks[n_before])
     assert (error.value.vector, error.value.place) == (row * 6 + node, place)
     np.testing.assert_equal(error.value.value, float(value))
 
@@ -182,8 +152,54 @@ def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied
     values = np.zeros((5, 4, 18), np.float32)
     values[4, :, 2:4] = (-1, 1)
     values[4, 2, 2:4] = (6, 0)
-    with ConfigEncoder(4) as spool, pytest.raises(UnknownValueError) as error:
+    encoder = ConfigEncoder(4)
+    with pytest.raises(UnknownValueError) as error:
         for content in as_chunks(values, rows_per_chunk):
-            spool.add(content)
+            encoder.add(content)
     row = 4 % rows_per_chunk
     assert (error.value.vector, error.value.place, error.value.value) == (row * 4 + 2, 2, 6.0)
+
+
+TABLES = arrays(
+    np.int64, st.tuples(st.integers(0, 6), st.integers(1, 8)), elements=st.integers(0, 2)
+)
+
+
+def reference_ties(rows: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """Return the first column of each group, and each column's group."""
+    first: list[int] = []
+    group_of = []
+    for column in range(rows.shape[1]):
+        equal = [g for g, other in enumerate(first) if (rows[:, other] == rows[:, column]).all()]
+        if not equal:
+            first.append(column)
+        group_of.append(equal[0] if equal else len(first) - 1)
+    return first, group_of
+
+
+@STEADY
+@given(TABLES, st.integers(1, 6))
+def test_ties_are_those_of_all_rows_however_these_come(
+    rows: NDArray[np.int64], rows_per_chunk: int
+) -> None:
+    columns = TiedColumns.all_of(rows.shape[1])
+    for start in range(0, len(rows), rows_per_chunk):
+        columns = columns.split(rows[start : start + rows_per_chunk])
+        seen = rows[: start + rows_per_chunk]
+        assert (columns.first.tolist(), columns.group_of.tolist()) == reference_ties(seen)
+        assert columns.first.dtype == columns.group_of.dtype == np.int64
+
+
+@STEADY
+@given(TABLES)
+def test_rows_that_split_nothing_leave_the_same_object(rows: NDArray[np.int64]) -> None:
+    columns = TiedColumns.all_of(rows.shape[1]).split(rows)
+    assert columns.split(rows) is columns
+    assert columns.split(rows[::-1]) is columns
+    assert columns.split(np.full_like(rows, 1)) is columns
+
+
+def test_columns_once_parted_stay_apart() -> None:
+    columns = TiedColumns.all_of(3).split(np.asarray([[1, 1, 2]]))
+    columns = columns.split(np.asarray([[7, 5, 7]]))
+    assert (columns.first.tolist(), columns.group_of.tolist()) == ([0, 1, 2], [0, 1, 2])

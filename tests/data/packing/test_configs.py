@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 import data.packing.npz_graphs
 from common.errors import PipelineError
 from data.npz.read import Archive
-from data.packing.config_encoder import ConfigEncoder
-from data.packing.configs import PackedConfigs, pack_values, packed
+from data.packing.config_encoder import pack_values
+from data.packing.configs import PackedConfigs
 from data.packing.npz_graphs import encode_configs
 from data.read import read_layout
 from data.tree import GraphFile
@@ -67,9 +67,8 @@ def write_configs(path: Path, values: NDArray[np.generic]) -> Path:
 
 
 def read_configs(path: Path, n_configs: int, n_configurable: int) -> PackedConfigs:
-    with Archive(path) as archive, ConfigEncoder(n_configurable) as spool:
-        encode_configs(archive, n_configs, spool)
-        return packed(spool)
+    with Archive(path) as archive:
+        return encode_configs(archive, n_configs, n_configurable)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 3 * 5 * 72, 7 * 5 * 72 + 1, 1 << 20])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_layouts import tensor_ranks
-from data.packing.configs import pack_values
+from data.packing.config_encoder import pack_values
 from data.read import read_layout
 from data.tree import COLLECTIONS, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of

@@ -1,7 +1,9 @@
 """The archive reader: what numpy and other packers write is read; what disagrees is refused."""
 
 import io
+import os
 import struct
+import tracemalloc
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +13,8 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.npz.inflate import DamagedError, Inflated
 from data.npz.read import Archive
-from data.npz.zip_index import read_index
 from tests.data.npz.damaged_archives import (
-    MEANINGLESS_IN_INDEX,
     Victim,
     flipped,
     npy,
@@ -40,11 +39,8 @@ def read(path: Path, key: str = "a") -> np.ndarray:
 def row_chunks(
     archive: Archive, key: str, *, shape: tuple[int | None, ...], **options: Any
 ) -> list[np.ndarray]:
-    with archive.rows(key, shape=shape, **options) as rows:
-        chunks = iter(rows.read, b"")
-        return [
-            np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:]) for content in chunks
-        ]
+    chunks = archive.rows(key, shape=shape, **options)
+    return [np.frombuffer(content, options["dtype"]).reshape(-1, *shape[1:]) for content in chunks]
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -56,9 +52,7 @@ def test_what_numpy_writes_is_read_as_numpy_reads_it(tmp_path: Path, save) -> No
     assert read(path, "none").shape == (0, 3)
 
 
-def test_a_streamed_archive_with_descriptors_is_read_and_its_descriptors_checked(
-    tmp_path: Path,
-) -> None:
+def test_a_streamed_archive_with_descriptors_is_read(tmp_path: Path) -> None:
     class Unseekable(io.BytesIO):
         def seekable(self) -> bool:
             return False
@@ -74,26 +68,6 @@ def test_a_streamed_archive_with_descriptors_is_read_and_its_descriptors_checked
     content = stream.getvalue()
     path = write(tmp_path, content)
     np.testing.assert_array_equal(read(path, "b"), COUNTING)
-    descriptor = content.index(b"PK\x07\x08")
-    for place in range(descriptor, descriptor + 16):
-        write(tmp_path, flipped(content, place, 1))
-        with pytest.raises(PipelineError, match="key 'a'"):
-            read(path)
-
-
-def test_extra_fields_of_other_packers_are_read_and_unknown_ones_refused(tmp_path: Path) -> None:
-    for number, is_known in ((0x5455, True), (0xABCD, False)):
-        stream = io.BytesIO()
-        with zipfile.ZipFile(stream, "w") as archive:
-            info = zipfile.ZipInfo("a.npy")
-            info.extra = struct.pack("<HHB", number, 1, 0)
-            archive.writestr(info, npy(COUNTING))
-        path = write(tmp_path, stream.getvalue())
-        if is_known:
-            np.testing.assert_array_equal(read(path), COUNTING)
-        else:
-            with pytest.raises(PipelineError, match=r"key 'a'.*index"):
-                read(path)
 
 
 def test_members_that_nobody_asks_for_do_no_harm(tmp_path: Path) -> None:
@@ -117,20 +91,6 @@ def test_row_chunks_joined_are_the_array(tmp_path: Path, chunk_bytes: int) -> No
     assert all(len(chunk) <= max(1, chunk_bytes // 24) for chunk in chunks)
 
 
-def test_two_members_can_be_read_in_turns(tmp_path: Path) -> None:
-    path = write(tmp_path, packed([("a.npy", npy(COUNTING)), ("b.npy", npy(-COUNTING))]))
-    with Archive(path) as archive:
-        options = {"dtype": np.int64, "shape": (200, 3), "chunk_bytes": 24}
-        pairs = list(
-            zip(
-                row_chunks(archive, "a", **options),
-                row_chunks(archive, "b", **options),
-                strict=True,
-            )
-        )
-    np.testing.assert_array_equal(np.concatenate([a + b for a, b in pairs]), 0 * COUNTING)
-
-
 def test_wrong_checksum_is_seen_only_when_the_member_is_read_to_its_end(tmp_path: Path) -> None:
     content = packed([("a.npy", npy(COUNTING))], zipfile.ZIP_STORED)
     place = content.index(COUNTING.tobytes()) + 17
@@ -139,9 +99,9 @@ def test_wrong_checksum_is_seen_only_when_the_member_is_read_to_its_end(tmp_path
     with (
         Archive(path) as archive,
         pytest.raises(PipelineError, match="key 'a': damaged: its checksum is wrong"),
-        archive.rows("a", dtype=np.int64, shape=(None, 3), chunk_bytes=24) as rows,
     ):
-        seen.extend(iter(rows.read, b""))
+        for content in archive.rows("a", dtype=np.int64, shape=(None, 3), chunk_bytes=24):
+            seen.append(content)
     assert len(b"".join(seen)) == COUNTING.nbytes
 
 
@@ -195,49 +155,6 @@ def test_a_failed_archive_leaves_no_open_file(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-def test_inflated_reads_any_lengths_and_ends_where_the_member_ends(tmp_path: Path) -> None:
-    content = np.random.default_rng(0).integers(0, 9, 200_000).astype(np.uint8).tobytes()
-    path = write(tmp_path, packed([("a.npy", content)]))
-    member = read_index(path)["a"]
-    with path.open("rb") as raw:
-        stream = Inflated(raw, member)
-        pieces = [stream.read(n) for n in (1, 0, 70_000, 3)]
-        assert [len(piece) for piece in pieces] == [1, 0, 70_000, 3]
-        assert stream.tell() == 70_004
-        with pytest.raises(DamagedError, match="more bytes"):
-            stream.finish()
-        stream = Inflated(raw, member)
-        assert stream.read() == content
-        assert stream.read(5) == b""
-        stream.finish()
-
-
-def test_every_byte_of_the_index_counts(tmp_path: Path) -> None:
-    """But for who wrote it and file modes; each bit of the rest is flipped."""
-    content = packed([("a.npy", npy(COUNTING)), ("b.npy", npy(-COUNTING))])
-    start = Victim(content, {}).index_start()
-    entry_bytes = (len(content) - 22 - start) // 2
-    harmless = {start + e * entry_bytes + i for e in (0, 1) for i in MEANINGLESS_IN_INDEX}
-    for place in sorted(set(range(start, len(content))) - harmless):
-        for bit in range(8):
-            path = write(tmp_path, flipped(content, place, 1 << bit))
-            with pytest.raises(PipelineError):
-                Archive(path)
-
-
-def test_bytes_between_members_are_seen(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("a.npy", npy(COUNTING))
-        stream.write(b"gap")
-        archive.start_dir += 3
-        archive.writestr("b.npy", npy(COUNTING))
-    path = write(tmp_path, stream.getvalue())
-    assert np.array_equal(np.load(path)["b"], COUNTING)
-    with pytest.raises(PipelineError, match="key 'b': starts at byte"):
-        read(path)
-
-
 def test_a_size_that_the_data_cannot_inflate_to_is_refused_unread(tmp_path: Path) -> None:
     """Header, index and shape agree on 4 GB; the packed bytes are too few for it."""
     length = 2**29 - 100
@@ -269,20 +186,6 @@ def test_an_object_array_is_called_by_its_name(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_wide_end_record_is_read_and_its_absence_of_sense_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What zipfile writes for more than 65,535 members, made to happen for two."""
-    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
-    content = packed([("a.npy", npy(COUNTING)), ("b.npy", npy(-COUNTING))])
-    assert b"PK\x06\x06" in content
-    path = write(tmp_path, content)
-    np.testing.assert_array_equal(read(path, "b"), -COUNTING)
-    write(tmp_path, content.replace(b"PK\x06\x06", b"PK\x06\x00"))
-    with pytest.raises(PipelineError):
-        read(path)
-
-
 @pytest.mark.slow
 def test_a_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
     """As the largest layout files hold; mostly zeros, so that it packs small."""
@@ -306,3 +209,47 @@ def test_a_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
         whole = archive_read.array("b", dtype=np.int64, shape=(200, 3))
     assert total == 1024 * 1025 // 2
     np.testing.assert_array_equal(whole, COUNTING)
+
+
+@pytest.mark.parametrize("content", [b"", b"text"])
+def test_what_is_no_zip_file_is_told_once(content: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(PipelineError) as caught:
+        Archive(path)
+    assert str(caught.value) == f"{path}: not a whole npz file; expected a zip archive of arrays"
+
+
+def test_an_array_beyond_all_graphs_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
+    """A megabyte of zeros that says the truth of itself, and inflates to a gigabyte."""
+    path = tmp_path / "bomb.npz"
+    length = 1 << 27
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({length}, 1)}}\n"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("a.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(raw_npy(header))
+        for _ in range(64):
+            member.write(bytes(length // 8))
+    tracemalloc.start()
+    with Archive(path) as bomb, pytest.raises(PipelineError, match="key 'a': has 1073741824 bytes"):
+        bomb.array("a", dtype=np.int64, shape=(None, 1))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_an_array_takes_its_own_memory_and_a_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "file.npz"
+    np.savez_compressed(path, a=np.zeros((1 << 20, 3), np.int64))
+    tracemalloc.start()
+    values = read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * values.nbytes
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(PipelineError, match=r"pipe.npz: cannot be read: not a regular file"):
+        Archive(tmp_path / "pipe.npz")

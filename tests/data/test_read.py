@@ -9,7 +9,6 @@ import pytest
 from common.errors import PipelineError
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing.npz_graphs import NODE_LAYOUT
 from data.read import read_graph, read_graph_at, read_layout
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
@@ -104,7 +103,7 @@ def test_what_is_odd_but_legal_is_read(layout_graph: LayoutGraph, tmp_path: Path
     arrays = read_arrays(layout_graph.file.path.read_bytes())
     n_nodes = layout_graph.n_nodes
     node_feat = arrays["node_feat"].copy()
-    node_feat[0, NODE_LAYOUT] = -1
+    node_feat[0, MINOR_TO_MAJOR] = -1
     one_config = arrays["node_config_feat"][:1] * np.float32(0) * np.float32(-1)
     for edges in (np.empty((0, 2), np.int64), np.asarray([[3, 3], [1, 2], [1, 2]], np.int64)):
         path = tmp_path / "odd.npz"
@@ -121,7 +120,3 @@ def test_what_is_odd_but_legal_is_read(layout_graph: LayoutGraph, tmp_path: Path
         graph = read_layout(GraphFile(layout_graph.file.collection, "train", "odd", path))
         np.testing.assert_array_equal(graph.edge_index, edges)
         assert not graph.configs.rows(np.arange(1)).any()
-
-
-def test_the_reader_knows_the_layout_columns_of_the_features() -> None:
-    assert NODE_LAYOUT == MINOR_TO_MAJOR

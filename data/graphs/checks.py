@@ -1,0 +1,86 @@
+"""What the values of a graph must be, wherever they come from: an npz file or the store."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graphs.node_columns import MINOR_TO_MAJOR
+
+LOWEST, HIGHEST = -1, 5  # of a layout value: a dimension number, or none
+
+# Told which array is wrong, by its field of the graph, and how; raises a PipelineError.
+Fail = Callable[[str, str], NoReturn]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def check_layout(arrays: Arrays, fail: Fail) -> None:
+    """Check the fields of a LayoutGraph but its configs; shapes and dtypes are right already."""
+    _check_shared(arrays, fail)
+    n_nodes = len(arrays["node_opcode"])
+    ids = arrays["node_config_ids"]
+    if len(ids) == 0:
+        fail("node_config_ids", "is empty; expected at least one configurable node")
+    _check_positions("node_config_ids", ids, n_nodes, fail)
+    if len(np.unique(ids)) != len(ids):
+        fail("node_config_ids", "names a node twice; expected each configurable node once")
+    bounds = arrays["node_splits"][0]
+    grows = (np.diff(bounds) >= 0).all()
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != n_nodes or not grows:
+        fail(
+            "node_splits",
+            f"is {bounds[:8].tolist()}…; expected boundaries from 0 to {n_nodes}, ascending",
+        )
+
+
+def check_tile(arrays: Arrays, fail: Fail) -> None:
+    """Check the fields of a TileGraph; shapes and dtypes are right already."""
+    _check_shared(arrays, fail)
+    _check_finite("config_feat", arrays["config_feat"], fail)
+    normalizers = arrays["runtime_normalizers"]
+    if (normalizers <= 0).any():
+        row = int(np.argmax(normalizers <= 0))
+        fail("runtime_normalizers", f"row {row} is {normalizers[row]}; expected a runtime above 0")
+
+
+def _check_shared(arrays: Arrays, fail: Fail) -> None:
+    n_nodes = len(arrays["node_opcode"])
+    if n_nodes == 0:
+        fail("node_opcode", "is empty; expected at least one node")
+    _check_finite("node_feat", arrays["node_feat"], fail)
+    layouts = arrays["node_feat"][:, MINOR_TO_MAJOR]
+    good = (layouts >= LOWEST) & (layouts <= HIGHEST) & (layouts == np.rint(layouts))
+    if not good.all():
+        row, place = (int(i) for i in np.argwhere(~good)[0])
+        fail(
+            "node_feat",
+            f"row {row}, column {MINOR_TO_MAJOR.start + place} is {layouts[row, place]}; "
+            f"expected a dimension number {LOWEST}..{HIGHEST}",
+        )
+    _check_positions("edge_index", arrays["edge_index"], n_nodes, fail)
+    runtime_ns = arrays["runtime_ns"]
+    if len(runtime_ns) == 0:
+        fail("runtime_ns", "has zero configs; expected at least one")
+    bad = runtime_ns < 0 if not runtime_ns.any() else runtime_ns <= 0
+    if bad.any():
+        row = int(np.argmax(bad))
+        fail(
+            "runtime_ns",
+            f"row {row} is {runtime_ns[row]}; expected runtimes all above 0, or all 0 (withheld)",
+        )
+
+
+def _check_finite(name: str, values: NDArray[np.float32], fail: Fail) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        fail(name, f"row {row}, column {column} is {values[row, column]}; expected a finite number")
+
+
+def _check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fail) -> None:
+    outside = (values < 0) | (values >= n_nodes)
+    if outside.any():
+        row = int(np.argwhere(outside)[0, 0])
+        expected = f"expected node positions 0..{n_nodes - 1}"
+        fail(name, f"row {row} is {values[row].tolist()}; {expected}")
