@@ -13,7 +13,7 @@ import polars as pl
 
 from common.errors import PipelineError
 from data.tree import GraphFile
-from ensembles.diversify_picks import Spread, spread_table
+from ensembles.diversify_picks import PickDiversity, diversify_table
 
 KEYS = ["graph", "config_hash"]
 
@@ -44,28 +44,28 @@ class Mixing(NamedTuple):
     Attributes:
         method: one of METHODS.
         weights: by member.
-        spread: how tile picks are spread; None picks best first.
+        diversity: how far apart tile picks are chosen; None picks best first.
     """
 
     method: str
     weights: Mapping[str, float]
-    spread: Spread | None = None
+    diversity: PickDiversity | None = None
 
 
 def mix(
     members: Mapping[str, pl.DataFrame], mixing: Mixing, files: Sequence[GraphFile]
 ) -> pl.DataFrame:
-    """Blend scores and spread the picks; columns and order as of the first member.
+    """Blend scores and diversify the picks; columns and order as of the first member.
 
     Args:
         members: scores as of models.predict, by member name.
-        files: the graphs that are scored; read only where picks are spread.
+        files: the graphs that are scored; read only where picks are diversified.
 
     Raises:
-        PipelineError: as blend and spread_table.
+        PipelineError: as blend and diversify_table.
     """
     blended = blend(members, method=mixing.method, weights=mixing.weights)
-    return spread_table(blended, files, mixing.spread) if mixing.spread else blended
+    return diversify_table(blended, files, mixing.diversity) if mixing.diversity else blended
 
 
 def blend(

@@ -34,8 +34,8 @@ BOUNDS = (*range(6), *range(8, 14), *range(16, 22))  # of config_feat; sums and 
 JITTER = 1e-6  # added to the variances: of tiles that are alike no Cholesky factor can be found
 
 
-class Spread(NamedTuple):
-    """How far picks are spread.
+class PickDiversity(NamedTuple):
+    """How far apart picks are chosen.
 
     Attributes:
         error: standard deviation of a score's error, in standard deviations of the scores.
@@ -47,13 +47,13 @@ class Spread(NamedTuple):
 
 
 # Where no recipe says otherwise; chosen as the recipe `cpu` says.
-USUAL_SPREAD = Spread(error=2.0, length=2.0)
+USUAL_DIVERSITY = PickDiversity(error=2.0, length=2.0)
 
 
-def spread_picks(
+def diversify_picks(
     scores: NDArray[np.float32],
     config_feat: NDArray[np.float32],
-    spread: Spread,
+    diversity: PickDiversity,
     *,
     n_picks: int = N_PICKS,
 ) -> NDArray[np.int64]:
@@ -64,7 +64,7 @@ def spread_picks(
     Args:
         scores: (c,) finite, lower = faster.
         config_feat: (c, 24) tile configs, all distinct.
-        spread: how far; an error of 0 picks by score.
+        diversity: how far; an error of 0 picks by score.
         n_picks: p.
 
     Returns:
@@ -77,7 +77,7 @@ def spread_picks(
     places = tile_places(config_feat[order])[:N_CANDIDATES]
     order = order[:N_CANDIDATES]
     with _blas().limit(limits=1):  # the products are small: threads would wait for each other
-        errors = spread.error * _errors(places, spread.length)
+        errors = diversity.error * _errors(places, diversity.length)
     draws = guess[:, None].astype(np.float32) + errors  # (m, draws)
     picked, fastest = [0], draws[0]  # errors are 0 on average
     either = np.empty_like(draws)
@@ -132,8 +132,8 @@ def _normals() -> NDArray[np.float32]:
     return generator.standard_normal((N_CANDIDATES, N_DRAWS // 2), dtype=np.float32)
 
 
-def spread_scores(
-    graph: TileGraph, scores: NDArray[np.float32], spread: Spread
+def diversify_scores(
+    graph: TileGraph, scores: NDArray[np.float32], diversity: PickDiversity
 ) -> NDArray[np.float32]:
     """Score configs (c,) so that the picks come first, and then the others as before; (c,) float32.
 
@@ -141,14 +141,16 @@ def spread_scores(
     """
     first, group = distinct_configs(graph)
     own = scores[first]
-    picked = spread_picks(own, graph.config_feat[first], spread)
+    picked = diversify_picks(own, graph.config_feat[first], diversity)
     place = np.unique(own, return_inverse=True)[1] + len(picked)
     place[picked] = np.arange(len(picked))
     return place.astype(np.float32)[group]
 
 
-def spread_table(scores: pl.DataFrame, files: Sequence[GraphFile], spread: Spread) -> pl.DataFrame:
-    """Spread the picks of every kernel of a table, one kernel in memory at a time.
+def diversify_table(
+    scores: pl.DataFrame, files: Sequence[GraphFile], diversity: PickDiversity
+) -> pl.DataFrame:
+    """PickDiversity the picks of every kernel of a table, one kernel in memory at a time.
 
     Args:
         scores: as of models.predict.
@@ -183,6 +185,6 @@ def spread_table(scores: pl.DataFrame, files: Sequence[GraphFile], spread: Sprea
         by_row = np.empty(graph.n_configs, np.float32)
         by_row[known["row"].to_numpy()] = known["score"].to_numpy()
         first, group = distinct_configs(graph)
-        placed = spread_scores(graph, by_row[first][group], spread)
+        placed = diversify_scores(graph, by_row[first][group], diversity)
         tables.append(table.with_columns(score=placed[known["row"].to_numpy()]))
     return pl.concat([numbered.clear(), *tables]).sort("number").drop("number")

@@ -15,7 +15,7 @@ from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, blend, mix
 from ensembles.choice.in_run import recipe_mixing, written_mixing
 from ensembles.choice.record import choice_file
-from ensembles.diversify_picks import spread_scores
+from ensembles.diversify_picks import diversify_scores
 from ensembles.members import Member, members_of
 from ensembles.sources import choose_source
 from models.config.recipe import BlendConfig, Recipe, recipe_from_table
@@ -49,7 +49,7 @@ class Ensemble:
             name: predict(ranker, files, what=f"predict by {name}")
             for name, ranker in self.rankers.items()
         }
-        return mix(members, self.mixing, files) if self.mixing.spread else self._blended(members)
+        return mix(members, self.mixing, files) if self.mixing.diversity else self._blended(members)
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of one graph; (c,) float32, lower = faster.
@@ -73,17 +73,17 @@ class Ensemble:
         """
         tables = {name: scores_table(graph, scores) for name, scores in members.items()}
         blended = self._blended(tables)["score"].to_numpy()
-        if self.mixing.spread is None:
+        if self.mixing.diversity is None:
             return blended
         assert isinstance(graph, TileGraph)
-        return spread_scores(graph, blended, self.mixing.spread)
+        return diversify_scores(graph, blended, self.mixing.diversity)
 
     def __repr__(self) -> str:
         """Say what it is in one line."""
         return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
 
     def _blended(self, members: dict[str, pl.DataFrame]) -> pl.DataFrame:
-        if len(members) == 1 and self.mixing.spread is None:  # as a run blends
+        if len(members) == 1 and self.mixing.diversity is None:  # as a run blends
             return next(iter(members.values()))
         return blend(members, method=self.mixing.method, weights=self.mixing.weights)
 

@@ -18,7 +18,7 @@ from data.graphs.graph import N_TILE_VALUES, TileGraph
 from data.npz.write import write_npz
 from data.read import read_tile
 from data.tree import GraphFile, collection_named, find_graphs
-from ensembles.diversify_picks import Spread, spread_scores
+from ensembles.diversify_picks import PickDiversity, diversify_scores
 from models.config.recipe import Recipe, load_recipe
 from models.train import load_model, train_model
 from models.training.jobs import TrainJob
@@ -80,14 +80,14 @@ def seconds_of(model: str, recipe: Recipe, files: list[GraphFile], folder: Path)
 
 def seconds_of_picks(recipe: Recipe, files: list[GraphFile]) -> float:
     """Read every file and choose its picks by scores that are there."""
-    chosen = recipe.blend.spread_for("tile")
+    chosen = recipe.blend.pick_diversity_for("tile")
     if chosen is None:
         return 0.0
     scores = np.random.default_rng(0).normal(size=N_CONFIGS).astype(np.float32)
     start = time.perf_counter()
     for file in files:
         graph = read_tile(file)
-        spread_scores(graph, np.resize(scores, graph.n_configs), Spread(*chosen))
+        diversify_scores(graph, np.resize(scores, graph.n_configs), PickDiversity(*chosen))
     return time.perf_counter() - start
 
 

@@ -21,17 +21,17 @@ from ensembles.choice.record import (
     record_of,
     write_choice,
 )
-from ensembles.diversify_picks import Spread
+from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
 
 
 def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
     """Return the recipe's own blend of members that rank configs of `kind`."""
-    spread = blending.spread_for(kind)
+    diversity = blending.pick_diversity_for(kind)
     return Mixing(
         blending.method_for(kind),
         member_weights(members, blending.weights),
-        Spread(*spread) if spread else None,
+        PickDiversity(*diversity) if diversity else None,
     )
 
 

@@ -13,7 +13,7 @@ from data.tree import Collection
 from ensembles.blend import Mixing
 from ensembles.choice.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
 from ensembles.choice.from_scores import mixing_of
-from ensembles.diversify_picks import Spread
+from ensembles.diversify_picks import PickDiversity
 from ensembles.scores import scores_path
 
 CHOSEN_NOTE = (
@@ -34,10 +34,10 @@ def record_of(choice: BlendChoice, mixing: Mixing) -> dict[str, Any]:
 
 
 def mixing_record(mixing: Mixing) -> dict[str, Any]:
-    """Return how members become one as a table; `spread` only where picks are spread."""
+    """Return how members become one as a table; `pick_diversity` only where there is one."""
     weights = {name: float(weight) for name, weight in mixing.weights.items()}
-    spread = {"spread": mixing.spread._asdict()} if mixing.spread else {}
-    return {"method": mixing.method, "weights": weights, **spread}
+    chosen = {"pick_diversity": mixing.diversity._asdict()} if mixing.diversity else {}
+    return {"method": mixing.method, "weights": weights, **chosen}
 
 
 def choice_rows(choice: BlendChoice) -> list[Row]:
@@ -91,8 +91,9 @@ def read_choice(path: Path) -> dict[str, Any] | None:
 
 def mixing_in(record: Mapping[str, Any]) -> Mixing:
     """Return how a written choice blends members."""
-    spread = Spread(**record["spread"]) if "spread" in record else None
-    return Mixing(str(record["method"]), dict(record["weights"]), spread)
+    given = record.get("pick_diversity")
+    diversity = PickDiversity(**given) if given else None
+    return Mixing(str(record["method"]), dict(record["weights"]), diversity)
 
 
 def mixing_by(choice: BlendChoice, recipe: Mixing) -> Mixing:

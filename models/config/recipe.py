@@ -148,7 +148,7 @@ class BlendConfig(FrozenConfig):
         """Return the method for collections of `kind` ("layout" or "tile")."""
         return self.method if kind == "layout" or self.tile_method == "same" else self.tile_method
 
-    def spread_for(self, kind: str) -> tuple[float, float] | None:
+    def pick_diversity_for(self, kind: str) -> tuple[float, float] | None:
         """Return error and length of the spread of picks for `kind`; None for best first."""
         if kind == "layout" or not self.tile_spread:
             return None

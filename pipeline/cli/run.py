@@ -204,7 +204,7 @@ def blend(
         str | None,
         typer.Option(help="Collection of the scores; needed for --submission, and for best."),
     ] = None,
-    spread_tiles: Annotated[
+    diversify_picks: Annotated[
         Path | None,
         typer.Option(help="Data folder of the kernels: their first picks cover for each other."),
     ] = None,
@@ -232,7 +232,7 @@ def blend(
         collection=collection,
         split=split,
         submission=submission,
-        tiles=spread_tiles,
+        tiles=diversify_picks,
         seed=seed or 0,
     )
     if json:

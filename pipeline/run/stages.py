@@ -21,7 +21,7 @@ from data.tree import (
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.choice.from_scores import choose_and_blend, labelled, mixing_of
 from ensembles.choice.record import Row, choice_rows, record_of
-from ensembles.diversify_picks import USUAL_SPREAD, spread_table
+from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
 from ensembles.ensemble import load_ensemble
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
@@ -179,7 +179,7 @@ def blend_files(
         mixed = blend(members, method=method, weights=member_weights(list(members), {}))
         record = {"method": method}
     if tiles is not None:
-        mixed = spread_table(mixed, find_graphs(tiles, collections=(TILE,)), USUAL_SPREAD)
+        mixed = diversify_table(mixed, find_graphs(tiles, collections=(TILE,)), USUAL_DIVERSITY)
     write_scores(out, mixed)
     if submission and collection:
         rankings = submission_rows([(collection_named(collection), mixed)])
@@ -200,7 +200,7 @@ def _check_blend(
     if len(set(runs)) < len(runs):
         raise UsageError("--runs: the same run is given twice; expected each once")
     if tiles is not None and collection != TILE.name:
-        raise UsageError(f"--spread-tiles: pass --collection {TILE.name}; layouts are not picked")
+        raise UsageError(f"--diversify-picks: pass --collection {TILE.name}; layouts have no picks")
     if method == BEST and (labels is None or collection is None):
         raise UsageError("--method best: pass --labels DIR and --collection; it judges by runtimes")
     if method == BEST and len(runs) < 2:

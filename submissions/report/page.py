@@ -153,7 +153,7 @@ def _model_view(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
             for member in model.get("members", [])
         ],
         "method": model.get("method"),
-        "is_spread": "spread" in model,
+        "is_diverse": "pick_diversity" in model,
         "weights": [
             {"member": member, "share": f"{share:.1%}", "width": round(100 * share, 2)}
             for member, share in model.get("weights", {}).items()

@@ -18,16 +18,16 @@ from ensembles.blend import Mixing, blend, mix
 from ensembles.diversify_picks import (
     N_CANDIDATES,
     N_PICKS,
-    Spread,
-    spread_picks,
-    spread_scores,
-    spread_table,
+    PickDiversity,
+    diversify_picks,
+    diversify_scores,
+    diversify_table,
     tile_places,
 )
 from ensembles.ensemble import Ensemble
 from models.predict import scores_table
 
-SPREAD = Spread(error=2.0, length=2.0)
+SPREAD = PickDiversity(error=2.0, length=2.0)
 
 
 def tiles_at(*bounds: tuple[int, ...]) -> NDArray[np.float32]:
@@ -46,26 +46,26 @@ def grid(n: int) -> NDArray[np.float32]:
 
 def test_without_error_the_best_are_picked_in_order() -> None:
     scores = np.random.default_rng(0).permutation(49).astype(np.float32)
-    picked = spread_picks(scores, grid(7), Spread(0.0, 2.0))
+    picked = diversify_picks(scores, grid(7), PickDiversity(0.0, 2.0))
     assert picked.tolist() == np.argsort(scores)[:N_PICKS].tolist()
 
 
 def test_the_first_pick_is_the_best_and_the_next_is_unlike_it() -> None:
     tiles = tiles_at((64, 64), (64, 63), (63, 64), (1, 64))  # three alike, one far away
     scores = np.array([0.0, 0.1, 0.1, 0.2], np.float32)
-    assert spread_picks(scores, tiles, SPREAD).tolist()[:2] == [0, 3]
-    assert spread_picks(scores, tiles, Spread(0.01, 2.0)).tolist()[-1] == 3
+    assert diversify_picks(scores, tiles, SPREAD).tolist()[:2] == [0, 3]
+    assert diversify_picks(scores, tiles, PickDiversity(0.01, 2.0)).tolist()[-1] == 3
 
 
 def test_the_second_pick_has_the_lowest_expected_minimum() -> None:
     """Against E min(a, b) of two normals, in closed form (Clark, 1961)."""
     rng = np.random.default_rng(1)
     tiles, scores = grid(4), rng.normal(size=16).astype(np.float32)
-    spread = Spread(1.0, 1.5)
+    spread = PickDiversity(1.0, 1.5)
     guess = (scores - scores.mean()) / scores.std()
     places = tile_places(tiles)
     covariance = np.exp(-np.square(places[:, None] - places).sum(-1) / (2 * 1.5**2))
-    first, second = spread_picks(scores, tiles, spread)[:2]
+    first, second = diversify_picks(scores, tiles, spread)[:2]
     assert first == scores.argmin()
     deviation = np.sqrt(np.maximum(2 - 2 * covariance[first], 1e-12))  # of the difference
     alpha = (guess - guess[first]) / deviation
@@ -90,10 +90,10 @@ def test_the_order_of_rows_changes_no_pick() -> None:
     rng = np.random.default_rng(2)
     tiles = grid(6)
     scores = rng.integers(5, size=36).astype(np.float32)  # many are equal
-    picked = tiles[spread_picks(scores, tiles, SPREAD)]
+    picked = tiles[diversify_picks(scores, tiles, SPREAD)]
     for _ in range(5):
         order = rng.permutation(36)
-        again = tiles[order][spread_picks(scores[order], tiles[order], SPREAD)]
+        again = tiles[order][diversify_picks(scores[order], tiles[order], SPREAD)]
         np.testing.assert_array_equal(again, picked)
 
 
@@ -101,7 +101,7 @@ def test_the_order_of_rows_changes_no_pick() -> None:
 def test_any_number_of_configs_and_equal_scores(n: int) -> None:
     tiles = tiles_at(*((1 + i % 20, 1 + i // 20) for i in range(n)))
     for scores in (np.zeros(n, np.float32), np.arange(n, dtype=np.float32)):
-        picked = spread_picks(scores, tiles, SPREAD)
+        picked = diversify_picks(scores, tiles, SPREAD)
         assert len(set(picked.tolist())) == len(picked) == min(n, N_PICKS)
         assert picked[0] == 0 or not scores.any()
 
@@ -116,11 +116,11 @@ def test_picks_come_first_and_the_others_keep_their_order(tile_graph: TileGraph)
             [tile_graph.runtime_normalizers, tile_graph.runtime_normalizers[:3]]
         ),
     )
-    given = spread_scores(twice, np.concatenate([scores, scores[:3]]), SPREAD)
+    given = diversify_scores(twice, np.concatenate([scores, scores[:3]]), SPREAD)
     assert given.dtype == np.float32
     np.testing.assert_array_equal(given[-3:], given[:3])  # equal configs, equal scores
     own = given[:-3]
-    picked = spread_picks(scores, tile_graph.config_feat, SPREAD)
+    picked = diversify_picks(scores, tile_graph.config_feat, SPREAD)
     assert own[picked].tolist() == list(range(len(picked)))
     others = np.setdiff1d(np.arange(len(own)), picked)
     np.testing.assert_array_equal(np.argsort(own[others]), np.argsort(scores[others]))
@@ -133,7 +133,7 @@ def test_a_model_that_is_wrong_about_alike_tiles_loses_less() -> None:
     runtime = 1 + np.abs(sizes[:, 0] - 1) + 0.1 * sizes[:, 1]
     scores = (np.abs(sizes[:, 0] - 6) + 0.1 * sizes[:, 1]).astype(np.float32)
     best_first = slowdown_at_k(np.argsort(scores, kind="stable"), runtime, 5)
-    spread = slowdown_at_k(spread_picks(scores, tiles, SPREAD), runtime, 5)
+    spread = slowdown_at_k(diversify_picks(scores, tiles, SPREAD), runtime, 5)
     assert best_first > 4
     assert spread <= best_first / 2
 
@@ -160,7 +160,7 @@ def test_a_table_an_ensemble_and_a_graph_agree(tiny_tree: Path) -> None:
     assert not np.array_equal(expected, tables["a-seed0"]["score"].to_numpy())
     order = np.random.default_rng(0).permutation(mixed.height)
     blended = blend(tables, method=mixing.method, weights=mixing.weights)
-    shuffled = spread_table(blended[order], files[::-1], SPREAD)
+    shuffled = diversify_table(blended[order], files[::-1], SPREAD)
     assert shuffled.equals(mixed[order])
 
 
@@ -170,7 +170,7 @@ def test_other_data_is_one_line(tiny_tree: Path) -> None:
     graph = read_tile(one)
     table = scores_table(graph, Knowing().score(graph))
     with pytest.raises(PipelineError, match="scored, but there is no file of it to read"):
-        spread_table(table, [two], SPREAD)
+        diversify_table(table, [two], SPREAD)
     for part in (table[1:], table.with_columns(config_hash=pl.lit(7, pl.UInt64))):
         with pytest.raises(PipelineError, match="holds other configs than the scores"):
-            spread_table(part, [one], SPREAD)
+            diversify_table(part, [one], SPREAD)

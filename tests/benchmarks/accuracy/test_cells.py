@@ -118,7 +118,9 @@ def test_a_kernel_is_judged_by_runtimes_over_their_normalizers(sources: Sources)
 
 def test_picks_are_spread_where_the_name_says_so() -> None:
     cells = {name: Cell("sample", name, 0, kind="tile") for name in CONTENDERS["tile"]}
-    spread = {name for name, cell in cells.items() if cell.recipe().blend.spread_for("tile")}
+    spread = {
+        name for name, cell in cells.items() if cell.recipe().blend.pick_diversity_for("tile")
+    }
     assert spread == {"ours", "boosting-spread", "early-spread", "floor-spread"}
     assert cells["best-first"].members == cells["ours"].members
 

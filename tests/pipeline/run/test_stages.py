@@ -15,7 +15,7 @@ from ensembles.blend import blend
 from ensembles.choice.choose import BEST_MEMBER, RECIPE
 from ensembles.choice.in_run import choose_in_run, recipe_mixing, written_mixing
 from ensembles.choice.record import choice_file, write_choice
-from ensembles.diversify_picks import Spread
+from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
 from models.predict import scores_table, write_scores
 from models.training.folds import family_of
@@ -241,17 +241,17 @@ def test_a_recipe_that_stays_keeps_its_spread_of_picks(tmp_path: Path) -> None:
     }
     choose_in_run(tmp_path, blending, TILE, files, tables, seed=0)
     record = json.loads(choice_file(tmp_path, TILE).read_text())
-    assert (record["chosen"], record["spread"]) == (RECIPE, {"error": 1.5, "length": 3.0})
+    assert (record["chosen"], record["pick_diversity"]) == (RECIPE, {"error": 1.5, "length": 3.0})
     mixing = written_mixing(tmp_path, blending, TILE, list(tables))
-    assert mixing.spread == Spread(1.5, 3.0)
-    assert recipe_mixing(blending, "layout", ["layout_linear-seed0"]).spread is None
+    assert mixing.diversity == PickDiversity(1.5, 3.0)
+    assert recipe_mixing(blending, "layout", ["layout_linear-seed0"]).diversity is None
 
 
 def test_the_command_spreads_the_picks_of_tiles(runs: list[Path], tmp_path: Path) -> None:
     both = ("--runs", runs[1], runs[2], "--out", tmp_path / "spread.parquet")
-    tiles = ("--spread-tiles", SAMPLE)
+    tiles = ("--diversify-picks", SAMPLE)
     text = call("blend", *both, *tiles, expect=2)
-    assert "--spread-tiles: pass --collection tile:xla" in text
+    assert "--diversify-picks: pass --collection tile:xla" in text
     layouts = ("--collection", "layout:xla:random", "--method", "best", "--labels", SAMPLE)
     assert call("blend", *both, *tiles, *layouts, expect=2) == text
     call("blend", *both, *tiles, "--collection", "tile:xla")
