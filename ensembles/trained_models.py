@@ -18,7 +18,7 @@ from data.tree import Collection
 from ensembles.members import members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
-from models.shared_training import SHARED_FOLDER
+from models.training.jobs import SHARED_FOLDER
 
 _NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none of them a model
 _MOST_NAMED = 3

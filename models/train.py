@@ -1,5 +1,6 @@
 """Train one model into its run folder, once."""
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.locks import alone_in
+from common.progress import out_of_time, progress, seconds_left, time_limit
 from data.graph_store.fingerprint import fingerprint
 from data.tree import COLLECTIONS, Collection
 from models.config.recipe import Recipe, recipe_from_table
@@ -20,9 +22,8 @@ from models.run_folder import (
     mark_done,
     read_config,
 )
-from models.shared_training import recipe_of_shared, shared_steps
 from models.training.device import training_device
-from models.training.jobs import Ranker, SharedModel, TrainJob
+from models.training.jobs import Ranker, SharedModel, TrainJob, recipe_of_shared, shared_steps
 from models.training.loop import CHECKPOINT
 from models.training.processes import on_processes
 
@@ -39,7 +40,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         UsageError: the folder belongs to another run, another process works in it or trains the
             shared model, or the recipe asks for a GPU that is not there.
         PipelineError: as the model's training, or a finished one is damaged.
-        OutOfTime: the job's deadline is over; the folder has no DONE mark and can be resumed.
+        OutOfTime: the time is over; the folder has no DONE mark and can be resumed.
     """
     entry = model_entry(job.recipe, job.model)
     if entry.kind != collection.kind:
@@ -51,7 +52,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     config = _config(job, collection=collection.name)
     if job.shared:
         config["shared_data"] = fingerprint(job.shared.files)
-    if job.deadline is not None and time.monotonic() > job.deadline and not is_done(job.run_dir):
+    if out_of_time() and not is_done(job.run_dir):
         raise OutOfTime(f"{job.run_dir}: out of time before a step")
     begin(job.run_dir, config, resume=resume)
     if is_done(job.run_dir):
@@ -107,13 +108,12 @@ def _train_begun(job: TrainJob, place: str) -> None:
     """Train into a folder that was begun, unless it is done; `place` says on what, in words."""
     entry = model_entry(job.recipe, job.model)
     if not is_done(job.run_dir):
-        if job.progress:
-            job.progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
+        progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
         training = job.recipe.training_of(job.model)
         if training and training.processes > 1:
-            own = replace(job, progress=None)  # a bar cannot be handed to another process
             n, precision = training.processes, training.precision
-            on_processes(_train_on_one, own, processes=n, precision=precision)
+            deadline = time.monotonic() + seconds_left()  # the same clock in all processes
+            on_processes(_train_on_one, (job, deadline), processes=n, precision=precision)
         else:
             entry.train(job)
         mark_done(job.run_dir, _results(job.run_dir))
@@ -127,10 +127,12 @@ def _results(folder: Path) -> list[Path]:
     return [path for path in files if path.name not in passing and not path.name.startswith(".")]
 
 
-def _train_on_one(fabric: "Fabric", job: TrainJob) -> None:
+def _train_on_one(fabric: "Fabric", given: tuple[TrainJob, float]) -> None:
     """Train on one process of several; the first alone watches the clock, which is its own."""
-    deadline = job.deadline if fabric.is_global_zero else None
-    model_entry(job.recipe, job.model).train(replace(job, fabric=fabric, deadline=deadline))
+    job, deadline = given
+    is_limited = fabric.is_global_zero and math.isfinite(deadline)
+    with time_limit(max(0, deadline - time.monotonic()) / 60 if is_limited else None):
+        model_entry(job.recipe, job.model).train(replace(job, fabric=fabric))
 
 
 def load_model(folder: Path) -> Ranker:

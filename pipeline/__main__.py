@@ -1,5 +1,7 @@
 """The command line: `python -m pipeline COMMAND …`. Each package brings its own commands."""
 
+import os
+
 import typer
 
 from pipeline.cli.collect import collect
@@ -16,6 +18,10 @@ from pipeline.cli.runs import compare, report, runs
 from pipeline.cli.score import score
 from pipeline.cli.submission import app as submission_app
 from pipeline.cli.tune import app as tune_app
+
+# OpenMP's threads spin while they wait, by default. On cores that other work uses as well, that
+# takes the time that the work itself needs. Read when a command imports torch.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     help="Rank XLA compiler configs from fastest to slowest: TpuGraphs, end to end.",

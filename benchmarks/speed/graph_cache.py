@@ -26,7 +26,7 @@ from data.tree import GraphFile
 from features.scaling import fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.training.dataset import CACHE_BYTES, LRUCache, bytes_held
-from models.training.loop import prepare_torch
+from models.training.device import prepare_torch
 
 N_SIZES, NAMES_PER_SIZE, N_STEPS = 20, 10, 12_000  # steps as of the recipe `leaderboard`
 MEAN_NODES, MOST_NODES, MEAN_CONFIGS = 5_659, 21_919, 56_534

@@ -25,7 +25,7 @@ from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import layout_inputs
-from models.training.loop import prepare_torch
+from models.training.device import prepare_torch
 from models.training.losses import pairwise_hinge
 
 RULE = "hops-1"

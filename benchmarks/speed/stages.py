@@ -20,7 +20,7 @@ from models.config.recipe import load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inference import chunk_for, score_all
 from models.layout.inputs import layout_inputs
-from models.training.loop import prepare_torch
+from models.training.device import prepare_torch
 from models.training.losses import pairwise_hinge
 
 REPEATS = 3

@@ -20,7 +20,7 @@ from models.config.own_models import imported
 from models.config.recipe import Recipe, load_recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import NETWORKS
-from models.training.loop import prepare_torch
+from models.training.device import prepare_torch
 from models.training.losses import LOSSES
 
 SIZES = ((500, 64), (2_000, 64), (5_000, 64))

@@ -8,7 +8,7 @@ from common.errors import PipelineError
 from ensembles.trained_models import FoundModel, find_models, same_content
 from kernels.datasets.folder import DatasetMetadata, require_free, seal
 from models.run_folder import CONFIG, DONE
-from models.shared_training import SHARED_FOLDER
+from models.training.jobs import SHARED_FOLDER
 
 # What models of every kind leave that ranks with them; scores, pictures and reports do not.
 _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})

@@ -164,7 +164,7 @@ class SegmentSageConfig(CrossConfigSageConfig):
     Attributes:
         segment_nodes: nodes in a segment, at most.
         keep_stale: the share of the other segments' remembered embeddings that a step keeps; what
-            it drops is made up for by the live segment's weight, see models/segments/history.py.
+            it drops is made up for by the live segment's weight, see models/segments/network.py.
         table_configs: of each graph so many configs are learned from, and remembered.
         head_steps: steps that then train the head alone, on fresh embeddings of all segments.
     """
@@ -235,7 +235,7 @@ class TileGnnConfig(FrozenConfig):
     """What all tile GNNs share: the loss, what a step takes, and how training goes.
 
     Attributes:
-        loss: what training brings down, see models/tile/losses.py.
+        loss: what training brings down, see models/training/losses.py.
         statistics: what it reads of each config, see RowsConfig.
         relative_configs: also read how each config differs from the mean of its kernel's.
         kernels_per_step: how many kernels a step takes.

@@ -24,13 +24,13 @@ from models.config.recipe import FeaturesConfig, Recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.network import LayoutNetwork
 from models.training.dataset import LRUCache
-from models.training.device import device_of, ranking_device, training_device
+from models.training.device import device_of, ranking_device, torch_prepared, training_device
 from models.training.held_out import HeldOut, hold_out
 from models.training.jobs import TrainJob
-from models.training.loop import StepLoss, fit_job, prepare_torch
+from models.training.loop import StepLoss, fit_job
 from models.training.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.training.samplers import SAMPLERS
-from models.training.saved_network import load_network, save_network
+from models.training.weights import load_network, save_network
 
 JUDGED_SAMPLES = 4
 SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
@@ -134,7 +134,14 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
     """
     recipe, config = job.recipe, layout_config(job.recipe, job.model)
     device = training_device(recipe.accelerator, processes=job.n_ranks)
-    prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
+    with torch_prepared(seed=job.seed, threads=recipe.threads, device=device):
+        _train(job, network, config, device)
+
+
+def _train(
+    job: TrainJob, network: type[LayoutNetwork], config: LayoutGnnConfig, device: torch.device
+) -> None:
+    recipe = job.recipe
     early_stop = config.training.early_stop > 0
     held_out = hold_out(job.files, job.seed) if early_stop else None
     learned = held_out.learned if held_out else tuple(job.files)
@@ -201,18 +208,21 @@ class LayoutRanker:
     model: LayoutNetwork
     scaler: NodeScaler
     features: FeaturesConfig
+    threads: int
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a layout graph; (c,) float32, lower = faster."""
         assert isinstance(graph, LayoutGraph)
-        inputs = layout_inputs(
-            graph,
-            rule=self.features.prune,
-            scaler=self.scaler,
-            padding=self.features.padding,
-            with_statistics=self.model.config.statistics,
-        )
-        return self.model.score_all(inputs.to(device_of(self.model)))
+        device = device_of(self.model)
+        with torch_prepared(threads=self.threads, device=device):
+            inputs = layout_inputs(
+                graph,
+                rule=self.features.prune,
+                scaler=self.scaler,
+                padding=self.features.padding,
+                with_statistics=self.model.config.statistics,
+            )
+            return self.model.score_all(inputs.to(device))
 
 
 def load(name: str, run_dir: Path, recipe: Recipe, network: type[LayoutNetwork]) -> LayoutRanker:
@@ -222,10 +232,10 @@ def load(name: str, run_dir: Path, recipe: Recipe, network: type[LayoutNetwork])
         PipelineError: the weights are missing, damaged or of another model.
     """
     device = ranking_device(recipe.accelerator)
-    prepare_torch(seed=0, threads=recipe.threads, device=device)
-    model = network(layout_config(recipe, name))
-    scaler = load_network(model, run_dir)
-    return LayoutRanker(model.to(device), scaler, recipe.features)
+    with torch_prepared(threads=recipe.threads, device=device):
+        model = network(layout_config(recipe, name))
+        scaler = load_network(model, run_dir)
+    return LayoutRanker(model.to(device), scaler, recipe.features, recipe.threads)
 
 
 def layout_config(recipe: Recipe, name: str) -> LayoutGnnConfig:

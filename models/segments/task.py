@@ -4,6 +4,7 @@ Two phases, each with its own checkpoint: all of the network on one live segment
 others remembered; then the head alone on fresh embeddings of all segments.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,23 +13,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, LayoutGraph
 from data.read import read_layout
 from data.tree import GraphFile
-from features.scaling import NodeScaler
+from features.pruning.nodes import prune_layout_graph
+from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
-from models.segments.cut import Segment, SegmentedGraph, segmented
-from models.segments.history import SegmentHistory, segment_weights
-from models.segments.network import SegmentSage, chunk_for, embed_configs, score_all
-from models.segments.survey import survey
+from models.segments.cut import Segment, SegmentedGraph, cut, segmented
+from models.segments.network import (
+    SegmentHistory,
+    SegmentSage,
+    chunk_for,
+    embed_configs,
+    score_all,
+    segment_weights,
+)
 from models.training.dataset import LRUCache
-from models.training.device import device_of, ranking_device, training_device
+from models.training.device import device_of, ranking_device, torch_prepared, training_device
 from models.training.jobs import TrainJob
-from models.training.loop import CHECKPOINT, StepLoss, fit_job, prepare_torch
+from models.training.loop import CHECKPOINT, StepLoss, fit_job
 from models.training.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.training.samplers import SAMPLERS
-from models.training.saved_network import load_network, save_network
+from models.training.weights import load_network, save_network
 
 HEAD_FOLDER = "head"
 
@@ -187,6 +195,41 @@ class HeadTask:
         return self.known[index]
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over the train graphs finds.
+
+    Attributes:
+        scaler: of the nodes that pruning keeps.
+        opcodes: (o,) uint8 those that occur.
+        entries: see SegmentHistory.
+    """
+
+    scaler: NodeScaler
+    opcodes: NDArray[np.uint8]
+    entries: list[list[int]]
+
+
+def survey(files: Sequence[GraphFile], recipe: Recipe) -> Survey:
+    """Read each train graph once, one in memory at a time."""
+    config, features = recipe.segment_sage, recipe.features
+    opcodes, entries = set[int](), list[list[int]]()
+
+    def node_feats() -> Iterator[NDArray[np.float32]]:
+        for file in files:
+            graph = read_layout(file)
+            pruned, nodes = prune_layout_graph(graph, rule=features.prune)
+            pool = min(config.table_configs, len(distinct_configs(graph)[0]))
+            parts = cut(pruned.edge_index, len(pruned.kept), config.segment_nodes)
+            varies = [bool(np.isin(pruned.config_ids, part).any()) for part in parts]
+            entries.append([pool if varied else 1 for varied in varies])
+            opcodes.update(nodes.opcode.tolist())
+            yield nodes.node_feat
+
+    scaler = fit_node_scaler(node_feats(), scaling=features.scaling)
+    return Survey(scaler, np.asarray(sorted(opcodes), dtype=np.uint8), entries)
+
+
 def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> SegmentedGraph:
     """Return the segments of a graph as the recipe cuts them."""
     config = recipe.segment_sage
@@ -207,9 +250,13 @@ def train(job: TrainJob) -> None:
     Raises:
         PipelineError: a damaged file, a loss that is not finite, no space.
     """
+    device = training_device(job.recipe.accelerator, processes=job.n_ranks)
+    with torch_prepared(seed=job.seed, threads=job.recipe.threads, device=device):
+        _train(job, device)
+
+
+def _train(job: TrainJob, device: torch.device) -> None:
     recipe, config = job.recipe, job.recipe.segment_sage
-    device = training_device(recipe.accelerator, processes=job.n_ranks)
-    prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
     surveyed = survey(job.files, recipe)
 
     def make(file: GraphFile) -> SegmentedGraph:
@@ -249,9 +296,11 @@ class SegmentRanker:
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a layout graph; (c,) float32, lower = faster."""
         assert isinstance(graph, LayoutGraph)
-        parts = read_segmented(graph, self.recipe, self.scaler).to(device_of(self.model))
-        chunk = chunk_for(parts, self.recipe.segment_sage)
-        return score_all(self.model, parts, chunk_configs=chunk)
+        device = device_of(self.model)
+        with torch_prepared(threads=self.recipe.threads, device=device):
+            parts = read_segmented(graph, self.recipe, self.scaler).to(device)
+            chunk = chunk_for(parts, self.recipe.segment_sage)
+            return score_all(self.model, parts, chunk_configs=chunk)
 
 
 def load(run_dir: Path, recipe: Recipe) -> SegmentRanker:
@@ -261,7 +310,7 @@ def load(run_dir: Path, recipe: Recipe) -> SegmentRanker:
         PipelineError: the weights are missing, damaged or of another model.
     """
     device = ranking_device(recipe.accelerator)
-    prepare_torch(seed=0, threads=recipe.threads, device=device)
-    model = SegmentSage(recipe.segment_sage)
-    scaler = load_network(model, run_dir)
+    with torch_prepared(threads=recipe.threads, device=device):
+        model = SegmentSage(recipe.segment_sage)
+        scaler = load_network(model, run_dir)
     return SegmentRanker(model.to(device), scaler, recipe)

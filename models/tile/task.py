@@ -27,15 +27,14 @@ from models.tile.inputs import (
     join,
     tile_inputs,
 )
-from models.tile.losses import TILE_LOSSES
 from models.tile.network import TileNetwork
 from models.training.dataset import LRUCache
-from models.training.device import device_of, ranking_device, training_device
+from models.training.device import device_of, ranking_device, torch_prepared, training_device
 from models.training.held_out import HeldOut, hold_out
 from models.training.jobs import TrainJob
-from models.training.loop import StepLoss, fit_job, prepare_torch
-from models.training.saved_network import WEIGHTS
-from models.training.weights import load_tensors, load_weights, save_tensors
+from models.training.loop import StepLoss, fit_job
+from models.training.losses import TILE_LOSSES
+from models.training.weights import WEIGHTS, load_tensors, load_weights, save_tensors
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,14 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
     """
     recipe, config = job.recipe, tile_config(job.recipe, job.model)
     device = training_device(recipe.accelerator, processes=job.n_ranks)
-    prepare_torch(seed=job.seed, threads=recipe.threads, device=device)
+    with torch_prepared(seed=job.seed, threads=recipe.threads, device=device):
+        _train(job, network, config, device)
+
+
+def _train(
+    job: TrainJob, network: type[TileNetwork], config: TileGnnConfig, device: torch.device
+) -> None:
+    recipe = job.recipe
     early_stop = config.training.early_stop > 0
     held_out = hold_out(job.files, job.seed) if early_stop else None
     learned = held_out.learned if held_out else tuple(job.files)
@@ -161,14 +167,17 @@ class TileRanker:
     nodes: NodeScaler
     configs: ConfigScaler
     padding: Padding
+    threads: int
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a kernel; (c,) float32, lower = faster."""
         assert isinstance(graph, TileGraph)
-        inputs = tile_inputs(
-            graph, self.model.config, nodes=self.nodes, configs=self.configs, padding=self.padding
-        )
-        return self.model.score_all(inputs.to(device_of(self.model)))
+        device, config = device_of(self.model), self.model.config
+        with torch_prepared(threads=self.threads, device=device):
+            inputs = tile_inputs(
+                graph, config, nodes=self.nodes, configs=self.configs, padding=self.padding
+            )
+            return self.model.score_all(inputs.to(device))
 
 
 def load(name: str, run_dir: Path, recipe: Recipe, network: type[TileNetwork]) -> TileRanker:
@@ -178,14 +187,15 @@ def load(name: str, run_dir: Path, recipe: Recipe, network: type[TileNetwork]) -
         PipelineError: the weights are missing, damaged or of another model.
     """
     device = ranking_device(recipe.accelerator)
-    prepare_torch(seed=0, threads=recipe.threads, device=device)
     tensors, facts = load_tensors(run_dir / WEIGHTS)
     configs = ConfigScaler(tensors.pop("configs.shift"), tensors.pop("configs.factor"))
     shift, factor = tensors.pop("nodes.shift").numpy(), tensors.pop("nodes.factor").numpy()
-    model = network(tile_config(recipe, name))
-    load_weights(model, tensors, run_dir / WEIGHTS)
+    with torch_prepared(threads=recipe.threads, device=device):
+        model = network(tile_config(recipe, name))
+        load_weights(model, tensors, run_dir / WEIGHTS)
     nodes = NodeScaler(str(facts["scaling"]), shift, factor)
-    return TileRanker(model.eval().to(device), nodes, configs, recipe.features.padding)
+    padding, threads = recipe.features.padding, recipe.threads
+    return TileRanker(model.eval().to(device), nodes, configs, padding, threads)
 
 
 def tile_config(recipe: Recipe, name: str) -> TileGnnConfig:

@@ -6,6 +6,10 @@ host, and of these a step moves those of its own sample.
 """
 
 import copy
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -33,6 +37,46 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple):
         return tuple(_moved(part, device) for part in value)
     return value
+
+
+def prepare_torch(*, seed: int, threads: int, device: torch.device = CPU) -> None:
+    """Fix the seed, the thread count and deterministic algorithms of this process.
+
+    A GPU has no such algorithm for a few operations, and then takes the one it has.
+    """
+    torch.manual_seed(seed)
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
+    if device.type != "cpu":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may vary
+        warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
+    # By default that also fills every new tensor with NaN, a tenth of a step's time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # The graphs' matrices are valid by construction; torch asks for a word on that, and warns that
+    # its row-compressed matrices are new.
+    torch.sparse.check_sparse_tensor_invariants.disable()
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+
+
+@contextmanager
+def torch_prepared(*, threads: int, device: torch.device, seed: int = 0) -> Iterator[None]:
+    """Compute as `prepare_torch` says while the block runs; then all is as the caller had it."""
+    checks = torch.sparse.check_sparse_tensor_invariants
+    filling = torch.utils.deterministic
+    had = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled, checked = filling.fill_uninitialized_memory, checks.is_enabled()  # type: ignore[attr-defined]
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), warnings.catch_warnings():
+        prepare_torch(seed=seed, threads=threads, device=device)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(had[0])
+            torch.use_deterministic_algorithms(had[1], warn_only=warn_only)
+            filling.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+            if checked:
+                checks.enable()
 
 
 def training_device(accelerator: str, *, processes: int) -> torch.device:

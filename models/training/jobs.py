@@ -12,6 +12,8 @@ from data.graphs.graph import Graph
 from data.tree import GraphFile
 from models.config.recipe import Recipe
 
+SHARED_FOLDER = "layout-shared"
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
@@ -37,7 +39,6 @@ class TrainJob:
     """One model to train: on which graphs, by which recipe and seed, into which run folder.
 
     Attributes:
-        deadline: of time.monotonic(), when to stop at a checkpoint; None = never.
         fabric: this process's place among those that train the model; None if it is the only one.
         shared: what the training begins from; None = random weights.
     """
@@ -47,8 +48,6 @@ class TrainJob:
     files: Sequence[GraphFile]
     seed: int
     run_dir: Path
-    progress: Progress | None = None
-    deadline: float | None = None
     fabric: "Fabric | None" = None
     shared: SharedModel | None = None
 
@@ -68,3 +67,33 @@ class Ranker(Protocol):
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of `graph`; (c,) float32, lower = faster."""
+
+
+def shared_steps(recipe: Recipe, model: str) -> int:
+    """Return for how many steps the collections' models are trained as one; 0 = each by itself."""
+    training = recipe.training_of(model)
+    return training.shared_steps if training else 0
+
+
+def shared_model(
+    recipe: Recipe, model: str, seed: int, files: Sequence[GraphFile], folder: Path
+) -> SharedModel | None:
+    """Return the model that `model` begins from, in its own folder below `folder`.
+
+    Args:
+        files: train graphs of all layout collections.
+
+    Returns:
+        None where the recipe trains each collection's model by itself.
+    """
+    if shared_steps(recipe, model) == 0:
+        return None
+    return SharedModel(files, folder / f"{model}-seed{seed}")
+
+
+def recipe_of_shared(recipe: Recipe, model: str) -> Recipe:
+    """Return the recipe by which the shared model is trained: its steps are the shared ones."""
+    config = getattr(recipe, model)
+    steps = {"steps": config.training.shared_steps, "shared_steps": 0}
+    training = config.training.model_copy(update=steps)
+    return recipe.model_copy(update={model: config.model_copy(update={"training": training})})

@@ -5,9 +5,6 @@ the very same steps as an undisturbed one.
 """
 
 import math
-import os
-import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
@@ -17,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.progress import out_of_time, progress
 from models.config.networks import TrainingConfig
 from models.training.checkpoint import CHECKPOINT, METRICS, TrainingState, load_state, save_state
 from models.training.device import CPU
-from models.training.jobs import Progress, TrainJob
+from models.training.jobs import TrainJob
 from models.training.processes import one_process, sum_over_processes, told_by_all
 from models.training.weight_averaging import put
 
@@ -36,7 +34,6 @@ __all__ = [
     "fit",
     "fit_job",
     "learning_rate_factor",
-    "prepare_torch",
 ]
 
 
@@ -74,25 +71,6 @@ class JudgedTask(Task, Protocol):
         """Judge a model in evaluation mode on data no step learns from; higher is better."""
 
 
-def prepare_torch(*, seed: int, threads: int, device: torch.device = CPU) -> None:
-    """Fix the seed, the thread count and deterministic algorithms of this process.
-
-    A GPU has no such algorithm for a few operations, and then takes the one it has.
-    """
-    torch.manual_seed(seed)
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
-    if device.type != "cpu":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may vary
-        warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
-    # By default that also fills every new tensor with NaN, a tenth of a step's time.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # The graphs' matrices are valid by construction; torch asks for a word on that, and warns that
-    # its row-compressed matrices are new.
-    torch.sparse.check_sparse_tensor_invariants.disable()
-    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-
-
 def fit(
     model: nn.Module,
     task: Task,
@@ -100,9 +78,7 @@ def fit(
     *,
     seed: int,
     run_dir: Path,
-    progress: Progress | None = None,
     fabric: "Fabric | None" = None,
-    deadline: float | None = None,
     device: torch.device = CPU,
 ) -> None:
     """Train `model` in place, from the last checkpoint in `run_dir` if there is one.
@@ -113,14 +89,13 @@ def fit(
 
     Args:
         fabric: this process's place among several; None if it is the only one.
-        deadline: of time.monotonic(); a step that ends later is the last one of this call.
         device: where the task's tensors are; the model is moved there and stays.
 
     Raises:
         PipelineError: a loss or a gradient is NaN or infinite; names the step, the graphs, and the
             last good checkpoint.
         UsageError: an early stop of a task that cannot be judged.
-        OutOfTime: the deadline is over and steps are left; they are for the next call.
+        OutOfTime: the time is over and steps are left; they are for the next call.
     """
     if config.early_stop and not isinstance(task, JudgedTask):
         raise UsageError("training.early_stop: this model holds nothing out; expected 0")
@@ -133,7 +108,7 @@ def fit(
     training = _Training(fabric, model, task, optimiser, config, seed, run_dir)
     model.train()
     while not _has_ended(state, config):
-        is_late = deadline is not None and time.monotonic() > deadline
+        is_late = out_of_time()
         if isinstance(task, PrefetchingTask) and state.step + 1 < config.steps and not is_late:
             task.prefetch(training.draws(state.step + 1))
         loss, is_late = training.take_step(state.step, is_late=is_late)
@@ -151,8 +126,7 @@ def fit(
             state.log(held_out=round(value, 6))
         if (saves or is_late) and fabric.is_global_zero:
             save_state(state, model, optimiser, run_dir)
-        if progress:
-            progress("train", config.steps if ended else state.step, config.steps)
+        progress("train", config.steps if ended else state.step, config.steps)
         if is_late and not ended:
             raise OutOfTime(f"{run_dir}: out of time at step {state.step} of {config.steps}")
     put(state.best.tensors or state.mean.tensors, model)
@@ -169,9 +143,7 @@ def fit_job(
         config,
         seed=job.seed,
         run_dir=job.run_dir,
-        progress=job.progress,
         fabric=job.fabric,
-        deadline=job.deadline,
         device=device,
     )
 

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from common.metrics import TILE_PICKS
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 # The median of |x| where x is normal with mean 0 and standard deviation 1.
@@ -131,12 +133,49 @@ def list_mle(scores: Tensor, runtime: Tensor) -> Tensor:
     return -F.logsigmoid(advantage).sum() / has_slower.sum().clamp(min=1)
 
 
+def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -> Tensor:
+    """Slowdown of the best of `picks` configs drawn by softmax(-scores), on average.
+
+    Drawn independently, the same config twice or not, the best is config i or a slower one with
+    probability S(i)^picks, where S(i) is the share of i and all slower ones. With runtimes r sorted
+    from the fastest up, the best then takes on average
+
+        r(1) + sum over i > 1 of (r(i) - r(i - 1)) S(i)^picks.
+
+    Where a model cannot tell which of a few configs is the fastest, it gains by a share for each.
+
+    Args:
+        scores: (c,) float, lower = faster.
+        runtime: (c,) > 0.
+        picks: how many are drawn.
+
+    Returns:
+        () >= 1, over the fastest config's runtime; differentiable in `scores`.
+    """
+    sorted_runtime, order = torch.sort(runtime, stable=True)  # (c,) fastest first
+    share = torch.softmax(-scores.float(), dim=0)[order]
+    from_here = share.flip(0).cumsum(0).flip(0)  # (c,) S(1) = 1, S(2), …
+    further = (sorted_runtime.diff() / sorted_runtime[0]).to(share.dtype)  # (c - 1,)
+    return 1 + (further * from_here[1:] ** picks).sum()
+
+
+def best_of_five(scores: Tensor, runtime: Tensor) -> Tensor:
+    """ListMLE plus the logarithm of the `expected_best` of five picks; () >= 0.
+
+    The tile score asks for one good config among five and for no order below. That alone teaches
+    little about configs that are never among the five; the order alone weighs a slow pick that
+    costs the score as much as one far down.
+    """
+    return list_mle(scores, runtime) + torch.log(expected_best(scores, runtime))
+
+
 PAIRWISE_LOSSES: dict[str, PairwiseLoss] = {
     "pairwise_hinge": pairwise_hinge,
     "pairwise_logistic": pairwise_logistic,
     "smooth_kendall": smooth_kendall,
 }
 LOSSES: dict[str, Loss] = {**PAIRWISE_LOSSES, "list_mle": list_mle}
+TILE_LOSSES: dict[str, Loss] = {**LOSSES, "best_of_five": best_of_five}
 
 
 def _gaps(scores: Tensor) -> Tensor:

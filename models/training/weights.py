@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from common.atomic import atomic_path
 from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
 from common.errors import PipelineError
+from features.scaling import NodeScaler
+
+WEIGHTS = "model.safetensors"
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
@@ -58,3 +62,32 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) ->
         raise PipelineError(
             f"{path}: holds the weights of another model than its recipe's"
         ) from error
+
+
+def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
+    """Write model.safetensors into a run folder.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors["nodes.shift"] = torch.from_numpy(scaler.shift)
+    tensors["nodes.factor"] = torch.from_numpy(scaler.factor)
+    save_tensors(run_dir / WEIGHTS, tensors, {"scaling": scaler.scaling})
+
+
+def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
+    """Put what `save_network` wrote into `model`, for ranking; return the scaler.
+
+    Raises:
+        PipelineError: the weights are missing, damaged or of another model.
+    """
+    tensors, facts = load_tensors(run_dir / WEIGHTS)
+    scaler = NodeScaler(
+        str(facts["scaling"]),
+        tensors.pop("nodes.shift").numpy(),
+        tensors.pop("nodes.factor").numpy(),
+    )
+    load_weights(model, tensors, run_dir / WEIGHTS)
+    model.eval()
+    return scaler

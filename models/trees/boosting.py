@@ -3,7 +3,9 @@
 LightGBM with the graph as the group: only the order within a graph counts. Two objectives:
 LambdaRank (Burges, 2010), with the config's rank by runtime, cut into levels, as relevance and a
 gain that grows linearly, so that all of the order matters and not only its top; and the pairwise
-logistic loss, see models/trees/objective.py.
+logistic loss over all pairs (RankNet, Burges et al., 2005). LambdaRank weighs a pair by what
+swapping it would change of NDCG, which favours the top; Kendall's tau counts all pairs alike, as
+that does. LightGBM has no such objective of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +19,14 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.metrics import kendall_tau, tile_score
 from common.parquet import read_table, write_table
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
 from data.tree import GraphFile
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.rankers import BoostingConfig
-from models.trees.objective import pairwise_logistic
-from models.trees.rounds import Advance, choose_rounds
+from models.training.folds import family_of, grouped_folds
 from models.trees.rows import (
     GraphRows,
     OpenGraph,
@@ -40,6 +42,15 @@ if TYPE_CHECKING:
 MODEL_FILE = "booster.txt"
 IMPORTANCES = "importances.parquet"
 SCORED_ROWS = 4096  # at once
+MAX_PAIRS = 1 << 21  # looked at at once
+
+Objective = Callable[
+    [NDArray[np.float64], "lightgbm.Dataset"], tuple[NDArray[np.float32], NDArray[np.float32]]
+]
+# Advances by a round and returns the scores (r,) of the held-out rows, higher = faster.
+Advance = Callable[[], NDArray[np.float64]]
+# (learned, held-out) row numbers -> what advances
+Begin = Callable[[NDArray[np.int64], NDArray[np.int64]], Advance]
 
 
 def train_boosting(
@@ -242,3 +253,113 @@ def _scores(
         for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
     ]
     return -np.concatenate(parts)[group]
+
+
+def choose_rounds(
+    graphs: Sequence[GraphRows],
+    begin: Begin,
+    *,
+    at_most: int,
+    patience: int,
+    n_folds: int,
+    seed: int,
+) -> int:
+    """Return the round at which the mean of the folds is best, over those that all of them reached.
+
+    Folds are trained one after the other, each until its own held-out graphs have not been ranked
+    better for `patience` rounds.
+
+    Args:
+        begin: starts a training on some rows.
+    """
+    fold_of = row_folds(graphs, n_folds, seed)
+    curves = []
+    for fold in range(fold_of.max() + 1):
+        held_out = np.flatnonzero(fold_of == fold)
+        advance = begin(np.flatnonzero(fold_of != fold), held_out)
+        curve: list[float] = []
+        while len(curve) < at_most and len(curve) - int(np.argmax(curve or [0])) <= patience:
+            curve.append(ranked(graphs, held_out, advance()))
+        curves.append(curve)
+        del advance  # a fold's rows go before the next one's come
+    shortest = min(map(len, curves))
+    return int(np.argmax(np.mean([curve[:shortest] for curve in curves], axis=0))) + 1
+
+
+def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[np.int64]:
+    """Return the fold of each row; whole families, or with one family configs of each graph."""
+    files = [graph.file for graph in graphs]
+    n_families = len({family_of(file) for file in files})
+    sizes = [len(graph.rows) for graph in graphs]
+    if n_families < 2:
+        return np.concatenate([np.arange(size) % n_folds for size in sizes])
+    folds = grouped_folds(files, min(n_folds, n_families), seed)
+    fold_of = {file: number for number, fold in enumerate(folds) for file in fold}
+    return np.repeat([fold_of[file] for file in files], sizes)
+
+
+def ranked(
+    graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: NDArray[np.float64]
+) -> float:
+    """Return how well held-out rows are ranked, as their collection is judged; mean over graphs.
+
+    Args:
+        held_out: (h,) ascending row numbers over all graphs.
+        scores: (h,) higher = faster.
+    """
+    values = []
+    start = 0
+    for graph in graphs:
+        mine = slice(*np.searchsorted(held_out, [start, start + len(graph.rows)]))
+        runtime = graph.runtime[held_out[mine] - start]
+        start += len(graph.rows)
+        if len(runtime) >= 2 and runtime.min() < runtime.max():
+            judge = _judge_tile if graph.file.collection.kind == "tile" else kendall_tau
+            values.append(judge(-scores[mine], runtime))
+    return float(np.mean(values)) if values else 0.0
+
+
+def _judge_tile(scores: NDArray[np.float64], runtime: NDArray[np.float64]) -> float:
+    return tile_score(np.argsort(scores, kind="stable"), runtime)
+
+
+def pairwise_logistic(runtime: NDArray[np.float64], sizes: Sequence[int]) -> Objective:
+    """Return an objective for LightGBM.
+
+    The loss of a group of g rows is 1/g · Σ log(1 + exp(s_slow − s_fast)) over its pairs of
+    different runtime; a higher score s means faster.
+
+    Args:
+        runtime: (r,) of the training rows.
+        sizes: of consecutive groups, adding up to r.
+    """
+    ends = np.cumsum(sizes)
+
+    def objective(
+        scores: NDArray[np.float64], dataset: "lightgbm.Dataset"
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        gradient, hessian = np.empty(len(scores), np.float32), np.empty(len(scores), np.float32)
+        for end, size in zip(ends, sizes, strict=True):
+            part = slice(end - size, end)
+            gradient[part], hessian[part] = _group(scores[part], runtime[part])
+        return gradient, hessian
+
+    return objective
+
+
+def _group(
+    scores: NDArray[np.float64], runtime: NDArray[np.float64]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the gradient and the diagonal of the Hessian of one group (g,); rows in blocks."""
+    g = len(scores)
+    scores, runtime = scores.astype(np.float32), runtime.astype(np.float64)
+    gradient, hessian = np.empty(g, np.float32), np.empty(g, np.float32)
+    step = max(1, MAX_PAIRS // g)
+    for start in range(0, g, step):
+        rows = slice(start, start + step)
+        is_faster = np.sign(runtime - runtime[rows, None]).astype(np.float32)  # (b, g)
+        margin = is_faster * (scores[rows, None] - scores)
+        wrong = np.abs(is_faster) / (1 + np.exp(np.clip(margin, -30, 30)))
+        gradient[rows] = -(is_faster * wrong).sum(axis=1) / g
+        hessian[rows] = (wrong * (1 - wrong)).sum(axis=1) / g
+    return gradient, np.maximum(hessian, 1e-6)

@@ -138,7 +138,7 @@ def train(
     (out / DONE).unlink(missing_ok=True)
     say_that_libraries_load()
     from ensembles.trained_models import continue_earlier
-    from models.shared_training import SHARED_FOLDER
+    from models.training.jobs import SHARED_FOLDER
     from pipeline.run.stages import train_collection
 
     if earlier:

@@ -34,13 +34,12 @@ from ensembles.sources import Source
 from ensembles.trained_models import take_models
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
-from models.shared_training import SHARED_FOLDER, shared_model
 from models.train import check_device, train_model
-from models.training.jobs import TrainJob
+from models.training.jobs import SHARED_FOLDER, TrainJob, shared_model
 from pipeline.run.predict import predict_and_blend
 from pipeline.run.report import build_report, write_report
 from pipeline.run.shards import Shard, dealt, working_as
-from pipeline.run.state import SUBMISSION, Costs, RunState, Training, job_limits
+from pipeline.run.state import SUBMISSION, Costs, RunState, Training
 from submissions.check import check_submission
 from submissions.write import submission_rows, write_submission
 
@@ -250,7 +249,6 @@ def _train(state: RunState, trainings: Iterable[Training]) -> None:
             files=state.usable[collection.name],
             seed=member.seed,
             run_dir=member.folder,
-            **job_limits(),
             shared=shared_model(state.recipe, member.model, member.seed, layout, shared_folder),
         )
         with state.costs.stage(f"train {collection.name} {member.name}"):

@@ -15,7 +15,7 @@ from common.errors import UsageError
 from common.locks import LOCK
 from data.tree import GraphFile
 from models.config.recipe import Recipe
-from models.shared_training import shared_steps
+from models.training.jobs import shared_steps
 from pipeline.run.state import Training
 
 

@@ -25,12 +25,10 @@ from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
 from ensembles.ensemble import load_ensemble
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
-from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
 from models.train import check_device, train_model
 from models.training.dataset import split_usable
-from models.training.jobs import TrainJob
+from models.training.jobs import SHARED_FOLDER, TrainJob, shared_model, shared_steps
 from models.training.torchrun import check_processes
-from pipeline.run.state import job_limits
 from submissions.write import submission_rows, write_submission
 
 TILE = collection_named("tile:xla")
@@ -86,7 +84,7 @@ def train_collection(
             folder = out / f"{name}-seed{seed}"
             below = shared_folder or out / SHARED_FOLDER
             shared = shared_model(recipe, name, seed, usable, below)
-            job = TrainJob(name, recipe, own, seed, folder, **job_limits(), shared=shared)
+            job = TrainJob(name, recipe, own, seed, folder, shared=shared)
             train_model(job, collection, resume=resume)
             folders.append(folder)
     return folders

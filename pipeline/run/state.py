@@ -1,16 +1,14 @@
 """What the stages of one run share, and what each of them took."""
 
-import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from common.peak_memory import peak_mib, reset_peak
-from common.progress import log, progress, seconds_left
+from common.progress import log
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.members import Member, members_of
 from ensembles.sources import Source, choose_source
@@ -54,13 +52,6 @@ class Costs:
 def _cpu_s() -> float:
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
-
-
-def job_limits() -> dict[str, Any]:
-    """Return what a TrainJob is told of the watcher and of the time of this work."""
-    left_s = seconds_left()
-    deadline = None if math.isinf(left_s) else time.monotonic() + left_s
-    return {"progress": progress, "deadline": deadline}
 
 
 @dataclass

@@ -22,10 +22,9 @@ from models.config.recipe import Recipe
 from models.predict import cached_scores, predict
 from models.registry import MODELS
 from models.run_folder import begin, mark_done
-from models.shared_training import SHARED_FOLDER, shared_model, shared_steps
 from models.train import load_model, train_model
 from models.training.folds import family_of
-from models.training.jobs import Ranker, TrainJob
+from models.training.jobs import SHARED_FOLDER, Ranker, TrainJob, shared_model, shared_steps
 from pipeline.tuning.space import BLEND, StudyConfig
 from pipeline.tuning.storage import REASON
 

@@ -11,9 +11,9 @@ from data.graph_store.prepare import stored_graphs
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from models.config.recipe import Recipe
 from models.registry import MODELS
-from models.shared_training import shared_steps
 from models.training.dataset import split_usable
 from models.training.folds import grouped_folds
+from models.training.jobs import shared_steps
 from pipeline.tuning.objective import judged_models
 from pipeline.tuning.space import BLEND, Parameters, SearchSpace, value_at, with_values
 

@@ -1,10 +1,11 @@
-"""What is imported for the default recipe: nothing slow that it does not need."""
+"""What is imported for the default recipe: nothing slow that it does not need, nothing is set."""
 
 import subprocess
 import sys
 
 PROGRAM = """
-import sys
+import os, sys
+before = dict(os.environ)
 from ensembles import load_graph, load_ranker, rank
 from models.config.own_models import imported
 from models.config.recipe import Recipe
@@ -17,6 +18,7 @@ for name in recipe.all_models:
         imported(place)
         imported(f"models.{kind}.task:train")
 print(*(name for name in ("torch_geometric", "scipy.stats", "lightgbm") if name in sys.modules))
+assert not {key for key in os.environ.items() - before.items() if "OMP" in key[0]}
 """
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from common.errors import UsageError
 from common.locks import alone_in
+from common.progress import watched_by
 from data.graph_store.fingerprint import fingerprint
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, NETWORKS
 from models.run_folder import is_done, read_config
-from models.shared_training import shared_model
 from models.train import load_model, train_model
 from models.training.folds import family_of, grouped_folds
-from models.training.jobs import SharedModel, TrainJob
+from models.training.jobs import SharedModel, TrainJob, shared_model
 from models.training.weights import load_tensors
 from pipeline.run.stages import train_collection
 from pipeline.tuning.objective import cross_validate
@@ -133,8 +133,8 @@ def test_killed_in_the_shared_part_it_ends_in_the_same_bytes(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train_model(job_in(whole, files), XLA, resume=False)
     job = job_in(killed, files)
-    with pytest.raises(KeyboardInterrupt):
-        train_model(replace(job, progress=kill), XLA, resume=False)
+    with pytest.raises(KeyboardInterrupt), watched_by(kill):
+        train_model(job, XLA, resume=False)
     assert job.shared is not None
     assert not is_done(job.shared.run_dir) and not is_done(job.run_dir)
     train_model(job, XLA, resume=True)
@@ -154,8 +154,8 @@ def test_a_shared_model_is_trained_by_one_process_at_a_time(
 ) -> None:
     job = job_in(tmp_path, files)
     assert job.shared is not None
-    with pytest.raises(KeyboardInterrupt):
-        train_model(replace(job, progress=kill), XLA, resume=False)
+    with pytest.raises(KeyboardInterrupt), watched_by(kill):
+        train_model(job, XLA, resume=False)
     with (
         alone_in(job.shared.run_dir),
         pytest.raises(UsageError, match=r"layout-shared.*another process works in it"),

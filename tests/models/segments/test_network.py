@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.progress import watched_by
 from data.graphs.graph import LayoutGraph
 from features.pruning.rules import prune
 from features.scaling import NodeScaler, fit_node_scaler
@@ -15,14 +16,18 @@ from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
 from models.layout.sparse_aggregation import joint_matrix
 from models.segments.cut import SegmentedGraph, cut, segmented, topological_order
-from models.segments.history import SegmentHistory, segment_weights
-from models.segments.network import SegmentSage, embed_configs, score_all
+from models.segments.network import (
+    SegmentHistory,
+    SegmentSage,
+    embed_configs,
+    score_all,
+    segment_weights,
+)
 from models.segments.task import SegmentTask, TrainGraphs, load, train
 from models.training.dataset import LRUCache
 from models.training.jobs import TrainJob
 from models.training.losses import LOSSES
-from models.training.saved_network import WEIGHTS
-from models.training.weights import load_tensors
+from models.training.weights import WEIGHTS, load_tensors
 from tests.models.rearrange import relabel_nodes
 
 SEGMENT_NODES = 16
@@ -258,7 +263,7 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
     """Steps 0..11 train the network, 12..19 the head."""
     recipe = small_recipe()
 
-    def train(folder: str, stop: int | None) -> int:
+    def count_steps(folder: str, stop: int | None) -> int:
         calls = 0
 
         def count(*_: object) -> None:
@@ -268,13 +273,14 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
                 raise KeyboardInterrupt
 
         files = [layout_graph.file]
-        train(TrainJob("segment_sage", recipe, files, 5, tmp_path / folder, count))
+        with watched_by(count):
+            train(TrainJob("segment_sage", recipe, files, 5, tmp_path / folder))
         return calls
 
-    assert train("a", None) == 20
+    assert count_steps("a", None) == 20
     with pytest.raises(KeyboardInterrupt):
-        train("b", stop_at)
-    assert train("b", None) == 20 - stop_at // 4 * 4  # it goes on from the last checkpoint
+        count_steps("b", stop_at)
+    assert count_steps("b", None) == 20 - stop_at // 4 * 4  # it goes on from the last checkpoint
     one, _ = load_tensors(tmp_path / "a" / WEIGHTS)
     other, _ = load_tensors(tmp_path / "b" / WEIGHTS)
     assert one.keys() == other.keys()

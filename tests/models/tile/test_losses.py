@@ -5,8 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from models.tile.losses import best_of_five, expected_best
-from models.training.losses import list_mle
+from models.training.losses import best_of_five, expected_best, list_mle
 
 RUNTIME = torch.tensor([3.0, 1.0, 4.0, 1.0, 7.0], dtype=torch.float64) * 1_000
 SCORES = torch.tensor([0.3, -0.2, 1.1, 0.9, -1.5])

@@ -12,7 +12,7 @@ import torch
 from common.errors import PipelineError
 from data.tree import GraphFile, collection_named
 from models.training.dataset import LRUCache, bytes_held
-from models.training.loop import prepare_torch
+from models.training.device import prepare_torch
 
 TILE = collection_named("tile:xla")
 

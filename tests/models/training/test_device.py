@@ -1,6 +1,5 @@
 """Networks on a GPU: nothing stays behind on the CPU, and results are those of the CPU."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,22 @@ import torch
 from torch import nn
 
 from common.errors import UsageError
+from common.progress import Watcher, watched_by
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS
 from models.train import load_model, train_model
-from models.training.device import CPU, OnDevice, device_of, ranking_device, training_device
-from models.training.jobs import Progress, TrainJob
+from models.training.device import (
+    CPU,
+    OnDevice,
+    device_of,
+    prepare_torch,
+    ranking_device,
+    training_device,
+)
+from models.training.jobs import TrainJob
 from tests.command_line import call
 from tests.models.claimed_device import CLAIMED, claimed_device
 
@@ -98,19 +105,19 @@ def test_a_training_goes_on_from_one_device_to_the_other(
     graph = read_graph(files_for(name, tiny_tree)[0])
     train(job_of(name, recipe, tiny_tree, tmp_path / "cpu"))
     moving = job_of(name, recipe, tiny_tree, tmp_path / "moving")
-    with pytest.raises(KeyboardInterrupt):
-        train(replace(moving, progress=_stop_after(1)))
-    with claimed_device(), pytest.raises(KeyboardInterrupt):
-        train(replace(moving, progress=_stop_after(3)), resume=True)
+    with pytest.raises(KeyboardInterrupt), watched_by(_stop_after(1)):
+        train(moving)
+    with claimed_device(), pytest.raises(KeyboardInterrupt), watched_by(_stop_after(3)):
+        train(moving, resume=True)
     train(moving, resume=True)
     assert_close(score(tmp_path / "moving", graph), score(tmp_path / "cpu", graph), 1e-4)
 
 
-def _stop_after(step: int) -> Progress:
+def _stop_after(step: int) -> Watcher:
     """Break off behind the checkpoint of a step."""
 
     def progress(stage: str, done: int, total: int) -> None:
-        if done == step:
+        if stage == "train" and done == step:
             raise KeyboardInterrupt
 
     return progress
@@ -209,3 +216,29 @@ def test_one_model_gives_the_same_scores_on_a_gpu(
     on_gpu = MODELS[name].load(tmp_path, recipe_of(name, accelerator="auto"))
     assert device_of(on_gpu.model).type == "cuda"  # type: ignore[attr-defined]
     assert_close(on_gpu.score(graph), on_cpu.score(graph), 1e-4)
+
+
+def test_loading_and_ranking_leave_the_callers_torch_alone(tiny_tree: Path, tmp_path: Path) -> None:
+    name = "cross_config_sage"
+    train(job_of(name, recipe_of(name, "training.steps=1"), tiny_tree, tmp_path))
+    graph = read_graph(files_for(name, tiny_tree)[0])
+
+    def state() -> tuple[object, ...]:
+        return (
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,
+            torch.sparse.check_sparse_tensor_invariants.is_enabled(),
+            torch.get_rng_state().tolist(),
+        )
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        before = state()
+        load_model(tmp_path).score(graph)
+        assert state() == before
+    finally:
+        prepare_torch(seed=0, threads=threads)

@@ -21,11 +21,13 @@ from models.trees.boosting import (
     IMPORTANCES,
     MODEL_FILE,
     booster_parameters,
+    choose_rounds,
     load_boosting,
+    ranked,
     read_importances,
+    row_folds,
     train_boosting,
 )
-from models.trees.rounds import choose_rounds, ranked, row_folds
 from models.trees.rows import GraphRows, OpenGraph, relevance, sample_rows
 
 OBJECTIVES = ("lambdarank", "pairwise_logistic")

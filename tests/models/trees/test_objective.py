@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from models.trees import objective as module
-from models.trees.objective import pairwise_logistic
+from models.trees import boosting as module
+from models.trees.boosting import pairwise_logistic
 
 
 def slow_loss(scores: list[float], runtime: list[float], sizes: list[int]) -> float:
