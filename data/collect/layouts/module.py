@@ -51,12 +51,6 @@ class DumpedModule:
     message: Any
     arguments: tuple[Any, ...]
 
-    def copy(self) -> Any:
-        """Return a copy of the message that may be edited."""
-        module = message_class("HloModuleProto")()
-        module.CopyFrom(self.message)
-        return module
-
 
 @dataclass(frozen=True)
 class ConfigurableNode:

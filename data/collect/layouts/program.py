@@ -107,7 +107,8 @@ class LayoutProgram:
 
     def constrained_module(self, config: NDArray[np.int8]) -> Any:
         """Return a copy of the HLO module with the constraints of `config` (k, 18)."""
-        module = self.dumped.copy()
+        module = message_class("HloModuleProto")()
+        module.CopyFrom(self.dumped.message)
         orders = {
             node.instruction.id: read_row(row)
             for node, row in zip(self._nodes, config, strict=True)

@@ -8,7 +8,6 @@ import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
@@ -51,12 +50,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def describe(self) -> Description:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.measuring.timing import VISIT_BUDGET_NS, Clock, clock_for, time_visit
+from data.collect.measuring.timing import Clock, clock_for, time_visit
 
 DEVICES = ("cpu", "gpu", "tpu")
 MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
@@ -87,7 +87,6 @@ class Reply:
 class _Server:
     """The open subject and its compiled programs, the most recently used ones last."""
 
-    budget_ns: int = VISIT_BUDGET_NS
     subject: Subject | None = None
     clock: Clock | None = None
     programs: OrderedDict[bytes, Callable[[], object]] = field(default_factory=OrderedDict)
@@ -114,7 +113,7 @@ class _Server:
             if len(self.programs) > MAX_PROGRAMS:
                 self.programs.popitem(last=False)
         self.programs.move_to_end(key)
-        return time_visit(self.programs[key], self.clock, budget_ns=self.budget_ns)
+        return time_visit(self.programs[key], self.clock)
 
     def answer(self, what: str, argument: Any) -> Reply:
         """Serve one request; whatever it raises becomes a line."""
