@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
-from models.run_folder import DONE, begin, first_difference, mark_done, read_config
+from models.run_folder import CONFIG, DONE, begin, first_difference, mark_done, read_config
 from pipeline.tuning.objective import (
     cross_validate,
     give_up_or_go_on,
@@ -92,7 +92,7 @@ def tune(
     begin(out, question.config(), resume=True)
     (out / DONE).unlink(missing_ok=True)
     with open_storage(storage) as shared:
-        study = _enter(question, shared, storage)
+        study = _enter(question, shared)
         if workers > 1:
             on_processes(workers, partial(_search, question, storage, trials))
         run_trials(question, shared, trials)
@@ -129,7 +129,7 @@ def _study(question: Question, shared: SharedStorage) -> "Study":
     )
 
 
-def _enter(question: Question, shared: SharedStorage, storage: Path | str) -> "Study":
+def _enter(question: Question, shared: SharedStorage) -> "Study":
     """Open or begin the question's study, and queue the recipe as it is, once.
 
     Raises:
@@ -147,13 +147,13 @@ def _enter(question: Question, shared: SharedStorage, storage: Path | str) -> "S
             )
         if known:
             return study
-        study.set_user_attr(QUESTION, config)
         params = question.baseline_params()
         table = question.recipe.model_dump(mode="json")
         for key in space.parameters.keys() - params.keys():
             own = f"{key} = {value_at(table, key)!r}"
             log.info(f"{own} of the recipe lies outside the search space; the baseline keeps it")
         study.enqueue_trial(params, user_attrs={BASELINE: True})
+        study.set_user_attr(QUESTION, config)  # last: killed before, the next call begins again
     return study
 
 
@@ -203,13 +203,13 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
             except optuna.TrialPruned as pruned:
                 log.info(f"trial {trial.number} {pruned}")
                 raise
-            except BaseException as error:
-                if not _is_the_trials_fault(error, is_given=BASELINE in trial.user_attrs):
+            except (Exception, KeyboardInterrupt) as error:
+                reason = _fault(error, is_given=BASELINE in trial.user_attrs)
+                if reason is None:
                     interrupted.append(error)
                     with suppress(Exception):  # on a full disk
                         trial.set_user_attr(INTERRUPTED, True)
                     raise
-                reason = _one_line(error)
                 log.info(f"trial {trial.number} failed: {reason}")
                 with suppress(optuna.exceptions.UpdateFinishedTrialError):
                     trial.set_user_attr(REASON, reason)
@@ -259,13 +259,13 @@ def _folder(trial: "Trial", recipe: Recipe, trials: Path) -> Path:
     if FIRST not in trial.user_attrs:  # which a retry inherits
         trial.set_user_attr(FIRST, trial.number)
     first = trials / str(trial.user_attrs[FIRST])
-    known = read_config(first)["recipe"] if first.is_dir() else None
+    known = read_config(first)["recipe"] if (first / CONFIG).exists() else None
     is_own = known in (None, recipe.model_dump(mode="json"))
     return first if is_own else trials / str(trial.number)
 
 
-def _is_the_trials_fault(error: BaseException, *, is_given: bool) -> bool:
-    """Tell a recipe that cannot be trained from the world's fault, and from a defect of ours.
+def _fault(error: BaseException, *, is_given: bool) -> str | None:
+    """Say in one line what is wrong with a trial's recipe; None if the world or we are at fault.
 
     The world's are Ctrl-C, a full disk, time that is up, and a storage out of reach. Whatever a
     combination of values provokes is its fault; where the recipe as it was given provokes
@@ -275,19 +275,11 @@ def _is_the_trials_fault(error: BaseException, *, is_given: bool) -> bool:
 
     world = KeyboardInterrupt | OSError | OutOfTime | optuna.exceptions.StorageInternalError
     if isinstance(error, world) or isinstance(error.__cause__, OSError):
-        return False
-    return not is_given or isinstance(error, PipelineError) or _is_out_of_memory(error)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    text = str(error)
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
-    )
-
-
-def _one_line(error: BaseException) -> str:
+        return None
     text = " ".join(str(error).split())
-    if _is_out_of_memory(error):
+    if isinstance(error, PipelineError):
+        return text
+    is_torchs = isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
+    if is_torchs or isinstance(error, MemoryError):
         return f"out of memory: {text}".removesuffix(": ")
-    return text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}"
+    return None if is_given else f"{type(error).__name__}: {text}"

@@ -10,11 +10,11 @@ import optuna
 import pytest
 from scipy.stats import wilcoxon
 
-from common.errors import PipelineError, UsageError
+from common.errors import UsageError
 from common.metrics import kendall_tau, tile_score
 from data.read import read_graph
 from data.synthetic import PLANS, synthesize
-from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
+from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe
 from models.run_folder import is_done
 from models.train import load_model, train_model
@@ -97,16 +97,6 @@ def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:
     assert result.value == pytest.approx(np.mean(means), abs=1e-12)
 
 
-def test_one_architecture_cannot_be_split(tiny_tree: Path, tmp_path: Path) -> None:
-    space = space_over(
-        {"tile_boosting.learning_rate": {"low": 0.1, "high": 0.2}},
-        collection="tile:xla",
-        model="tile_boosting",
-    )
-    with pytest.raises(PipelineError, match="of 1 architectures"):
-        search(tiny_tree, tmp_path, trials=1, space=space)
-
-
 @pytest.fixture(scope="module")
 def blended(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuneResult]:
     """A folder with a study of four trials that differ in how they blend; read it only."""
@@ -176,23 +166,6 @@ def test_kept_scores_change_no_value_and_tell_features_apart(
         assert len(trainings(tmp_path / padding)) == 4
     anew = cross_validate(recipe, "blend", folds, tmp_path / "anew")
     assert own.per_graph == anew.per_graph and own.folds == anew.folds
-
-
-def test_a_blended_network_begins_from_its_shared_model(tiny_tree: Path, tmp_path: Path) -> None:
-    network = "cross_config_sage"
-    training = {"steps": 2, "warmup_steps": 1, "shared_steps": 1}
-    table = blend_recipe().model_dump(mode="json")
-    values = {f"{network}.training.{key}": n for key, n in training.items()}
-    table = with_values(table, {**values, "blend.weights.layout_linear": 0.0})
-    models = {"layout.models": ["layout_linear", network]}
-    recipe = Recipe.from_table(with_values(table, models), source="test")
-    folds = folds_of(tiny_tree)
-    files = find_graphs(tiny_tree, collections=LAYOUT_COLLECTIONS, splits=("train",))
-    alone = cross_validate(recipe, network, folds, tmp_path / "alone", shared=files)
-    both = cross_validate(
-        recipe, "blend", folds, tmp_path / "both", shared=files, kept_scores=tmp_path / "kept"
-    )
-    assert both.per_graph == alone.per_graph
 
 
 @pytest.mark.parametrize("key", ["cross_config_sage.hidden", "blend.weights.cross_config_sage"])

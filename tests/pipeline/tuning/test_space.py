@@ -147,28 +147,14 @@ def test_what_a_blend_does_not_depend_on_is_refused(
         space_of(f'["{text}"]\nchoices = [1]', study=study)
 
 
-def test_a_blend_may_change_all_that_it_is_made_of() -> None:
-    space = space_of(
-        """
-        ["blend.tile_method"]
-        choices = ["same", "in-turn"]
-        ["blend.weights.tile_linear"]
-        low = 0.0
-        high = 2.0
-        ["tile_boosting.rounds"]
-        low = 1
-        high = 2
-        ["features.padding"]
-        choices = ["zero"]
-        """,
-        study=BLEND_STUDY.replace("COLLECTION", "tile:xla"),
-    )
-    assert len(space.parameters) == 4
-    with pytest.raises(UsageError, match=r"'blend.weights.tile_linear' is -1"):
-        space_of(
-            '["blend.weights.tile_linear"]\nlow = -1.0\nhigh = 1.0',
-            study=BLEND_STUDY.replace("COLLECTION", "tile:xla"),
-        )
+def test_a_model_of_ones_own_is_searched_near_the_recipe_that_names_it() -> None:
+    recipe = load_recipe("smoke", ["layout.models=[examples.gat:Gat]"])
+    [name] = recipe.own_models
+    study = {"collection": "layout:xla:random", "model": name}
+    table = {"study": study, f"{name}.hidden": {"choices": [8, 16]}}
+    assert space_from_table(table, recipe, source="x").study.model == name
+    with pytest.raises(UsageError, match=f"'study.model' is '{name}': layout configs are ranked"):
+        space_from_table(table, source="x")
 
 
 def test_a_weight_that_a_recipe_leaves_out_is_one() -> None:
