@@ -7,6 +7,9 @@ last key; then the zeros are replaced by the CRC-32 of all of the file as it sto
 import zlib
 from pathlib import Path
 
+import polars as pl
+
+from common.atomic import atomic_path
 from common.errors import PipelineError
 
 SEAL_KEY = "checksum"
@@ -43,3 +46,28 @@ def check_seal(path: Path, remedy: str) -> None:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
     if MARK in content and sealed(content) != content:
         raise PipelineError(f"{path}: damaged: it is not as it was written; {remedy}")
+
+
+def write_table(path: Path, table: pl.DataFrame) -> None:
+    """Write a table as parquet with its checksum, whole or not at all.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    with atomic_path(path) as temporary:
+        table.write_parquet(temporary, metadata={SEAL_KEY: UNSEALED})
+        temporary.write_bytes(sealed(temporary.read_bytes()))
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    """Read a parquet file, after checking every byte; one from elsewhere has no checksum.
+
+    Raises:
+        PipelineError: the file is missing or damaged.
+    """
+    check_seal(path, "remove the file, and it is made again")
+    try:
+        return pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise PipelineError(f"{path}: cannot be read: {first}") from error

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from common.checksums import read_table, write_table
 from common.errors import PipelineError
-from common.parquet import read_table, write_table
 from common.progress import progress
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph

@@ -18,9 +18,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.atomic import write_text
+from common.checksums import read_table, write_table
 from common.errors import PipelineError
 from common.metrics import kendall_tau, tile_score
-from common.parquet import read_table, write_table
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
 from data.tree import GraphFile

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from common.checksums import read_table, write_table
 from common.errors import PipelineError
-from common.parquet import read_table, write_table
 from submissions.labels import Labels
 
 CURVE_PICKS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100)
