@@ -5,8 +5,8 @@
     .venv/bin/python -m examples.rank_jax_function --run runs/first --program my_model:step
 
 `my_model.py` is a file in this folder with a function `step` and `step_arguments`, which returns
-its example arguments (the README has one); a name of `pipeline collect --list` does as well. With
-`--kind tile` it ranks tile sizes of a kernel instead.
+its example arguments (docs/collect.md has one); a name of `pipeline collect --list` does as well.
+With `--kind tile` it ranks tile sizes of a kernel instead.
 
 Random legal configs are ranked. The five predicted fastest, the compiler's own choice and thirty
 more, drawn at random, are compiled and timed on this machine, in interleaved rounds.

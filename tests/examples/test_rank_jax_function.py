@@ -1,4 +1,4 @@
-"""The example on the README's own program: configs are ranked, measured and compared."""
+"""The example on the documented program: configs are ranked, measured and compared."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from common.settings import ROOT
 from examples.rank_jax_function import main
 from tests.command_line import call
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "collect.md").read_text(encoding="utf-8")
 
 app = typer.Typer()
 app.command()(main)
@@ -34,13 +34,13 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_picks_of_the_readmes_program_are_measured(
+def test_the_picks_of_the_documented_program_are_measured(
     tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax")
     words = ("--collection", "layout:xla:random", "--model", "cross_config_sage")
     call("train", "--data", tiny_tree, *words, "--recipe", "smoke", "--out", tmp_path)
-    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", README, re.S)
+    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", PAGE, re.S)
     (tmp_path / "my_model.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

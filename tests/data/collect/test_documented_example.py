@@ -1,4 +1,4 @@
-"""The README's example of a program of one's own is complete: it is saved and measured as it is."""
+"""The page's example of a program of one's own is complete: it is saved and measured as it is."""
 
 import re
 from pathlib import Path
@@ -12,15 +12,15 @@ from data.read import read_graph
 from data.tree import find_graphs
 from tests.command_line import call
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "collect.md").read_text(encoding="utf-8")
 
 
-def test_the_program_of_the_readme_is_measured(
+def test_the_documented_program_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax")
-    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", README, re.S)
-    (command,) = re.findall(r"-m pipeline (collect [^\n]* --program my_model:step [^\n]*)", README)
+    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", PAGE, re.S)
+    (command,) = re.findall(r"-m pipeline (collect [^\n]* --program my_model:step [^\n]*)", PAGE)
     (tmp_path / "my_model.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
