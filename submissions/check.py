@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.metrics import TILE_PICKS
 from data.npz.read import Archive
-from data.official.config_counts import (
+from data.official.names import official_parts
+from data.official.sizes import (
     ALL_TILE_CONFIGS,
     LAYOUT_CONFIGS,
     OTHER_LAYOUT_CONFIGS,
     SHORT_TILE_KERNELS,
 )
-from data.official.names import official_parts
 from data.tree import COLLECTIONS, find_graphs
 from submissions.write import ScannedRow, n_picks, read_regular, scan_submission, shown, split_id
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
+
 from common.errors import PipelineError
 from common.progress import progress
 from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
@@ -60,7 +62,26 @@ def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
     path = graph.file.path
     if path.suffix != STORE_SUFFIX or os.sep in rule:
         return None
-    return _kept(pruned_file(path, rule), read_facts(path)["source"])
+    kept = _kept(pruned_file(path, rule), read_facts(path)["source"])
+    return kept if kept is not None and _is_of(graph, kept) else None
+
+
+def _is_of(graph: LayoutGraph, pruned: PrunedGraph) -> bool:
+    """Tell whether all positions are some; a checksum does not say who wrote the file."""
+    n_kept, n_nodes = len(pruned.kept), graph.n_nodes
+    shapes = (pruned.edge_index.shape[1:], pruned.config_ids.shape, pruned.group.shape)
+    if pruned.kept.ndim != 1 or shapes != ((2,), graph.node_config_ids.shape, (n_nodes,)):
+        return False
+    limits = (
+        (pruned.kept, 0, n_nodes),
+        (pruned.edge_index, 0, n_kept),
+        (pruned.config_ids, 0, n_kept),
+        (pruned.group, -1, n_kept),
+    )
+    return all(
+        values.dtype == np.int64 and ((values >= low) & (values < high)).all()
+        for values, low, high in limits
+    )
 
 
 def _kept(path: Path, source: str) -> PrunedGraph | None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data.official.config_counts import SHORT_TILE_KERNELS
+from data.official.sizes import SHORT_TILE_KERNELS
 from submissions.check import official_rows
 
 

@@ -115,20 +115,6 @@ def test_killed_at_any_moment_the_store_ends_the_same(
     assert any(0 < n_files < len(undisturbed) for n_files in finished)
 
 
-@needs_proc
-@pytest.mark.slow
-def test_a_store_that_is_killed_again_and_again_gets_done(
-    tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
-) -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        process = begin_prepare(tree, tmp_path / "store")
-        time.sleep(rng.uniform(0, 0.2))
-        process.kill()
-        process.communicate()
-    kill_and_go_on(tree, tmp_path / "store", undisturbed, workers=1, delay_s=0.1)
-
-
 def test_two_commands_at_once_on_one_store_end_well(
     tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:

@@ -1,13 +1,8 @@
-"""The embedded names are those of the published lists."""
-
-import gzip
-from pathlib import Path
-
-import pytest
+"""The embedded names and sizes are those that were published."""
 
 from data.fetch.parts import PUBLISHED_GRAPHS
 from data.official.names import NAMES, official_parts, read_names
-from data.official.write_names import collect_names, write_names
+from data.official.sizes import official_sizes
 from data.tree import find_graphs
 from tests.real_data import REAL, requires_real_data
 
@@ -49,36 +44,14 @@ def test_every_real_file_has_an_official_name() -> None:
         assert file.name in official_parts()[f"{file.collection.name}/{file.split}"].names
 
 
-def test_lists_that_were_written_are_read_back(tmp_path: Path) -> None:
-    stats = tmp_path / "stats"
-    stats.mkdir()
-    (stats / "layout_file_stats.csv").write_text(
-        "collection,split,graph,n_nodes\nlayout:xla:default,train,b.2x2,7\n"
-        "layout:xla:default,train,a,7\nlayout:xla:default,test,0f,7\n"
-    )
-    (stats / "tile_train_names.txt").write_text("k_1\nk_-2\n")
-    (stats / "tile_valid_names.txt").write_text("v_3\n")
-    (tmp_path / "sample_submission.csv").write_text(
-        "ID,TopConfigs\ntile:xla:9e,0;1\nlayout:xla:default:0f,0;1\nlayout:nlp:random:1d,0;1\n"
-    )
-    write_names(tmp_path, tmp_path / "names.txt.gz")
-    assert read_names(tmp_path / "names.txt.gz") == {
-        "layout:nlp:random/test": {"1d"},
-        "layout:xla:default/test": {"0f"},
-        "layout:xla:default/train": {"a", "b.2x2"},
-        "tile:xla/test": {"9e"},
-        "tile:xla/train": {"k_-2", "k_1"},
-        "tile:xla/valid": {"v_3"},
+def test_every_published_part_has_a_size() -> None:
+    found = {(part.collection, part.split): part.graphs for part in official_sizes()}
+    assert found == {
+        (part.collection.name, part.split): count for part, count in PUBLISHED_GRAPHS.items()
     }
-    before = (tmp_path / "names.txt.gz").read_bytes()
-    write_names(tmp_path, tmp_path / "names.txt.gz")
-    assert (tmp_path / "names.txt.gz").read_bytes() == before
-
-
-@requires_real_data
-def test_the_embedded_lists_are_those_of_the_published_ones() -> None:
-    if not (REAL / "stats" / "layout_file_stats.csv").is_file():
-        pytest.skip(f"{REAL} has no stats/layout_file_stats.csv")
-    expected = {part: frozenset(names) for part, names in collect_names(REAL).items()}
-    assert read_names(NAMES) == expected
-    assert b"\0" not in gzip.decompress(NAMES.read_bytes())
+    tests = [p for p in official_sizes() if p.split == "test" and p.collection != "tile:xla"]
+    assert {part.configs for part in tests} == {1_000}
+    [train] = [
+        p for p in official_sizes() if (p.collection, p.split) == ("layout:nlp:default", "train")
+    ]
+    assert round(train.distinct / train.configs, 2) == 0.86

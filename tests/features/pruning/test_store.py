@@ -177,3 +177,17 @@ def test_a_damaged_graph_of_the_store_is_named(stored: GraphFile) -> None:
     missing = replace(stored, path=stored.path.with_name("missing.safetensors"))
     with pytest.raises(PipelineError, match=r"missing.safetensors: cannot be read"):
         store_pruned([missing], RULE)
+
+
+@pytest.mark.parametrize("name", ["kept", "edge_index", "config_ids", "group"])
+def test_altered_values_are_not_used_though_their_checksum_is_right(
+    name: str, stored: GraphFile
+) -> None:
+    graph = read_layout(stored)
+    store_pruned([stored], RULE)
+    path = pruned_file(stored.path, RULE)
+    opened = open_tensors(path)
+    tensors = dict(opened.tensors)
+    for values in (tensors[name] + 10**6, tensors[name][1:, None], tensors[name].astype(np.int32)):
+        write_tensors(path, {**tensors, name: values}, facts=opened.facts)
+        assert read_pruned(graph, RULE) is None
