@@ -143,17 +143,22 @@ def _told_here(options: Mapping[str, Any], begun: list[str]) -> Iterator[None]:
     handler = _Remarks()
     log.addHandler(handler)
     log.setLevel(logging.DEBUG if options.get("debug") else logging.INFO)
+    bars = _Bars() if sys.stderr.isatty() else None
+
+    def watch(what: str, done: int, total: int) -> None:
+        if done == 0:
+            begun.append(what)
+        if bars:
+            bars.update(what, done, total)
+        elif done == 0:
+            say(f"{STAGE_PREFIX}{what}")
+
     try:
-        with progress_bar() as show:
-
-            def watch(what: str, done: int, total: int) -> None:
-                if done == 0:
-                    begun.append(what)
-                show(what, done, total)
-
-            with watched_by(watch):
-                yield
+        with watched_by(watch):
+            yield
     finally:
+        if bars:
+            bars.stop()
         log.removeHandler(handler)
 
 
@@ -245,12 +250,7 @@ def say(line: str) -> None:
 
 def say_that_libraries_load() -> None:
     """Print why nothing happens for some seconds, before a command imports what takes them."""
-    _say_stage("load the libraries", 0, 1)
-
-
-def _say_stage(what: str, done: int, total: int) -> None:
-    if done == 0:
-        say(f"{STAGE_PREFIX}{what}")
+    say(f"{STAGE_PREFIX}load the libraries")
 
 
 def print_json(value: object) -> None:
@@ -293,25 +293,8 @@ def _cell(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-@contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callback (what, done, total) that draws a bar on a terminal, and lines elsewhere.
-
-    A stage is drawn once it has taken two seconds. Without a terminal the call that begins a stage,
-    with nothing done, prints one line to standard error.
-    """
-    if not sys.stderr.isatty():
-        yield _say_stage
-        return
-    stages = _Stages()
-    try:
-        yield stages.update
-    finally:
-        stages.stop()
-
-
-class _Stages:
-    """The bars of the stages that last; drawn while there are any."""
+class _Bars:
+    """The bars of the stages that have lasted for two seconds; drawn while there are any."""
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
@@ -319,22 +302,10 @@ class _Stages:
         self._tasks: dict[str, TaskID] = {}
 
     def stop(self) -> None:
-        """Take what is drawn off the terminal."""
         if self._bars:
             self._bars.stop()
         self._bars = None
         self._tasks.clear()
-
-    def _drawn(self) -> "Progress":
-        if self._bars is None:
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bars = Progress(
-                console=Console(stderr=True), transient=True, redirect_stdout=False
-            )
-            self._bars.start()
-        return self._bars
 
     def update(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
@@ -349,3 +320,13 @@ class _Stages:
                 self._drawn().remove_task(self._tasks.pop(what))
             if not self._tasks:
                 self.stop()
+
+    def _drawn(self) -> "Progress":
+        if self._bars is None:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            to_stderr = Console(stderr=True)
+            self._bars = Progress(console=to_stderr, transient=True, redirect_stdout=False)
+            self._bars.start()
+        return self._bars

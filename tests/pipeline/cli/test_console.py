@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from common.progress import progress
 from common.settings import ROOT
 from pipeline.__main__ import app
-from pipeline.cli.console import progress_bar
+from pipeline.cli import console
 
 
 class Terminal(io.StringIO):
@@ -40,16 +41,22 @@ def test_without_a_terminal_each_stage_says_that_it_begins(tiny_tree: Path, tmp_
 
 
 def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "PROGRESS_AFTER_S", 0.0)
+
+    @console.command
+    def work() -> None:
+        for done in range(3):
+            progress("train", done, 2)
+
     shown = {}
     for kind in (Terminal, io.StringIO):
         stream = kind()
         monkeypatch.setattr(sys, "stderr", stream)
-        with progress_bar() as progress:
-            for done in range(3):
-                progress("train", done, 2)
+        work()
         shown[kind] = stream.getvalue()
     assert shown[io.StringIO] == "stage: train\n"
     assert "stage" not in shown[Terminal]
+    assert "train" in shown[Terminal]
 
 
 EDITED = """
