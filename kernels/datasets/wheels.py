@@ -16,7 +16,6 @@ from kernels.datasets.folder import DatasetMetadata, require_free, seal
 REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
 WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
 
-_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
 _SIGNED_ADDRESS = re.compile(r"://[^/\s@]+@")  # an index may be given with a password in it
 _LIMIT_S = 600
 
@@ -39,13 +38,7 @@ def write_wheels(
         PipelineError: a version is not pinned, pip cannot get it, or it is no pure-Python wheel.
     """
     require_free(out)
-    versions = _pinned_versions(requirements)
-    wanted = []
-    for name in REQUIRED_MODULES.values():
-        version = versions.get(_normal(name))
-        if version is None:
-            raise PipelineError(f"{requirements}: {name} is not pinned; expected {name}==VERSION")
-        wanted.append(f"{name}=={version}")
+    wanted = _pinned(requirements)
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
         _download(wanted, Path(folder))
         wheels = sorted(Path(folder).glob("*.whl"))
@@ -59,17 +52,18 @@ def write_wheels(
     return [out / name for name in contents]
 
 
-def _pinned_versions(requirements: Path) -> dict[str, str]:
+def _pinned(requirements: Path) -> list[str]:
     try:
-        lines = requirements.read_text(encoding="utf-8").splitlines()
+        text = requirements.read_text(encoding="utf-8")
     except OSError as error:
         raise PipelineError(f"{requirements}: cannot be read: {error.strerror}") from error
-    pins = (_PINNED.match(line) for line in lines)
-    return {_normal(pin[1]): pin[2] for pin in pins if pin}
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    wanted = []
+    for name in REQUIRED_MODULES.values():
+        pin = re.search(rf"^{name}==[^\s;#]+", text, re.MULTILINE)
+        if pin is None:
+            raise PipelineError(f"{requirements}: {name} is not pinned; expected {name}==VERSION")
+        wanted.append(pin[0])
+    return wanted
 
 
 def _download(wanted: list[str], folder: Path) -> None:
