@@ -96,6 +96,8 @@ def tune(
         if workers > 1:
             on_processes(workers, partial(_search, question, storage, trials))
         run_trials(question, shared, trials)
+        with shared.turn():
+            requeue_lost(study, shared)  # what the time limit has just cut short
         counted = count_trials(study)
         ended = counted >= trials and is_at_rest(study)
         if counted < trials:

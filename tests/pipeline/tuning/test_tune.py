@@ -8,7 +8,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from common.errors import PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
@@ -184,6 +184,23 @@ def test_a_baseline_that_is_interrupted_is_always_tried_again_where_it_was(
     assert {path.name for path in (tmp_path / "out" / "trials").iterdir()} == {"0", "5"}
     assert "not compared" not in result.best_recipe.read_text()
     assert optuna.logging.get_verbosity() == optuna.logging.INFO
+
+
+def test_a_trial_that_time_cuts_short_does_not_count(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_time(*args: object, **options: object) -> float:
+        raise OutOfTime("out of time")
+
+    search(tiny_tree, tmp_path, trials=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.tuning.objective._value", out_of_time)
+        cut = search(tiny_tree, tmp_path, trials=2)
+    assert [t.state for t in cut.trials] == ["complete", "fail", "waiting"]
+    assert not is_done(tmp_path / "out")
+    result = search(tiny_tree, tmp_path, trials=2)
+    assert [t.state for t in result.trials] == ["complete", "fail", "complete"]
+    assert is_done(tmp_path / "out")
 
 
 def test_no_success_at_all_is_an_error_that_names_the_reason(
