@@ -59,10 +59,11 @@ def _pinned(requirements: Path) -> list[str]:
         raise PipelineError(f"{requirements}: cannot be read: {error.strerror}") from error
     wanted = []
     for name in REQUIRED_MODULES.values():
-        pin = re.search(rf"^{name}==[^\s;#]+", text, re.MULTILINE)
+        either_spelling = name.replace("-", "[-_.]")
+        pin = re.search(rf"^{either_spelling}==([^\s;#]+)", text, re.MULTILINE | re.IGNORECASE)
         if pin is None:
             raise PipelineError(f"{requirements}: {name} is not pinned; expected {name}==VERSION")
-        wanted.append(pin[0])
+        wanted.append(f"{name}=={pin[1]}")
     return wanted
 
 
