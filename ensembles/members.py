@@ -8,7 +8,7 @@ from ensembles.sources import Source
 from models.config.recipe import Recipe
 from models.train import load_model
 from models.training.jobs import Ranker
-from models.trees.baselines import HEURISTICS
+from models.trees.baselines import BASELINES
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Member:
         Raises:
             PipelineError: its training has not ended, or its files are damaged.
         """
-        return HEURISTICS[self.kind] if self.model == "heuristic" else load_model(self.folder)
+        return BASELINES[self.kind] if self.model == "heuristic" else load_model(self.folder)
 
 
 def members_of(

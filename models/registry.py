@@ -99,7 +99,7 @@ def _config_columns() -> ModelEntry:
 NETWORKS = {
     "cross_config_sage": ("layout", "models.layout.cross_config_sage:CrossConfigSage"),
     "global_attention_sage": ("layout", "models.layout.global_attention_sage:GlobalAttentionSage"),
-    "reference_sage": ("layout", "models.layout.tgraph:ReferenceSage"),
+    "tgraph": ("layout", "models.layout.tgraph:Tgraph"),
     "baseline_gcn": ("layout", "models.layout.gcn:BaselineGcn"),
     "late_fusion_sage": ("tile", "models.tile.late_fusion_sage:LateFusionSage"),
     "early_fusion_sage": ("tile", "models.tile.early_fusion_sage:EarlyFusionSage"),

@@ -23,7 +23,7 @@ from models.run_folder import (
     read_config,
 )
 from models.training.device import training_device
-from models.training.jobs import Ranker, SharedModel, TrainJob, recipe_of_shared, shared_steps
+from models.training.jobs import Ranker, SharedModel, TrainJob, pretrain_steps, recipe_of_shared
 from models.training.loop import CHECKPOINT
 from models.training.processes import on_processes
 
@@ -73,10 +73,10 @@ def check_device(recipe: Recipe, model: str) -> None:
 
 
 def _check_shared(job: TrainJob) -> None:
-    steps = shared_steps(job.recipe, job.model)
+    steps = pretrain_steps(job.recipe, job.model)
     if steps and not (job.shared and job.shared.files):
         raise UsageError(
-            f"{job.model}.training.shared_steps = {steps}: the graphs of all collections are not "
+            f"{job.model}.training.pretrain_steps = {steps}: the graphs of all collections are not "
             "at hand here; expected 0"
         )
 

@@ -16,7 +16,7 @@ TINY = [
     *(f"{model}.hidden=16" for model in GNNS),
     *(f"{model}.configs_per_step=8" for model in GNNS[:2]),
     *(f"{model}.kernels_per_step=2" for model in GNNS[2:]),
-    *(f"{model}.rounds=4" for model in ("layout_boosting", "tile_boosting")),
+    *(f"{model}.num_boost_round=4" for model in ("layout_boosting", "tile_boosting")),
     *(f"{model}.early_stop=0" for model in ("layout_boosting", "tile_boosting")),
     *("seeds=[0]", "threads=1", "accelerator=cpu"),
 ]
@@ -33,7 +33,7 @@ def test_it_is_as_strong_as_the_field_says_it_must_be() -> None:
     for model in ("cross_config_sage", "global_attention_sage", "late_fusion_sage"):
         training = getattr(recipe, model).training
         assert training.steps >= 5_000
-        assert 0 < training.average_from < 1
+        assert 0 < training.swa_start < 1
         assert training.precision == "float32"
 
 

@@ -260,7 +260,7 @@ def test_tune_finds_a_recipe_that_run_takes(tiny_tree: Path, tmp_path: Path) -> 
     space.write_text(
         '[study]\ncollection = "layout:xla:random"\nmodel = "layout_boosting"\nfolds = 2\n'
         "seed = 0\n"
-        '["layout_boosting.leaves"]\nchoices = [4, 16]\n'
+        '["layout_boosting.num_leaves"]\nchoices = [4, 16]\n'
     )
     arguments = ("tune", "--data", tiny_tree, "--recipe", "smoke", "--space", space)
     text = call(*arguments, "--trials", 2, "--out", tmp_path / "tune")

@@ -84,7 +84,7 @@ LAYOUT_CONTENDERS = {
         within_graph=("within_graph", (*NETWORK, "config_columns_boosting")),
         n_seeds=2,
     ),
-    "reference": Contender(("reference_sage",), "reference"),
+    "reference": Contender(("tgraph",), "reference"),
     "gcn": Contender(("baseline_gcn",)),
     "boosting": Contender(("layout_boosting",)),
     "linear": Contender(("layout_linear",)),

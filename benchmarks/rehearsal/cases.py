@@ -111,7 +111,7 @@ def grid_case(
         valid=(size,),
         settings=(
             *settings,
-            f"layout_boosting.rounds={rounds}",
+            f"layout_boosting.num_boost_round={rounds}",
             f"layout_boosting.configs_per_graph={configs_per_graph}",
             f"layout_linear.configs_per_graph={configs_per_graph}",
         ),
@@ -178,7 +178,7 @@ def tile_case(
         settings=(
             *_common_settings("tile", TILE_MODELS, keys, TILE_STEPS),
             "late_fusion_sage.statistics=all",
-            f"tile_boosting.rounds={TILE_ROUNDS}",
+            f"tile_boosting.num_boost_round={TILE_ROUNDS}",
         ),
         axes=axes,
     )

@@ -30,8 +30,8 @@ MIN_STEP, MIN_INFERENCE = 3, 5
 
 def recipes() -> dict[str, Recipe]:
     """Return the recipe of each model; the winning one scores each config once, not ten times."""
-    once = load_recipe("reference", ["reference_sage.permutations=1"])
-    return {"cross_config_sage": load_recipe("cpu"), "reference_sage": once}
+    once = load_recipe("reference", ["tgraph.permutations=1"])
+    return {"cross_config_sage": load_recipe("cpu"), "tgraph": once}
 
 
 def step_of(model: Any, inputs: LayoutInputs, loss: str, n_configs: int) -> Callable[[], None]:

@@ -32,13 +32,13 @@ class TrainingConfig(FrozenConfig):
         log_every: steps between lines of metrics.jsonl.
         precision: "bfloat16" computes matrix products in half precision, weights stay in float32.
         processes: on how many processes a step's graphs are computed; each takes `threads` cores.
-        average_from: the model ends with the mean of its weights after this share of the steps;
+        swa_start: the model ends with the mean of its weights after this share of the steps;
             1 = with the last ones.
         early_stop: stop after so many evaluations in a row that were no better than the best, and
             end with the best weights; 0 = take every step. What is judged on is held out of the
             train split, see models/training/held_out.py.
-        evaluate_every: steps between evaluations, where `early_stop` asks for such.
-        shared_steps: a layout GNN is first trained for so many steps on the train graphs of all
+        eval_interval: steps between evaluations, where `early_stop` asks for such.
+        pretrain_steps: a layout GNN is first trained for so many steps on the train graphs of all
             layout collections, once per seed; each collection's training begins from its weights.
             0 = from random ones. Both trainings go by the other keys.
     """
@@ -52,17 +52,17 @@ class TrainingConfig(FrozenConfig):
     log_every: Positive = 20
     precision: Literal["float32", "bfloat16"] = "float32"
     processes: Positive = 1
-    average_from: Annotated[float, Field(ge=0, le=1)] = 1.0
+    swa_start: Annotated[float, Field(ge=0, le=1)] = 1.0
     early_stop: Annotated[int, Field(ge=0)] = 0
-    evaluate_every: Positive = 100
-    shared_steps: Annotated[int, Field(ge=0)] = 0
+    eval_interval: Positive = 100
+    pretrain_steps: Annotated[int, Field(ge=0)] = 0
 
 
 def _each_collection_by_itself(training: TrainingConfig) -> TrainingConfig:
-    if training.shared_steps:
+    if training.pretrain_steps:
         raise ValueError(
-            f"shared_steps = {training.shared_steps}: this network is trained on each collection "
-            "by itself; expected 0"
+            f"pretrain_steps = {training.pretrain_steps}: this network is trained on each "
+            "collection by itself; expected 0"
         )
     return training
 
@@ -74,8 +74,8 @@ class LayoutGnnConfig(FrozenConfig):
         loss: what training brings down, see models/training/losses.py.
         statistics: also read hand-crafted statistics of each config beside the graph, see
             features/statistics/configs.py; not every network does.
-        weigh_pairs: count a pair of configs by how sure the order of their runtimes is, where a
-            graph has repeated configs that tell; see models/training/losses.py.
+        noise_weighted_pairs: count a pair of configs by how sure the order of their runtimes is,
+            where a graph has repeated configs that tell; see models/training/losses.py.
         sampler: which configs of a graph a step takes, see models/training/samplers.py.
         graphs_per_step: how many graphs a step takes.
         configs_per_step: how many configs of each of them.
@@ -86,7 +86,7 @@ class LayoutGnnConfig(FrozenConfig):
 
     loss: LossName = "pairwise_hinge"
     statistics: bool = False
-    weigh_pairs: bool = False
+    noise_weighted_pairs: bool = False
     sampler: SamplerName = "uniform"
     graphs_per_step: Positive = 1
     configs_per_step: Annotated[int, Field(ge=2)] = 64
@@ -102,12 +102,12 @@ class LayoutGnnConfig(FrozenConfig):
             raise ValueError("this network reads no statistics; expected false")
         return statistics
 
-    @field_validator("weigh_pairs")
+    @field_validator("noise_weighted_pairs")
     @classmethod
-    def _has_pairs(cls, weigh_pairs: bool, info: ValidationInfo) -> bool:
-        if weigh_pairs and info.data.get("loss") == "list_mle":
+    def _has_pairs(cls, noise_weighted_pairs: bool, info: ValidationInfo) -> bool:
+        if noise_weighted_pairs and info.data.get("loss") == "list_mle":
             raise ValueError("list_mle has no pairs to weigh; expected a pairwise loss")
-        return weigh_pairs
+        return noise_weighted_pairs
 
     @field_validator("training")
     @classmethod
@@ -194,7 +194,7 @@ class SegmentSageConfig(CrossConfigSageConfig):
         return _each_collection_by_itself(training)
 
 
-class ReferenceSageConfig(LayoutGnnConfig):
+class TgraphConfig(LayoutGnnConfig):
     """The competition's winning layout model, for comparison; see models/layout/tgraph.py.
 
     Attributes:

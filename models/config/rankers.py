@@ -40,25 +40,26 @@ class BoostingConfig(RowsConfig):
 
     Attributes:
         objective: "lambdarank", or "pairwise_logistic": every pair alike.
-        rounds: trees, one after the other.
+        num_boost_round: trees, one after the other.
         learning_rate: how much of each tree is taken.
-        leaves: of a tree, at most.
+        num_leaves: of a tree, at most.
         min_rows_per_leaf: a leaf holds at least so many configs, of all graphs; fewer where there
             are few.
-        column_share: the share of the statistics that a tree may read, drawn for each.
+        feature_fraction: the share of the statistics that a tree may read, drawn for each.
         configs_per_group: configs are compared within groups of at most so many of a graph's; time
             grows with it.
-        early_stop: take as many rounds as are best on folds of the train graphs, at most `rounds`,
-            each fold given up after so many rounds without progress; 0 = take all rounds.
+        early_stop: take as many rounds as are best on folds of the train graphs, at most
+            `num_boost_round`, each fold given up after so many rounds without progress; 0 = take
+            all rounds.
         folds: of those, families kept apart.
     """
 
     objective: Literal["lambdarank", "pairwise_logistic"] = "lambdarank"
-    rounds: Positive = 200
+    num_boost_round: Positive = 200
     learning_rate: PositiveFloat = 0.08
-    leaves: Annotated[int, Field(ge=2)] = 31
+    num_leaves: Annotated[int, Field(ge=2)] = 31
     min_rows_per_leaf: Positive = 20
-    column_share: Annotated[float, Field(gt=0, le=1)] = 0.7
+    feature_fraction: Annotated[float, Field(gt=0, le=1)] = 0.7
     configs_per_group: Annotated[int, Field(ge=2, le=10_000)] = 10_000
     early_stop: Annotated[int, Field(ge=0)] = 0
     folds: Annotated[int, Field(ge=2)] = 3

@@ -19,8 +19,8 @@ from models.config.networks import (
     GlobalAttentionSageConfig,
     LateFusionSageConfig,
     Positive,
-    ReferenceSageConfig,
     SegmentSageConfig,
+    TgraphConfig,
     TrainingConfig,
     Weight,
 )
@@ -31,7 +31,7 @@ LayoutModelName = Literal[
     "cross_config_sage",
     "global_attention_sage",
     "segment_sage",
-    "reference_sage",
+    "tgraph",
     "baseline_gcn",
     "layout_boosting",
     "layout_linear",
@@ -174,7 +174,7 @@ class Recipe(FrozenConfig):
     cross_config_sage: CrossConfigSageConfig = CrossConfigSageConfig()
     global_attention_sage: GlobalAttentionSageConfig = GlobalAttentionSageConfig()
     segment_sage: SegmentSageConfig = SegmentSageConfig()
-    reference_sage: ReferenceSageConfig = ReferenceSageConfig()
+    tgraph: TgraphConfig = TgraphConfig()
     baseline_gcn: BaselineGcnConfig = BaselineGcnConfig()
     late_fusion_sage: LateFusionSageConfig = LateFusionSageConfig()
     early_fusion_sage: EarlyFusionSageConfig = EarlyFusionSageConfig()

@@ -120,7 +120,7 @@ class LayoutTask:
         """Loss on the distinct configs at `sample` (r,) of one graph."""
         scores = model(inputs, sample)
         runtime_ns = torch.from_numpy(inputs.runtime_ns[sample]).to(scores.device)
-        if self.config.weigh_pairs:
+        if self.config.noise_weighted_pairs:
             weights = order_confidence(runtime_ns, inputs.noise)
             return PAIRWISE_LOSSES[self.config.loss](scores, runtime_ns, weights=weights)
         return LOSSES[self.config.loss](scores, runtime_ns)
@@ -160,7 +160,7 @@ def _train(
             rule=recipe.features.prune,
             scaler=scaler,
             padding=recipe.features.padding,
-            with_noise=config.weigh_pairs,
+            with_noise=config.noise_weighted_pairs,
             with_statistics=config.statistics,
         )
         return inputs.to(device)

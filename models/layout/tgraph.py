@@ -24,7 +24,7 @@ from torch_geometric.nn import SAGEConv
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
-from models.config.networks import LayoutGnnConfig, ReferenceSageConfig
+from models.config.networks import LayoutGnnConfig, TgraphConfig
 from models.layout.cross_config_sage import ChannelAttention
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
@@ -124,7 +124,7 @@ class ResidualBlock(nn.Module):
         return self.dropout(nn.functional.gelu(x + messages))
 
 
-class ReferenceSage(LayoutNetwork):
+class Tgraph(LayoutNetwork):
     """Score configs of one graph; lower = faster.
 
     Shapes: m kept nodes, e edges, c configs, k configurable nodes, h channels.
@@ -133,10 +133,10 @@ class ReferenceSage(LayoutNetwork):
         config: widths and depth.
     """
 
-    Config: ClassVar[type[LayoutGnnConfig]] = ReferenceSageConfig
-    config: ReferenceSageConfig
+    Config: ClassVar[type[LayoutGnnConfig]] = TgraphConfig
+    config: TgraphConfig
 
-    def __init__(self, config: ReferenceSageConfig) -> None:
+    def __init__(self, config: TgraphConfig) -> None:
         super().__init__(config)
         self.opcode = nn.Embedding(N_OPCODES, OPCODE_WIDTH)
         # One table for "which dimension stands here", for node layouts and config layouts alike.

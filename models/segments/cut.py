@@ -19,7 +19,7 @@ from features.pruning.rules import prune
 from features.scaling import NodeScaler
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.sparse_aggregation import Neighbours
-from models.segments.receptive_field import Frontier, make_frontier
+from models.segments.receptive_field import ReceptiveField, receptive_field
 from models.training.device import OnDevice
 
 
@@ -31,13 +31,13 @@ class Segment(OnDevice):
         inputs: its nodes and edges; the configs, runtimes and vectors are the whole graph's.
         columns: (j,) int64 which of the k configurable nodes lie in it, in the order of
             inputs.config_ids.
-        frontier: which of its nodes vary after each block.
+        reach: which of its nodes vary after each block.
         n_nodes, n_segments, n_configurable: n, s and k.
     """
 
     inputs: LayoutInputs
     columns: Tensor
-    frontier: Frontier
+    reach: ReceptiveField
     n_nodes: int
     n_segments: int
     n_configurable: int
@@ -107,7 +107,7 @@ def segmented(
             Segment(
                 inputs=inputs,
                 columns=torch.from_numpy(columns),
-                frontier=make_frontier(inputs.neighbours, depth),
+                reach=receptive_field(inputs.neighbours, depth),
                 n_nodes=len(part_of),
                 n_segments=len(parts),
                 n_configurable=len(column_part),

@@ -176,7 +176,7 @@ class SegmentSage(nn.Module):
         Returns:
             (c, 3h), or (1, 3h) where configs do not differ.
         """
-        net, inputs, frontier = self.nodes, segment.inputs, segment.frontier
+        net, inputs, reach = self.nodes, segment.inputs, segment.reach
         shared = net.nodes(inputs)  # (m, 1, h)
         if not segment.varies:
             for block in net.blocks:
@@ -186,15 +186,15 @@ class SegmentSage(nn.Module):
             return _shares(segment, shared.sum(dim=0), shared.amax(dim=0), nothing)
         own = net.settings(inputs.vectors, choices[:, segment.columns])
         varying = shared[inputs.config_ids] + own  # (j, c, h)
-        for block, ring in zip(net.blocks, frontier.rings, strict=True):
+        for block, ring in zip(net.blocks, reach.rings, strict=True):
             shared, varying = advance(block, shared, varying, ring, inputs.neighbours)
-        constant = net.norm(shared[frontier.constant])  # (m - a, 1, h)
+        constant = net.norm(shared[reach.constant])  # (m - a, 1, h)
         varying = net.norm(varying)  # (a, c, h)
         highest = varying.amax(dim=0)
         if len(constant):
             highest = torch.maximum(highest, constant.amax(dim=0))
         total = varying.sum(dim=0) + constant.sum(dim=0)
-        return _shares(segment, total, highest, varying[frontier.configurable].sum(dim=0))
+        return _shares(segment, total, highest, varying[reach.configurable].sum(dim=0))
 
     def forward(
         self, segment: Segment, choices: Tensor, others: Tensor, weight: float
@@ -227,7 +227,7 @@ def _shares(segment: Segment, total: Tensor, highest: Tensor, configurable: Tens
 
 def chunk_for(graph: SegmentedGraph, config: SegmentSageConfig) -> int:
     """Return how many configs to embed at once, so that an (a, c, h) tensor stays small."""
-    largest = max(len(segment.frontier.reached) for segment in graph.segments)
+    largest = max(len(segment.reach.reached) for segment in graph.segments)
     bytes_per_config = max(1, largest) * config.hidden * 4
     return max(4, (config.inference_tensor_mib << 20) // bytes_per_config)
 

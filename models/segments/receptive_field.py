@@ -46,7 +46,7 @@ class Ring(SplitAggregation):
 
 
 @dataclass(frozen=True)
-class Frontier(OnDevice):
+class ReceptiveField(OnDevice):
     """How far configs reach, block by block.
 
     Attributes:
@@ -62,7 +62,7 @@ class Frontier(OnDevice):
     configurable: Tensor
 
 
-def make_frontier(neighbours: Neighbours, depth: int) -> Frontier:
+def receptive_field(neighbours: Neighbours, depth: int) -> ReceptiveField:
     """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""
     n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
     matrix = joint_matrix(neighbours.edge_index, n_nodes)
@@ -75,7 +75,7 @@ def make_frontier(neighbours: Neighbours, depth: int) -> Frontier:
         rings.append(Ring(matrix, before, after))
         before = after
     reached = before if rings else np.sort(config_ids)
-    return Frontier(
+    return ReceptiveField(
         rings=tuple(rings),
         reached=torch.from_numpy(reached),
         constant=torch.from_numpy(np.setdiff1d(np.arange(n_nodes), reached)),

@@ -81,7 +81,7 @@ class TrainGraphs:
     def loss(self, scores: Tensor, runtime_ns: NDArray[np.float64], noise: float) -> Tensor:
         """Return the loss on the configs (c,) of a graph, whose runtimes scatter by `noise`."""
         runtimes = torch.from_numpy(runtime_ns).to(scores.device)
-        if self.config.weigh_pairs:
+        if self.config.noise_weighted_pairs:
             weights = order_confidence(runtimes, noise)
             return PAIRWISE_LOSSES[self.config.loss](scores, runtimes, weights=weights)
         return LOSSES[self.config.loss](scores, runtimes)
@@ -240,7 +240,7 @@ def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> Se
         segment_nodes=config.segment_nodes,
         depth=config.blocks,
         padding=recipe.features.padding,
-        with_noise=config.weigh_pairs,
+        with_noise=config.noise_weighted_pairs,
     )
 
 

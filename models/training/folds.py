@@ -32,6 +32,8 @@ _SIBLING_PARTS = (
 _OWN_END = re.compile(r"(?<=.)(?:_d\d+)?(?:_w\d+)?(?:_train)?_b\d+$")
 # Measured kernels: their sizes, two letters or more with a number each. Official names end in none.
 _KERNEL_SIZES = re.compile(r"(?<=.)(?:_[a-z]\d+){2,}$")
+# One network is unet3d in one official name and unet_3d in another.
+_DIMENSIONS = re.compile(r"(?<=[a-z])_(?=[123]d$)")
 _SIBLING_END = re.compile(rf"(?<=.)(?:{'|'.join(_SIBLING_PARTS)})+$")
 
 
@@ -48,11 +50,12 @@ def family_of(file: GraphFile) -> str:
         resnet_like_d4_w64_b32 -> resnet_like
         encoder_d1_train_b2 -> encoder
         softmax_h8_q128_s128, a kernel -> softmax
+        unet_3d.4x4.bf16 -> unet3d, as another file writes it
     """
     name = file.name
     if file.collection.kind == "tile":
         name = _KERNEL_SIZES.sub("", _KERNEL_FINGERPRINT.sub("", name))
-    return _SIBLING_END.sub("", _OWN_END.sub("", name))
+    return _DIMENSIONS.sub("", _SIBLING_END.sub("", _OWN_END.sub("", name)))
 
 
 def grouped_folds(

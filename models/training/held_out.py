@@ -70,7 +70,7 @@ def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
     if not learned:
         raise PipelineError(
             "training.early_stop: what is held out of each collection leaves no graph to learn a "
-            "shared model from; set it or shared_steps to 0, or add train graphs"
+            "shared model from; set it or pretrain_steps to 0, or add train graphs"
         )
     judged = tuple(file for part in parts for file in part.judged)
     return HeldOut(learned, judged, by_config=len(whole) < len(parts))

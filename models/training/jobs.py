@@ -69,10 +69,10 @@ class Ranker(Protocol):
         """Score every config of `graph`; (c,) float32, lower = faster."""
 
 
-def shared_steps(recipe: Recipe, model: str) -> int:
+def pretrain_steps(recipe: Recipe, model: str) -> int:
     """Return for how many steps the collections' models are trained as one; 0 = each by itself."""
     training = recipe.training_of(model)
-    return training.shared_steps if training else 0
+    return training.pretrain_steps if training else 0
 
 
 def shared_model(
@@ -86,7 +86,7 @@ def shared_model(
     Returns:
         None where the recipe trains each collection's model by itself.
     """
-    if shared_steps(recipe, model) == 0:
+    if pretrain_steps(recipe, model) == 0:
         return None
     return SharedModel(files, folder / f"{model}-seed{seed}")
 
@@ -94,6 +94,6 @@ def shared_model(
 def recipe_of_shared(recipe: Recipe, model: str) -> Recipe:
     """Return the recipe by which the shared model is trained: its steps are the shared ones."""
     config = getattr(recipe, model)
-    steps = {"steps": config.training.shared_steps, "shared_steps": 0}
+    steps = {"steps": config.training.pretrain_steps, "pretrain_steps": 0}
     training = config.training.model_copy(update=steps)
     return recipe.model_copy(update={model: config.model_copy(update={"training": training})})

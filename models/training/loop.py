@@ -19,7 +19,7 @@ from models.config.networks import TrainingConfig
 from models.training.checkpoint import CHECKPOINT, METRICS, TrainingState, load_state, save_state
 from models.training.device import CPU
 from models.training.jobs import TrainJob
-from models.training.processes import one_process, sum_over_processes, told_by_all
+from models.training.processes import all_gather_text, one_process, sum_over_processes
 from models.training.weight_averaging import put
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def fit(
         loss, is_late = training.take_step(state.step, is_late=is_late)
         state.step += 1
         state.recent.append(loss)
-        if state.step > config.average_from * config.steps:
+        if state.step > config.swa_start * config.steps:
             state.mean.add(model)
         value = training.held_out_value(state)
         ended = _has_ended(state, config)
@@ -202,7 +202,7 @@ class _Training:
     def held_out_value(self, state: TrainingState) -> float | None:
         """Judge the weights, or their mean, where it is time to; keep them if they are the best."""
         config = self.config
-        is_time = state.step % config.evaluate_every == 0 or state.step == config.steps
+        is_time = state.step % config.eval_interval == 0 or state.step == config.steps
         if not (config.early_stop and is_time):
             return None
         assert isinstance(self.task, JudgedTask)
@@ -221,7 +221,7 @@ class _Training:
         kept = (
             f"the last good state is {checkpoint}" if checkpoint.exists() else "nothing was saved"
         )
-        told = told_by_all(self.fabric, fault)
+        told = all_gather_text(self.fabric, fault)
         raise PipelineError(f"training: {'; '.join(told)}; {kept}; a lower learning rate may help")
 
 

@@ -153,7 +153,7 @@ def sum_over_processes(
     return parts[0][0].item(), bool(parts[0][1] > 0)
 
 
-def told_by_all(fabric: "Fabric", text: str) -> list[str]:
+def all_gather_text(fabric: "Fabric", text: str) -> list[str]:
     """Return what each process says, without the empty ones; the same on all of them."""
     if fabric.world_size == 1:
         return [text] if text else []

@@ -54,7 +54,7 @@ class FewestSteps:
         return steps - np.float32(1e-3) * volume
 
 
-HEURISTICS: dict[str, FewestCopies | FewestSteps] = {
+BASELINES: dict[str, FewestCopies | FewestSteps] = {
     "layout": FewestCopies(),
     "tile": FewestSteps(),
 }

@@ -92,12 +92,12 @@ def train_on_rows(
     """Train on some rows of graphs, whose columns `table` computes and `names` names."""
     dataset = binned(graphs, config, table, names)
     begin = partial(_begin, graphs, dataset, config, seed, threads)
-    rounds = config.rounds
+    rounds = config.num_boost_round
     if config.early_stop:
         rounds = choose_rounds(
             graphs,
             lambda learned, held_out: _judged(begin(learned), dataset, held_out),
-            at_most=config.rounds,
+            at_most=config.num_boost_round,
             patience=config.early_stop,
             n_folds=config.folds,
             seed=seed,
@@ -168,8 +168,8 @@ def booster_parameters(
         **dataset_parameters(config, n_rows),
         "metric": "none",
         "learning_rate": config.learning_rate,
-        "num_leaves": config.leaves,
-        "feature_fraction": config.column_share,
+        "num_leaves": config.num_leaves,
+        "feature_fraction": config.feature_fraction,
         "seed": seed,
         "num_threads": threads,
     }

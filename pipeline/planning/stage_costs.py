@@ -128,7 +128,7 @@ def training_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float
 
 def network_steps(config: Any) -> int:
     """Return how many steps a network takes in one training; shared ones count in each."""
-    return int(config.training.steps + config.training.shared_steps)
+    return int(config.training.steps + config.training.pretrain_steps)
 
 
 def boosting_rounds(config: Any) -> float:
@@ -136,7 +136,7 @@ def boosting_rounds(config: Any) -> float:
 
     Each fold learns from all rows but its own part.
     """
-    return float(config.rounds * (1 + (config.folds - 1 if config.early_stop else 0)))
+    return float(config.num_boost_round * (1 + (config.folds - 1 if config.early_stop else 0)))
 
 
 def step_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float:

@@ -15,7 +15,7 @@ from common.errors import UsageError
 from common.locks import LOCK
 from data.tree import GraphFile
 from models.config.recipe import Recipe
-from models.training.jobs import shared_steps
+from models.training.jobs import pretrain_steps
 from pipeline.run.state import Training
 
 
@@ -67,7 +67,7 @@ def dealt(
     hands: dict[tuple[str, ...], list[Training]] = {}
     for training in sorted(trainings, key=order):
         collection, member = training
-        place = () if shared_steps(recipe, member.model) else (collection.name,)
+        place = () if pretrain_steps(recipe, member.model) else (collection.name,)
         hands.setdefault((member.name, *place), []).append(training)
     mine = list(hands.values())[shard.number - 1 :: shard.of]
     return [training for hand in mine for training in hand]

@@ -27,7 +27,7 @@ from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
 from models.train import check_device, train_model
 from models.training.dataset import split_usable
-from models.training.jobs import SHARED_FOLDER, TrainJob, shared_model, shared_steps
+from models.training.jobs import SHARED_FOLDER, TrainJob, pretrain_steps, shared_model
 from models.training.torchrun import check_processes
 from submissions.write import submission_rows, write_submission
 
@@ -69,7 +69,7 @@ def train_collection(
     for name in chosen:
         check_processes(name, recipe.training_of(name))
         check_device(recipe, name)
-    shares = any(shared_steps(recipe, name) for name in chosen)
+    shares = any(pretrain_steps(recipe, name) for name in chosen)
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
     files = stored_graphs(data_dir, collections=needed, splits=("train",))
     usable, unusable = split_usable(files)

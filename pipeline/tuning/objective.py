@@ -24,7 +24,7 @@ from models.registry import MODELS
 from models.run_folder import begin, mark_done
 from models.train import load_model, train_model
 from models.training.folds import family_of
-from models.training.jobs import SHARED_FOLDER, Ranker, TrainJob, shared_model, shared_steps
+from models.training.jobs import SHARED_FOLDER, Ranker, TrainJob, pretrain_steps, shared_model
 from pipeline.tuning.space import BLEND, StudyConfig
 from pipeline.tuning.storage import REASON
 
@@ -126,7 +126,7 @@ def cross_validate(
         "folds": [fingerprint(fold) for fold in folds],
         "recipe": recipe.model_dump(mode="json"),
     }
-    if any(shared_steps(recipe, own) for own in judged_models(recipe, model, collection.kind)):
+    if any(pretrain_steps(recipe, own) for own in judged_models(recipe, model, collection.kind)):
         config["shared_data"] = fingerprint(shared)
     begin(run_dir, config, resume=True)
     metric, judge = METRICS[collection.kind]

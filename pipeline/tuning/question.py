@@ -13,7 +13,7 @@ from models.config.recipe import Recipe
 from models.registry import MODELS
 from models.training.dataset import split_usable
 from models.training.folds import grouped_folds
-from models.training.jobs import shared_steps
+from models.training.jobs import pretrain_steps
 from pipeline.tuning.objective import judged_models
 from pipeline.tuning.space import BLEND, Parameters, SearchSpace, value_at, with_values
 
@@ -80,7 +80,7 @@ def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Questi
                 f"{', '.join(models)}"
             )
     shares = any(
-        shared_steps(recipe, model) or f"{model}.training.shared_steps" in space.parameters
+        pretrain_steps(recipe, model) or f"{model}.training.pretrain_steps" in space.parameters
         for model in models
     )
     needed = LAYOUT_COLLECTIONS if shares else (collection,)

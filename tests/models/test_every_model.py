@@ -16,7 +16,7 @@ from models.config.own_models import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, ModelEntry, model_entry
 from models.training.jobs import Ranker, TrainJob
-from models.trees.baselines import HEURISTICS
+from models.trees.baselines import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
 # Models of one's own that shall be tested as the built-in ones are; of layouts.
@@ -43,14 +43,14 @@ def one_graph_recipe() -> Recipe:
             "gat": {"training": training},
             "cross_config_sage": {"hidden": 32, "training": training},
             "global_attention_sage": {"hidden": 32, "training": training},
-            "reference_sage": {"hidden": 32, "dropout": 0, "training": training},
+            "tgraph": {"hidden": 32, "dropout": 0, "training": training},
             "segment_sage": {"hidden": 32, "training": training},
             "baseline_gcn": {"configs_per_step": 64, "training": training},
             "late_fusion_sage": {"hidden": 32, "training": training},
             "early_fusion_sage": {"hidden": 32, "training": training},
-            "layout_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
-            "tile_boosting": {"rounds": 150, "min_rows_per_leaf": 1},
-            "config_columns_boosting": {"rounds": 300, "min_rows_per_leaf": 1},
+            "layout_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
+            "tile_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
+            "config_columns_boosting": {"num_boost_round": 300, "min_rows_per_leaf": 1},
         },
         source="one graph",
     )
@@ -67,7 +67,7 @@ def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
         graphs = [read_graph(file) for file in files]
         graph = max(graphs, key=lambda graph: graph.n_configs)
         if name not in NAMES:
-            return HEURISTICS[kind], graph
+            return BASELINES[kind], graph
         recipe = one_graph_recipe()
         folder = tmp_path_factory.mktemp(name)
         entry_of(name).train(TrainJob(name, recipe, [graph.file], 0, folder))

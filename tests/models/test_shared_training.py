@@ -29,7 +29,7 @@ SAGE = "cross_config_sage"
 
 
 def recipe_of(*keys: str, model: str = SAGE) -> Recipe:
-    training = [f"{model}.training.{key}" for key in ("shared_steps=5", *keys)]
+    training = [f"{model}.training.{key}" for key in ("pretrain_steps=5", *keys)]
     return load_recipe("smoke", ["threads=1", f'layout.models=["{model}"]', *training])
 
 
@@ -57,7 +57,7 @@ def kill(stage: str, done: int, total: int) -> None:
 
 
 def test_a_run_trains_the_shared_model_once(tiny_tree: Path, tmp_path: Path) -> None:
-    sets = [f"--set={SAGE}.training.shared_steps=5", f'--set=layout.models=["{SAGE}"]']
+    sets = [f"--set={SAGE}.training.pretrain_steps=5", f'--set=layout.models=["{SAGE}"]']
     call("run", "--data", tiny_tree, "--recipe", "smoke", *sets, "--out", tmp_path / "run")
     models = tmp_path / "run" / "models"
     shared = models / "layout-shared" / f"{SAGE}-seed0"
@@ -113,7 +113,7 @@ def test_train_reuses_a_shared_model(tiny_tree: Path, tmp_path: Path) -> None:
 def test_a_model_begins_from_the_shared_one(
     name: str, files: Sequence[GraphFile], tmp_path: Path
 ) -> None:
-    plain = recipe_of("shared_steps=0", model=name)
+    plain = recipe_of("pretrain_steps=0", model=name)
     train_model(TrainJob(name, plain, files, 0, tmp_path / "shared"), XLA, resume=False)
     still = recipe_of("steps=1", "learning_rate=1e-12", model=name)
     shared = SharedModel(files, tmp_path / "shared")
@@ -165,15 +165,15 @@ def test_a_shared_model_is_trained_by_one_process_at_a_time(
 
 @pytest.mark.parametrize("model", ["segment_sage", "late_fusion_sage"])
 def test_other_networks_refuse_to_share(model: str) -> None:
-    with pytest.raises(UsageError, match=rf"'{model}.training'.*shared_steps = 5.*expected 0"):
-        load_recipe("smoke", [f"{model}.training.shared_steps=5"])
+    with pytest.raises(UsageError, match=rf"'{model}.training'.*pretrain_steps = 5.*expected 0"):
+        load_recipe("smoke", [f"{model}.training.pretrain_steps=5"])
 
 
 def test_without_other_collections_sharing_is_refused(
     files: Sequence[GraphFile], tmp_path: Path
 ) -> None:
     job = replace(job_in(tmp_path, files), shared=None)
-    with pytest.raises(UsageError, match=r"cross_config_sage.training.shared_steps = 5"):
+    with pytest.raises(UsageError, match=r"cross_config_sage.training.pretrain_steps = 5"):
         train_model(job, XLA, resume=False)
 
 
@@ -196,7 +196,7 @@ def test_what_a_fold_holds_out_is_held_out_of_every_collection(
 def test_without_shared_steps_nothing_is_shared(files: Sequence[GraphFile], tmp_path: Path) -> None:
     own = [file for file in files if file.collection == XLA]
     folds = grouped_folds(own, 2, seed=0)
-    cross_validate(recipe_of("shared_steps=0"), SAGE, folds, tmp_path, shared=files)
+    cross_validate(recipe_of("pretrain_steps=0"), SAGE, folds, tmp_path, shared=files)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"fold-0", "fold-1", "config.toml", "report.json", "DONE"}
     assert "shared_data" not in read_config(tmp_path) | read_config(tmp_path / "fold-0")

@@ -21,12 +21,12 @@ SMALL = (
     "cross_config_sage.hidden=8",
     "cross_config_sage.configs_per_step=8",
     "cross_config_sage.training.steps=4",
-    "layout_boosting.rounds=3",
+    "layout_boosting.num_boost_round=3",
     "late_fusion_sage.hidden=8",
     "late_fusion_sage.training.steps=3",
     "early_fusion_sage.hidden=8",
     "early_fusion_sage.training.steps=3",
-    "tile_boosting.rounds=3",
+    "tile_boosting.num_boost_round=3",
 )
 
 
@@ -152,7 +152,7 @@ def test_a_failed_cell_does_not_stop_the_others(
     options += ["--models", "boosting", "linear", "--seeds", "0"]
     assert main(["tile", *options]) == 0
     (tmp_path / "cells" / "sample--linear--0.json").unlink()
-    assert main(["tile", *options, "--set", "tile_boosting.rounds=3"]) == 1
+    assert main(["tile", *options, "--set", "tile_boosting.num_boost_round=3"]) == 1
     said = capsys.readouterr().out
     assert "boosting, seed 0: failed: " in said and "choose another --out" in said
     assert (tmp_path / "cells" / "sample--linear--0.json").exists()

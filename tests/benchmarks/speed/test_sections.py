@@ -81,6 +81,6 @@ def test_inference_is_timed_on_kernels_of_the_size_asked_for(tmp_path: Path) -> 
     assert len(kernel.edge_index) * small.n_nodes == len(small.edge_index) * kernel.n_nodes
     bounds = kernel.config_feat.reshape(50, 3, 8)
     np.testing.assert_allclose(bounds[:, :, 7], bounds[:, :, :6].prod(axis=2))
-    recipe = load_recipe("smoke", ["tile_boosting.rounds=2"])
+    recipe = load_recipe("smoke", ["tile_boosting.num_boost_round=2"])
     files = [kernel.file] * 2
     assert tile_inference.seconds_of("tile_boosting", recipe, files, tmp_path) > 0

@@ -67,7 +67,7 @@ def test_training_learns_and_keeps_their_scale(layout_graph: LayoutGraph, tmp_pa
     assert np.isfinite(ranker.score(layout_graph)).all()
 
 
-@pytest.mark.parametrize("model", ["baseline_gcn", "reference_sage", "segment_sage"])
+@pytest.mark.parametrize("model", ["baseline_gcn", "tgraph", "segment_sage"])
 def test_networks_that_read_none_refuse_them(model: str) -> None:
     with pytest.raises(UsageError, match=f"{model}.statistics.*reads no statistics"):
         load_recipe("smoke", [f"{model}.statistics=true"])

@@ -35,7 +35,9 @@ def task_over(files: tuple[GraphFile, ...], **keys: object) -> LayoutTask:
 
     def make(file: GraphFile) -> LayoutInputs:
         graph = read_layout(file)
-        return layout_inputs(graph, rule="hops-1", scaler=scaler, with_noise=config.weigh_pairs)
+        return layout_inputs(
+            graph, rule="hops-1", scaler=scaler, with_noise=config.noise_weighted_pairs
+        )
 
     return LayoutTask(files, LRUCache(make, size=lambda inputs: 1, max_bytes=10**9), config)
 
@@ -66,7 +68,7 @@ def test_pairs_are_weighed_by_the_graphs_own_noise(files) -> None:
         replace(twice, runtime_ns=runtime_ns), rule="hops-1", scaler=scaler, with_noise=True
     )
     assert inputs.noise == pytest.approx(np.log(1.001))
-    config = task_over(files, weigh_pairs=True).config
+    config = task_over(files, noise_weighted_pairs=True).config
     kept = LRUCache(lambda file: inputs, size=lambda item: 1, max_bytes=1)
     task = LayoutTask(files[:1], kept, config)
     model = new_model(task)
@@ -100,6 +102,6 @@ def test_the_cache_counts_configs_as_they_are_packed(files) -> None:
 
 
 def test_a_listwise_loss_has_no_pairs_to_weigh() -> None:
-    keys = ["cross_config_sage.loss=list_mle", "cross_config_sage.weigh_pairs=true"]
-    with pytest.raises(UsageError, match="weigh_pairs"):
+    keys = ["cross_config_sage.loss=list_mle", "cross_config_sage.noise_weighted_pairs=true"]
+    with pytest.raises(UsageError, match="noise_weighted_pairs"):
         load_recipe("smoke", keys)

@@ -6,15 +6,15 @@ import torch
 
 from data.graphs.graph import LayoutGraph
 from features.scaling import fit_node_scaler
-from models.config.networks import ReferenceSageConfig
+from models.config.networks import TgraphConfig
 from models.config.recipe import load_recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.tgraph import (
     NOT_CONFIGURABLE,
     BatchAttention,
     LinearBlock,
-    ReferenceSage,
     ResidualBlock,
+    Tgraph,
     instance_norm,
 )
 from tests.models.rearrange import permute_configs
@@ -30,9 +30,9 @@ def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
     return as_inputs(layout_graph)
 
 
-def small_model(**changes: int) -> ReferenceSage:
+def small_model(**changes: int) -> Tgraph:
     torch.manual_seed(0)
-    return ReferenceSage(ReferenceSageConfig(**{"hidden": 32, **changes})).eval()
+    return Tgraph(TgraphConfig(**{"hidden": 32, **changes})).eval()
 
 
 def normed(x: np.ndarray) -> np.ndarray:
@@ -163,6 +163,6 @@ def test_more_permutations_bring_scores_closer_to_their_mean(inputs: LayoutInput
 
 def test_recipe_has_the_published_settings() -> None:
     recipe = load_recipe("reference")
-    assert recipe.layout.models == ("reference_sage",)
-    assert recipe.reference_sage.hidden == 256 and recipe.reference_sage.permutations == 10
-    assert recipe.reference_sage.training.learning_rate == 1e-3
+    assert recipe.layout.models == ("tgraph",)
+    assert recipe.tgraph.hidden == 256 and recipe.tgraph.permutations == 10
+    assert recipe.tgraph.training.learning_rate == 1e-3

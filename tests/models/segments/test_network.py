@@ -290,7 +290,7 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"weigh_pairs": True}, {"sampler": "stratified"}, {"loss": "list_mle"}]
+    "changes", [{"noise_weighted_pairs": True}, {"sampler": "stratified"}, {"loss": "list_mle"}]
 )
 def test_the_loss_is_the_one_asked_for(
     model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph, changes: dict

@@ -32,8 +32,8 @@ STEPS = ("steps=2", "warmup_steps=1", "checkpoint_every=1", "log_every=1")
 VARIANTS: list[tuple[str, tuple[str, ...]]] = [
     *((name, ()) for name in NETWORKS),
     ("cross_config_sage", ("statistics=true", "pool_by_bytes=true", "loss=list_mle")),
-    ("cross_config_sage", ("weigh_pairs=true", "sampler=near-miss", "cross_config=false")),
-    ("segment_sage", ("weigh_pairs=true", "segment_nodes=20", "head_steps=3")),
+    ("cross_config_sage", ("noise_weighted_pairs=true", "sampler=near-miss", "cross_config=false")),
+    ("segment_sage", ("noise_weighted_pairs=true", "segment_nodes=20", "head_steps=3")),
     ("late_fusion_sage", ("loss=best_of_five", "relative_configs=true")),
 ]
 IDS = ["-".join((name, *keys)) for name, keys in VARIANTS]
@@ -45,8 +45,8 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch find
 def recipe_of(name: str, *keys: str, accelerator: str = "auto") -> Recipe:
     """Few steps of one network, without dropout, which a GPU draws by itself."""
     sets = [f"{name}.{key}" for key in (*(f"training.{key}" for key in STEPS), *keys)]
-    if name == "reference_sage":
-        sets.append("reference_sage.dropout=0")
+    if name == "tgraph":
+        sets.append("tgraph.dropout=0")
     return load_recipe("smoke", [*sets, f"accelerator={accelerator}"])
 
 
@@ -98,9 +98,9 @@ def test_all_of_a_training_and_a_ranking_is_on_the_device(
 def test_a_training_goes_on_from_one_device_to_the_other(
     name: str, tiny_tree: Path, tmp_path: Path
 ) -> None:
-    keys = ["training.steps=3", "training.average_from=0.1"]
+    keys = ["training.steps=3", "training.swa_start=0.1"]
     if name == "cross_config_sage":  # the kernels here have too few configs to be judged on
-        keys += ["training.early_stop=9", "training.evaluate_every=1"]
+        keys += ["training.early_stop=9", "training.eval_interval=1"]
     recipe = recipe_of(name, *keys)
     graph = read_graph(files_for(name, tiny_tree)[0])
     train(job_of(name, recipe, tiny_tree, tmp_path / "cpu"))

@@ -18,7 +18,7 @@ MODELS = {"cross_config_sage": "layout:xla:random", "late_fusion_sage": "tile:xl
 
 
 def job_of(model: str, folder: Path, n_graphs: int | None = None) -> TrainJob:
-    keys = ["steps=8", "early_stop=2", "evaluate_every=2", "average_from=0.25"]
+    keys = ["steps=8", "early_stop=2", "eval_interval=2", "swa_start=0.25"]
     sets = ["threads=1", *(f"{model}.training.{key}" for key in keys)]
     collection = collection_named(MODELS[model])
     files = find_graphs(SAMPLE, collections=(collection,), splits=("train",))[:n_graphs]

@@ -27,7 +27,7 @@ LAYOUT_FAMILIES = {
         "resnet50.8x8.fp32",
     ],
     "resnet50_3d": ["resnet50_3d.2x2.bf16"],
-    "unet_3d": ["unet_3d.4x4.bf16"],
+    "unet3d": ["unet_3d.4x4.bf16"],
     "bert_pretraining": ["bert_pretraining.4x4.fp16", "bert_pretraining.8x8.fp32.performance"],
     "bert_squad": ["bert_squad.2x2.fp32"],
     "alexnet": ["alexnet_train_batch_32"],
@@ -68,7 +68,7 @@ TILE_FAMILIES = {
         "alexnet_train_batch_32_-1bae27a41d70f4dc",
         "alexnet_train_batch_32_84c81be1d6dc4ec",
     ],
-    "unet_3d": ["unet_3d.4x4.bf16_-38b1667a73368ca"],
+    "unet3d": ["unet_3d.4x4.bf16_-38b1667a73368ca"],
     "bert_pretraining": [
         "bert_pretraining.2x2.fp16_317a531bc62ddcc3",
         "bert_pretraining.8x8.fp32.performance_-48f1f0af8cb866bd",
@@ -94,6 +94,11 @@ def test_siblings_share_a_family_and_programs_do_not(
     assert found == {name: family for family, names in families.items() for name in names}
 
 
+def test_a_dimension_makes_one_family_however_it_is_written() -> None:
+    files = named(["unet3d", "unet_3d.4x4.bf16"], "layout:xla:default")
+    assert [family_of(file) for file in files] == ["unet3d", "unet3d"]
+
+
 def test_every_graph_is_held_out_once_with_all_its_siblings() -> None:
     files = named([name for names in LAYOUT_FAMILIES.values() for name in names])
     folds = grouped_folds(files, 4, seed=0)
@@ -114,7 +119,7 @@ def test_too_few_architectures_are_named() -> None:
     files = named(["resnet50.2x2.fp16", "resnet50.8x8.fp16", "unet_3d.4x4.bf16"])
     assert len(grouped_folds(files, 2, seed=0)) == 2
     with pytest.raises(
-        PipelineError, match=r"3 train graphs are of 2 architectures \(resnet50, unet_3d\)"
+        PipelineError, match=r"3 train graphs are of 2 architectures \(resnet50, unet3d\)"
     ):
         grouped_folds(files, 3, seed=0)
     with pytest.raises(UsageError, match="folds = 1: expected at least 2"):

@@ -70,9 +70,9 @@ def test_training_lowers_the_loss(tmp_path: Path) -> None:
 
 VARIANTS = {
     "plain": {},
-    "averaged": {"average_from": 0.4},
-    "stopped": {"early_stop": 3, "evaluate_every": 4},
-    "averaged-stopped": {"average_from": 0.3, "early_stop": 30, "evaluate_every": 3},
+    "averaged": {"swa_start": 0.4},
+    "stopped": {"early_stop": 3, "eval_interval": 4},
+    "averaged-stopped": {"swa_start": 0.3, "early_stop": 30, "eval_interval": 3},
     "bfloat16": {"precision": "bfloat16"},
 }
 every_variant = pytest.mark.parametrize("keys", VARIANTS.values(), ids=VARIANTS.keys())
@@ -130,7 +130,7 @@ def test_averaged_weights_are_the_mean_of_the_last_steps(tmp_path: Path) -> None
 
     last, mean = new_model(), new_model()
     fit(last, Watched(), CONFIG, seed=0, run_dir=tmp_path / "last")
-    config = CONFIG.model_copy(update={"average_from": 0.75})
+    config = CONFIG.model_copy(update={"swa_start": 0.75})
     fit(mean, Line(), config, seed=0, run_dir=tmp_path / "mean")
     after = [*weights[1:], last.weight.item()]
     assert mean.weight.item() == pytest.approx(np.mean(after[30:]), rel=1e-6)
@@ -138,7 +138,7 @@ def test_averaged_weights_are_the_mean_of_the_last_steps(tmp_path: Path) -> None
 
 
 def test_early_stop_ends_with_the_best_weights(tmp_path: Path) -> None:
-    config = CONFIG.model_copy(update={"early_stop": 2, "evaluate_every": 3})
+    config = CONFIG.model_copy(update={"early_stop": 2, "eval_interval": 3})
     model, task = new_model(), Line(peak=1.0)  # passed on the way to 3
     fit(model, task, config, seed=0, run_dir=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]

@@ -58,7 +58,7 @@ def assert_same_weights(folder: Path, expected: Path) -> None:
 def one(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process ends with."""
     out = tmp_path_factory.mktemp("one") / "out"
-    call(*words(tiny_tree, out, "shared_steps=4"))
+    call(*words(tiny_tree, out, "pretrain_steps=4"))
     return out
 
 
@@ -67,7 +67,7 @@ def test_two_processes_of_torchrun_end_with_the_weights_of_one(
     one: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    code, printed, errors = torchrun(words(tiny_tree, out, "shared_steps=4", "processes=2"))
+    code, printed, errors = torchrun(words(tiny_tree, out, "pretrain_steps=4", "processes=2"))
     assert (code, errors) == (0, [])
     folders = [out / f"{name}-seed0" for name in (SAGE, "layout_boosting")]
     assert printed.splitlines() == [f"model       {folder}" for folder in folders]
@@ -84,7 +84,7 @@ def test_two_machines_end_with_the_weights_of_one(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     meeting = ("--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1")
-    asked = words(tiny_tree, tmp_path / "out", "shared_steps=4", "processes=2")
+    asked = words(tiny_tree, tmp_path / "out", "pretrain_steps=4", "processes=2")
     machines = [
         start(asked, *meeting, f"--master-port={port}", f"--node-rank={rank}") for rank in (0, 1)
     ]

@@ -50,7 +50,7 @@ def test_blocks_of_rows_give_the_same_model(
     files: list[GraphFile], tmp_path: Path, objective, statistics, monkeypatch
 ) -> None:
     config = BoostingConfig(
-        rounds=5, objective=objective, statistics=statistics, min_rows_per_leaf=3
+        num_boost_round=5, objective=objective, statistics=statistics, min_rows_per_leaf=3
     )
     whole = train(files, config, tmp_path / "whole")
     monkeypatch.setattr(boosting_rows, "BLOCK_ROWS", 7)
@@ -90,7 +90,7 @@ def test_streamed_bins_are_those_of_one_table(files: list[GraphFile]) -> None:
 
 @pytest.mark.parametrize("objective", ["lambdarank", "pairwise_logistic"])
 def test_a_few_rows_are_enough(objective, files: list[GraphFile], tmp_path: Path) -> None:
-    config = BoostingConfig(objective=objective, configs_per_graph=6, rounds=3)
+    config = BoostingConfig(objective=objective, configs_per_graph=6, num_boost_round=3)
     train_boosting(files[:1], config, seed=0, threads=1, run_dir=tmp_path)
     assert "split_gain" in (tmp_path / MODEL_FILE).read_text()
 
@@ -155,7 +155,7 @@ def test_importances_are_those_of_the_trees(
 ) -> None:
     import lightgbm
 
-    train(files, BoostingConfig(rounds=8, objective=objective), tmp_path)
+    train(files, BoostingConfig(num_boost_round=8, objective=objective), tmp_path)
     booster = lightgbm.Booster(model_file=str(tmp_path / MODEL_FILE))
     table = pl.read_parquet(tmp_path / IMPORTANCES)
     assert sorted(table["statistic"]) == sorted(booster.feature_name())
@@ -183,7 +183,7 @@ def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
 
 
 def test_a_model_of_other_statistics_is_refused(files: list[GraphFile], tmp_path: Path) -> None:
-    train(files, BoostingConfig(rounds=2), tmp_path)
+    train(files, BoostingConfig(num_boost_round=2), tmp_path)
     with pytest.raises(PipelineError, match="of other statistics; train it again"):
         load_boosting(tmp_path, BoostingConfig(statistics="all"), kind="layout", threads=1)
 
@@ -260,12 +260,12 @@ def test_early_stopping_takes_fewer_rounds(
 ) -> None:
     files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
     config = BoostingConfig(
-        rounds=60, early_stop=3, objective=objective, folds=2, min_rows_per_leaf=2
+        num_boost_round=60, early_stop=3, objective=objective, folds=2, min_rows_per_leaf=2
     )
     model = train(files, config, tmp_path)
     n_trees = model.count("\nTree=")
     assert 1 <= n_trees < 60
-    fixed = config.model_copy(update={"early_stop": 0, "rounds": n_trees})
+    fixed = config.model_copy(update={"early_stop": 0, "num_boost_round": n_trees})
     assert (
         train(files, fixed, tmp_path / "fixed").split("parameters:")[0]
         == (model.split("parameters:")[0])

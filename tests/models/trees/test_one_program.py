@@ -123,7 +123,7 @@ def test_further_configs_are_ranked(parted, tmp_path: Path) -> None:
 def test_another_program_is_refused_in_one_line(parted, tiny_tree: Path, tmp_path: Path) -> None:
     learned, _ = parted
     train_config_columns(
-        [learned.file], ConfigColumnsConfig(rounds=3), seed=0, threads=1, run_dir=tmp_path
+        [learned.file], ConfigColumnsConfig(num_boost_round=3), seed=0, threads=1, run_dir=tmp_path
     )
     graphs = [read_layout(f) for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
     other = next(g for g in graphs if g.n_nodes != learned.n_nodes)
@@ -142,7 +142,7 @@ def test_several_graphs_are_refused(tiny_tree: Path, tmp_path: Path) -> None:
 def test_a_damaged_model_is_named(parted, tmp_path: Path, name: str) -> None:
     learned, _ = parted
     train_config_columns(
-        [learned.file], ConfigColumnsConfig(rounds=3), seed=0, threads=1, run_dir=tmp_path
+        [learned.file], ConfigColumnsConfig(num_boost_round=3), seed=0, threads=1, run_dir=tmp_path
     )
     (tmp_path / name).write_text("{}")
     with pytest.raises(PipelineError, match=name):

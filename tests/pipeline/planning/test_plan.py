@@ -23,7 +23,7 @@ RECIPE = load_recipe(
         "global_attention_sage.training.steps=7200",
         "global_attention_sage.graphs_per_step=2",
         "late_fusion_sage.training.steps=1800",
-        "layout_boosting.rounds=40",
+        "layout_boosting.num_boost_round=40",
     ],
 )
 
@@ -67,7 +67,9 @@ def test_a_plan_adds_seeds_up_and_divides_what_a_gpu_does() -> None:
 
 
 def test_early_stopping_boosters_also_learn_on_folds() -> None:
-    config = load_recipe("cpu", ["layout_boosting.early_stop=5", "layout_boosting.rounds=10"])
+    config = load_recipe(
+        "cpu", ["layout_boosting.early_stop=5", "layout_boosting.num_boost_round=10"]
+    )
     assert boosting_rounds(config.layout_boosting) == 10 * (1 + 3 * 2 / 3)
 
 

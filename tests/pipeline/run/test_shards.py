@@ -17,7 +17,7 @@ from pipeline.run.state import Training
 from tests.command_line import call
 
 SMALL = ["smoke", "--set", "threads=1", "--set", "seeds=[0,1]"]
-SHARED = "cross_config_sage.training.shared_steps=2"
+SHARED = "cross_config_sage.training.pretrain_steps=2"
 
 
 def graphs(folder: Path) -> dict[str, list[GraphFile]]:

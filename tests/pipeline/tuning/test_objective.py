@@ -44,7 +44,7 @@ def blend_recipe(**values: Any) -> Recipe:
     return Recipe.from_table(with_values(table, {"layout.models": list(MODELS)}), source="test")
 
 
-FEW_ROUNDS = {"rounds": 3, "min_rows_per_leaf": 2}
+FEW_ROUNDS = {"num_boost_round": 3, "min_rows_per_leaf": 2}
 
 
 def blend_space(parameters: dict[str, Any] = BLENDS, **study: Any) -> Any:

@@ -99,7 +99,10 @@ def test_values_keep_their_type_and_range() -> None:
             "expected choices, or low and high",
         ),
         ('["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true', "log"),
-        ('["tile_boosting.rounds"]\nlow = 1\nhigh = 2', "'tile_boosting.rounds' has no effect"),
+        (
+            '["tile_boosting.num_boost_round"]\nlow = 1\nhigh = 2',
+            "'tile_boosting.num_boost_round' has no effect",
+        ),
         ("", "parameters"),
     ],
 )
@@ -130,7 +133,7 @@ BLEND_STUDY = '[study]\ncollection = "COLLECTION"\nmodel = "blend"\n'
 @pytest.mark.parametrize(
     ("collection", "text", "message"),
     [
-        ("layout:nlp:random", "tile_boosting.rounds", "trials blend layout models"),
+        ("layout:nlp:random", "tile_boosting.num_boost_round", "trials blend layout models"),
         ("layout:nlp:random", "blend.weights.tile_boosting", "trials blend layout models.*cross"),
         ("layout:nlp:random", "blend.weights.best_model", "trials blend layout models.*cross"),
         ("layout:nlp:random", "blend.tile_method", "trials rank layout configs"),
