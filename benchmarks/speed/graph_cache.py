@@ -52,15 +52,13 @@ def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
     few = replace(size, n_configs=WRITTEN_CONFIGS)
     graph = read_layout(write_graph(folder, few))
     rng = np.random.default_rng(size.n_nodes)
-    indices = graph.configs.indices[rng.integers(WRITTEN_CONFIGS, size=size.n_configs)]  # type: ignore[attr-defined]
-    hashes = rng.integers(1 << 63, size=size.n_configs).astype(np.uint64)
-    arrays = {}
-    for name, array in (("indices", indices), ("hashes", hashes)):
-        path = folder / f"{size.name}.{name}.npy"
-        np.save(path, array)
-        arrays[name] = np.load(path, mmap_mode="r")
-    configs = replace(graph.configs, **arrays)  # type: ignore[type-var]
-    return replace(graph, configs=configs, runtime_ns=rng.integers(10**6, 10**7, len(hashes)))
+    sizes = graph.configs.alphabets.sizes
+    indices = rng.integers(sizes, size=(size.n_configs, len(sizes)))  # hardly two of them equal
+    path = folder / f"{size.name}.indices.npy"
+    np.save(path, indices.astype(graph.configs.indices.dtype))
+    configs = replace(graph.configs, indices=np.load(path, mmap_mode="r"))
+    runtime_ns = rng.integers(10**6, 10**7, size.n_configs)
+    return replace(graph, configs=configs, runtime_ns=runtime_ns)
 
 
 def unpacked_bytes(inputs: LayoutInputs) -> int:

@@ -10,8 +10,9 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any, NoReturn, Self
+
+import zstandard
 
 from common.atomic import atomic_path
 from common.errors import PipelineError
@@ -29,22 +30,6 @@ MAX_NAME_BYTES = 1 << 10
 MEMBERS = (tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME)
 
 
-def import_zstandard() -> ModuleType:
-    """Import the package, where it is needed first.
-
-    Raises:
-        PipelineError: it is not installed.
-    """
-    try:
-        import zstandard
-    except ImportError as error:
-        raise PipelineError(
-            f"zstandard cannot be imported ({error}); archives of the store need it: "
-            "pip install -r requirements.txt"
-        ) from error
-    return zstandard
-
-
 def write_archive(prepared: Sequence[Prepared], path: Path) -> None:
     """Compress every graph of a store into `path`, whole or not at all; equal graphs, equal bytes.
 
@@ -55,7 +40,7 @@ def write_archive(prepared: Sequence[Prepared], path: Path) -> None:
     """
     graphs = [entry.stored for entry in prepared if entry.stored]
     listing = "".join(f"{_name(file)}\n" for file in graphs).encode()
-    compressor = import_zstandard().ZstdCompressor(level=LEVEL, write_checksum=True)
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     with (
         atomic_path(path) as temporary,
         temporary.open("wb") as raw,
@@ -125,15 +110,14 @@ class _PlainMember(tarfile.TarInfo):
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    zstd = import_zstandard()
     try:
         with (
             open_regular(path) as raw,
-            zstd.ZstdDecompressor().stream_reader(raw) as stream,
+            zstandard.ZstdDecompressor().stream_reader(raw) as stream,
             tarfile.open(fileobj=stream, mode="r|", tarinfo=_PlainMember) as tar,
         ):
             yield tar
-    except (zstd.ZstdError, tarfile.TarError, EOFError, ValueError) as error:
+    except (zstandard.ZstdError, tarfile.TarError, EOFError, ValueError) as error:
         _damaged(path, shown(error))
 
 

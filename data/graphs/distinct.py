@@ -48,16 +48,13 @@ class RuntimeGroups:
     Attributes:
         first: (u,) int64 the first row of each distinct config, ascending.
         group: (c,) int64 which distinct config each row is.
-        mean_ns, median_ns: (u,) float64.
-        min_ns: (u,) int64.
+        mean_ns: (u,) float64.
         spread: (u,) float64, slowest over fastest - 1: how far equal configs disagree.
     """
 
     first: NDArray[np.int64]
     group: NDArray[np.int64]
     mean_ns: NDArray[np.float64]
-    median_ns: NDArray[np.float64]
-    min_ns: NDArray[np.int64]
     spread: NDArray[np.float64]
 
 
@@ -69,14 +66,11 @@ def runtime_groups(hashes: NDArray[np.uint64], runtime_ns: NDArray[np.int64]) ->
     sizes = np.bincount(group)
     starts = np.cumsum(sizes) - sizes
     fastest, slowest = ordered[starts], ordered[starts + sizes - 1]
-    middle = (ordered[starts + (sizes - 1) // 2] + ordered[starts + sizes // 2]) / 2
     spread = slowest / np.maximum(fastest, 1) - 1 if runtime_ns.any() else np.zeros(len(first))
     return RuntimeGroups(
         first=first,
         group=group,
         mean_ns=group_means(runtime_ns, group),
-        median_ns=middle,
-        min_ns=fastest,
         spread=spread,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graphs.configs import LayoutConfigs
+from data.packing.configs import PackedConfigs
 from data.tree import GraphFile
 
 N_NODE_FEATURES = 140
@@ -61,7 +61,7 @@ class LayoutGraph(Graph):
         node_splits: (1, s) int64 boundaries of the program's computations in the node list.
     """
 
-    configs: LayoutConfigs
+    configs: PackedConfigs
     node_config_ids: NDArray[np.int64]
     node_splits: NDArray[np.int64]
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.checks import Fail
-from data.graphs.configs import ConfigColumns
 from data.packing.vectors import N_SYMBOLS, N_VALUES, decoded
 
 HASHED_AT_ONCE = 1 << 18  # indices, which take sixteen times as much memory on the way
@@ -78,12 +77,6 @@ class PackedConfigs:
         vectors = self.alphabets.vectors
         places = self.places(index) + np.arange(len(vectors)) * vectors.shape[1]
         return vectors.reshape(-1).take(places).take(self.alphabets.column_of, axis=1)
-
-    @property
-    def columns(self) -> ConfigColumns:
-        """Return the columns that hold all configs."""
-        alphabets = self.alphabets
-        return ConfigColumns(alphabets.column_of, alphabets.vectors, alphabets.sizes)
 
     def places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which of its column's vectors each column has; (r, m) int64 below a."""

@@ -186,7 +186,7 @@ def check_layouts(named: NamedGraph, source: str) -> None:
     repeats = ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(axis=2)
     has_hole = np.asarray(((lists[..., 1:] >= 0) & (lists[..., :-1] < 0)).any(axis=2))  # (u, 3)
     highest = lists.max(axis=2)  # (u, 3)
-    columns = configs.columns
+    columns = configs.alphabets
     for place, (column, ranks) in enumerate(
         zip(columns.column_of.tolist(), named.tensor_ranks, strict=True)
     ):

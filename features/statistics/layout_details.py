@@ -191,7 +191,7 @@ def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.fl
     Args:
         first: (d,) a row of each distinct config.
     """
-    shape = graph.configs.columns.vectors.shape
+    shape = graph.configs.alphabets.vectors.shape
     starts = np.arange(shape[0]) * shape[1]
     counts = np.zeros(shape[0] * shape[1], dtype=np.int64)
     for part in np.array_split(first, -(-len(first) // CHUNK_CONFIGS)):

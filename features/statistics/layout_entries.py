@@ -78,7 +78,7 @@ def _by_place(rows: pl.LazyFrame, terms: dict[str, pl.Expr]) -> pl.LazyFrame:
 
 def _entries(graph: LayoutGraph, rarity: NDArray[np.float64]) -> pl.LazyFrame:
     """Tabulate (node, place) with the vector's codes; nodes by config order."""
-    columns = graph.configs.columns
+    columns = graph.configs.alphabets
     sizes = columns.sizes[columns.column_of]
     node = np.repeat(np.arange(len(sizes)), sizes)
     place = np.arange(len(node)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

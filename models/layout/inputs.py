@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.audit.noise import measure_noise
-from data.graphs.configs import LayoutConfigs
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.graphs.node_layouts import Padding, padded
+from data.packing.configs import PackedConfigs
 from features.layout_codes import layout_symbols
 from features.pruning.nodes import prune_layout_graph
 from features.scaling import NodeScaler
@@ -53,7 +53,7 @@ class LayoutInputs(OnDevice):
     neighbours: Neighbours
     bytes_share: Tensor
     vectors: Tensor
-    configs: LayoutConfigs
+    configs: PackedConfigs
     first: NDArray[np.int64]
     group: NDArray[np.int64]
     statistics: Tensor | None

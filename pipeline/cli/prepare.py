@@ -77,7 +77,6 @@ def prepare(
 def _check_archives(archive: Path | None, from_archive: Path | None, *, has_place: bool) -> None:
     """Refuse options that do not go together, before anything is packed."""
     from common.errors import UsageError
-    from data.graph_store.archive import import_zstandard
 
     if archive and from_archive:
         raise UsageError("--archive and --from-archive: give one of them")
@@ -85,8 +84,6 @@ def _check_archives(archive: Path | None, from_archive: Path | None, *, has_plac
         raise UsageError("--from-archive: give --store STORE too, or --data DIR, to fill its store")
     if archive is not None and archive.is_dir():
         raise UsageError(f"--archive {archive}: is a folder; expected a file to write")
-    if archive or from_archive:
-        import_zstandard()
 
 
 def _filled_store(
