@@ -84,7 +84,7 @@ def test_a_missing_or_unfinished_model_is_named(trained: Path, tmp_path: Path) -
         take_models(trained, RECIPE, [TILE, XLA], tmp_path / "run")
     assert not (tmp_path / "run").exists()
     shutil.copytree(trained, tmp_path / "copy")
-    next((tmp_path / "copy").rglob("DONE")).unlink()
+    next((tmp_path / "copy").rglob("tile_linear-seed0/DONE")).unlink()
     with pytest.raises(PipelineError, match="no trained model tile-xla/tile_linear-seed0; expect"):
         take_models(tmp_path / "copy", RECIPE, [TILE], tmp_path / "run")
 
