@@ -128,7 +128,7 @@ def test_a_damaged_configuration_or_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such folder"):
         find_models(tmp_path / "absent")
     (tmp_path / "config.toml").write_text("not toml")
-    with pytest.raises(PipelineError, match=r"config\.toml: cannot be read"):
+    with pytest.raises(PipelineError, match=r"config\.toml: not a TOML file"):
         find_models(tmp_path)
 
 
