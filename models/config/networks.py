@@ -276,7 +276,8 @@ class EarlyFusionSageConfig(TileGnnConfig):
         hidden: channels of a node and config.
         layers: rounds of message passing.
         opcode_width: as in TileGnnConfig.
-        inference_tensor_mib: as in LayoutGnnConfig.
+        inference_tensor_mib: configs are ranked in chunks as large as keep the widest tensor within
+            so many MiB.
     """
 
     hidden: Positive = 64

@@ -67,18 +67,16 @@ def _called_apart(models: tuple[str, ...]) -> tuple[str, ...]:
 class FeaturesConfig(FrozenConfig):
     """What models read of a graph.
 
-    `prune` decides which nodes and edges the layout GNN sees, see features/pruning/rules.py:
-        none: all.
-        config: configurable nodes and the edges between them.
-        config-graph: configurable nodes, with an edge wherever a path through others connects two.
-        collapse: configurable nodes, and one node for each connected part of all others.
-        hops-k: nodes at most k edges from a configurable one; k from 1 to 99.
-
-    `scaling` decides how numeric node features are scaled, see features/scaling.py.
-
-    `padding` is what networks read of a node's own layout beyond its tensor's rank: "minus-one"
-    for "no dimension", restored from the files, or the files' own "zero", which is a legal
-    dimension too; see data/graphs/node_layouts.py.
+    Attributes:
+        prune: which nodes and edges layout networks see, see features/pruning/rules.py. "none": all
+            of them. "config": configurable nodes and the edges between them. "config-graph":
+            configurable nodes, with an edge wherever a path through others connects two.
+            "collapse": configurable nodes, and one node for each connected part of all others.
+            "hops-k": nodes at most k edges from a configurable one; k from 1 to 99.
+        scaling: how numeric node features are scaled, see features/scaling.py.
+        padding: what networks read of a node's own layout beyond its tensor's rank: "minus-one" for
+            "no dimension", restored from the files, or the files' own "zero", which is a legal
+            dimension too; see data/graphs/node_layouts.py.
     """
 
     prune: str = "hops-1"
@@ -96,7 +94,11 @@ class FeaturesConfig(FrozenConfig):
 
 
 class LayoutConfig(FrozenConfig):
-    """Which models rank layout configs."""
+    """Which models rank layout configs.
+
+    Attributes:
+        models: best first, by name, or one's own as "package.module:Class", see docs/models.md.
+    """
 
     models: Annotated[
         tuple[Annotated[str, _known_model("layout", get_args(LayoutModelName))], ...],
@@ -109,7 +111,11 @@ class LayoutConfig(FrozenConfig):
 
 
 class TileConfig(FrozenConfig):
-    """Which models rank tile configs."""
+    """Which models rank tile configs.
+
+    Attributes:
+        models: as for layouts.
+    """
 
     models: Annotated[
         tuple[Annotated[str, _known_model("tile", get_args(TileModelName))], ...],
@@ -125,6 +131,7 @@ class BlendConfig(FrozenConfig):
     """How the scores of several models become one ranking; see ensembles/blend.py.
 
     Attributes:
+        method: how members' scores are mixed.
         tile_method: of tile kernels, where five picks count and not the order below them; "same"
             is `method`. "in-turn" lets the models pick in turn.
         tile_spread: how far a tile's score may be off, in standard deviations of a kernel's scores.
@@ -158,8 +165,12 @@ class BlendConfig(FrozenConfig):
 class Recipe(FrozenConfig):
     """Everything that decides what a run does, but for the data and the folder it writes to.
 
-    `accelerator` decides where networks are trained and rank: "auto" on a CUDA GPU where there is
-    one, else on the CPU; "cuda" refuses to train without one. See models/training/device.py.
+    Attributes:
+        name: of the recipe; its file's name where it says none.
+        seeds: each model is trained once with each of them.
+        threads: of torch and LightGBM.
+        accelerator: where networks are trained and rank: "auto" on a CUDA GPU where there is one,
+            else on the CPU; "cuda" refuses to train without one. See models/training/device.py.
     """
 
     name: str = "unnamed"
