@@ -81,14 +81,16 @@ def command_of_torchrun(function: Callable[P, None]) -> Callable[P, None]:
 def _guarded(function: Callable[P, None], *, together: bool) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        started_s, begun = time.time(), list[str]()
+        started_s, begun, stops = time.time(), list[str](), list[int]()
         max_minutes: Any = kwargs.get("max_minutes")
         try:
-            with _terminated_by_sigterm(), _told_here(kwargs, begun), time_limit(max_minutes):
+            with _terminated_by_sigterm(stops), _told_here(kwargs, begun), time_limit(max_minutes):
                 _run(functools.partial(function, *args, **kwargs), together=together)
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
         except PipelineError as error:
+            if stops:  # a library has turned Terminated into an error of its own
+                _fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED, kwargs)
             _fail(str(error), _exit_code(error), kwargs)
         except Terminated:
             _fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED, kwargs)
@@ -174,13 +176,18 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def _terminated_by_sigterm() -> Iterator[None]:
-    """Raise Terminated on SIGTERM while the block runs; only a process's main thread can."""
+def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
+    """Raise Terminated on SIGTERM while the block runs; only a process's main thread can.
+
+    Args:
+        stops: gets the signals that came.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: object) -> None:
+        stops.append(number)
         raise Terminated
 
     before = signal.signal(signal.SIGTERM, stop)
