@@ -13,11 +13,9 @@ from common.errors import PipelineError
 from data.graphs.graph import Graph, TileGraph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, blend, mix
-from ensembles.choice.in_run import recipe_mixing, written_mixing
-from ensembles.choice.record import choice_file
+from ensembles.choice.in_run import choice_file, recipe_mixing, written_mixing
 from ensembles.diversify_picks import diversify_scores
-from ensembles.members import Member, members_of
-from ensembles.sources import choose_source
+from ensembles.members import Member, choose_source, members_of
 from models.config.recipe import BlendConfig, Recipe, recipe_from_table
 from models.predict import predict, scores_table
 from models.run_folder import CONFIG, check_done, is_done, read_config
@@ -94,7 +92,7 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     Args:
         folder: of one trained model, or of a whole run.
         collection: which to rank; None takes the model's own. Where a run has no models of it,
-            those of a sibling collection serve, as documented in ensembles.sources.
+            those of a sibling collection serve, as documented in ensembles.members.
 
     Raises:
         PipelineError: not a run folder, an unfinished run that would rank otherwise than finished,

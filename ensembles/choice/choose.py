@@ -18,15 +18,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.bootstrap import family_interval
 from common.progress import progress
-from ensembles.choice.objectives import Judge, Metric, Objective, exact_values
-from ensembles.choice.scored_graphs import ScoredGraphs
+from ensembles.choice.objectives import (
+    Floats,
+    Judge,
+    Metric,
+    Objective,
+    ScoredGraphs,
+    exact_values,
+)
 from ensembles.choice.weights import greedy_counts, search_weights
 
-Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
 BEST_BLEND = "best blend"
@@ -127,9 +131,8 @@ class Nested:
         key = (name, without, fold)
         if key not in self._judged:
             weights = self.weights_of(name, without)
-            part = self.graphs.part(held)
-            scores = part.scores @ (weights / weights.sum())
-            self._judged[key] = exact_values(part, scores, self.metric)
+            scores = self.graphs.scores @ (weights / weights.sum())
+            self._judged[key] = exact_values(self.graphs, scores, self.metric, held)
         return self._judged[key]
 
 
@@ -196,12 +199,13 @@ def choose_blend(
     interval = family_interval(blend - member, graphs.families, seed=seed, confidence=SURE)
     winner = nested.best_blend(nested.every) if interval[0] > 0 else BEST_MEMBER
     values = blend if interval[0] > 0 else member
-    own = None if recipe is None else exact_values(graphs, recipe, metric)
-    own_interval = None
-    gain = None if own is None else values - own
-    if own is not None and gain is not None:
-        own_interval = family_interval(gain, graphs.families, seed=seed, confidence=SURE)
-        if own_interval[0] <= 0:
+    recipe_value = recipe_gain = recipe_interval = None
+    if recipe is not None:
+        own = exact_values(graphs, recipe, metric)
+        gain = values - own
+        recipe_value, recipe_gain = float(own.mean()), float(gain.mean())
+        recipe_interval = family_interval(gain, graphs.families, seed=seed, confidence=SURE)
+        if recipe_interval[0] <= 0:
             winner, values = RECIPE, own
     return BlendChoice(
         chosen=winner,
@@ -214,16 +218,15 @@ def choose_blend(
         best_member_value=float(member.mean()),
         difference=float((blend - member).mean()),
         difference_ci99=interval,
-        recipe_value=None if own is None else float(own.mean()),
-        recipe_difference=None if gain is None else float(gain.mean()),
-        recipe_difference_ci99=own_interval,
+        recipe_value=recipe_value,
+        recipe_difference=recipe_gain,
+        recipe_difference_ci99=recipe_interval,
         n_graphs=len(graphs),
         n_families=len(set(graphs.families)),
     )
 
 
 def _weights(nested: Nested, chosen: str) -> dict[str, float]:
-    """Return a choice's weights by member, fitted to all graphs and summing to 1."""
     if chosen == RECIPE:
         return {}
     if chosen == BEST_MEMBER:

@@ -1,53 +1,55 @@
 """From labelled graphs and members' score tables to the chosen blend."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from data.tree import Collection, GraphFile
-from ensembles.blend import METHODS, Mixing, blend, member_weights, mix
+from data.graphs.distinct import config_hashes
+from data.graphs.graph import TileGraph
+from data.read import read_graph
+from data.tree import GraphFile
+from ensembles.blend import METHODS, Mixing, blend, joined, member_weights, minmax, mix
 from ensembles.choice.choose import BlendChoice, choose_blend
 from ensembles.choice.objectives import (
+    Floats,
     Judge,
     Metric,
+    ScoredGraphs,
     best_of_five,
     tau_as_submitted,
     tau_judge,
     tile_judge,
-)
-from ensembles.choice.scored_graphs import (
-    ScoredGraphs,
-    on_rows,
-    runtime_table,
-    scored_graphs,
-    scores_of,
 )
 from models.training.folds import family_of, grouped_folds
 
 # The official xla splits have seven; how far few families widen an interval is in common.bootstrap.
 MIN_GRAPHS, MIN_FAMILIES, MAX_FOLDS = 6, 3, 5
 FITTED_SCALE = "minmax-mean"  # of blends with fitted weights, and of single members
-
 METRICS: dict[str, Metric] = {"layout": tau_as_submitted, "tile": best_of_five}
 JUDGES: dict[str, Callable[[ScoredGraphs, int], Judge]] = {
     "layout": lambda graphs, seed: tau_judge(graphs, seed=seed),
     "tile": lambda graphs, seed: tile_judge(graphs),
 }
+RUNTIME_SCHEMA = {
+    "graph": pl.String,
+    "config": pl.UInt32,
+    "config_hash": pl.UInt64,
+    "runtime": pl.Float64,
+}
 
 
-@dataclass(frozen=True)
-class Choosing:
-    """Labelled graphs to choose by.
+class Labelled(NamedTuple):
+    """Labelled graphs of one collection to choose by.
 
     Attributes:
-        collection: of all of them.
         files: the graphs.
-        runtimes: of their configs, columns as in scored_graphs.RUNTIME_SCHEMA.
+        runtimes: of their configs, columns as in RUNTIME_SCHEMA; a tile kernel's are over its
+            normalizer.
     """
 
-    collection: Collection
     files: Sequence[GraphFile]
     runtimes: pl.DataFrame
 
@@ -62,19 +64,34 @@ class Choosing:
         )
 
 
-def labelled(collection: Collection, files: Sequence[GraphFile]) -> Choosing:
-    """Read the runtimes of those graphs that can be judged.
+def labelled(files: Sequence[GraphFile]) -> Labelled:
+    """Read the runtimes of those graphs that can be judged, one graph in memory at a time.
+
+    Graphs whose runtimes are withheld are left out, and layout graphs whose runtimes give no order.
 
     Raises:
         PipelineError: a damaged file.
     """
-    runtimes = runtime_table(files)
-    known = set(runtimes["graph"].unique())
-    return Choosing(collection, [file for file in files if file.name in known], runtimes)
+    known, tables = [], [pl.DataFrame(schema=RUNTIME_SCHEMA)]
+    for file in files:
+        graph = read_graph(file)
+        tile = isinstance(graph, TileGraph)
+        runtime = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
+        if not graph.is_labelled or (not tile and runtime.min() == runtime.max()):
+            continue
+        columns = {
+            "graph": [file.name] * graph.n_configs,
+            "config": np.arange(graph.n_configs, dtype=np.uint32),
+            "config_hash": config_hashes(graph),
+            "runtime": runtime.astype(np.float64),
+        }
+        known.append(file)
+        tables.append(pl.DataFrame(columns, schema=RUNTIME_SCHEMA))
+    return Labelled(known, pl.concat(tables))
 
 
 def choose(
-    by: Choosing,
+    by: Labelled,
     members: Mapping[str, pl.DataFrame],
     *,
     recipe: Mixing | None = None,
@@ -83,7 +100,7 @@ def choose(
     """Choose a blend for members that have scored the labelled graphs.
 
     Args:
-        by: enough graphs, see `Choosing.too_few`.
+        by: enough graphs, see `Labelled.too_few`.
         members: scores as of models.predict, of these graphs and perhaps more, by member name.
         recipe: the blend that stays unless it is beaten, judged with its spread of picks; all
             others are judged, and used, without.
@@ -92,29 +109,23 @@ def choose(
     Raises:
         PipelineError: a member has not scored just these configs.
     """
-    own = {name: scores_of(table, by.runtimes) for name, table in members.items()}
-    graphs = scored_graphs(by.runtimes, own, by.files)
+    judged = by.runtimes.select("graph").unique()
+    own = {name: table.join(judged, on="graph", how="semi") for name, table in members.items()}
+    graphs = _scored_graphs(by, own)
     even = member_weights(list(own), {})
-    fixed = {
-        method: on_rows(by.runtimes, blend(own, method=method, weights=even)) for method in METHODS
-    }
-    mixed = None
-    if recipe is not None:
-        mixed = on_rows(by.runtimes, mix(own, recipe, by.files))
-    names = by.runtimes["graph"].unique(maintain_order=True)
-    place = {name: index for index, name in enumerate(names)}
+    blends = {method: blend(own, method=method, weights=even) for method in METHODS}
     n_folds = min(MAX_FOLDS, len(set(graphs.families)))
+    place = {file.name: index for index, file in enumerate(by.files)}
     folds = [[place[f.name] for f in fold] for fold in grouped_folds(by.files, n_folds, seed)]
-    kind = by.collection.kind
-    judge = JUDGES[kind](graphs, seed)
+    kind = by.files[0].collection.kind
     with threadpool_limits(1, user_api="blas"):  # the products are small: threads would wait
         return choose_blend(
             graphs,
-            fixed,
+            {method: _on_rows(by, scores) for method, scores in blends.items()},
             folds,
             metric=METRICS[kind],
-            judge=judge,
-            recipe=mixed,
+            judge=JUDGES[kind](graphs, seed),
+            recipe=None if recipe is None else _on_rows(by, mix(own, recipe, by.files)),
             seed=seed,
         )
 
@@ -124,20 +135,22 @@ def mixing_of(choice: BlendChoice) -> Mixing:
     return Mixing(choice.chosen if choice.chosen in METHODS else FITTED_SCALE, choice.weights)
 
 
-def choose_and_blend(
-    by: Choosing,
-    members: Mapping[str, pl.DataFrame],
-    targets: Mapping[str, pl.DataFrame],
-    *,
-    seed: int = 0,
-) -> tuple[BlendChoice, pl.DataFrame]:
-    """Choose by labelled graphs, and blend the same members' scores of others.
+def _scored_graphs(by: Labelled, members: Mapping[str, pl.DataFrame]) -> ScoredGraphs:
+    """Bring each member's scores to 0..1 within each graph and put them beside the runtimes."""
+    table = joined(by.runtimes, members, minmax, rows_of="the labelled data")
+    sizes = by.runtimes.group_by("graph", maintain_order=True).len()["len"]
+    return ScoredGraphs(
+        families=tuple(family_of(file) for file in by.files),
+        starts=np.concatenate([[0], sizes.to_numpy().astype(np.int64).cumsum()]),
+        members=tuple(members),
+        scores=table.select(list(members)).to_numpy(),
+        runtime=by.runtimes["runtime"].to_numpy(),
+    )
 
-    Args:
-        by: as for `choose`.
-        members: scores of the labelled graphs, by member name.
-        targets: scores to blend, by the same names.
-    """
-    choice = choose(by, members, seed=seed)
-    mixing = mixing_of(choice)
-    return choice, blend(targets, method=mixing.method, weights=mixing.weights)
+
+def _on_rows(by: Labelled, blended: pl.DataFrame) -> Floats:
+    """Return a blend's scores in the order of the runtimes; (n,)."""
+    table = joined(
+        by.runtimes, {"blend": blended}, lambda score: score, rows_of="the labelled data"
+    )
+    return table["blend"].to_numpy()

@@ -1,28 +1,34 @@
-"""The choice of a blend within a run: on the valid split's scores, per collection."""
+"""The choice of a blend within a run: made on the valid split's scores, written, read and shown."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from common.atomic import write_text
+from common.errors import PipelineError
 from common.progress import log
 from data.tree import Collection, GraphFile
-from ensembles.blend import Mixing, member_weights
-from ensembles.choice.choose import RECIPE
-from ensembles.choice.from_scores import choose, labelled
-from ensembles.choice.record import (
-    CHOSEN_NOTE,
-    KEPT_NOTE,
-    choice_file,
-    mixing_by,
-    mixing_in,
-    mixing_record,
-    read_choice,
-    record_of,
-    write_choice,
-)
+from ensembles.blend import METHODS, Mixing, member_weights
+from ensembles.choice.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
+from ensembles.choice.from_scores import choose, labelled, mixing_of
 from ensembles.diversify_picks import PickDiversity
+from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig
+
+CHOSEN_NOTE = (
+    "The blend was chosen on the valid split, so the collection's value there is too good; "
+    "nested_value is of graphs that had no part in the choice, and is what to believe."
+)
+KEPT_NOTE = (
+    "Nothing beat the recipe's own blend by more than noise, so it stays; nested_value is its "
+    "plain value on the valid split, to which nothing was fitted."
+)
+
+Row = tuple[str, float | None, float | None, float | None]
 
 
 def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
@@ -45,7 +51,7 @@ def written_mixing(
     """
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
-        return mixing_in(record)
+        return _mixing_in(record)
     return recipe_mixing(blending, collection.kind, members)
 
 
@@ -76,7 +82,7 @@ def choose_in_run(
     if path.exists() or len(tables) < 2:
         return
     own = recipe_mixing(blending, collection.kind, list(tables))
-    by = labelled(collection, files)
+    by = labelled(files)
     reason = by.too_few()
     if reason:
         log.info(f"{collection.name}: {reason}; the recipe's blend stays")
@@ -84,12 +90,78 @@ def choose_in_run(
         write_choice(path, {**unjudged, **mixing_record(own)})
         return
     choice = choose(by, tables, recipe=own, seed=seed)
-    kept = choice.chosen == RECIPE
-    note = KEPT_NOTE if kept else CHOSEN_NOTE
-    write_choice(path, {**record_of(choice, mixing_by(choice, own)), "note": note})
+    if choice.chosen == RECIPE:
+        write_choice(path, {**record_of(choice, own), "note": KEPT_NOTE})
+        log.info(f"{collection.name}: no blend beats the recipe's by more than noise; it stays")
+        return
+    write_choice(path, {**record_of(choice, mixing_of(choice)), "note": CHOSEN_NOTE})
     log.info(
-        f"{collection.name}: no blend beats the recipe's by more than noise; it stays"
-        if kept
-        else f"{collection.name}: blended by {choice.chosen}; on valid graphs that had no part in "
+        f"{collection.name}: blended by {choice.chosen}; on valid graphs that had no part in "
         f"the choice {choice.nested_value:.4f}, which is what to believe"
     )
+
+
+def record_of(choice: BlendChoice, mixing: Mixing) -> dict[str, Any]:
+    """Return a choice as a table: the fields of BlendChoice, with how members are blended."""
+    return {**asdict(choice), **mixing_record(mixing)}
+
+
+def mixing_record(mixing: Mixing) -> dict[str, Any]:
+    """Return how members become one as a table; `pick_diversity` only where there is one."""
+    weights = {name: float(weight) for name, weight in mixing.weights.items()}
+    chosen = {"pick_diversity": mixing.diversity._asdict()} if mixing.diversity else {}
+    return {"method": mixing.method, "weights": weights, **chosen}
+
+
+def choice_rows(choice: BlendChoice) -> list[Row]:
+    """List what was chosen among: name, value, and interval where there is one.
+
+    What decides are best blend and best member, each found anew without the graphs it is judged on.
+    The interval of their difference is of 99 %, that of the choice of 95 %.
+    """
+    values = choice.member_values | choice.candidates
+    values |= {BEST_BLEND: choice.best_blend_value, BEST_MEMBER: choice.best_member_value}
+    if choice.recipe_value is not None:
+        values[RECIPE] = choice.recipe_value
+    return [
+        *((name, value, None, None) for name, value in values.items()),
+        (f"{BEST_BLEND} less {BEST_MEMBER}", choice.difference, *choice.difference_ci99),
+        (f"chosen: {choice.chosen}", choice.nested_value, *choice.nested_ci95),
+    ]
+
+
+def choice_file(out: Path, collection: Collection) -> Path:
+    """Return where a run keeps its choice for a collection."""
+    return scores_path(out, collection, "blend", "valid").with_name("choice.json")
+
+
+def write_choice(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a choice, whole or not at all."""
+    write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def read_choice(path: Path) -> dict[str, Any] | None:
+    """Read a choice; None where there is none.
+
+    Raises:
+        PipelineError: the file is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _mixing_in(record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(
+            f"{path}: cannot be read: {error}; expected a choice with method and weights; remove "
+            "the file, and the choice is made again"
+        ) from error
+    return record
+
+
+def _mixing_in(record: Mapping[str, Any]) -> Mixing:
+    method, given = record["method"], record.get("pick_diversity")
+    if method not in METHODS:
+        raise ValueError(f"no method '{method}'")
+    weights = {name: float(weight) for name, weight in record["weights"].items()}
+    return Mixing(method, weights, PickDiversity(**given) if given else None)

@@ -6,24 +6,51 @@ weighting, so the search looks at a fixed sample of pairs, and for tile kernels 
 configs. What is reported is always `exact_values`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.metrics import TILE_PICKS, kendall_tau, ranking_from_scores, tile_score
-from ensembles.choice.scored_graphs import ScoredGraphs
 
 Floats = NDArray[np.float64]
-Metric = Callable[
-    [Floats, Floats], float
-]  # scores (c,) and runtime (c,) of one graph; more = better
+# Scores (c,) and runtime (c,) of one graph to its metric; more = better.
+Metric = Callable[[Floats, Floats], float]
 Objective = Callable[[Floats], Floats]  # weightings (q, m) to their mean metric (q,)
 Judge = Callable[[Sequence[int]], Objective]  # which graphs to the mean metric over them
 
 N_PAIRS = 60_000  # of all graphs together: 150 for each of 400
 SHORT_LIST = 64  # configs of a kernel
 BLOCK = 4_096  # pairs at a time, so that the products stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class ScoredGraphs:
+    """The n configs of g labelled graphs, scored by m members; a graph's rows stand together.
+
+    Attributes:
+        families: (g,) the architecture of each graph; siblings share one.
+        starts: (g + 1,) int64 first row of each graph, and n.
+        members: (m,) names.
+        scores: (n, m) float64 of 0..1 within each graph and member, lower = faster.
+        runtime: (n,) float64 measured; comparable within a graph.
+    """
+
+    families: tuple[str, ...]
+    starts: NDArray[np.int64]
+    members: tuple[str, ...]
+    scores: NDArray[np.float64]
+    runtime: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """Return g."""
+        return len(self.families)
+
+    def rows(self) -> Iterator[slice]:
+        """Yield the rows of each graph."""
+        for first, end in zip(self.starts[:-1], self.starts[1:], strict=True):
+            yield slice(int(first), int(end))
 
 
 def tau_as_submitted(scores: Floats, runtime: Floats) -> float:
@@ -39,14 +66,18 @@ def best_of_five(scores: Floats, runtime: Floats) -> float:
     return tile_score(ranking_from_scores(scores), runtime)
 
 
-def exact_values(graphs: ScoredGraphs, scores: Floats, metric: Metric) -> Floats:
-    """Return each graph's metric; (g,).
+def exact_values(
+    graphs: ScoredGraphs, scores: Floats, metric: Metric, chosen: Sequence[int] | None = None
+) -> Floats:
+    """Return the metric of each graph, or of the `chosen` ones; (g,).
 
     Args:
         scores: (n,) of one ranker, lower = faster. They are rounded to float32, as score files are.
     """
     stored = scores.astype(np.float32).astype(np.float64)
-    return np.asarray([metric(stored[rows], graphs.runtime[rows]) for rows in graphs.rows()])
+    rows = list(graphs.rows())
+    own = rows if chosen is None else [rows[index] for index in chosen]
+    return np.asarray([metric(stored[part], graphs.runtime[part]) for part in own])
 
 
 def tau_judge(graphs: ScoredGraphs, *, n_pairs: int = N_PAIRS, seed: int = 0) -> Judge:
@@ -89,8 +120,8 @@ def _pairs(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
     """Draw pairs of different runtime; return the slower and faster configs, and a pair's weight.
 
-    With the configs sorted by runtime, each has as many partners as configs are strictly faster;
-    numbering these pairs through lets them be drawn evenly without trying equal ones.
+    With the configs by runtime, each has as many partners as configs are strictly faster; the
+    pairs are numbered through and drawn evenly.
     """
     order = np.argsort(runtime, kind="stable")
     ordered = runtime[order]

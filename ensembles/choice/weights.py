@@ -10,9 +10,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from ensembles.choice.objectives import Objective
-
-Floats = NDArray[np.float64]
+from ensembles.choice.objectives import Floats, Objective
 
 MAX_SELECTED = 50
 LEAST_GAIN = 1e-6  # below this it is rounding
@@ -23,7 +21,7 @@ MAX_MOVES = 64
 
 def greedy_counts(
     objective: Objective, n_members: int, *, max_selected: int = MAX_SELECTED
-) -> NDArray[np.float64]:
+) -> Floats:
     """Start from the best member; add, again and again, the one that improves the mean most.
 
     A member may be added many times, which gives it weight; it ends where none improves. Among
@@ -48,8 +46,7 @@ def greedy_counts(
     return counts
 
 
-def _first_best(values: NDArray[np.float64], counts: NDArray[np.float64]) -> int:
-    """Return the best member; of equals one that is selected already, then the first."""
+def _first_best(values: Floats, counts: Floats) -> int:
     equal = values >= values.max() - LEAST_GAIN
     return int(np.argmax(equal & (counts > 0)) if (equal & (counts > 0)).any() else equal.argmax())
 
@@ -84,16 +81,17 @@ def exchange_parts(objective: Objective, counts: NDArray[np.int64]) -> NDArray[n
     parts = int(counts.sum())
     value = float(objective(counts[None] / parts)[0])
     step = max(parts // 4, 1)
-    for _ in range(MAX_MOVES):
+    n_moves = 0
+    while n_moves < MAX_MOVES:
         moved = _moves(counts, step)
         values = objective(moved / parts) if len(moved) else np.asarray([-np.inf])
-        while values.max() <= value + LEAST_GAIN:
-            if step == 1:
-                return counts
-            step = max(step // 2, 1)
-            moved = _moves(counts, step)
-            values = objective(moved / parts) if len(moved) else np.asarray([-np.inf])
-        counts, value = moved[int(values.argmax())], float(values.max())
+        if values.max() > value + LEAST_GAIN:
+            counts, value = moved[int(values.argmax())], float(values.max())
+            n_moves += 1
+        elif step > 1:
+            step //= 2
+        else:
+            break
     return counts
 
 
@@ -117,7 +115,6 @@ def _moves(counts: NDArray[np.int64], step: int) -> NDArray[np.int64]:
 
 
 def _all_parts(n_members: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to deal `parts` out to the members."""
     if n_members == 1:
         yield (parts,)
         return

@@ -4,34 +4,38 @@ Two sets: "plain" is what networks read as well; "all" adds details of each conf
 of the whole program. features/statistics/STATISTICS.md has the formula of each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from common.atomic import atomic_path
+from common.progress import progress
+from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.read import read_graph
+from data.tree import GraphFile
 from features.layout_codes import minor_codes
 from features.statistics.layout import (
-    GRAPH_STATISTICS,
     LAYOUT_STATISTICS,
+    N_CONFIG_STATISTICS,
     layout_statistics,
     layout_tables,
 )
 from features.statistics.layout_details import LAYOUT_DETAILS, detail_tables, layout_details
 from features.statistics.program import PROGRAM_STATISTICS, program_statistics
-from features.statistics.tile import TILE_STATISTICS, tile_statistics
-from features.statistics.tile_details import TILE_DETAILS, tile_details
+from features.statistics.tile import TILE_DETAILS, TILE_STATISTICS, tile_details, tile_statistics
 
 StatisticsSet = Literal["plain", "all"]
-STATISTICS = {"layout": LAYOUT_STATISTICS, "tile": TILE_STATISTICS}
-N_CONFIG_STATISTICS = len(LAYOUT_STATISTICS) - len(GRAPH_STATISTICS)
+STATISTICS = {"layout": tuple(LAYOUT_STATISTICS), "tile": tuple(TILE_STATISTICS)}
 ALL_STATISTICS = {
     "layout": (*LAYOUT_STATISTICS, *LAYOUT_DETAILS, *PROGRAM_STATISTICS),
     "tile": (*TILE_STATISTICS, *TILE_DETAILS, *PROGRAM_STATISTICS),
 }
-# Statistics of this many configs are computed at once; bounds memory whatever the file's size.
-CHUNK_CONFIGS = 4096
+CHUNK_CONFIGS = 4096  # computed at once; bounds memory whatever the file's size
 
 RowStatistics = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
@@ -43,10 +47,13 @@ def statistics_names(kind: str, chosen: StatisticsSet) -> tuple[str, ...]:
 
 def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
     """Work out what a graph's configs share; return what computes rows (r,) as (r, f) float32."""
-    if isinstance(graph, TileGraph):
-        return _tile_rows(graph, chosen)
-    assert isinstance(graph, LayoutGraph)
-    return _layout_rows(graph, chosen)
+    if isinstance(graph, LayoutGraph):
+        return _layout_rows(graph, chosen)
+    assert isinstance(graph, TileGraph)
+    table = tile_statistics(graph)
+    if chosen == "all":
+        table = np.concatenate([table, tile_details(graph), _program(graph, len(table))], axis=1)
+    return lambda rows: table[rows]
 
 
 def graph_statistics(graph: Graph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -64,11 +71,41 @@ def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[n
     return statistics - statistics.mean(axis=0)
 
 
-def _tile_rows(graph: TileGraph, chosen: StatisticsSet) -> RowStatistics:
-    table = tile_statistics(graph)
-    if chosen == "all":
-        table = np.concatenate([table, tile_details(graph), _program(graph, len(table))], axis=1)
-    return lambda rows: table[rows]
+def statistics_frame(graph: Graph) -> pl.DataFrame:
+    """Tabulate the statistics of all configs of a graph.
+
+    Returns:
+        A row per config: graph (its submission ID), config (its row in the file), config_hash (of
+        its content), runtime_ns (null where withheld), and a Float32 column per statistic.
+    """
+    kind = graph.file.collection.kind
+    table = statistics_of(graph, "all")(np.arange(graph.n_configs))
+    runtime = pl.Series("runtime_ns", graph.runtime_ns if graph.is_labelled else None, pl.Int64)
+    return pl.DataFrame(
+        {
+            "graph": pl.repeat(graph.file.submission_id, graph.n_configs, eager=True),
+            "config": np.arange(graph.n_configs, dtype=np.uint32),
+            "config_hash": config_hashes(graph),
+            "runtime_ns": runtime.extend_constant(None, graph.n_configs - len(runtime)),
+            **dict(zip(statistics_names(kind, "all"), table.T, strict=True)),
+        }
+    )
+
+
+def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
+    """Write the statistics of graphs below `folder`, as the official tree; one in memory at a time.
+
+    Raises:
+        PipelineError: a file is damaged, or the disk is full.
+    """
+    written = []
+    for number, file in enumerate(files, start=1):
+        path = folder / file.collection.folder / file.split / f"{file.name}.parquet"
+        with atomic_path(path) as temporary:
+            statistics_frame(read_graph(file)).write_parquet(temporary)
+        written.append(path)
+        progress("statistics", number, len(files))
+    return written
 
 
 def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
@@ -86,12 +123,9 @@ def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
         return np.concatenate([plain, further, program.repeat(len(rows), axis=0)], axis=1)
 
     def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        parts = np.array_split(rows, max(1, -(-len(rows) // CHUNK_CONFIGS)))
         table = np.empty((len(rows), len(statistics_names("layout", chosen))), np.float32)
-        start = 0
-        for part in parts:
-            table[start : start + len(part)] = chunk(part)
-            start += len(part)
+        for part in np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // CHUNK_CONFIGS))):
+            table[part] = chunk(rows[part])
         return table
 
     return compute

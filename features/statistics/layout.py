@@ -3,6 +3,9 @@
 Each statistic is a share between 0 and 1, or a logarithm, so that one model serves graphs of every
 size. Ideas: counts of layout kinds per opcode and copies implied by layout mismatches are what the
 competition's tree-based entries used; waste against the 8 x 128 tile is a fact of the TPU.
+
+Copies: a layout chosen for a convolution's output travels through elementwise operations until
+another operation asks for a layout of its own; where the two differ the compiler inserts a copy.
 """
 
 from dataclasses import dataclass
@@ -14,11 +17,30 @@ from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, SHAPE_PRODUCT
 from data.graphs.node_layouts import dimension_sizes, minor_to_major
 from features.layout_codes import N_CODES, N_SYMBOLS, minor_codes
-from features.statistics.layout_paths import SourceEdges, layout_sources
 
 TENSORS = ("output", "input", "kernel")
 OPCODE_GROUPS = ("convolution", "dot", "reshape")
+SYMBOLS = ("default", *map(str, range(N_SYMBOLS - 1)))
 TILE_MINOR, TILE_SECOND = 128, 8
+# Programs hold long chains of elementwise operations of one shape; the walk back from one operand
+# takes no further step once it has seen this many nodes, which keeps its cost linear in
+# configurable nodes. Steps are taken whole, so that the order of nodes and edges does not matter.
+MAX_VISITED = 64
+
+
+@dataclass(frozen=True)
+class SourceEdges:
+    """p pairs of configurable nodes, as positions in config order.
+
+    Attributes:
+        consumer: (p,) int64.
+        producer: (p,) int64.
+        bytes_share: (p,) float32 bytes of the producer's output, as a share of all pairs.
+    """
+
+    consumer: NDArray[np.int64]
+    producer: NDArray[np.int64]
+    bytes_share: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -40,26 +62,46 @@ class LayoutTables:
     graph: NDArray[np.float32]
 
 
-GRAPH_STATISTICS = (
-    "log_nodes",
-    "log_configurable",
-    "log_bytes",
-    *(f"share_{group}" for group in OPCODE_GROUPS),
-)
-LAYOUT_STATISTICS = (
-    *(
-        f"{tensor}_minor_{'default' if symbol == 0 else symbol - 1}_{group}"
+def layout_formulas(prefix: str, summed: str) -> dict[str, str]:
+    """Return the formulas of sums over nodes with each minor dimension, by tensor and opcode.
+
+    Args:
+        summed: what a node adds.
+    """
+    minors = {
+        f"{prefix}{tensor}_minor_{symbol}_{group}": (
+            f"Σ {summed} over {group} nodes whose {tensor} layout "
+            + ("is left open" if symbol == "default" else f"has minor dimension {symbol}")
+        )
         for tensor in TENSORS
-        for symbol in range(N_SYMBOLS)
+        for symbol in SYMBOLS
         for group in OPCODE_GROUPS
-    ),
-    *(f"output_as_default_{group}" for group in OPCODE_GROUPS),
-    "log_padding",
-    "copied_bytes_share",
-    "copied_edges_share",
-    "open_edges_share",
-    *GRAPH_STATISTICS,
-)
+    }
+    return minors | {
+        f"{prefix}output_as_default_{group}": f"Σ {summed} over {group} nodes that put out the "
+        "layout the compiler had"
+        for group in OPCODE_GROUPS
+    }
+
+
+_GRAPH_STATISTICS = {
+    "log_nodes": "log(1 + n)",
+    "log_configurable": "log(1 + k)",
+    "log_bytes": "log(1 + Σ bytes of all outputs)",
+    **{f"share_{group}": f"configurable nodes that are a {group}, / k" for group in OPCODE_GROUPS},
+}
+# name -> formula. k nodes; s = a node's share of the configurable bytes
+LAYOUT_STATISTICS = {
+    **layout_formulas("", "s"),
+    "log_padding": "log Σ s · growth, growth that of the output by padding its minor dimension to "
+    "128 and its second to 8",
+    "copied_bytes_share": "Σ bytes over pairs whose consumer names layouts for its operands, none "
+    "of them the producer's, / Σ bytes of all pairs",
+    "copied_edges_share": "the same, counting pairs",
+    "open_edges_share": "pairs whose consumer names no layout, / all pairs",
+    **_GRAPH_STATISTICS,
+}
+N_CONFIG_STATISTICS = len(LAYOUT_STATISTICS) - len(_GRAPH_STATISTICS)  # they differ by config
 
 
 def layout_tables(graph: LayoutGraph) -> LayoutTables:
@@ -89,15 +131,7 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
 
 
 def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Compute the statistics of configs.
-
-    Args:
-        tables: of the graph.
-        codes: (c, k, 3) by `minor_codes`, of each node's layouts.
-
-    Returns:
-        (c, f) float32, columns as in LAYOUT_STATISTICS.
-    """
+    """Compute what LAYOUT_STATISTICS names from `minor_codes` (c, k, 3); (c, f) float32."""
     minor = codes // np.int8(N_SYMBOLS)
     columns = [
         (minor[:, :, tensor] == symbol).astype(np.float32) @ tables.weight
@@ -170,3 +204,52 @@ def implied_copies(
         unmet &= (wanted == 0) | (wanted != produced)
         is_open &= wanted == 0
     return unmet & ~is_open, is_open
+
+
+def layout_sources(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> SourceEdges:
+    """Walk back from each configurable node through nodes of unchanged shape.
+
+    Args:
+        graph: the whole graph.
+        bytes_of: (n,) bytes of each node's output.
+    """
+    producers: list[list[int]] = [[] for _ in range(graph.n_nodes)]
+    for consumer, producer in graph.edge_index.tolist():
+        producers[consumer].append(producer)
+    shapes = [tuple(row) for row in dimension_sizes(graph.node_feat)]
+    position = {int(node): i for i, node in enumerate(graph.node_config_ids)}
+    pairs = [
+        (consumer, source)
+        for node, consumer in position.items()
+        for operand in producers[node]
+        for source in sorted(_sources(operand, producers, shapes, position))
+    ]
+    pair_array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    weights = bytes_of[graph.node_config_ids][pair_array[:, 1]]
+    share = weights / max(float(weights.sum()), 1.0)
+    return SourceEdges(pair_array[:, 0], pair_array[:, 1], share.astype(np.float32))
+
+
+def _sources(
+    start: int,
+    producers: list[list[int]],
+    shapes: list[tuple[int, ...]],
+    position: dict[int, int],
+) -> set[int]:
+    found: set[int] = set()
+    seen = {start}
+    reached = [start]
+    while reached:
+        found.update(position[node] for node in reached if node in position)
+        if len(seen) > MAX_VISITED:
+            break
+        passing = [node for node in reached if node not in position]
+        step = {
+            operand
+            for node in passing
+            for operand in producers[node]
+            if shapes[operand] == shapes[node]
+        }
+        reached = sorted(step - seen)
+        seen |= step
+    return found

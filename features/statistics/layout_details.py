@@ -5,51 +5,52 @@ statistic is worked out once per (node, vector), in small polars tables; summed 
 each column; and a config's statistic is the sum of the m entries that its columns name. What
 depends on two nodes at once (copies between them) is counted pair by pair.
 
-r rows of c configs, k configurable nodes in m columns of at most a vectors, p pairs, f statistics.
+n nodes, k configurable ones in m columns of at most a vectors, r rows of c configs, p pairs, f
+statistics.
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from data.graphs.configs import distinct_rows
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import OPCODES
-from data.graphs.node_layouts import minor_to_major
-from features.layout_codes import minor_codes
-from features.statistics.layout import OPCODE_GROUPS, TENSORS, implied_copies, output_bytes
-from features.statistics.layout_entries import MINOR_SIZES, SECOND_SIZES, SYMBOLS, column_entries
-from features.statistics.layout_paths import SourceEdges
+from data.graphs.node_layouts import dimension_sizes, minor_to_major
+from features.layout_codes import N_CODES, N_SYMBOLS, minor_codes
+from features.statistics.layout import (
+    OPCODE_GROUPS,
+    SYMBOLS,
+    TENSORS,
+    TILE_MINOR,
+    TILE_SECOND,
+    SourceEdges,
+    implied_copies,
+    layout_formulas,
+    output_bytes,
+    padding_growth,
+)
 
 CHUNK_CONFIGS = 4096  # looked at at once
-
-
-def layout_formulas(prefix: str, summed: str) -> dict[str, str]:
-    """Return the formulas of sums over nodes with each minor dimension, by tensor and opcode.
-
-    Args:
-        summed: what a node adds.
-    """
-    minors = {
-        f"{prefix}{tensor}_minor_{symbol}_{group}": (
-            f"Σ {summed} over {group} nodes whose {tensor} layout "
-            + ("is left open" if symbol == "default" else f"has minor dimension {symbol}")
-        )
-        for tensor in TENSORS
-        for symbol in SYMBOLS
-        for group in OPCODE_GROUPS
-    }
-    return minors | {
-        f"{prefix}output_as_default_{group}": f"Σ {summed} over {group} nodes that put out the "
-        "layout the compiler had"
-        for group in OPCODE_GROUPS
-    }
-
+MINOR_SIZES = {
+    "below_8": "fewer than 8",
+    "below_128": "8 to 127",
+    "whole_tiles": "a multiple of 128",
+    "ragged": "more than 128, and no multiple of it,",
+}
+SECOND_SIZES = {
+    "below_8": "fewer than 8",
+    "whole_tiles": "a multiple of 8",
+    "ragged": "more than 8, and no multiple of it,",
+}
+_PLACE = ["column", "place"]
 
 # name -> formula. k nodes; s = a node's share of the configurable bytes; "named" = not left open.
-_NODE_STATISTICS = {
+_SUMMED = {
     **layout_formulas("count_", "1/k"),
     **{
         f"minor_size_{name}": f"Σ s over nodes whose chosen minor dimension has {size} elements"
@@ -59,8 +60,6 @@ _NODE_STATISTICS = {
         f"second_size_{name}": f"Σ s over nodes whose second minor dimension has {size} elements"
         for name, size in SECOND_SIZES.items()
     },
-}
-_OPERAND_STATISTICS = {
     "fixed_operand_copied_bytes": "Σ bytes of operands that are no scalars, not configurable, and "
     "have none of the layouts that the node names for its operands, / bytes of all operands that "
     "are no scalars and not configurable",
@@ -70,19 +69,14 @@ _OPERAND_STATISTICS = {
         f"operands, growth its padding to 8 × 128 under the {tensor} layout (its own where open)"
         for tensor in TENSORS[1:]
     },
-}
-_READER_STATISTICS = {
     "fixed_reader_copied_bytes": "Σ bytes of the node over readers of its shape that are not "
     "configurable and whose own layout differs from the chosen one, / all such bytes",
     "fixed_reader_copied_edges": "the same, counting readers",
-}
-_RARITY_STATISTICS = {
     "rarity_mean": "mean over nodes of −log(share of the graph's distinct configs with the same "
     "layout vector at the node)",
     "rarity_by_bytes": "the same, nodes weighted by s",
     "usual_nodes": "share of nodes with the vector that most of the graph's distinct configs have",
 }
-_SUMMED = _NODE_STATISTICS | _OPERAND_STATISTICS | _READER_STATISTICS | _RARITY_STATISTICS
 LAYOUT_DETAILS = {
     **_SUMMED,
     "rarity_largest": "largest −log share over nodes",
@@ -198,3 +192,215 @@ def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.fl
         places = graph.configs.places(part) + starts
         counts += np.bincount(places.reshape(-1), minlength=len(counts))
     return -np.log(np.maximum(counts, 1) / len(first)).reshape(shape) * (counts > 0).reshape(shape)
+
+
+def column_entries(
+    graph: LayoutGraph,
+    bytes_of: NDArray[np.float64],
+    default: NDArray[np.int8],
+    rarity: NDArray[np.float64],
+) -> pl.LazyFrame:
+    """Tabulate what each vector of each column adds, over the nodes of the column.
+
+    Args:
+        bytes_of: (n,) of each node's output.
+        default: (n,) code of each node's own layout.
+        rarity: (m, a) of each column's vectors.
+
+    Returns:
+        Rows by (column, place among the column's vectors); a column per statistic, 0 for none.
+    """
+    entries = _entries(graph, rarity).join(
+        _nodes(graph, bytes_of, default), on="node", maintain_order="left"
+    )
+    entries = entries.with_columns(
+        chosen=pl.when(pl.col("output") == 0).then("own").otherwise("output")
+    ).with_columns(
+        minor_size=_size_of(pl.col("chosen") // N_SYMBOLS),
+        second_size=_size_of(pl.col("chosen") % N_SYMBOLS),
+    )
+    parts = [
+        _by_place(entries, _node_terms(len(graph.node_config_ids))),
+        _operand_sums(entries, graph, bytes_of, default),
+        _reader_sums(entries, graph, bytes_of, default),
+    ]
+    whole = reduce(lambda left, right: left.join(right, on=_PLACE, how="left"), parts)
+    return whole.with_columns(pl.selectors.float().fill_null(0.0)).sort(_PLACE)
+
+
+def _by_place(rows: pl.LazyFrame, terms: dict[str, pl.Expr]) -> pl.LazyFrame:
+    sums = [term.cast(pl.Float64).sum().alias(name) for name, term in terms.items()]
+    return rows.group_by(_PLACE, maintain_order=True).agg(sums)
+
+
+def _entries(graph: LayoutGraph, rarity: NDArray[np.float64]) -> pl.LazyFrame:
+    """Tabulate (node, place) with the vector's codes; nodes by config order."""
+    columns = graph.configs.alphabets
+    sizes = columns.sizes[columns.column_of]
+    node = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(node)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    column = columns.column_of[node]
+    codes = minor_codes(graph.configs.vectors)[columns.vectors[column, place]].astype(np.int64)
+    is_used = np.arange(rarity.shape[1]) < columns.sizes[:, None]
+    usual = np.where(is_used, rarity, np.inf).argmin(axis=1)
+    return pl.LazyFrame(
+        {
+            "node": node,
+            "column": column,
+            "place": place,
+            **{tensor: codes[:, i] for i, tensor in enumerate(TENSORS)},
+            "rarity": rarity[column, place],
+            "is_usual": place == usual[column],
+        }
+    )
+
+
+def _nodes(
+    graph: LayoutGraph, bytes_of: NDArray[np.float64], default: NDArray[np.int8]
+) -> pl.LazyFrame:
+    ids = graph.node_config_ids
+    sizes = dimension_sizes(graph.node_feat[ids])
+    return pl.LazyFrame(
+        {
+            "node": np.arange(len(ids)),
+            "opcode": graph.node_opcode[ids].astype(np.int64),
+            "share": bytes_of[ids] / max(bytes_of[ids].sum(), 1.0),
+            "own": default[ids].astype(np.int64),
+            **{f"size_{dimension}": sizes[:, dimension] for dimension in range(sizes.shape[1])},
+        }
+    )
+
+
+def _size_of(symbol: pl.Expr) -> pl.Expr:
+    size: pl.Expr = pl.lit(-1, pl.Int64)
+    for dimension in range(N_SYMBOLS - 1):
+        named = pl.when(symbol == dimension + 1).then(f"size_{dimension}")
+        size = named.otherwise(size)
+    return size
+
+
+def _node_terms(n_configurable: int) -> dict[str, pl.Expr]:
+    each = 1.0 / n_configurable
+    is_of = {group: pl.col("opcode") == OPCODES[group] for group in OPCODE_GROUPS}
+    terms = {
+        f"count_{tensor}_minor_{name}_{group}": (
+            (pl.col(tensor) // N_SYMBOLS == symbol) & is_of[group]
+        )
+        * each
+        for tensor in TENSORS
+        for symbol, name in enumerate(SYMBOLS)
+        for group in OPCODE_GROUPS
+    }
+    for group in OPCODE_GROUPS:
+        is_own = pl.col("chosen") == pl.col("own")
+        terms[f"count_output_as_default_{group}"] = (is_own & is_of[group]) * each
+    minor, second, share = pl.col("minor_size"), pl.col("second_size"), pl.col("share")
+    is_large, is_whole = minor >= TILE_MINOR, minor % TILE_MINOR == 0
+    second_large, second_whole = second >= TILE_SECOND, second % TILE_SECOND == 0
+    return terms | {
+        "minor_size_below_8": minor.is_between(0, TILE_SECOND - 1) * share,
+        "minor_size_below_128": minor.is_between(TILE_SECOND, TILE_MINOR - 1) * share,
+        "minor_size_whole_tiles": (is_large & is_whole) * share,
+        "minor_size_ragged": (is_large & ~is_whole) * share,
+        "second_size_below_8": second.is_between(0, TILE_SECOND - 1) * share,
+        "second_size_whole_tiles": (second_large & second_whole) * share,
+        "second_size_ragged": (second_large & ~second_whole) * share,
+        "rarity_mean": pl.col("rarity") * each,
+        "rarity_by_bytes": pl.col("rarity") * share,
+        "usual_nodes": pl.col("is_usual") * each,
+    }
+
+
+def _operand_sums(
+    entries: pl.LazyFrame,
+    graph: LayoutGraph,
+    bytes_of: NDArray[np.float64],
+    default: NDArray[np.int8],
+) -> pl.LazyFrame:
+    position = config_position(graph)
+    consumer, operand = graph.edge_index[position[graph.edge_index[:, 0]] >= 0].T
+    is_fixed = (position[operand] < 0) & (default[operand] != 0)  # a scalar has no layout
+    operands = pl.LazyFrame(
+        {
+            "node": position[consumer],
+            "operand": operand,
+            "operand_own": default[operand].astype(np.int64),
+            "operand_share": bytes_of[operand] / max(bytes_of[operand].sum(), 1.0),
+            **_fixed_shares(is_fixed, bytes_of[operand]),
+        }
+    )
+    rows = entries.join(operands, on="node", maintain_order="left_right")
+    wanted = [pl.col(tensor) for tensor in TENSORS[1:]]
+    is_named = reduce(pl.Expr.or_, [code != 0 for code in wanted])
+    is_met = reduce(pl.Expr.or_, [code == pl.col("operand_own") for code in wanted])
+    is_copied = is_named & ~is_met
+    terms = {
+        "fixed_operand_copied_bytes": is_copied * pl.col("fixed_share"),
+        "fixed_operand_copied_edges": is_copied * pl.col("fixed_each"),
+    }
+    growth = _growth_frame(graph, np.unique(operand))
+    for tensor in TENSORS[1:]:
+        code = pl.when(pl.col(tensor) == 0).then("operand_own").otherwise(tensor)
+        rows = rows.with_columns(code=code).join(
+            growth.rename({"growth": f"{tensor}_growth"}),
+            on=["operand", "code"],
+            maintain_order="left",
+        )
+        terms[f"log_{tensor}_padding"] = pl.col(f"{tensor}_growth") * pl.col("operand_share")
+    return _by_place(rows, terms)
+
+
+def _reader_sums(
+    entries: pl.LazyFrame,
+    graph: LayoutGraph,
+    bytes_of: NDArray[np.float64],
+    default: NDArray[np.int8],
+) -> pl.LazyFrame:
+    position = config_position(graph)
+    reader, producer = graph.edge_index[position[graph.edge_index[:, 1]] >= 0].T
+    sizes = dimension_sizes(graph.node_feat)
+    is_fixed = (position[reader] < 0) & (sizes[reader] == sizes[producer]).all(axis=1)
+    readers = pl.LazyFrame(
+        {
+            "node": position[producer],
+            "reader_own": default[reader].astype(np.int64),
+            **_fixed_shares(is_fixed, bytes_of[producer]),
+        }
+    )
+    rows = entries.join(readers, on="node", maintain_order="left_right")
+    is_copied = pl.col("chosen") != pl.col("reader_own")
+    terms = {
+        "fixed_reader_copied_bytes": is_copied * pl.col("fixed_share"),
+        "fixed_reader_copied_edges": is_copied * pl.col("fixed_each"),
+    }
+    return _by_place(rows, terms)
+
+
+def config_position(graph: LayoutGraph) -> NDArray[np.int64]:
+    """Return each node's place in config order, -1 where it is not configurable; (n,) int64."""
+    position = np.full(graph.n_nodes, -1)
+    position[graph.node_config_ids] = np.arange(len(graph.node_config_ids))
+    return position
+
+
+def _fixed_shares(
+    is_fixed: NDArray[np.bool_], moved: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    """Weigh edges (e,) to nodes that are not configurable: by bytes, and alike; sums of 1."""
+    fixed_bytes = moved * is_fixed
+    return {
+        "fixed_share": fixed_bytes / max(fixed_bytes.sum(), 1.0),
+        "fixed_each": is_fixed / max(is_fixed.sum(), 1),
+    }
+
+
+def _growth_frame(graph: LayoutGraph, nodes: NDArray[np.int64]) -> pl.LazyFrame:
+    """Tabulate how padding grows some nodes' outputs under each layout code."""
+    growth = padding_growth(dimension_sizes(graph.node_feat[nodes]))
+    return pl.LazyFrame(
+        {
+            "operand": np.repeat(nodes, N_CODES),
+            "code": np.tile(np.arange(N_CODES), len(nodes)),
+            "growth": growth.reshape(-1),
+        }
+    )

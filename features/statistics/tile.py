@@ -1,61 +1,127 @@
 """Hand-crafted statistics of tile configs: one row per config of a kernel.
 
-The compiler's vector holds, for kernel, output and inputs, six bounds, their sum and product.
-From the output bounds follow how many tiles cover the output, and what the last tiles waste.
+The compiler's vector holds, for kernel (a convolution's window), output and inputs, six bounds,
+their sum and product. From the output bounds follow how many tiles cover the output, and what the
+last tiles waste. How the compiler reads the inputs' bounds differs between kernels; the volumes are
+products of the bounds that are given, which is what orders the configs of one kernel.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import N_TILE_VALUES, TileGraph
-from data.graphs.node_columns import OPCODES, RANK_MAX, SHAPE_PRODUCT
+from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, RANK_MAX, SHAPE_PRODUCT
 from data.graphs.node_layouts import dimension_sizes, minor_to_major
-from features.statistics.layout import output_bytes
+from features.statistics.layout import TILE_MINOR, TILE_SECOND, output_bytes
+from features.statistics.program import node_flops
 
-PARTS = ("kernel", "output", "input")
-OUTPUT_BOUNDS = slice(8, 14)
+KERNEL_BOUNDS, OUTPUT_BOUNDS, INPUT_BOUNDS = slice(0, 6), slice(8, 14), slice(16, 22)
 COUNTED_OPCODES = ("convolution", "dot", "reshape", "parameter")
-TILE_STATISTICS = (
-    *(
-        f"log_{part}_bounds_{name}"
-        for part in PARTS
+# name -> formula; d dimension, b bound (d where there is none), t = ceil(d / b) tiles of it
+TILE_STATISTICS = {
+    **{
+        f"log_{part}_bounds_{name}": f"log(1 + |the {part}'s {name}|), as the config has it"
+        if name in ("sum", "product")
+        else f"log(1 + |bound {name} of the {part}|)"
+        for part in ("kernel", "output", "input")
         for name in (*map(str, range(RANK_MAX)), "sum", "product")
-    ),
-    "log_steps",
-    "log_waste",
-    "minor_bound_share",
-    "log_nodes",
-    "log_output_elements",
-    "log_output_bytes",
-    "log_parameter_bytes",
-    *(f"log_output_dimension_{i}" for i in range(RANK_MAX)),
-    *(f"log_count_{name}" for name in COUNTED_OPCODES),
-)
+    },
+    "log_steps": "log Π t over the output's dimensions",
+    "log_waste": "log of (Π t · b) / Π d: what the last tiles compute beyond the output",
+    "minor_bound_share": "b / d of the minor dimension",
+    "log_nodes": "log(1 + n)",
+    "log_output_elements": "log(1 + elements of the output)",
+    "log_output_bytes": "log(1 + bytes of the output)",
+    "log_parameter_bytes": "log(1 + Σ bytes of the parameters)",
+    **{f"log_output_dimension_{i}": f"log(1 + d) of dimension {i}" for i in range(RANK_MAX)},
+    **{f"log_count_{name}": f"log(1 + nodes that are a {name})" for name in COUNTED_OPCODES},
+}
+TILE_DETAILS = {
+    "log_tile_volume": "log Π b over the output's dimensions: elements of an output tile",
+    "log_tile_bytes": "log(1 + Π b · bytes of an output element)",
+    "log_tile_register_waste": "log of the output tile's growth by padding its minor dimension to "
+    "128 and its second to 8",
+    "minor_bound_is_whole": "1 if the minor bound is a multiple of 128, else 0",
+    "second_bound_is_whole": "1 if the second minor bound is a multiple of 8, else 0",
+    **{f"log_tiles_{i}": f"log t of the output's dimension {i}" for i in range(RANK_MAX)},
+    "log_input_volume": "log Π of the inputs' bounds above 0",
+    "log_kernel_volume": "log Π of the kernel's bounds above 0",
+    "log_moved_bytes": "log(1 + steps · (output tile's bytes + (input volume + kernel volume) · "
+    "mean bytes of a parameter's element))",
+    "log_operand_reuse": "log of (1 + steps · (input volume + kernel volume) · those bytes) / (1 + "
+    "parameters' bytes): how often an operand is read",
+    "log_flops_per_byte": "log(1 + flops) − log_moved_bytes",
+    "log_flops_per_step": "log(1 + flops) − log steps",
+}
 
 
 def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
-    """Compute the statistics of all configs of one kernel.
-
-    steps = Π ceil(dimension / bound) over the output's dimensions; waste = steps · Π bound over
-    the output's elements. A bound of 0 (there is none) counts as the whole dimension;
-    minor_bound_share is the bound of the minor dimension over its size.
-
-    Returns:
-        (c, f) float32, columns as in TILE_STATISTICS.
-    """
+    """Compute the statistics of all configs of a kernel; (c, f) float32, as in TILE_STATISTICS."""
     root = output_node(graph)
     dimensions, effective, tiles = output_tiles(graph, root)
     log_steps = np.log(tiles).sum(axis=1)
     log_waste = log_steps + np.log(effective).sum(axis=1) - np.log(dimensions).sum()
     minor = max(int(minor_to_major(graph.node_feat[root : root + 1])[0, 0]), 0)
     minor_share = (effective[:, minor] / dimensions[minor]).clip(0, 1)
-    constants = np.asarray(kernel_statistics(graph, root), dtype=np.float32)
+    constants = np.asarray(_kernel_statistics(graph, root), dtype=np.float32)
     columns = [
         np.log1p(np.abs(graph.config_feat[:, :N_TILE_VALUES])),
         np.stack([log_steps, log_waste, minor_share], axis=1),
         np.tile(constants, (graph.n_configs, 1)),
     ]
     return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def tile_details(graph: TileGraph) -> NDArray[np.float32]:
+    """Compute the statistics of all configs of a kernel; (c, f) float32, as in TILE_DETAILS."""
+    root = output_node(graph)
+    _, effective, tiles = output_tiles(graph, root)
+    bounds = graph.config_feat.astype(np.float64)
+    log_steps = np.log(tiles).sum(axis=1)
+    volume = effective.prod(axis=1)
+    element_bytes = float(graph.node_feat[root, ELEMENT_TYPE] @ np.asarray(ELEMENT_BYTES))
+    sizes = [
+        np.where(bounds[:, part] > 0, bounds[:, part], 1).prod(axis=1)
+        for part in (INPUT_BOUNDS, KERNEL_BOUNDS)
+    ]
+    is_parameter = graph.node_opcode == OPCODES["parameter"]
+    parameter_bytes = output_bytes(graph.node_feat)[is_parameter].sum()
+    elements = graph.node_feat[is_parameter, SHAPE_PRODUCT].astype(np.float64).sum()
+    read = np.exp(log_steps) * (sizes[0] + sizes[1]) * parameter_bytes / max(elements, 1.0)
+    moved = np.log1p(np.exp(log_steps) * volume * element_bytes + read)
+    log_flops = np.log1p(node_flops(graph).sum())
+    waste, minor_whole, second_whole = _register_fit(graph.node_feat[root], effective)
+    columns = [
+        np.log(volume),
+        np.log1p(volume * element_bytes),
+        waste,
+        minor_whole,
+        second_whole,
+        *np.log(tiles).T,
+        *np.log(sizes),
+        moved,
+        np.log1p(read) - np.log1p(parameter_bytes),
+        log_flops - moved,
+        log_flops - log_steps,
+    ]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _register_fit(
+    output: NDArray[np.float32], effective: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell how output tiles (c, 6) fit the 8 x 128 registers: log growth, which bounds are whole.
+
+    A dimension that the output lacks fits.
+    """
+    growth = np.zeros(len(effective))
+    is_whole = []
+    order = minor_to_major(output[None])[0]
+    for dimension, tile in zip(order[:2], (TILE_MINOR, TILE_SECOND), strict=True):
+        bound = effective[:, dimension] if dimension >= 0 else np.full(len(effective), float(tile))
+        growth += np.log(np.ceil(bound / tile) * tile / bound)
+        is_whole.append(bound % tile == 0)
+    return growth, is_whole[0], is_whole[1]
 
 
 def output_tiles(
@@ -74,8 +140,7 @@ def output_tiles(
     return dimensions, bounds, np.ceil(dimensions / bounds)
 
 
-def kernel_statistics(graph: TileGraph, root: int) -> list[float]:
-    """Describe the kernel itself, the same for all its configs."""
+def _kernel_statistics(graph: TileGraph, root: int) -> list[float]:
     bytes_of = output_bytes(graph.node_feat)
     dimensions = np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 0)
     is_parameter = graph.node_opcode == OPCODES["parameter"]

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, LayoutGraph
-from features.statistics.configs import graph_statistics
-from features.statistics.layout import LAYOUT_STATISTICS
-from features.statistics.tile import TILE_STATISTICS
+from features.statistics.configs import STATISTICS, graph_statistics
 
 
 @dataclass(frozen=True)
@@ -25,8 +23,8 @@ class FewestCopies:
         assert isinstance(graph, LayoutGraph)
         first, group = distinct_configs(graph)
         statistics = graph_statistics(graph, first)
-        copies = statistics[:, LAYOUT_STATISTICS.index("copied_bytes_share")]
-        padding = statistics[:, LAYOUT_STATISTICS.index("log_padding")]
+        copies = statistics[:, STATISTICS["layout"].index("copied_bytes_share")]
+        padding = statistics[:, STATISTICS["layout"].index("log_padding")]
         return (copies + padding)[group]
 
 
@@ -38,7 +36,7 @@ class FewestCopiedBytes:
         """Score every config of a layout graph; (c,) float32, lower = faster."""
         assert isinstance(graph, LayoutGraph)
         first, group = distinct_configs(graph)
-        column = LAYOUT_STATISTICS.index("copied_bytes_share")
+        column = STATISTICS["layout"].index("copied_bytes_share")
         return graph_statistics(graph, first)[group, column]
 
 
@@ -49,8 +47,8 @@ class FewestSteps:
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a kernel; (c,) float32, lower = faster."""
         statistics = graph_statistics(graph, np.arange(graph.n_configs))
-        steps = statistics[:, TILE_STATISTICS.index("log_steps")]
-        volume = statistics[:, TILE_STATISTICS.index("log_kernel_bounds_product")]
+        steps = statistics[:, STATISTICS["tile"].index("log_steps")]
+        volume = statistics[:, STATISTICS["tile"].index("log_kernel_bounds_product")]
         return steps - np.float32(1e-3) * volume
 
 

@@ -60,7 +60,7 @@ def statistics(
     Example: python -m pipeline statistics --collections tile:xla --out runs/statistics
     """
     from data.tree import COLLECTIONS, SPLITS, collection_named, find_graphs
-    from features.statistics.table import write_statistics
+    from features.statistics.configs import write_statistics
 
     wanted = [collection_named(name) for name in collections.split(",")] if collections else None
     files = find_graphs(

@@ -19,8 +19,7 @@ from common.git import revision
 from data.audit.rows import AuditRow
 from data.tree import COLLECTIONS, Collection, collection_named
 from ensembles.blend import Mixing, mix
-from ensembles.choice.in_run import written_mixing
-from ensembles.choice.record import choice_file, mixing_record, read_choice
+from ensembles.choice.in_run import choice_file, mixing_record, read_choice, written_mixing
 from ensembles.members import Member
 from ensembles.scores import scores_path
 from models.predict import read_scores

@@ -30,7 +30,7 @@ from data.tree import (
     find_graphs,
     missing_parts,
 )
-from ensembles.sources import Source
+from ensembles.members import Source
 from ensembles.trained_models import take_models
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done

@@ -19,8 +19,8 @@ from data.tree import (
     find_graphs,
 )
 from ensembles.blend import METHODS, blend, member_weights
-from ensembles.choice.from_scores import choose_and_blend, labelled, mixing_of
-from ensembles.choice.record import Row, choice_rows, record_of
+from ensembles.choice.from_scores import choose, labelled, mixing_of
+from ensembles.choice.in_run import Row, choice_rows, record_of
 from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
 from ensembles.ensemble import load_ensemble
 from models.config.recipe import Recipe
@@ -216,13 +216,15 @@ def _best(
 ) -> tuple[dict[str, Any], list[Row], pl.DataFrame]:
     """Choose the best blend by labelled graphs; return the record, its rows and the scores."""
     members = _scores(runs, JUDGED_SPLIT)
-    by = labelled(collection, _labelled_files(labels, collection, members))
+    by = labelled(_labelled_files(labels, collection, members))
     missing = by.too_few()
     if missing:
         raise PipelineError(f"{labels}: {collection.name}: the scores hold {missing}")
     targets = members if split == JUDGED_SPLIT else _scores(runs, split)
-    choice, mixed = choose_and_blend(by, members, targets, seed=seed)
-    return record_of(choice, mixing_of(choice)), choice_rows(choice), mixed
+    choice = choose(by, members, seed=seed)
+    mixing = mixing_of(choice)
+    mixed = blend(targets, method=mixing.method, weights=mixing.weights)
+    return record_of(choice, mixing), choice_rows(choice), mixed
 
 
 def _labelled_files(

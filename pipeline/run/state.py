@@ -10,8 +10,7 @@ from pathlib import Path
 from common.peak_memory import peak_mib, reset_peak
 from common.progress import log
 from data.tree import COLLECTIONS, Collection, GraphFile
-from ensembles.members import Member, members_of
-from ensembles.sources import Source, choose_source
+from ensembles.members import Member, Source, choose_source, members_of
 from models.config.recipe import Recipe
 from models.training.dataset import Unusable, split_usable
 

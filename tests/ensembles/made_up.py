@@ -3,12 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ensembles.choice.objectives import Judge, Metric, Objective
-from ensembles.choice.scored_graphs import ScoredGraphs
-
-Floats = NDArray[np.float64]
+from ensembles.choice.objectives import Floats, Judge, Metric, Objective, ScoredGraphs
 
 
 def made_up(

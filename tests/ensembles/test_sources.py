@@ -3,7 +3,7 @@
 import pytest
 
 from data.tree import COLLECTIONS, collection_named
-from ensembles.sources import choose_source, siblings
+from ensembles.members import choose_source, siblings
 
 ORDER = {
     "tile:xla": [],

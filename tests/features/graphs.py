@@ -7,7 +7,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from data.graphs.graph import LayoutGraph, TileGraph
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.graphs.node_columns import ELEMENT_BYTES
+from data.graphs.node_layouts import tensor_ranks
 from data.packing.config_encoder import pack_values
 from data.tree import GraphFile, collection_named
 
@@ -105,3 +107,16 @@ def relabelled(graph: LayoutGraph, seed: int) -> tuple[LayoutGraph, NDArray[np.i
         configs=pack_values(values),
     )
     return other, order
+
+
+def node_bytes(graph: Graph, node: int) -> float:
+    """The bytes of a node's output, read off its features."""
+    features = graph.node_feat[node]
+    kind = next(i for i in range(19) if features[2 + i])
+    return float(ELEMENT_BYTES[kind]) * float(features[28])
+
+
+def sizes_of(graph: Graph, node: int) -> list[int]:
+    """The sizes of the dimensions that a node's output has."""
+    rank = int(tensor_ranks(graph.node_feat[[node]])[0])
+    return graph.node_feat[node, 21 : 21 + rank].astype(int).tolist()

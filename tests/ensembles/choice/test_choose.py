@@ -6,9 +6,15 @@ from scipy.stats import t
 
 from common.bootstrap import family_interval
 from ensembles.choice.choose import BEST_MEMBER, RECIPE, BlendChoice, Nested, choose_blend
-from ensembles.choice.objectives import best_of_five, tau_as_submitted, tau_judge, tile_judge
-from ensembles.choice.scored_graphs import ScoredGraphs
-from tests.ensembles.made_up import Floats, folds_of, made_up, noisy
+from ensembles.choice.objectives import (
+    Floats,
+    ScoredGraphs,
+    best_of_five,
+    tau_as_submitted,
+    tau_judge,
+    tile_judge,
+)
+from tests.ensembles.made_up import folds_of, made_up, noisy
 
 
 def choice_of(

@@ -5,15 +5,14 @@ from pathlib import Path
 import polars as pl
 
 from data.tree import GraphFile, collection_named
-from ensembles.choice.from_scores import Choosing
-from ensembles.choice.scored_graphs import RUNTIME_SCHEMA
+from ensembles.choice.from_scores import RUNTIME_SCHEMA, Labelled
 
 XLA = collection_named("layout:xla:default")
 
 
-def choosing(*names: str) -> Choosing:
+def choosing(*names: str) -> Labelled:
     files = [GraphFile(XLA, "valid", name, Path(f"{name}.npz")) for name in names]
-    return Choosing(XLA, files, pl.DataFrame(schema=RUNTIME_SCHEMA))
+    return Labelled(files, pl.DataFrame(schema=RUNTIME_SCHEMA))
 
 
 def test_the_seven_graphs_of_an_official_xla_split_suffice() -> None:

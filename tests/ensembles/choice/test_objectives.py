@@ -5,13 +5,13 @@ import pytest
 
 from common.metrics import kendall_tau
 from ensembles.choice.objectives import (
+    ScoredGraphs,
     best_of_five,
     exact_values,
     tau_as_submitted,
     tau_judge,
     tile_judge,
 )
-from ensembles.choice.scored_graphs import ScoredGraphs
 from tests.ensembles.made_up import exact_judge, made_up, noisy
 
 WEIGHTINGS = np.random.default_rng(1).dirichlet(np.ones(3), size=12)
@@ -60,12 +60,3 @@ def test_tile_scores_by_a_short_list_are_near() -> None:
     fast = tile_judge(graphs)(every)(WEIGHTINGS)
     exact = exact_judge(graphs, best_of_five)(every)(WEIGHTINGS)
     np.testing.assert_allclose(fast, exact, atol=2e-3)
-
-
-def test_part_takes_the_rows_of_its_graphs() -> None:
-    sizes = (3, 4, 5)
-    graphs = made_up([np.eye(c)[:, :2] for c in sizes], [np.arange(c) + 1.0 for c in sizes])
-    part = graphs.part([2, 0])
-    assert [rows.stop - rows.start for rows in part.rows()] == [5, 3]
-    assert part.runtime.tolist() == [1, 2, 3, 4, 5, 1, 2, 3]
-    assert part.families == ("family2", "family0")

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from common.metrics import kendall_tau
-from ensembles.choice.objectives import Metric, best_of_five, tau_judge
-from ensembles.choice.scored_graphs import ScoredGraphs
+from ensembles.choice.objectives import Floats, Metric, ScoredGraphs, best_of_five, tau_judge
 from ensembles.choice.weights import PARTS, exchange_parts, greedy_counts, search_weights, to_parts
-from tests.ensembles.made_up import Floats, exact_judge, made_up, noisy
+from tests.ensembles.made_up import exact_judge, made_up, noisy
 
 SEEDS = range(6)
 

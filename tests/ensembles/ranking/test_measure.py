@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from data.collect.measuring.session import ProgramFailed
 from data.graphs.graph import Graph, LayoutGraph
 from data.tree import collection_named
-from ensembles.choice.from_scores import Mixing
+from ensembles.blend import Mixing
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.measure import Trial, try_ranking
 from tests.data.collect.fakes import STEP_NS, SpinSource, layout_job

@@ -8,39 +8,83 @@ import pytest
 from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import ELEMENT_BYTES
-from data.graphs.node_layouts import tensor_ranks
 from features.layout_codes import minor_codes
 from features.statistics.layout import (
     LAYOUT_STATISTICS,
+    MAX_VISITED,
+    SourceEdges,
+    layout_sources,
     layout_statistics,
     layout_tables,
     output_bytes,
 )
-from tests.features.graphs import random_layout_graph, relabelled
-from tests.features.statistics.test_layout_paths import slow_pairs
+from tests.features.graphs import (
+    file_of,
+    node_bytes,
+    random_layout_graph,
+    relabelled,
+    sizes_of,
+)
 from tests.real_data import real_layout_graphs, requires_real_data
 
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}
 TENSORS = ("output", "input", "kernel")
+Pair = tuple[int, int]
 
 
-def node_bytes(graph: LayoutGraph, node: int) -> float:
-    features = graph.node_feat[node]
-    kind = next(i for i in range(19) if features[2 + i])
-    return float(ELEMENT_BYTES[kind]) * float(features[28])
+def shape_of(graph: LayoutGraph, node: int) -> tuple[float, ...]:
+    """The shape as stored; the layout tells ranks of empty and of padded dimensions apart."""
+    return (*graph.node_feat[node, 21:27].tolist(), graph.node_feat[node, 134:140].max())
+
+
+def operands_of(graph: LayoutGraph) -> dict[int, list[int]]:
+    operands: dict[int, list[int]] = {node: [] for node in range(graph.n_nodes)}
+    for consumer, producer in graph.edge_index.tolist():
+        operands[consumer].append(producer)
+    return operands
+
+
+def slow_pairs(graph: LayoutGraph, at_most: int) -> list[Pair]:
+    """Node pairs (consumer, producer): from each operand go back step by step while the shape
+    stays, stop at configurable nodes, and go no further once `at_most` nodes were seen.
+    """
+    operands = operands_of(graph)
+    configurable = set(graph.node_config_ids.tolist())
+    shape = [shape_of(graph, node) for node in range(graph.n_nodes)]
+    pairs = []
+    for consumer in configurable:
+        for operand in operands[consumer]:
+            distance = {operand: 0}
+            step = 0
+            while step in distance.values():
+                here = [node for node, far in distance.items() if far == step]
+                pairs += [(consumer, node) for node in here if node in configurable]
+                step += 1
+                if len(distance) > at_most:
+                    break
+                for node in here:
+                    if node in configurable:
+                        continue
+                    for other in operands[node]:
+                        if shape[other] == shape[node]:
+                            distance.setdefault(other, step)
+    return sorted(pairs)
 
 
 def padding_factor(graph: LayoutGraph, node: int, minor: int, second: int) -> float:
     """How the 8 x 128 tile grows a tensor whose two minor dimensions these are."""
-    rank = int(tensor_ranks(graph.node_feat[[node]])[0])
+    sizes = sizes_of(graph, node)
     factor = 1.0
     for dimension, tile in ((minor, 128), (second, 8)):
-        if 0 <= dimension < rank:
-            size = int(graph.node_feat[node, 21 + dimension])
-            if size > 0:
-                factor *= math.ceil(size / tile) * tile / size
+        if 0 <= dimension < len(sizes) and sizes[dimension] > 0:
+            factor *= math.ceil(sizes[dimension] / tile) * tile / sizes[dimension]
     return factor
+
+
+def own_layout(graph: LayoutGraph, node: int) -> list[int]:
+    """The two minor dimensions of a node's output as the compiler had it, -1 for none."""
+    rank = len(sizes_of(graph, node))
+    return [*graph.node_feat[node, 134 : 134 + rank].astype(int).tolist(), -1, -1][:2]
 
 
 def slow_statistics(graph: LayoutGraph, values: NDArray[np.int8]) -> dict[str, float]:
@@ -59,8 +103,7 @@ def slow_statistics(graph: LayoutGraph, values: NDArray[np.int8]) -> dict[str, f
             minor = "default" if layout[0] < 0 else layout[0]
             for name in group:
                 found[f"{tensor}_minor_{minor}_{name}"] += share
-        rank = int(tensor_ranks(graph.node_feat[[node]])[0])
-        own = [*graph.node_feat[node, 134 : 134 + rank].astype(int).tolist(), -1, -1][:2]
+        own = own_layout(graph, node)
         output = layouts[node][0][:2]
         chosen[node] = own if output == [-1, -1] else output
         for name in group:
@@ -129,49 +172,11 @@ def test_real_graphs_equal_the_loop() -> None:
         check(graph, rng.choice(graph.n_configs, 4, replace=False))
 
 
-def test_a_made_graph_equals_the_loop(layout_graph: LayoutGraph) -> None:
-    check(layout_graph, np.arange(10))
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_relabelling_nodes_changes_nothing(seed: int) -> None:
     graph = random_layout_graph(seed, n_nodes=300 if seed % 3 == 0 else None)
     other, _ = relabelled(graph, seed)
     np.testing.assert_allclose(all_statistics(other), all_statistics(graph), rtol=1e-5, atol=1e-6)
-
-
-@requires_real_data
-def test_relabelling_the_nodes_of_real_graphs_changes_nothing() -> None:
-    for seed, graph in enumerate(real_layout_graphs(max_bytes=120_000)):
-        other, _ = relabelled(graph, seed)
-        np.testing.assert_allclose(
-            all_statistics(other), all_statistics(graph), rtol=1e-5, atol=1e-6
-        )
-
-
-@pytest.mark.parametrize("step", [1, 7, 39])
-def test_statistics_of_chunks_are_those_of_the_whole(layout_graph: LayoutGraph, step: int) -> None:
-    tables = layout_tables(layout_graph)
-    codes = minor_codes(layout_graph.configs.rows(np.arange(layout_graph.n_configs)))
-    whole = layout_statistics(tables, codes)
-    pieces = [
-        layout_statistics(tables, codes[start : start + step])
-        for start in range(0, len(codes), step)
-    ]
-    np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=1e-6, atol=1e-7)
-    backwards = layout_statistics(tables, codes[::-1])
-    np.testing.assert_allclose(backwards[::-1], whole, rtol=1e-6, atol=1e-7)
-
-
-@requires_real_data
-def test_real_statistics_are_shares_or_logarithms() -> None:
-    for graph in real_layout_graphs(max_bytes=120_000):
-        statistics = all_statistics(graph)
-        assert np.isfinite(statistics).all()
-        for column, name in enumerate(LAYOUT_STATISTICS):
-            if not name.startswith("log_"):
-                assert statistics[:, column].min() >= 0, name
-                assert statistics[:, column].max() <= 1 + 1e-5, name
 
 
 def test_a_graph_without_edges_or_bytes_has_finite_statistics() -> None:
@@ -183,7 +188,7 @@ def test_a_graph_without_edges_or_bytes_has_finite_statistics() -> None:
     )
     statistics = all_statistics(bare)
     assert np.isfinite(statistics).all()
-    copies = LAYOUT_STATISTICS.index("copied_bytes_share")
+    copies = list(LAYOUT_STATISTICS).index("copied_bytes_share")
     assert not statistics[:, copies : copies + 3].any()
 
 
@@ -192,3 +197,60 @@ def test_bytes_of_an_output_are_elements_times_their_size() -> None:
     want = [node_bytes(graph, node) for node in range(60)]
     np.testing.assert_allclose(output_bytes(graph.node_feat), want)
     assert max(want) > 0
+
+
+def pairs_of(graph: LayoutGraph, sources: SourceEdges) -> list[Pair]:
+    ids = graph.node_config_ids
+    nodes = zip(ids[sources.consumer].tolist(), ids[sources.producer].tolist(), strict=True)
+    return sorted(nodes)
+
+
+def check_pairs(graph: LayoutGraph) -> int:
+    bytes_of = np.arange(1.0, graph.n_nodes + 1)
+    sources = layout_sources(graph, bytes_of)
+    assert pairs_of(graph, sources) == slow_pairs(graph, MAX_VISITED)
+    weights = bytes_of[graph.node_config_ids[sources.producer]]
+    if len(weights):
+        np.testing.assert_allclose(sources.bytes_share, weights / weights.sum(), rtol=1e-6)
+    return len(weights)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pairs_equal_the_slow_search(seed: int) -> None:
+    """Small, and large enough for the walk to be cut short."""
+    graph = random_layout_graph(seed, n_nodes=400)
+    check_pairs(random_layout_graph(seed))
+    few = replace(graph, node_config_ids=graph.node_config_ids[:5])
+    one_shape = replace(few, node_feat=np.repeat(graph.node_feat[:1], 400, axis=0))
+    check_pairs(few)
+    check_pairs(one_shape)
+
+
+@requires_real_data
+def test_pairs_of_real_graphs_equal_the_slow_search() -> None:
+    for graph in real_layout_graphs(max_bytes=120_000):
+        assert check_pairs(graph) > 0
+
+
+def chain(length: int) -> LayoutGraph:
+    """Node 0 ← 1 ← … ← length - 1, each of one shape, the first and the last configurable."""
+    graph = random_layout_graph(0, n_nodes=length)
+    node_feat = np.zeros((length, 140), dtype=np.float32)
+    node_feat[:, 21] = 4
+    edges = np.stack([np.arange(1, length), np.arange(length - 1)], axis=1)
+    return replace(
+        graph,
+        file=file_of("layout"),
+        node_feat=node_feat,
+        edge_index=edges,
+        node_config_ids=np.asarray([0, length - 1]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "is_found"), [(2, True), (10, True), (MAX_VISITED + 2, True), (200, False)]
+)
+def test_a_chain_is_walked_back_so_far_and_no_further(length: int, is_found: bool) -> None:
+    graph = chain(length)
+    found = pairs_of(graph, layout_sources(graph, np.ones(length)))
+    assert found == ([(length - 1, 0)] if is_found else [])

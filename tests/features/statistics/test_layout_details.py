@@ -10,21 +10,19 @@ from numpy.typing import NDArray
 
 from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_layouts import tensor_ranks
 from data.packing.config_encoder import pack_values
 from data.read import read_layout
 from data.tree import COLLECTIONS, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
-from features.statistics.layout_details import LAYOUT_DETAILS, sum_entries
-from tests.features.graphs import random_layout_graph, relabelled
+from features.statistics.layout_details import LAYOUT_DETAILS
+from tests.features.graphs import node_bytes, random_layout_graph, relabelled, sizes_of
 from tests.features.statistics.test_layout import (
     OPCODES,
     TENSORS,
-    node_bytes,
+    own_layout,
     padding_factor,
+    slow_pairs,
 )
-from tests.features.statistics.test_layout_paths import slow_pairs
-from tests.real_data import real_layout_graphs, requires_real_data
 
 START = len(ALL_STATISTICS["layout"]) - len(
     [name for name in ALL_STATISTICS["layout"] if name.startswith("program_")]
@@ -42,7 +40,7 @@ class SlowDetails:
         shape = (len(distinct), len(self.nodes), 18)
         self.distinct = np.frombuffer(b"".join(distinct), np.int8).reshape(shape)
         self.bytes = [node_bytes(graph, node) for node in range(graph.n_nodes)]
-        self.own = [self.own_layout(node) for node in range(graph.n_nodes)]
+        self.own = [own_layout(graph, node) for node in range(graph.n_nodes)]
         self.pairs = slow_pairs(graph, 64)
         consumed = [edge for edge in graph.edge_index.tolist() if edge[0] in self.nodes]
         self.operands = consumed
@@ -52,16 +50,8 @@ class SlowDetails:
         self.fixed_readers = [
             (u, v)
             for u, v in graph.edge_index.tolist()
-            if v in self.nodes and u not in self.nodes and self.dims(u) == self.dims(v)
+            if v in self.nodes and u not in self.nodes and sizes_of(graph, u) == sizes_of(graph, v)
         ]
-
-    def dims(self, node: int) -> list[int]:
-        rank = int(tensor_ranks(self.graph.node_feat[[node]])[0])
-        return self.graph.node_feat[node, 21 : 21 + rank].astype(int).tolist()
-
-    def own_layout(self, node: int) -> list[int]:
-        rank = len(self.dims(node))
-        return [*self.graph.node_feat[node, 134 : 134 + rank].astype(int).tolist(), -1, -1][:2]
 
     def group(self, node: int) -> str:
         names = {number: name for name, number in OPCODES.items()}
@@ -98,7 +88,7 @@ class SlowDetails:
                     found[f"count_{tensor}_minor_{minor}_{group}"] += 1 / len(self.nodes)
                 if chosen[node] == self.own[node]:
                     found[f"count_output_as_default_{group}"] += 1 / len(self.nodes)
-            dims = self.dims(node)
+            dims = sizes_of(self.graph, node)
             minor, second = (dims[d] if 0 <= d < len(dims) else None for d in chosen[node])
             for part, size, tile in (("minor", minor, 128), ("second", second, 8)):
                 if size is None:
@@ -198,12 +188,6 @@ def test_sample_graphs_equal_the_loop(name: str) -> None:
         check(graph, np.random.default_rng(0).choice(graph.n_configs, 3, replace=False))
 
 
-@requires_real_data
-def test_real_graphs_equal_the_loop() -> None:
-    for graph in real_layout_graphs(max_bytes=120_000):
-        check(graph, np.random.default_rng(0).choice(graph.n_configs, 2, replace=False))
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_relabelling_nodes_changes_nothing(seed: int) -> None:
     graph = random_layout_graph(seed)
@@ -221,11 +205,3 @@ def test_some_rows_are_those_of_the_whole() -> None:
     rows = np.arange(graph.n_configs)
     some = np.r_[rows[::-1], rows[0]]
     np.testing.assert_array_equal(details(graph, some), details(graph, rows)[some])
-
-
-def test_entries_are_summed_by_column() -> None:
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(3 * 4, 2))
-    places = rng.integers(0, 4, (5, 3))
-    want = [[sum(table[4 * j + row[j], f] for j in range(3)) for f in range(2)] for row in places]
-    np.testing.assert_allclose(sum_entries(table, places), want)

@@ -8,25 +8,18 @@ import pytest
 
 from common.settings import SAMPLE
 from data.graphs.graph import Graph
-from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES
-from data.graphs.node_layouts import tensor_ranks
+from data.graphs.node_columns import NODE_FEATURE_NAMES
 from data.hlo.opcodes import OPCODE_NUMBERS
 from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.program import COUNTED, PROGRAM_STATISTICS, program_statistics
-from tests.features.graphs import random_layout_graph, random_tile_graph
-from tests.real_data import real_layout_graphs, real_tile_graphs, requires_real_data
+from tests.features.graphs import node_bytes, random_layout_graph, random_tile_graph, sizes_of
 
 CONVOLUTION, DOT, PARAMETER = 26, 34, 63
 
 
 def feature(graph: Graph, node: int, name: str) -> float:
     return float(graph.node_feat[node, NODE_FEATURE_NAMES.index(name)])
-
-
-def node_bytes(graph: Graph, node: int) -> float:
-    kind = next(i for i in range(19) if graph.node_feat[node, 2 + i])
-    return float(ELEMENT_BYTES[kind]) * elements(graph, node)
 
 
 def elements(graph: Graph, node: int) -> float:
@@ -51,8 +44,7 @@ def slow_flops(graph: Graph, node: int) -> float:
         return 2 * math.sqrt(max(sizes) * min(sizes) * elements(graph, node))
     largest = max(zip(sizes, operands, strict=True))[1]
     dimension = int(feature(graph, node, "convolution_dim_numbers_input_feature_dim"))
-    rank = int(tensor_ranks(graph.node_feat[[largest]])[0])
-    depth = graph.node_feat[largest, 21 + dimension] if dimension < rank else 1
+    depth = dict(enumerate(sizes_of(graph, largest))).get(dimension, 1)
     window = max(feature(graph, node, "window_size_product"), 1)
     groups = max(feature(graph, node, "feature_group_count"), 1)
     return 2 * elements(graph, node) * window * max(float(depth), 1) / groups
@@ -104,9 +96,3 @@ def test_sample_programs_equal_the_loop() -> None:
         check(read_graph(file))
     logs = np.asarray([program_statistics(read_graph(file))[:9] for file in files])
     assert (np.ptp(logs, axis=0) > 0).all()
-
-
-@requires_real_data
-def test_real_programs_equal_the_loop() -> None:
-    for graph in [*real_layout_graphs(max_bytes=120_000), *real_tile_graphs()]:
-        check(graph)

@@ -1,26 +1,31 @@
 """Tile statistics against a loop over configs and dimensions that a reader can follow."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from common.settings import SAMPLE
 from data.graphs.graph import TileGraph
 from data.graphs.node_columns import ELEMENT_BYTES
-from data.graphs.node_layouts import tensor_ranks
-from features.statistics.tile import TILE_STATISTICS, output_node, tile_statistics
-from tests.features.graphs import random_tile_graph
-from tests.real_data import real_tile_graphs, requires_real_data
+from data.read import read_tile
+from data.tree import collection_named, find_graphs
+from features.statistics.tile import (
+    TILE_DETAILS,
+    TILE_STATISTICS,
+    output_node,
+    tile_details,
+    tile_statistics,
+)
+from tests.features.graphs import node_bytes, random_tile_graph, sizes_of
+from tests.features.statistics.test_program import slow_flops
 
+Fast = Callable[[TileGraph], NDArray[np.float32]]
+Slow = Callable[[TileGraph, NDArray[np.float32]], dict[str, float]]
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75, "parameter": 63}
-
-
-def node_bytes(graph: TileGraph, node: int) -> float:
-    features = graph.node_feat[node]
-    kind = next(i for i in range(19) if features[2 + i])
-    return float(ELEMENT_BYTES[kind]) * float(features[28])
 
 
 def slow_output(graph: TileGraph) -> int:
@@ -41,8 +46,8 @@ def slow_statistics(graph: TileGraph, config: NDArray[np.float32]) -> dict[str, 
         for name, value in zip(names, values.tolist(), strict=True):
             found[f"log_{part}_bounds_{name}"] = math.log1p(abs(value))
     output = graph.node_feat[slow_output(graph)]
-    rank = int(tensor_ranks(output[None])[0])
-    sizes = output[21 : 21 + rank].tolist()
+    sizes = sizes_of(graph, slow_output(graph))
+    rank = len(sizes)
     steps, covered = 1, 1.0
     for dimension in range(6):
         size = max(sizes[dimension], 1) if dimension < rank else 1
@@ -68,32 +73,78 @@ def slow_statistics(graph: TileGraph, config: NDArray[np.float32]) -> dict[str, 
     return found
 
 
-def check(graph: TileGraph) -> NDArray[np.float32]:
-    statistics = tile_statistics(graph)
-    assert statistics.dtype == np.float32
-    assert statistics.shape == (graph.n_configs, len(TILE_STATISTICS))
-    for row, config in zip(statistics, graph.config_feat, strict=True):
-        want = slow_statistics(graph, config)
-        assert set(want) == set(TILE_STATISTICS)
-        for name, value in zip(TILE_STATISTICS, row.tolist(), strict=True):
+def slow_details(graph: TileGraph, config: NDArray[np.float32]) -> dict[str, float]:
+    root = slow_output(graph)
+    output = graph.node_feat[root]
+    sizes = [float(max(size, 1)) for size in sizes_of(graph, root)]
+    rank = len(sizes)
+    sizes += [1.0] * (6 - rank)
+    bounds = [float(config[8 + i]) if config[8 + i] > 0 else sizes[i] for i in range(6)]
+    tiles = [math.ceil(size / bound) for size, bound in zip(sizes, bounds, strict=True)]
+    volume, steps = math.prod(bounds), math.prod(tiles)
+    kind = next(i for i in range(19) if output[2 + i])
+    found = {
+        "log_tile_volume": math.log(volume),
+        "log_tile_bytes": math.log1p(volume * ELEMENT_BYTES[kind]),
+    }
+    growth, whole = 1.0, [1.0, 1.0]
+    for place, tile in enumerate((128, 8)):
+        if place < rank:
+            bound = bounds[int(output[134 + place])]
+            growth *= math.ceil(bound / tile) * tile / bound
+            whole[place] = float(bound % tile == 0)
+    found["log_tile_register_waste"] = math.log(growth)
+    found["minor_bound_is_whole"], found["second_bound_is_whole"] = whole
+    found |= {f"log_tiles_{i}": math.log(count) for i, count in enumerate(tiles)}
+    inputs = math.prod(float(value) for value in config[16:22] if value > 0)
+    kernel = math.prod(float(value) for value in config[:6] if value > 0)
+    found["log_input_volume"], found["log_kernel_volume"] = math.log(inputs), math.log(kernel)
+    parameters = [node for node in range(graph.n_nodes) if graph.node_opcode[node] == 63]
+    parameter_bytes = sum(node_bytes(graph, node) for node in parameters)
+    elements = sum(float(graph.node_feat[node, 28]) for node in parameters)
+    read = steps * (inputs + kernel) * parameter_bytes / max(elements, 1)
+    moved = 1 + steps * volume * ELEMENT_BYTES[kind] + read
+    flops = 1 + sum(
+        slow_flops(graph, n) for n in range(graph.n_nodes) if graph.node_opcode[n] in (26, 34)
+    )
+    found["log_moved_bytes"] = math.log(moved)
+    found["log_operand_reuse"] = math.log((1 + read) / (1 + parameter_bytes))
+    found["log_flops_per_byte"] = math.log(flops / moved)
+    found["log_flops_per_step"] = math.log(flops / steps)
+    return found
+
+
+def check(
+    found: NDArray[np.float32], names: dict[str, str], slow: Slow, graph: TileGraph
+) -> NDArray[np.float32]:
+    assert found.dtype == np.float32
+    assert found.shape == (graph.n_configs, len(names))
+    for row, config in zip(found, graph.config_feat, strict=True):
+        want = slow(graph, config)
+        assert set(want) == set(names)
+        for name, value in zip(names, row.tolist(), strict=True):
             assert value == pytest.approx(want[name], rel=2e-5, abs=2e-5), name
-    return statistics
+    return found
 
 
-def test_random_kernels_equal_the_loop() -> None:
-    together = np.concatenate([check(random_tile_graph(seed)) for seed in range(80)])
-    for column, name in enumerate(TILE_STATISTICS):
-        assert len(np.unique(together[:, column])) > 2, name
-
-
-def test_a_made_kernel_equals_the_loop(tile_graph: TileGraph) -> None:
-    check(tile_graph)
-
-
-@requires_real_data
-def test_real_kernels_equal_the_loop() -> None:
-    for graph in real_tile_graphs():
-        check(graph)
+@pytest.mark.parametrize(
+    ("statistics", "names", "slow", "at_least"),
+    [
+        (tile_statistics, TILE_STATISTICS, slow_statistics, 3),
+        (tile_details, TILE_DETAILS, slow_details, 2),
+    ],
+)
+def test_kernels_equal_the_loop(
+    statistics: Fast, names: dict[str, str], slow: Slow, at_least: int
+) -> None:
+    """And none of the statistics is idle: over the kernels, each takes several values."""
+    graphs = [random_tile_graph(seed) for seed in range(80)]
+    together = np.concatenate([check(statistics(g), names, slow, g) for g in graphs])
+    for column, name in enumerate(names):
+        assert len(np.unique(together[:, column])) >= at_least, name
+    for file in find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), splits=("valid",)):
+        graph = read_tile(file)
+        check(statistics(graph), names, slow, graph)
 
 
 def test_the_output_is_the_root_of_most_bytes() -> None:

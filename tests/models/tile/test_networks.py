@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from data.read import read_tile
 from data.tree import collection_named, find_graphs
 from features.scaling import fit_node_scaler
-from features.statistics.tile import tile_statistics
-from features.statistics.tile_details import tile_details
+from features.statistics.tile import tile_details, tile_statistics
 from models.config.networks import TileGnnConfig
 from models.config.own_models import imported
 from models.config.recipe import Recipe, load_recipe

@@ -13,8 +13,13 @@ from data.read import read_graph, read_tile
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.blend import blend
 from ensembles.choice.choose import BEST_MEMBER, RECIPE
-from ensembles.choice.in_run import choose_in_run, recipe_mixing, written_mixing
-from ensembles.choice.record import choice_file, write_choice
+from ensembles.choice.in_run import (
+    choice_file,
+    choose_in_run,
+    recipe_mixing,
+    write_choice,
+    written_mixing,
+)
 from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
 from models.predict import scores_table, write_scores
@@ -200,11 +205,19 @@ def test_a_damaged_choice_is_named(chosen_run: Path) -> None:
     other = chosen_run.with_name("damaged")
     shutil.copytree(chosen_run, other)
     path = other / "scores/tile-xla/blend/choice.json"
-    path.write_text("{}")
     graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
-    text = call("rank", graph.path, "--run", other, expect=1)
-    assert str(path) in text
-    assert "expected a choice with method and weights" in text
+    weights = '"weights": {"tile_linear-seed0": "much"}'
+    for damaged in (
+        "{}",
+        "[]",
+        "{",
+        '{"method": "x", "weights": {}}',
+        f'{{"method": "in-turn", {weights}}}',
+    ):
+        path.write_text(damaged)
+        text = call("rank", graph.path, "--run", other, expect=1)
+        assert str(path) in text
+        assert "expected a choice with method and weights" in text
 
 
 def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(

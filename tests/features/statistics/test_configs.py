@@ -4,23 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pytest
 
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
 from data.tree import find_graphs
-from features.statistics.configs import ALL_STATISTICS, STATISTICS, statistics_of
-from features.statistics.formulas import DETAIL_FORMULAS, PAGE, PLAIN_FORMULAS, page
-from features.statistics.table import statistics_frame, write_statistics
+from features.statistics.configs import (
+    ALL_STATISTICS,
+    statistics_frame,
+    statistics_of,
+    write_statistics,
+)
+from features.statistics.formulas import PAGE, page
 from tests.command_line import call
-
-
-@pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_every_statistic_has_a_formula(kind: str) -> None:
-    assert tuple(PLAIN_FORMULAS[kind]) == STATISTICS[kind]
-    names = [*PLAIN_FORMULAS[kind], *DETAIL_FORMULAS[kind]]
-    assert tuple(names) == ALL_STATISTICS[kind][: len(names)]
-    assert len(set(ALL_STATISTICS[kind])) == len(ALL_STATISTICS[kind])
 
 
 def test_the_page_is_up_to_date() -> None:
