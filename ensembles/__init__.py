@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from common.errors import PipelineError, UsageError
 
 if TYPE_CHECKING:
-    from ensembles.ranking.layouts import NodeLayouts
+    from ensembles.ranking.configs import NodeLayouts
     from ensembles.ranking.program import NamedGraph, load_graph, load_graphs
     from ensembles.ranking.rank import Ranked, load_ranker, rank
 
 _HOMES = {
-    "NodeLayouts": "layouts",
+    "NodeLayouts": "configs",
     "NamedGraph": "program",
     "load_graph": "program",
     "load_graphs": "program",

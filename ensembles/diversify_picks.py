@@ -150,7 +150,7 @@ def diversify_scores(
 def diversify_table(
     scores: pl.DataFrame, files: Sequence[GraphFile], diversity: PickDiversity
 ) -> pl.DataFrame:
-    """PickDiversity the picks of every kernel of a table, one kernel in memory at a time.
+    """Diversify the picks of every kernel of a table, one kernel in memory at a time.
 
     Args:
         scores: as of models.predict.

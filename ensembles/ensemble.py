@@ -15,7 +15,7 @@ from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, blend, mix
 from ensembles.choice.in_run import choice_file, recipe_mixing, written_mixing
 from ensembles.diversify_picks import diversify_scores
-from ensembles.members import Member, choose_source, members_of
+from ensembles.members import choose_source, members_of
 from models.config.recipe import BlendConfig, Recipe, recipe_from_table
 from models.predict import predict, scores_table
 from models.run_folder import CONFIG, check_done, is_done, read_config
@@ -115,7 +115,9 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
         check_done(folder)
     else:
         _check_settled(folder, recipe, collection)
-    have = {c.name for c in COLLECTIONS if _are_trained(members_of(recipe, c, folder))}
+    have = {  # those of which some are trained; a hole shows in loading
+        c.name for c in COLLECTIONS if any(is_done(m.folder) for m in members_of(recipe, c, folder))
+    }
     source = choose_source(collection, have, {}).collection
     if source is None:
         raise PipelineError(f"{folder}: no trained model can rank {collection.name}")
@@ -125,18 +127,10 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     return Ensemble(source, rankers, mixing)
 
 
-def _are_trained(members: Sequence[Member]) -> bool:
-    """Tell whether a collection has been trained on, at least by some; a hole shows in loading."""
-    return any(is_done(member.folder) for member in members)
-
-
 def _check_settled(folder: Path, recipe: Recipe, collection: Collection) -> None:
     """Refuse an unfinished run whose ranking of `collection` is not yet what it will be.
 
     A collection without members may be trained yet, or borrow a sibling's: only the end tells.
-
-    Raises:
-        PipelineError: names the members that are not trained, or the choice that is not made.
     """
     members = members_of(recipe, collection, folder)
     missing = [member.name for member in members if not is_done(member.folder)]

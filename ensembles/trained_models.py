@@ -5,10 +5,9 @@ so a model is known by its config.toml alone.
 """
 
 import filecmp
-import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from ensembles.members import members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
 from models.training.jobs import SHARED_FOLDER
-
-_NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none of them a model
-_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,9 @@ def find_models(root: Path) -> list[FoundModel]:
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
     found = []
-    for folder in _run_folders(root):
+    for folder in sorted(path.parent for path in root.rglob(CONFIG)):
+        if any(part.startswith(".") for part in folder.relative_to(root).parts):
+            continue
         config = read_config(folder)
         if "model" in config and "seed" in config:  # a whole run's own folder holds none itself
             place = SHARED_FOLDER if "collections" in config else config.get("collection", "")
@@ -88,73 +86,52 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: P
         PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
     targets = {collection.slug: out, SHARED_FOLDER: shared}
-    wanted = _one_of_each(found for found in find_models(earlier) if found.place in targets)
-    copies = [(model, targets[place] / member) for (place, member), model in wanted.items()]
-    return [target for model, target in copies if _copy(model.folder, target)]
+    models = _one_of_each(model for model in find_models(earlier) if model.place in targets)
+    copies = [(model.folder, targets[model.place] / model.member) for model in models.values()]
+    return [target for source, target in copies if _copy(source, target)]
 
 
-def take_models(
-    source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
-) -> dict[str, list[Path]]:
-    """Copy the trained models of `collections`, every member of each, into a run.
+def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path) -> None:
+    """Copy the trained models of `collections`, every member of each, into the run folder `out`.
 
     Those that the run has already are its own, whatever `source` holds: it may have ranked with
     them, and `source` may hold an earlier copy of the run.
 
     Args:
         source: searched for run folders at any depth.
-        out: the run's folder.
-
-    Returns:
-        By collection, the folders that were copied to or were there already.
 
     Raises:
         PipelineError: a member is missing or unfinished, was trained by other settings, or is there
             twice; nothing is copied then.
     """
-    members = {collection: members_of(recipe, collection, out) for collection in collections}
     wanted = {
         (collection.slug, member.name): member.folder
-        for collection, of_it in members.items()
-        for member in of_it
+        for collection in collections
+        for member in members_of(recipe, collection, out)
         if not is_done(member.folder)
     }
     found = (model for model in find_models(source) if (model.place, model.member) in wanted)
     models = _one_of_each(found)
-    done = {key for key, model in models.items() if model.is_done}
-    missing = [f"{place}/{name}" for place, name in sorted(wanted.keys() - done)]
+    missing = sorted(key for key in wanted if key not in models or not models[key].is_done)
     if missing:
-        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise PipelineError(
-            f"{source}: no trained model {', '.join(missing[:_MOST_NAMED])}{more}; expected every "
-            f"model and seed of recipe {recipe.name}: attach or add what is missing"
+            f"{source}: no trained model {'/'.join(missing[0])}{more}; expected every model and "
+            f"seed of recipe {recipe.name}: attach or add what is missing"
         )
     for model in models.values():
         _check_settings(model, recipe)
     for key, model in models.items():
         _copy(model.folder, wanted[key])
-    return {c.name: [member.folder for member in of_it] for c, of_it in members.items()}
-
-
-def _run_folders(root: Path) -> Iterator[Path]:
-    for folder, below, files in os.walk(root):
-        below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
-        if CONFIG in files:
-            yield Path(folder)
 
 
 def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
-    """Return each model once; a finished training goes before an unfinished one.
-
-    Raises:
-        PipelineError: there are two that differ, and nothing tells which one is meant.
-    """
+    """Return each model once, the finished training if only one is; copies of one are one."""
     chosen: dict[tuple[str, str], FoundModel] = {}
     for model in models:
-        key = model.place, model.member
-        other = chosen.get(key)
-        if other is None or (model.is_done and not other.is_done):
-            chosen[key] = model
+        other = chosen.setdefault((model.place, model.member), model)
+        if model.is_done and not other.is_done:
+            chosen[model.place, model.member] = model
         elif model.is_done == other.is_done and not same_content(model.folder, other.folder):
             raise PipelineError(
                 f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
@@ -164,7 +141,6 @@ def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundMod
 
 
 def _check_settings(model: FoundModel, recipe: Recipe) -> None:
-    """Raise PipelineError where a model was made by other settings than the recipe's."""
     wanted = recipe.model_dump(mode="json")
     for part in (part for part in (model.config["model"], "features") if part in wanted):
         difference = first_difference(model.config["recipe"].get(part), wanted[part], part)
@@ -176,12 +152,11 @@ def _check_settings(model: FoundModel, recipe: Recipe) -> None:
 
 
 def _names(folder: Path) -> list[str]:
-    """List a run folder's files, sorted; what is hidden is no part of the result."""
     return sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
 
 
 def _copy(source: Path, target: Path) -> bool:
-    """Copy a run folder, whole or not at all, unless it is there; what is hidden stays behind.
+    """Copy a run folder, whole or not at all, unless it is there; tell whether it was copied.
 
     The copies can be written to, though the source may be mounted read-only.
     """
@@ -198,7 +173,5 @@ def _copy(source: Path, target: Path) -> bool:
                 shutil.copyfile(source / name, inner / name)
             inner.rename(target)
     except OSError as error:
-        raise PipelineError(
-            f"{target}: cannot be copied from {source}: {error.strerror}"
-        ) from error
+        raise PipelineError(f"{target}: cannot copy {source}: {error.strerror}") from error
     return True

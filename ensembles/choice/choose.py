@@ -55,8 +55,8 @@ FITS: dict[str, Callable[[Objective, int], Floats]] = {
 class Nested:
     """The values of candidates on folds, each fit made once.
 
-    The inner cross-validation of outer fold a judges fold b by a fit without a and b; so does that
-    of b for a: k folds need k(k - 1)/2 of these fits and k without one fold.
+    A fit without folds a and b serves the inner cross-validation of a and that of b: k folds need
+    k(k - 1)/2 of these, k without one fold, and one of all.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
-"""Configs that come apart from their program: from a file or an array, checked to fit it.
+"""Configs of a program: what one says in the compiler's words, and those that come from elsewhere.
 
-c configs, k configurable nodes, u distinct layout vectors.
+Minor-to-major lists by instruction, or tile sizes; and configs of a file or an array, checked to
+fit their program. c configs, k configurable nodes, u distinct layout vectors.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,114 @@ from data.npz.read import Archive
 from data.packing.config_encoder import pack_values
 from data.packing.configs import PackedConfigs
 from data.packing.npz_graphs import encode_configs
-from ensembles.ranking.layouts import TENSORS, without_end
 from ensembles.ranking.program import NamedGraph
 
-REAL_KINDS = "iuf"
-SAME_PROGRAM = ("node_opcode", "edge_index", "node_feat")
+COMPILERS_CHOICE = "compiler's choice"
+ONE_OPERAND = "reshape"  # of the operations that can be configured, the one without a kernel
+TENSORS = ("output", "input", "kernel")
+TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
+VALUES_PER_BOUNDS = 8  # six sizes, their sum and their product
+
+Order = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NodeLayouts:
+    """The layouts that a config gives to the tensors of one instruction.
+
+    Attributes:
+        node: its position in the graph.
+        name: the instruction's; None where the file has no names.
+        opcode: its operation, such as "dot".
+        tensors: by "output", "input" (left operand) and, but for reshapes, "kernel" (right
+            operand): the minor-to-major order, as XLA writes it; None = the compiler's choice. The
+            dataset's longer tensors are given their minor-most dimensions alone.
+    """
+
+    node: int
+    name: str | None
+    opcode: str
+    tensors: dict[str, Order | None]
+
+    @property
+    def is_left_open(self) -> bool:
+        """Tell whether all of it is left to the compiler."""
+        return all(order is None for order in self.tensors.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for JSON, with words where the compiler chooses."""
+        named = {"name": self.name} if self.name is not None else {}
+        orders = {
+            tensor: COMPILERS_CHOICE if order is None else list(order)
+            for tensor, order in self.tensors.items()
+        }
+        return {"node": self.node, **named, "opcode": self.opcode, **orders}
+
+
+def layouts_of(named: NamedGraph, config: int) -> tuple[NodeLayouts, ...]:
+    """Return the layouts of each configurable node in a config, in config order."""
+    assert isinstance(named.graph, LayoutGraph)
+    names = named.instruction_names
+    rows = named.graph.configs.rows(np.array([config]))[0]  # (k, 18)
+    return tuple(
+        NodeLayouts(
+            node,
+            names[node] if names else None,
+            named.opcode(node),
+            _tensors(row, named.opcode(node)),
+        )
+        for node, row in zip(named.graph.node_config_ids.tolist(), rows, strict=True)
+    )
+
+
+def _tensors(row: NDArray[np.int8], opcode: str) -> dict[str, Order | None]:
+    """Return the orders of a node's tensors by name, from its values (18,)."""
+    orders = {
+        tensor: without_end(values.tolist(), -1) or None
+        for tensor, values in zip(TENSORS, row.reshape(-1, RANK_MAX), strict=True)
+    }
+    if opcode == ONE_OPERAND and orders["kernel"] is None:
+        del orders["kernel"]
+    return orders
+
+
+def tile_of(named: NamedGraph, config: int) -> dict[str, Order]:
+    """Return the tile sizes of a config by field: kernel, output and input bounds.
+
+    Tuning data may also hold iteration bounds, which models do not read; those are as in the run.
+    """
+    assert isinstance(named.graph, TileGraph)
+    bounds = named.graph.config_feat[config].reshape(-1, VALUES_PER_BOUNDS)[:, :RANK_MAX]
+    tile = {
+        field: without_end([int(size) for size in sizes], 0)
+        for field, sizes in zip(TILE_BOUNDS, bounds.tolist(), strict=True)
+    }
+    if named.program and named.run_numbers is not None:
+        run = named.program.runs[int(named.run_numbers[config])]
+        iteration = tuple(run.op_config.tile_size_config.iteration_bounds)
+        tile |= {"iteration_bounds": iteration} if iteration else {}
+    return tile
+
+
+def without_end(values: list[int], padding: int) -> Order:
+    """Return values without the padding at their end.
+
+    >>> without_end([3, 0, 2, 1, -1, -1], -1)
+    (3, 0, 2, 1)
+    """
+    n = len(values)
+    while n and values[n - 1] == padding:
+        n -= 1
+    return tuple(values[:n])
+
+
+def spelled(order: Order | None) -> str | None:
+    """Return an order as XLA writes it: "{1,0}"; None stays None.
+
+    >>> spelled((1, 0))
+    '{1,0}'
+    """
+    return None if order is None else "{" + ",".join(map(str, order)) + "}"
 
 
 def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
@@ -58,12 +162,11 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
 
 
 def _numbers(configs: object, named: NamedGraph) -> NDArray[Any]:
-    """Return an array of real numbers."""
     try:
         values = np.asarray(configs)
     except ValueError as error:  # lists of different lengths
         raise PipelineError(f"configs of {named.name}: no array: {error}") from error
-    if values.dtype.kind not in REAL_KINDS:
+    if values.dtype.kind not in "iuf":
         raise PipelineError(
             f"configs of {named.name}: have dtype {values.dtype}; expected integers or floats"
         )
@@ -96,7 +199,7 @@ def read_configs(named: NamedGraph, path: Path) -> NamedGraph:
 def _check_same_program(archive: Archive, named: NamedGraph) -> None:
     """Refuse configs whose file holds another program's nodes or edges, if it holds any."""
     graph = named.graph
-    for key in SAME_PROGRAM:
+    for key in ("node_opcode", "edge_index", "node_feat"):
         if key in archive.keys:
             own: NDArray[Any] = getattr(graph, key)
             shape = (None, *own.shape[1:])
@@ -111,7 +214,6 @@ def _check_same_program(archive: Archive, named: NamedGraph) -> None:
 
 
 def _with_ids(archive: Archive, named: NamedGraph) -> NamedGraph:
-    """Take the file's configurable nodes, where it names them."""
     assert isinstance(named.graph, LayoutGraph)
     key = "node_config_ids"
     if key not in archive.keys:
@@ -122,25 +224,18 @@ def _with_ids(archive: Archive, named: NamedGraph) -> NamedGraph:
         return named
     has_own_configs = named.program is None or named.program.configs is not None
     n_nodes = named.graph.n_nodes
-    if has_own_configs or not _are_places(ids, n_nodes):
+    fits = len(ids) and ids.min() >= 0 and ids.max() < n_nodes and len(set(ids)) == len(ids)
+    if has_own_configs or not fits:
+        wanted = f"the {len(own)} of {named.path}" if has_own_configs else f"some of {n_nodes}"
         archive.fail(
-            key,
-            f"names {len(ids)} nodes, {ids[:4].tolist()}…; expected "
-            + (f"the {len(own)} of {named.path}" if has_own_configs else f"some of {n_nodes}")
-            + ", each once",
+            key, f"names {len(ids)} nodes, {ids[:4].tolist()}…; expected {wanted}, each once"
         )
     left_open = np.full((1, len(ids), N_LAYOUT_VALUES), -1, np.int8)
     graph = replace(named.graph, node_config_ids=ids, configs=pack_values(left_open))
     return named.holding(graph)
 
 
-def _are_places(ids: NDArray[np.int64], n_nodes: int) -> bool:
-    inside = len(ids) and ids.min() >= 0 and ids.max() < n_nodes
-    return bool(inside and len(np.unique(ids)) == len(ids))
-
-
 def _tiles(graph: TileGraph, values: NDArray[Any], source: str) -> Graph:
-    """Return a kernel with other tile configs (c, 24)."""
     if values.ndim != 2 or values.shape[1] != N_TILE_VALUES or not len(values):
         raise PipelineError(
             f"{source}: tile configs have shape {values.shape}; expected (c, {N_TILE_VALUES})"
@@ -162,7 +257,6 @@ def _tiles(graph: TileGraph, values: NDArray[Any], source: str) -> Graph:
 
 
 def _with_layouts(named: NamedGraph, configs: PackedConfigs, source: str) -> NamedGraph:
-    """Return a program with other layout configs, each of which orders dimensions that exist."""
     assert isinstance(named.graph, LayoutGraph)
     unknown = np.zeros(configs.n_configs, np.int64)
     given = named.holding(replace(named.graph, configs=configs, runtime_ns=unknown))
@@ -171,13 +265,10 @@ def _with_layouts(named: NamedGraph, configs: PackedConfigs, source: str) -> Nam
 
 
 def check_layouts(named: NamedGraph, source: str) -> None:
-    """Check that a program's layout configs order distinct dimensions of its tensors.
+    """Refuse layout configs that do not order distinct dimensions of the program's tensors.
 
     Args:
-        source: where the configs are from, for the message.
-
-    Raises:
-        PipelineError: names the first node that has none such.
+        source: where the configs are from, for the message, which names the first such node.
     """
     assert isinstance(named.graph, LayoutGraph)
     configs = named.graph.configs
@@ -194,19 +285,12 @@ def check_layouts(named: NamedGraph, source: str) -> None:
         wrong = repeats[taken] | has_hole[taken] | (highest[taken] >= ranks)
         if wrong.any():
             which, tensor = (int(i) for i in np.argwhere(wrong)[0])
-            _refuse(named, source, place, tensor, lists[taken[which], tensor])
-
-
-def _refuse(
-    named: NamedGraph, source: str, place: int, tensor: int, order: NDArray[np.int8]
-) -> NoReturn:
-    assert isinstance(named.graph, LayoutGraph)
-    node = int(named.graph.node_config_ids[place])
-    name = f" '{named.instruction_names[node]}'" if named.instruction_names else ""
-    rank = int(named.tensor_ranks[place, tensor])
-    raise PipelineError(
-        f"{source}: {named.opcode(node)}{name} (node {node}): {TENSORS[tensor]} is given the order "
-        f"{list(without_end(order.tolist(), -1))}; expected distinct dimensions of 0..{rank - 1}"
-        + (", or none" if rank else "; it has none")
-        + ": are these configs of another program?"
-    )
+            order, rank = lists[taken[which], tensor].tolist(), int(ranks[tensor])
+            node = int(named.graph.node_config_ids[place])
+            name = f" '{named.instruction_names[node]}'" if named.instruction_names else ""
+            raise PipelineError(
+                f"{source}: {named.opcode(node)}{name} (node {node}): {TENSORS[tensor]} is given "
+                f"the order {list(without_end(order, -1))}; expected distinct dimensions of "
+                f"0..{rank - 1}{', or none' if rank else '; it has none'}: are these configs of "
+                "another program?"
+            )

@@ -45,7 +45,7 @@ class Trial:
 
     @property
     def default_ns(self) -> float:
-        """Return the runtime of the compiler's own choice."""
+        """The runtime of the compiler's own choice."""
         return float(self.runtime_ns[0])
 
     @property

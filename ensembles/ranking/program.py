@@ -58,17 +58,17 @@ class NamedGraph:
 
     @property
     def path(self) -> Path:
-        """Return the file that it was read from."""
+        """The file that it was read from."""
         return self.graph.file.path
 
     @property
     def name(self) -> str:
-        """Return the program's name: its file's stem, and a kernel's fingerprint."""
+        """The program's name: its file's stem, and a kernel's fingerprint."""
         return self.graph.file.name
 
     @property
     def instruction_names(self) -> tuple[str, ...] | None:
-        """Return the names of the n instructions; None where the file has none, as in npz."""
+        """The names of the n instructions; None where the file has none, as in npz."""
         return self.program.graph.instruction_names if self.program else None
 
     def __repr__(self) -> str:
@@ -172,9 +172,7 @@ def load_graph(
         UsageError: no such collection or kernel, or several kernels and none chosen.
     """
     graphs = load_graphs(path, collection=collection)
-    if kernel is None and len(graphs) == 1:
-        return graphs[0]
-    return chosen_kernel(graphs, kernel)
+    return graphs[0] if kernel is None and len(graphs) == 1 else chosen_kernel(graphs, kernel)
 
 
 def chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGraph:
@@ -183,7 +181,11 @@ def chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGrap
     Raises:
         UsageError: none or several are; the line lists all.
     """
-    found = [graph for graph in graphs if kernel in _names(graph)]
+    found = [
+        graph
+        for graph in graphs
+        if kernel in (graph.name, graph.name.rsplit("_", 1)[-1], _module_name(graph))
+    ]
     if len(found) == 1:
         return found[0]
     if not any(map(_module_name, graphs)):
@@ -196,20 +198,12 @@ def chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGrap
     raise UsageError(f"{graphs[0].path}: {count} {problem}; expected one of {known}")
 
 
-def _names(graph: NamedGraph) -> set[str]:
-    return {graph.name, graph.name.rsplit("_", 1)[-1], _module_name(graph)}
-
-
 def _module_name(graph: NamedGraph) -> str:
     return graph.program.graph.name if graph.program else ""
 
 
 def _from_program(program: HloProgram, path: Path, collection: Collection | None) -> NamedGraph:
-    """Return an HLO program as a graph that has its tuned configs, or one that is all -1.
-
-    Raises:
-        PipelineError: there is no configurable node, or a tensor has too many dimensions.
-    """
+    """Return an HLO program as a graph that has its tuned configs, or one that is all -1."""
     configs = program.configs
     kind = configs.kind if configs else "layout"
     arrays = dict(configs.arrays) if configs else _left_to_the_compiler(program)
@@ -220,23 +214,23 @@ def _from_program(program: HloProgram, path: Path, collection: Collection | None
         "edge_index": program.graph.edge_index,
         "runtime_ns": arrays["config_runtime"],
     }
-    numbers = configs.run_numbers if configs else None
+    graph: Graph
     if kind == "tile":
         normalizers = arrays["config_runtime_normalizers"]
-        tiles = arrays["config_feat"]
-        kernel = TileGraph(**shared, config_feat=tiles, runtime_normalizers=normalizers)
-        return NamedGraph(kernel, collection, program, numbers)
-    graph = LayoutGraph(
-        **shared,
-        configs=pack_values(arrays["node_config_feat"]),
-        node_config_ids=arrays["node_config_ids"],
-        node_splits=program.graph.node_splits,
-    )
-    return NamedGraph(graph, collection, program, numbers)
+        graph = TileGraph(
+            **shared, config_feat=arrays["config_feat"], runtime_normalizers=normalizers
+        )
+    else:
+        graph = LayoutGraph(
+            **shared,
+            configs=pack_values(arrays["node_config_feat"]),
+            node_config_ids=arrays["node_config_ids"],
+            node_splits=program.graph.node_splits,
+        )
+    return NamedGraph(graph, collection, program, configs.run_numbers if configs else None)
 
 
 def _left_to_the_compiler(program: HloProgram) -> dict[str, NDArray[Any]]:
-    """Return the config arrays of a module that has none: one config, all of it -1."""
     check_layouts(program.graph, program.source)
     nodes = configurable_nodes(program.module)
     if not nodes:
@@ -259,8 +253,12 @@ def _is_npz(path: Path) -> bool:
 
 def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
     """Read a graph's npz, whose keys tell the kind, or its file in the store."""
-    in_tree = _told_by_folders(path)
-    told = given or (in_tree.collection if in_tree else None)
+    split, told = "test", given
+    try:
+        in_tree = file_from_path(path)
+        split, told = in_tree.split, given or in_tree.collection
+    except PipelineError:
+        pass  # outside the official folders
     if told and path.suffix == STORE_SUFFIX:
         kind = told.kind
     else:
@@ -268,15 +266,7 @@ def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
             kind = "tile" if "config_feat" in archive.keys else "layout"
     _check_kind(kind, told, path)
     read_as = told or collection_named(ANY_OF_KIND[kind])
-    split = in_tree.split if in_tree else "test"
     return NamedGraph(read_graph(GraphFile(read_as, split, path.stem, path)), told)
-
-
-def _told_by_folders(path: Path) -> GraphFile | None:
-    try:
-        return file_from_path(path)
-    except PipelineError:
-        return None
 
 
 def _check_kind(kind: str, collection: Collection | None, path: Path) -> None:

@@ -14,8 +14,14 @@ from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.tree import collection_named
 from ensembles.ensemble import Ensemble, load_ensemble
-from ensembles.ranking.configs import check_layouts, with_configs
-from ensembles.ranking.layouts import NodeLayouts, Order, layouts_of, tile_of
+from ensembles.ranking.configs import (
+    NodeLayouts,
+    Order,
+    check_layouts,
+    layouts_of,
+    tile_of,
+    with_configs,
+)
 from ensembles.ranking.program import NamedGraph
 
 
@@ -48,7 +54,7 @@ class Ranked:
 
     @property
     def members(self) -> list[str]:
-        """Return the names of the models."""
+        """The names of the models."""
         return list(self.member_scores)
 
     @property
@@ -80,14 +86,13 @@ class Ranked:
         order = self.order
         _, first, group = np.unique(self.group[order], return_index=True, return_inverse=True)
         places = np.sort(first) if distinct else np.arange(len(order))
+        earliest = first[group]  # (c,) the place of the first equal config
         return [
             {
                 "rank": number,
                 "config": int(order[place]),
                 "score": float(self.scores[order[place]]),
-                "same_as": None
-                if first[group[place]] == place
-                else int(order[first[group[place]]]),
+                "same_as": int(order[earliest[place]]) if earliest[place] < place else None,
             }
             for number, place in enumerate(places[:listed], start=1)
         ]
@@ -125,17 +130,15 @@ class Ranked:
         graph = self._graph_with(config)
         runtimes = graph.graph.runtime_ns
         layouts = graph.kind == "layout"
-        values = statistics_of(graph.graph, "all")(np.array([config]))[0]
+        names = statistics_names(graph.kind, "all")
+        values = statistics_of(graph.graph, "all")(np.array([config]))[0].tolist()
         return {
             "config": config,
             "place": int(np.flatnonzero(self.order == config)[0]) + 1,
             "places": {name: _place(own, config) for name, own in self.member_scores.items()},
             "runtime_ns": int(runtimes[config]) if graph.graph.is_labelled else None,
             "decided": sum(not n.is_left_open for n in self.layouts(config)) if layouts else None,
-            "statistics": {
-                name: float(value)
-                for name, value in zip(statistics_names(graph.kind, "all"), values, strict=True)
-            },
+            "statistics": dict(zip(names, values, strict=True)),
         }
 
     def as_json(self, *, distinct: bool = True, why: bool = False) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def _with_configs(
 
 def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) -> None:
     """Print one graph's best configs."""
-    from ensembles.ranking.layouts import TILE_BOUNDS
+    from ensembles.ranking.configs import TILE_BOUNDS
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
@@ -144,7 +144,7 @@ def _sizes(bounds: list[int] | None) -> str | None:
 
 def _print_layouts(ranked: "Ranked", config: int) -> None:
     """Print the nodes that a config does not leave to the compiler."""
-    from ensembles.ranking.layouts import TENSORS, spelled
+    from ensembles.ranking.configs import TENSORS, spelled
 
     layouts = ranked.layouts(config)
     chosen = [node for node in layouts if not node.is_left_open]

@@ -10,7 +10,7 @@ import pytest
 
 from data.hlo.files import read_hlo_file
 from data.hlo.write import featurize_files
-from ensembles.ranking import layouts as shown_configs
+from ensembles.ranking import configs as shown_configs
 from ensembles.ranking.program import load_graph
 from tests.command_line import call
 from tests.ensembles.programs import (
