@@ -22,9 +22,9 @@ from models.run_folder import (
     mark_done,
     read_config,
 )
+from models.training.checkpoint import CHECKPOINT
 from models.training.device import training_device
 from models.training.jobs import Ranker, SharedModel, TrainJob, pretrain_steps, recipe_of_shared
-from models.training.loop import CHECKPOINT
 from models.training.processes import on_processes
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def _config(job: TrainJob, **place: object) -> dict[str, Any]:
 
 
 def _train_shared(job: TrainJob, shared: SharedModel) -> None:
-    """Train, or go on with, or find done what `job` begins from."""
     recipe = recipe_of_shared(job.recipe, job.model)
     own = replace(job, recipe=recipe, files=shared.files, run_dir=shared.run_dir, shared=None)
     present = {file.collection for file in shared.files}
@@ -121,7 +120,6 @@ def _train_begun(job: TrainJob, place: str) -> None:
 
 
 def _results(folder: Path) -> list[Path]:
-    """List what a training leaves for good."""
     passing = (CHECKPOINT, DONE)
     files = (path for path in sorted(folder.iterdir()) if path.is_file())
     return [path for path in files if path.name not in passing and not path.name.startswith(".")]

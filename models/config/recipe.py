@@ -41,7 +41,6 @@ TileModelName = Literal["late_fusion_sage", "early_fusion_sage", "tile_boosting"
 
 
 def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Refuse a list that names something twice: members would share a folder."""
     if len(set(values)) != len(values):
         raise ValueError("expected each entry once")
     return values
@@ -258,7 +257,6 @@ def _own_models(table: dict[str, Any], kind: str) -> tuple[str, ...]:
 
 @functools.cache
 def _with_own_models(layout: tuple[str, ...], tile: tuple[str, ...]) -> type[Recipe]:
-    """Return the recipe that has a table for each of these models as well."""
     tables: dict[str, Any] = {}
     for kind, models in (("layout", layout), ("tile", tile)):
         for model in models:

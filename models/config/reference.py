@@ -60,7 +60,6 @@ def _summary(config: type[FrozenConfig]) -> str:
 
 
 def _told(config: type[FrozenConfig], name: str) -> str:
-    """Return what the docstring of the class, or of one that it comes from, says of a key."""
     for one in config.__mro__:
         text = one.__dict__.get("__doc__") or ""
         _, _, attributes = inspect.cleandoc(text).partition("Attributes:\n")

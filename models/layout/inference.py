@@ -134,7 +134,6 @@ def _reach(  # noqa: PLR0917 -- all of it is the state of one loop
     target: int,
     kept: _Reached | None,
 ) -> _Reached:
-    """Take configs from where they are, or from the start, to the block `target`."""
     reached = kept
     if reached is None:
         x, aggregated = model.embed(inputs, chunk)

@@ -175,7 +175,6 @@ def _train(
 def _learn_nodes(
     files: Sequence[GraphFile], recipe: Recipe
 ) -> tuple[NodeScaler, NDArray[np.uint8]]:
-    """Learn the scaling, and which opcodes occur, from the pruned train graphs."""
     features = recipe.features
     opcodes = set[int]()
 

@@ -30,10 +30,11 @@ from models.segments.network import (
     score_all,
     segment_weights,
 )
+from models.training.checkpoint import CHECKPOINT
 from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, torch_prepared, training_device
 from models.training.jobs import TrainJob
-from models.training.loop import CHECKPOINT, StepLoss, fit_job
+from models.training.loop import StepLoss, fit_job
 from models.training.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.training.samplers import SAMPLERS
 from models.training.weights import load_network, save_network

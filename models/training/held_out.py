@@ -77,7 +77,6 @@ def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
 
 
 def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
-    """Hold out of the graphs of one collection."""
     n_families = len({family_of(file) for file in files})
     if n_families < 2:
         return HeldOut(tuple(files), tuple(files), by_config=True)

@@ -1,6 +1,6 @@
 """What a model is told when it is trained, and what it gives back: light to import."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,10 +16,6 @@ SHARED_FOLDER = "layout-shared"
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-# Called with what is going on, how many steps are done, and how many there are. Where nothing is
-# done, a stage begins.
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

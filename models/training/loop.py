@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import out_of_time, progress
 from models.config.networks import TrainingConfig
-from models.training.checkpoint import CHECKPOINT, METRICS, TrainingState, load_state, save_state
+from models.training.checkpoint import CHECKPOINT, TrainingState, load_state, save_state
 from models.training.device import CPU
 from models.training.jobs import TrainJob
 from models.training.processes import all_gather_text, one_process, sum_over_processes
@@ -24,17 +24,6 @@ from models.training.weight_averaging import put
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-__all__ = [
-    "CHECKPOINT",
-    "METRICS",
-    "JudgedTask",
-    "StepLoss",
-    "Task",
-    "fit",
-    "fit_job",
-    "learning_rate_factor",
-]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ POLL_S = 0.5
 
 
 def _quiet() -> None:
-    """Keep remarks of Fabric on what it was told, and of torch on how it ends, off the screen."""
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
 

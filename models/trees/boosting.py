@@ -136,7 +136,6 @@ def _judged(
     dataset: "lightgbm.Dataset",
     held_out: NDArray[np.int64],
 ) -> Advance:
-    """Return what takes a round, and then gives the scores of held-out rows."""
     booster, update = begun
     booster.add_valid(dataset.subset(held_out.tolist()).construct(), "held out")
     scores = np.empty(0)

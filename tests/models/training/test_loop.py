@@ -13,7 +13,8 @@ from torch import nn
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit
 from models.config.networks import TrainingConfig
-from models.training.loop import CHECKPOINT, METRICS, StepLoss, fit, learning_rate_factor
+from models.training.checkpoint import CHECKPOINT, METRICS
+from models.training.loop import StepLoss, fit, learning_rate_factor
 from models.training.weights import load_tensors, save_tensors
 
 
