@@ -18,7 +18,7 @@ from pipeline.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.planning.fit import Fitted
+    from pipeline.planning.budget import Fitted
     from pipeline.planning.plan import Plan
 
 GIB = 2**30
@@ -72,10 +72,9 @@ def plan(
     from data.official.sizes import official_sizes
     from models.config.recipe import load_recipe
     from pipeline.planning.budget import Budget
-    from pipeline.planning.data_sizes import sizes_of
     from pipeline.planning.laws import read_laws
     from pipeline.planning.memory import fit_memory
-    from pipeline.planning.plan import fit_plan, make_plan
+    from pipeline.planning.plan import fit_plan, make_plan, sizes_of
 
     limits = {"--gpu-speedup": gpu_speedup, "--gpu-hours": gpu_hours, "--memory": memory}
     for option, value in (limits | {"--session-hours": session_hours}).items():

@@ -1,7 +1,11 @@
-"""Pack trainings into sessions and weeks of a GPU that is lent by the hour, such as Kaggle's."""
+"""Fit a recipe into sessions and weeks of a GPU that is lent by the hour, such as Kaggle's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from common.errors import PipelineError
+from models.config.recipe import Recipe
+from pipeline.planning.costs import NETWORKS
 
 MAX_SESSIONS = 10_000
 SLACK_HOURS = 1e-9
@@ -9,13 +13,7 @@ SLACK_HOURS = 1e-9
 
 @dataclass(frozen=True)
 class Budget:
-    """What is lent.
-
-    Attributes:
-        gpu_hours: in a week.
-        session_hours: of one session, after which it is killed.
-        weeks: how many.
-    """
+    """What is lent: hours of a GPU in each of some weeks, in sessions of so many hours at most."""
 
     gpu_hours: float
     session_hours: float
@@ -39,14 +37,7 @@ class Task:
 
 @dataclass
 class Session:
-    """One session: what it does, in order.
-
-    Attributes:
-        week: from 1.
-        collection: whose.
-        start_hours: before the first task: packing the graphs.
-        parts: (task's name, hours).
-    """
+    """One session of a week (from 1): it packs the graphs, then does parts of (task, hours)."""
 
     week: int
     collection: str
@@ -55,7 +46,7 @@ class Session:
 
     @property
     def hours(self) -> float:
-        """Return how long it takes."""
+        """How long it takes."""
         return self.start_hours + sum(hours for _, hours in self.parts)
 
 
@@ -100,17 +91,13 @@ class _Packing:
     used: dict[int, float] = field(default_factory=lambda: {1: 0.0})
 
     def room(self, session: Session | None) -> float:
-        """Return for how long a session can still go on."""
         if session is None:
             return 0.0
         of_week = self.budget.gpu_hours - self.used[session.week]
         return min(self.budget.session_hours - session.hours, of_week)
 
     def begin(self, collection: str, start_hours: float) -> Session | None:
-        """Begin a session in the first week that has room for more than its start.
-
-        It comes after those so far: what ranks with all models waits for their trainings.
-        """
+        """Begin a session in the first week that has room for more than its start, after all."""
         if len(self.sessions) >= MAX_SESSIONS:
             return None
         latest = self.sessions[-1].week if self.sessions else 1
@@ -123,3 +110,76 @@ class _Packing:
                 self.used[week] = used + start_hours
                 return session
         return None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What is left of a recipe, what was dropped in which order, and when what is trained."""
+
+    recipe: Recipe
+    dropped: list[str]
+    sessions: list[Session]
+
+
+def reductions(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+    """Yield ever smaller recipes, each with what it lacks of the one before.
+
+    First seeds go, the last first, until two are left; then networks, the last named of the kind
+    that has most, until each kind has one; then the second seed. What needs no GPU stays.
+    """
+    while len(recipe.seeds) > 2:
+        recipe, text = _without_last_seed(recipe)
+        yield text, recipe
+    while True:
+        smaller = _without_last_network(recipe)
+        if smaller is None:
+            break
+        recipe, text = smaller
+        yield text, recipe
+    while len(recipe.seeds) > 1:
+        recipe, text = _without_last_seed(recipe)
+        yield text, recipe
+
+
+def _without_last_seed(recipe: Recipe) -> tuple[Recipe, str]:
+    *kept, last = recipe.seeds
+    return recipe.model_copy(update={"seeds": tuple(kept)}), f"seed {last}"
+
+
+def _without_last_network(recipe: Recipe) -> tuple[Recipe, str] | None:
+    networks = {
+        kind: [model for model in recipe.models_of(kind) if model in NETWORKS]
+        for kind in ("layout", "tile")
+    }
+    kind = max(networks, key=lambda name: len(networks[name]))
+    if len(networks[kind]) < 2:
+        return None
+    last = networks[kind][-1]
+    models = tuple(model for model in recipe.models_of(kind) if model != last)
+    table = getattr(recipe, kind).model_copy(update={"models": models})
+    return recipe.model_copy(update={kind: table}), last
+
+
+def fit_budget(recipe: Recipe, sessions_of: Callable[[Recipe], list[Session] | None]) -> Fitted:
+    """Return the largest reduction of a recipe that can be packed.
+
+    Args:
+        sessions_of: packs all that a recipe trains; None where it does not fit.
+
+    Raises:
+        PipelineError: not even one seed of one network fits.
+    """
+    dropped: list[str] = []
+    sessions = sessions_of(recipe)
+    for text, smaller in reductions(recipe):
+        if sessions is not None:
+            break
+        recipe, sessions = smaller, sessions_of(smaller)
+        dropped.append(text)
+    if sessions is None:
+        raise PipelineError(
+            f"recipe {recipe.name}: does not fit the budget even with one seed of one network of "
+            "each kind; expected more --gpu-hours, --session-hours or --weeks, or fewer "
+            "training.steps"
+        )
+    return Fitted(recipe, dropped, sessions)

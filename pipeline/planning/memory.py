@@ -1,14 +1,20 @@
 """How much memory a recipe needs at most, and what to change so that it fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from common.errors import PipelineError
 from data.official.sizes import PartSize
 from models.config.recipe import Recipe
 from models.training.dataset import CACHE_BYTES
+from pipeline.planning.costs import (
+    LAYOUT_NETWORKS,
+    NETWORKS,
+    TILE_NETWORKS,
+    TREES,
+    configurable_nodes,
+    kept_nodes,
+)
 from pipeline.planning.laws import Laws
-from pipeline.planning.pruned import configurable_nodes, kept_nodes
-from pipeline.planning.stage_costs import LAYOUT_NETWORKS, NETWORKS, TILE_NETWORKS, TREES
 
 CACHE_MIB = CACHE_BYTES >> 20  # on host and device together
 FEWEST_CONFIGS = 16
@@ -31,18 +37,17 @@ def peak_mib(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws) -> dict[str,
         for model in recipe.models_of(kind):
             if part.split == "train":
                 need = _training_mib(recipe, model, part, laws)
-                _raise_to(peaks, f"train {model}", laws.libraries_mib + need)
+                name, peak = f"train {model}", laws.libraries_mib + need
             elif model in LAYOUT_NETWORKS:
                 tensors = RANKING_TENSORS * getattr(recipe, model).inference_tensor_mib
                 least = laws.libraries_mib + KEPT_MIB + tensors
                 axes = {"kept": _most_kept(recipe, part), "configs": part.most_configs}
                 measured = laws.libraries_mib + laws.mib[f"rank {model}"](**axes) + tensors
-                _raise_to(peaks, f"rank {model}", max(least, measured))
+                name, peak = f"rank {model}", max(least, measured)
+            else:
+                continue
+            peaks[name] = max(peaks.get(name, 0.0), peak)
     return peaks
-
-
-def _raise_to(peaks: dict[str, float], name: str, value: float) -> None:
-    peaks[name] = max(peaks.get(name, 0.0), value)
 
 
 def _most_kept(recipe: Recipe, part: PartSize) -> float:
@@ -100,7 +105,8 @@ def fit_memory(
             )
         model, key, value = halved
         changed[f"{model}.{key}"] = value
-        recipe = with_keys(recipe, {model: {key: value}})
+        smaller = getattr(recipe, model).model_copy(update={key: value})
+        recipe = recipe.model_copy(update={model: smaller})
 
 
 def _half(recipe: Recipe, name: str) -> tuple[str, str, int] | None:
@@ -113,11 +119,3 @@ def _half(recipe: Recipe, name: str) -> tuple[str, str, int] | None:
     key = "configs_per_step" if model in LAYOUT_NETWORKS else "configs_per_kernel"
     half = getattr(config, key) // 2
     return (model, key, half) if half >= FEWEST_CONFIGS else None
-
-
-def with_keys(recipe: Recipe, tables: Mapping[str, Mapping[str, object]]) -> Recipe:
-    """Return a recipe with keys of some of its tables replaced."""
-    changed = {
-        name: getattr(recipe, name).model_copy(update=dict(keys)) for name, keys in tables.items()
-    }
-    return recipe.model_copy(update=changed)

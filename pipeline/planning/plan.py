@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
+from data.npz.read import Archive
 from data.official.sizes import PartSize
+from data.tree import COLLECTIONS, SPLITS, GraphFile, find_graphs
 from models.config.recipe import Recipe
-from pipeline.planning.budget import Budget, Session, Task, pack
-from pipeline.planning.disk import disk_bytes
-from pipeline.planning.fit import Fitted, fit_budget
+from pipeline.planning.budget import Budget, Fitted, Session, Task, fit_budget, pack
+from pipeline.planning.costs import StageCost, disk_bytes, stage_costs
 from pipeline.planning.laws import Laws
 from pipeline.planning.memory import peak_mib
-from pipeline.planning.stage_costs import StageCost, stage_costs
 
 STAGES = ("prepare", "train", "rank", "score")
 ALL = "all"  # the collection of what ranks all of them
@@ -31,12 +35,9 @@ class CollectionPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe costs.
+    """What a recipe, by name, costs with so many seeds of each model.
 
     Attributes:
-        recipe: its name.
-        seeds: of each model.
-        collections: by collection.
         gpu_speedup: over one thread of the processor that was measured; 0 = there is no GPU.
         machine: that processor.
     """
@@ -139,3 +140,51 @@ def fit_plan(
         return pack(tasks, budget, start_hours=start_hours)
 
     return fit_budget(recipe, sessions_of)
+
+
+def sizes_of(data_dir: Path) -> list[PartSize]:
+    """Return the size of each split that a data folder holds, by the headers of its files.
+
+    How many configs repeat another is not known from headers: none is taken to.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
+    files = find_graphs(data_dir)
+    parts = []
+    for collection in COLLECTIONS:
+        for split in SPLITS:
+            own = [f for f in files if f.collection == collection and f.split == split]
+            if own:
+                parts.append(_part_size(own))
+    return parts
+
+
+def _part_size(files: Sequence[GraphFile]) -> PartSize:
+    shapes = [_shape(file) for file in files]
+    nodes, edges, configs = zip(*shapes, strict=True)
+    return PartSize(
+        collection=files[0].collection.name,
+        split=files[0].split,
+        graphs=len(files),
+        nodes=round(sum(nodes) / len(files)),
+        most_nodes=max(nodes),
+        edges=round(sum(edges) / len(files)),
+        configs=round(sum(configs) / len(files)),
+        most_configs=max(configs),
+        repeated=0.0,
+        counted_in="files",
+    )
+
+
+def _shape(file: GraphFile) -> tuple[int, int, int]:
+    """Return a graph's numbers of nodes, edges and configs, by the headers of its arrays."""
+    with Archive(file.path) as archive:
+        nodes = archive.header("node_opcode", dtype=np.uint8, shape=(None,))
+        edges = archive.header("edge_index", dtype=np.int64, shape=(None, 2))
+        if file.collection.kind == "layout":
+            shape: tuple[int | None, ...] = (None, None, N_LAYOUT_VALUES)
+            configs = archive.header("node_config_feat", dtype=np.float32, shape=shape)
+        else:
+            configs = archive.header("config_feat", dtype=np.float32, shape=(None, N_TILE_VALUES))
+    return nodes.shape[0], edges.shape[0], configs.shape[0]

@@ -8,7 +8,7 @@ import pytest
 
 from data.tree import find_graphs
 from models.config.recipe import load_recipe
-from pipeline.planning.data_sizes import sizes_of
+from pipeline.planning.plan import sizes_of
 from tests.command_line import call
 
 

@@ -4,12 +4,10 @@ import pytest
 
 from common.errors import PipelineError, UsageError
 from models.config.recipe import load_recipe
-from pipeline.planning.budget import Budget
-from pipeline.planning.fit import reductions
+from pipeline.planning.budget import Budget, reductions
+from pipeline.planning.costs import boosting_rounds, configurable_nodes, kept_nodes, stage_costs
 from pipeline.planning.memory import CACHE_MIB, fit_memory, peak_mib
 from pipeline.planning.plan import ALL, fit_plan, gpu_tasks, make_plan
-from pipeline.planning.pruned import configurable_nodes, kept_nodes
-from pipeline.planning.stage_costs import boosting_rounds, stage_costs
 from tests.ensembles.plans import LAYOUT, SIZES, TILE, made_up_laws
 
 LAWS = made_up_laws()
