@@ -16,13 +16,12 @@ from common.kaggle.session import kaggle_session
 from common.progress import progress
 from common.retry import RetryPolicy
 from data.fetch.download import download, http_session
-from kernels.build.metadata import check_kernel_id
-from kernels.kaggle_calls import KernelStatus, kernel_output, kernel_status, kernel_version
+from kernels.push import KernelStatus, kernel_output, kernel_status, kernel_version
 
 OUTPUT_POLICY = RetryPolicy()
 NOTE = ".kernel-output.json"  # of which kernel and version the output is
 _ENDED_BADLY = ("error", "cancel_acknowledged")
-_LONGEST_PATH, _LONGEST_NAME = 1000, 255  # characters; bytes of each of its parts
+_LONGEST_NAME = 255  # bytes of each part of a path
 
 
 @dataclass(frozen=True)
@@ -53,23 +52,28 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
         PipelineError: the kernel has not finished or has failed, a name that leaves `out`, missing
             or refused credentials, no space, or the network fails for good.
     """
-    check_kernel_id(kernel_id)
     with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
         full_id = session.own(kernel_id)
         status = ask(session, lambda: kernel_status(session, full_id))
-        _refuse_running(status)
+        if status.state not in ("complete", *_ENDED_BADLY):
+            raise PipelineError(
+                f"kernel {full_id}: is {status.state}; its output can be had once it is complete"
+            )
         files, log = ask(session, lambda: kernel_output(session, full_id))
         _refuse_failed(status, log, out.with_name(f"{out.name}.log"))
         version = ask(session, lambda: kernel_version(session, full_id))
         note = {"kernel": full_id, "version": version}
         if not _is_fetched(out, note):
-            addresses = {file.name: file.url for file in files}
-            check_names([file.name for file in files])
-            whole = _fetch(addresses, out, note, policy)
+            check_names([name for name, _ in files])
+            whole = _fetch(dict(files), out, note, policy)
             log_file = whole / f"{full_id.partition('/')[2]}.log"
             if log and not log_file.exists():
                 write_text(log_file, log)
-            _become(out, whole, note)
+            write_text(whole / NOTE, json.dumps(note))
+            if out.exists():
+                out.rmdir()  # empty: looked at before
+            whole.rename(out)
+            shutil.rmtree(whole.parent)
     fetched = [path for path in out.rglob("*") if path.is_file() and path.name != NOTE]
     facts = _read_object(out / "kernel.json")
     unfinished = facts is not None and facts.get("finished") is False
@@ -82,21 +86,17 @@ def check_names(names: Sequence[str]) -> None:
     Raises:
         PipelineError: names the first one.
     """
-    files, folders = set(), set()
+    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
     for name in names:
         path = PurePosixPath(name)
-        plain = name == path.as_posix() and name.isprintable() and "\\" not in name
-        if not plain or path.is_absolute() or ".." in path.parts or name in ("", ".", NOTE):
-            raise PipelineError(f"file {name!r}: expected a path within the output; nothing kept")
-        too_long = any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts)
-        if too_long or len(name) > _LONGEST_PATH or ":" in path.parts[0]:
-            raise PipelineError(f"file {name[:80]!r}: no name for a file here; nothing kept")
-        if name in files:
-            raise PipelineError(f"file {name!r}: is listed twice; nothing kept")
-        files.add(name)
-        folders |= {parent.as_posix() for parent in path.parents}
-    if files & folders:
-        raise PipelineError(f"file {min(files & folders)!r}: is a folder, too; nothing kept")
+        is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
+        is_below = not path.is_absolute() and ".." not in path.parts and name != NOTE
+        is_short = all(len(os.fsencode(part)) <= _LONGEST_NAME for part in path.parts)
+        is_alone = name not in folders and names.count(name) == 1  # "." is a folder of all
+        if not (is_plain and is_below and is_short and is_alone):
+            raise PipelineError(
+                f"file {name[:80]!a}: expected a path of its own within the output; nothing kept"
+            )
 
 
 def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: RetryPolicy) -> Path:
@@ -120,36 +120,14 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
     return whole
 
 
-def _become(out: Path, whole: Path, note: dict[str, Any]) -> None:
-    write_text(whole / NOTE, json.dumps(note))
-    if out.exists():
-        out.rmdir()  # empty: looked at before
-    whole.rename(out)
-    shutil.rmtree(whole.parent)
-
-
 def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
-    """Tell whether `out` holds this very output already.
-
-    Raises:
-        UsageError: it holds something else.
-    """
+    """Tell whether `out` holds this very output already; refuse anything else in it."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if out.is_dir() and _read_object(out / NOTE) == note:
         return True
-    raise UsageError(
-        f"{out}: is in the way: not version {note['version']} of {note['kernel']}; choose another "
-        "--out"
-    )
-
-
-def _refuse_running(status: KernelStatus) -> None:
-    if status.state not in ("complete", *_ENDED_BADLY):
-        raise PipelineError(
-            f"kernel {status.kernel_id}: is {status.state}; its output can be had once it is "
-            "complete: ask `python -m pipeline kernel status`"
-        )
+    wanted = f"version {note['version']} of {note['kernel']}"
+    raise UsageError(f"{out}: is in the way: not {wanted}; choose another --out")
 
 
 def _refuse_failed(status: KernelStatus, log: str, log_file: Path) -> None:

@@ -1,41 +1,28 @@
-"""Send a built kernel to Kaggle, where it starts to run, and ask how it fares."""
+"""Send a built kernel to Kaggle, where it starts to run; ask how it fares and what it wrote."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from common.kaggle.errors import one_line
+from common.kaggle.errors import one_line, status_of
 from common.kaggle.sender import ask, send_once
-from common.kaggle.session import POLICY, kaggle_session
+from common.kaggle.session import POLICY, KaggleSession, kaggle_session
 from common.retry import RetryPolicy
-from kernels.build.metadata import check_kernel_id, check_source, read_metadata
-from kernels.kaggle_calls import KernelStatus, kernel_status, kernel_version
+from kernels.build.metadata import check_source, read_metadata
 
+UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
+_PAGE = 200
 _IN_DOUBT = (
     "the kernel may have started: look at `python -m pipeline kernel status` before pushing it "
     "again"
 )
-# Keys of kernel-metadata.json, and what Kaggle's client calls them.
-_FIELDS = {
-    "title": "new_title",
-    "language": "language",
-    "kernel_type": "kernel_type",
-    "is_private": "is_private",
-    "enable_gpu": "enable_gpu",
-    "enable_tpu": "enable_tpu",
-    "enable_internet": "enable_internet",
-    "dataset_sources": "dataset_data_sources",
-    "competition_sources": "competition_data_sources",
-    "kernel_sources": "kernel_data_sources",
-    "model_sources": "model_data_sources",
-    "keywords": "category_ids",
-    "docker_image": "docker_image",
-    "docker_image_pinning_type": "docker_image_pinning_type",
-    "machine_shape": "machine_shape",
-}
 _SOURCES = ("dataset", "competition", "kernel", "model")
+_NOT_SENT = ("id", "code_file")  # of kernel-metadata.json; others by the client's names:
+_RENAMED = {
+    **{"title": "new_title", "keywords": "category_ids"},
+    **{f"{kind}_sources": f"{kind}_data_sources" for kind in _SOURCES},
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +32,15 @@ class KernelVersion:
     kernel_id: str  # "owner/slug"
     version: int
     url: str
+
+
+@dataclass(frozen=True)
+class KernelStatus:
+    """How the latest run of a kernel fares."""
+
+    kernel_id: str  # "owner/slug"
+    state: str  # "queued", "running", "complete", "error", "cancel_requested", …
+    failure_message: str
 
 
 def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
@@ -57,12 +53,12 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
         PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
             refuses, or one whose attached sources it does not know.
     """
-    metadata: Mapping[str, Any] = read_metadata(folder)
+    metadata = read_metadata(folder)
     for key in ("dataset_sources", "kernel_sources"):
         for source in metadata.get(key) or []:
             check_source(f"{folder}: {key}", str(source))
     with kaggle_session(f"push kernel {folder}", policy) as session:
-        kernel_id = session.own(str(metadata["id"]))
+        kernel_id = session.own(metadata["id"])
         url = f"https://www.kaggle.com/code/{kernel_id}"
         request = _request(folder, metadata, kernel_id)
         last = ask(session, lambda: kernel_version(session, kernel_id))
@@ -83,32 +79,68 @@ def status(kernel_id: str, *, policy: RetryPolicy = POLICY) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
 
     Raises:
-        UsageError: no name of a kernel.
         PipelineError: missing or refused credentials, no such kernel, no connection.
     """
-    check_kernel_id(kernel_id)
     with kaggle_session(f"status of kernel {kernel_id}", policy) as session:
         return ask(session, lambda: kernel_status(session, session.own(kernel_id)))
 
 
-def _request(folder: Path, metadata: Mapping[str, Any], kernel_id: str) -> Any:
+def kernel_status(session: KaggleSession, kernel_id: str) -> KernelStatus:
+    """Return how the latest run of the kernel "owner/slug" fares."""
+    answer = session.api.kernels_status(kernel_id)
+    return KernelStatus(
+        kernel_id, answer.status.name.lower(), one_line(answer.failure_message or "")
+    )
+
+
+def kernel_version(session: KaggleSession, kernel_id: str) -> int:
+    """Return the number of a kernel's latest version; 0 where there is no such kernel."""
+    from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelRequest
+
+    request = ApiGetKernelRequest()
+    request.user_name, _, request.kernel_slug = kernel_id.partition("/")
+    try:
+        with session.api.build_kaggle_client() as client:
+            answer = client.kernels.kernels_api_client.get_kernel(request)
+    except Exception as error:
+        if status_of(error) in UNKNOWN:
+            return 0
+        raise
+    return int(answer.metadata.current_version_number or 0) if answer.metadata else 0
+
+
+def kernel_output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
+    """List what a kernel's latest session wrote, by name and signed address; and return its log."""
+    from kagglesdk.kernels.types.kernels_api_service import ApiListKernelSessionOutputRequest
+
+    request = ApiListKernelSessionOutputRequest()
+    request.user_name, _, request.kernel_slug = kernel_id.partition("/")
+    request.page_size, files, log, seen = _PAGE, [], "", {""}
+    while True:
+        with session.api.build_kaggle_client() as client:
+            page = client.kernels.kernels_api_client.list_kernel_session_output(request)
+        files += [(item.file_name, item.url) for item in page.files or []]
+        log = log or page.log or ""
+        request.page_token = page.next_page_token or ""
+        if request.page_token in seen:
+            return files, log
+        seen.add(request.page_token)
+
+
+def _request(folder: Path, metadata: dict[str, Any], kernel_id: str) -> Any:
     from kagglesdk.kernels.types.kernels_api_service import ApiSaveKernelRequest
 
     request = ApiSaveKernelRequest()
     request.slug = kernel_id
-    request.text = (folder / str(metadata["code_file"])).read_text(encoding="utf-8")
-    for key, field in _FIELDS.items():
-        if metadata.get(key) is not None:
-            setattr(request, field, metadata[key])
+    request.text = (folder / metadata["code_file"]).read_text(encoding="utf-8")
+    for key, value in metadata.items():
+        if key not in _NOT_SENT and value is not None:
+            setattr(request, _RENAMED.get(key, key), value)
     return request
 
 
 def _accepted(kernel_id: str, answer: Any) -> int:
-    """Return the version that Kaggle has accepted.
-
-    Raises:
-        PipelineError: a refusal that came as a value.
-    """
+    """Return the version that Kaggle has accepted; a refusal comes as a value, too."""
     if answer.error:
         raise PipelineError(
             f"kernel {kernel_id}: Kaggle refused it: {one_line(answer.error)}; correct the recipe "

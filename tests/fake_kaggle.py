@@ -216,10 +216,6 @@ class FakeKaggle(ThreadingHTTPServer):
                         files[f"{name.removesuffix('.zip')}/{info.filename}"] = archive.read(info)
         return files
 
-    def _list_dataset_files(self, asked: dict[str, Any]) -> object:
-        names = sorted(self.datasets[_dataset_id(asked)].files)
-        return _page("datasetFiles", [{"name": name} for name in names], asked)
-
 
 def _dataset_id(asked: dict[str, Any]) -> str:
     return f"{asked['ownerSlug']}/{asked['datasetSlug']}"

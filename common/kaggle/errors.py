@@ -16,7 +16,7 @@ _ADVICE = {
     "that the token allows it",
     404: "Kaggle knows no such thing; check the competition's or kernel's name, and that it is "
     "still open",
-    429: "too many requests; wait {wait} and run the command again",
+    429: "too many requests; run the command again later (Retry-After: {wait})",
 }
 _SERVER_FAULT = "Kaggle's server failed; try again in a few minutes"
 _OTHER = "Kaggle refused the request"
@@ -34,7 +34,8 @@ def explain(error: BaseException, action: str, *, in_doubt: str = "") -> Pipelin
     if answer is not None:
         status, retry_after, said = answer
         advice = _ADVICE.get(status, _SERVER_FAULT if status >= 500 else _OTHER)
-        line = f"HTTP {status}: {advice.format(wait=_waiting_time(retry_after))}"
+        advice = advice.format(wait=one_line(retry_after) or "a few minutes")
+        line = f"HTTP {status}: {advice}"
         line += f"; Kaggle says: {said}" if said else ""
     elif network:
         line = f"{network}; check the network and proxy settings and try again"
@@ -79,23 +80,11 @@ def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
 def escaped(text: str) -> str:
     r"""Return `text` with escapes in place of what a terminal would act on or could not show.
 
-    >>> escaped("a\nb\x1b[31m\udcff")
-    'a\\nb\\x1b[31m\\xff'
+    >>> escaped("a\nb\x1b[31m")
+    'a\\nb\\x1b[31m'
     """
-    return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
-
-
-def _escape(sign: str) -> str:
-    if "\udc80" <= sign <= "\udcff":  # a byte that is not UTF-8, as `os.fsdecode` gives it
-        return f"\\x{ord(sign) - 0xDC00:02x}"
-    return sign.encode("unicode_escape").decode()
-
-
-def _waiting_time(retry_after: str) -> str:
-    """Word a Retry-After header: a number of seconds, or a date."""
-    if not retry_after:
-        return "a few minutes"
-    return f"{retry_after} seconds" if retry_after.isdigit() else f"until {one_line(retry_after)}"
+    signs = (s if s.isprintable() else s.encode("unicode_escape").decode() for s in text)
+    return "".join(signs)
 
 
 def _http_answer(error: BaseException) -> tuple[int, str, str] | None:

@@ -1,8 +1,11 @@
-"""The Kaggle credentials of this machine, and texts without them."""
+"""The Kaggle credentials of this machine, and texts and files without them."""
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
+
+from common.errors import PipelineError
 
 _SECRET_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_KEY", "KAGGLE_TOKEN")
 _SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json")
@@ -25,6 +28,18 @@ def redact(text: str) -> str:
     for secret in sorted(known_secrets(), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
+
+
+def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
+    """Refuse to hand out files, by name and content, that hold a credential of this machine.
+
+    Raises:
+        PipelineError: names the first such file, never the credential.
+    """
+    secrets = [secret.encode() for secret in known_secrets()]
+    for name, content in files:
+        if any(secret in content for secret in secrets):
+            raise PipelineError(f"{name}: holds a Kaggle credential of this machine; take it out")
 
 
 def _config_folders() -> list[Path]:

@@ -15,15 +15,15 @@ from typing import Any
 
 from common.errors import PipelineError
 from common.kaggle.errors import explain
-from common.kaggle.secrets import redact, secrets_of
+from common.kaggle.secrets import redact
 from common.retry import RetryPolicy
 
 POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)
 ANSWER_WITHIN_S = 120.0
 
 _HOW_TO_LOG_IN = (
-    "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put kaggle.json into ~/.kaggle "
-    "(the account's settings on kaggle.com make either)"
+    "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put kaggle.json with both into "
+    "~/.kaggle (the account's settings on kaggle.com make either)"
 )
 
 
@@ -81,7 +81,8 @@ def _log_in(action: str, policy: RetryPolicy) -> KaggleSession:
     try:
         api.authenticate()
     except (SystemExit, TypeError):  # the latter where a key file is a list
-        raise PipelineError(f"{action}: {_why_no_login(key_file)}") from None
+        found = f"{key_file} does not hold them" if key_file.exists() else "none found or accepted"
+        raise PipelineError(f"{action}: no Kaggle credentials: {found}; {_HOW_TO_LOG_IN}") from None
     user = api.config_values.get(api.CONFIG_NAME_USER, "")
     return KaggleSession(api, user, action, policy)
 
@@ -109,11 +110,9 @@ def _limited_client() -> Any:
 
 @contextmanager
 def _logging_kept() -> Iterator[None]:
-    """Keep the block from setting logging up.
+    """Keep the client's import from logging signed addresses, as VERBOSE=1 makes it do.
 
-    With VERBOSE=1 or VERBOSE_OUTPUT=1 the client's import lets every library log all it does,
-    urllib3 its requests' addresses, and those of uploads are signed. It does so by `basicConfig`,
-    which leaves alone what has a handler.
+    It does so by `basicConfig`, which leaves alone what has a handler.
     """
     root, silent = logging.getLogger(), logging.NullHandler()
     root.addHandler(silent)
@@ -121,15 +120,3 @@ def _logging_kept() -> Iterator[None]:
         yield
     finally:
         root.removeHandler(silent)
-
-
-def _why_no_login(key_file: Path) -> str:
-    """Say why the client found no credentials: it takes a broken key file for a missing one."""
-    from kagglesdk.kaggle_env import get_access_token_from_env
-
-    token, source = get_access_token_from_env()
-    if token:
-        return f"Kaggle does not accept the access token from {source}; make a new one and set it"
-    if key_file.is_file() and not secrets_of(key_file):
-        return f'{key_file}: expected {{"username": "…", "key": "…"}}; download it again'
-    return f"no Kaggle credentials; {_HOW_TO_LOG_IN}"

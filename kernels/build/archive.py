@@ -13,29 +13,20 @@ from pathlib import Path
 from common.errors import PipelineError, UsageError
 from common.git import REVISION_FILE, git, has_checkout, revision
 from common.kaggle.errors import escaped
-from common.kaggle.secrets import known_secrets
 from common.progress import log
 
 ENTRY = "pipeline/__main__.py"
 PACKAGES = (
-    "common",
-    "data",
-    "features",
-    "models",
-    "ensembles",
-    "submissions",
-    "kernels",
-    "pipeline",
-    "configs",
+    *("common", "data", "features", "models", "ensembles"),
+    *("submissions", "kernels", "pipeline", "configs"),
 )
 
 # Data sets, caches and results lie beside the code but are no part of it.
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
 _LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo", ".md", ".png"})  # no code, or made of it
-_SUFFIXES = frozenset(
-    {".py", ".toml", ".csv", ".tsv", ".gz", ".j2", ".proto", ".html"}
-)  # outside git
+# Outside git.
+_SUFFIXES = frozenset({".py", ".toml", ".csv", ".tsv", ".gz", ".j2", ".proto", ".html"})
 _MOST_NAMED = 5
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
@@ -51,20 +42,15 @@ def collect_files(root: Path, *, replaced: str = "") -> dict[str, bytes]:
         replaced: a file that the caller puts another content in place of: nothing is told of it.
 
     Raises:
-        PipelineError: `root` holds no pipeline/__main__.py, a file cannot be read or its name is
-            not printable, or git fails: what is the project's own cannot be told then.
+        PipelineError: `root` holds no pipeline/__main__.py, or git fails: what is the project's
+            own cannot be told then.
     """
     names = _tracked(root, replaced) if has_checkout(root) else _found(root)
     names = [name for name in names if _belongs(Path(name))]
     if ENTRY not in names:
         raise PipelineError(f"{root / ENTRY}: is not there, or git does not track it")
-    linked = [name for name in names if _is_linked(root, name)]
-    _tell("left out, since they are links", linked)
-    plain = [name for name in names if name not in linked and (root / name).is_file()]
-    files = {name: _read(root, name) for name in plain}
+    files = {name: (root / name).read_bytes() for name in names if _is_plain(root, name)}
     made_of = revision(root)
-    if made_of is None:
-        log.info("the code's revision is not known: reports of the kernel will name none")
     return {**files, REVISION_FILE: f"{made_of}\n".encode()} if made_of else files
 
 
@@ -91,28 +77,14 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
         root = Path(origins[0] or "").parent if origins else beside
         paths = [root / f"{top}.py", *sorted((root / top).rglob("*"))]
         names = [path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES]
-        names = [name for name in names if not _is_hidden(Path(name)) and (root / name).is_file()]
+        names = [name for name in names if not _is_hidden(Path(name)) and _is_plain(root, name)]
         if not names:
             raise UsageError(
                 f"model package '{top}': found neither on Python's path nor in {beside}; start "
                 "from the folder that holds it, or set PYTHONPATH"
             )
-        files.update({name: _read(root, name) for name in names if not _is_linked(root, name)})
+        files.update({name: (root / name).read_bytes() for name in names})
     return files
-
-
-def refuse_secrets(files: Mapping[str, bytes]) -> None:
-    """Refuse files that hold one of this machine's Kaggle credentials: kernels can be shared.
-
-    Raises:
-        PipelineError: names the first such file, never the credential.
-    """
-    secrets = [secret.encode() for secret in known_secrets()]
-    for name, content in sorted(files.items()):
-        if any(secret in content for secret in secrets):
-            raise PipelineError(
-                f"{name}: holds a Kaggle credential of this machine; take it out, then build again"
-            )
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
@@ -132,16 +104,12 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 def _tracked(root: Path, replaced: str) -> list[str]:
     """List what git tracks, and tell how the files differ from the last commit."""
-    if git(root, "rev-parse", "--show-prefix").strip():
-        raise PipelineError(f"{root / '.git'}: is no git repository; mend it, or remove it")
     names = sorted(set(git(root, "ls-files", "-z").split("\0")) - {""})
     status = git(root, "status", "--porcelain", "--no-renames", "--untracked-files=all", "-z")
     entries = [(entry[:2], entry[3:]) for entry in filter(None, status.split("\0"))]
     ours = [(state, name) for state, name in entries if name != replaced and _belongs(Path(name))]
-    changed = [name for state, name in ours if state != "??" and not (root / name).is_symlink()]
-    there = [name for name in changed if (root / name).is_file()]
-    _tell("embedded as they are, changed since the last commit", there)
-    _tell("left out, since they are deleted", [name for name in changed if name not in there])
+    changed = [name for state, name in ours if state != "??"]
+    _tell("changed since the last commit, embedded as they are", changed)
     _tell("left out, since git does not track them", [name for s, name in ours if s == "??"])
     return names
 
@@ -152,8 +120,9 @@ def _found(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES)
 
 
-def _is_linked(root: Path, name: str) -> bool:
-    return (root / name).resolve() != root.resolve() / name
+def _is_plain(root: Path, name: str) -> bool:
+    """Tell whether a file is there and reached by no link."""
+    return (root / name).is_file() and (root / name).resolve() == root.resolve() / name
 
 
 def _tell(what: str, names: Sequence[str]) -> None:
@@ -176,12 +145,3 @@ def _belongs(relative: Path) -> bool:
 
 def _is_hidden(relative: Path) -> bool:
     return any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in relative.parts)
-
-
-def _read(root: Path, name: str) -> bytes:
-    if not name.isprintable():  # nor UTF-8, perhaps, which an archive could not hold
-        raise PipelineError(f"{root}: the name {name!a} is not printable; give it another one")
-    try:
-        return (root / name).read_bytes()
-    except OSError as error:
-        raise PipelineError(f"{root / name}: cannot be read: {error.strerror}") from error

@@ -19,8 +19,9 @@ import tomli_w
 from common import settings
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
+from common.kaggle.secrets import refuse_secrets
 from common.progress import log
-from kernels.build.archive import collect_files, own_packages, pack, refuse_secrets
+from kernels.build.archive import collect_files, own_packages, pack
 from kernels.build.kinds import Kind, kind_named
 from kernels.build.metadata import (
     METADATA_FILE,
@@ -108,7 +109,7 @@ def build(
         dataset_sources=list(dataset_sources),
         kernel_sources=list(kernel_sources),
     )
-    refuse_secrets({**files, METADATA_FILE: metadata.to_json().encode()})
+    refuse_secrets([*files.items(), (METADATA_FILE, metadata.to_json().encode())])
     built = KernelFolder(
         out, out / metadata.code_file, out / METADATA_FILE, metadata.id, script_bytes
     )
@@ -165,10 +166,8 @@ def _check_sources(
             "--kind infer: nothing attached holds trained models; pass --kernel or --dataset"
         )
     if required_modules and not wheels:
-        log.info(
-            "no attached dataset is named …-wheels; Kaggle's image lacks "
-            f"{', '.join(required_modules.values())}: attach one with it"
-        )
+        lacking = ", ".join(required_modules.values())
+        log.info(f"Kaggle's image lacks {lacking}: attach a dataset named …-wheels with it")
 
 
 def _own_models(recipe_table: Mapping[str, Any]) -> list[str]:

@@ -18,10 +18,8 @@ from common.kaggle.session import POLICY, KaggleSession, kaggle_session
 from common.progress import log
 from common.retry import RetryPolicy
 from kernels.datasets.folder import DATASET_METADATA_FILE, content_digest, read_dataset
-from kernels.kaggle_calls import UNKNOWN, all_pages
+from kernels.push import UNKNOWN
 
-_PAGE = 200
-_MOST_NAMED = 3
 _READY = "ready"
 _SETTLED = (_READY, "failed", "deleted")  # all other states are of a version that is being made
 _IN_DOUBT = (
@@ -50,74 +48,14 @@ class _State:
     description: str
 
 
-@dataclass(frozen=True)
-class _Dataset:
-    """The dataset on Kaggle, as the steps of one push see it."""
-
-    session: KaggleSession
-    id: str  # "owner/slug"
-
-    def look(self) -> _State | None:
-        """Ask once for the dataset's state; None where there is no such dataset."""
-        from kagglesdk.datasets.types import dataset_api_service as types
-
-        owner, slug = self.id.split("/")
-        named = {"ownerSlug": owner, "datasetSlug": slug}
-        with self.session.api.build_kaggle_client() as client:
-            datasets = client.datasets.dataset_api_client
-            try:
-                asked = types.ApiGetDatasetStatusRequest.from_dict(named)
-                status = datasets.get_dataset_status(asked).status.name.lower()
-            except Exception as error:
-                own = owner.lower() == self.session.username.lower()
-                if status_of(error) in (UNKNOWN if own else UNKNOWN[1:]):
-                    return None
-                raise
-            found = datasets.get_dataset(types.ApiGetDatasetRequest.from_dict(named))
-        return _State(status, int(found.current_version_number or 0), found.description or "")
-
-    def settled(self, at_least: int) -> _State:
-        """Wait until a version, or one after it, is no longer being made.
-
-        Raises:
-            PipelineError: `time_limit` is over.
-        """
-
-        def settled() -> _State | None:
-            state = self.look()
-            is_settled = state and state.version >= at_least and state.status in _SETTLED
-            return state if is_settled else None
-
-        found = wait_for(self.session, settled, "the dataset")
-        if found is None:
-            raise PipelineError(
-                f"dataset {self.id}: version {at_least} is not ready in time; it was sent: pushing "
-                "the same again waits for it, --force sends it once more"
-            )
-        return found
-
-    def missing(self, sent: Sequence[str]) -> list[str]:
-        """Name what was sent and Kaggle does not list."""
-        api = self.session.api
-
-        def listed() -> list[Any]:
-            return all_pages(
-                lambda token: api.dataset_list_files(self.id, page_token=token, page_size=_PAGE)
-            )
-
-        pages = ask(self.session, listed)
-        files = [file.name for page in pages for file in page.dataset_files or [] if file]
-        return missing_files(sent, files)
-
-
 def push_dataset(
     folder: Path, message: str, *, force: bool = False, policy: RetryPolicy = POLICY
 ) -> DatasetVersion:
     """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
 
-    Folders within it are packed, and unpacked by Kaggle; whether all files arrived is checked in
-    Kaggle's own list. What Kaggle has already is not sent again, and where an answer is lost it is
-    asked for the version. Waiting ends with `common.progress.time_limit`.
+    Folders within it are packed, and unpacked by Kaggle. What Kaggle has already is not sent
+    again, and where an answer is lost it is asked for the version. Waiting ends with
+    `common.progress.time_limit`.
 
     Args:
         folder: holds dataset-metadata.json.
@@ -128,41 +66,70 @@ def push_dataset(
     Raises:
         UsageError: an empty message.
         PipelineError: an incomplete folder, missing or refused credentials, a title that is taken,
-            files that did not arrive, or a dataset that does not become ready in time.
+            or a dataset that does not become ready in time.
     """
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
     table, names = read_dataset(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
-        dataset = _Dataset(session, session.own(str(table["id"])))
-        url = f"https://www.kaggle.com/datasets/{dataset.id}"
-        digest = content_digest(folder, {**table, "id": dataset.id})
-        before = ask(session, dataset.look)
+        dataset_id = session.own(table["id"])
+        url = f"https://www.kaggle.com/datasets/{dataset_id}"
+        digest = content_digest(folder, {**table, "id": dataset_id})
+        before = ask(session, lambda: _look(session, dataset_id))
         if before and before.status not in _SETTLED:
-            log.info(f"dataset {dataset.id}: a version is being made; waiting for it")
-            before = dataset.settled(before.version)
+            log.info(f"dataset {dataset_id}: a version is being made; waiting for it")
+            before = _settled(session, dataset_id, before.version)
         is_there = before and before.status == _READY and digest in before.description
-        if before and is_there and not force and not dataset.missing(names):
-            return DatasetVersion(
-                dataset.id, before.version, False, len(names), url, was_sent=False
-            )
+        if before and is_there and not force:
+            version = before.version
+            return DatasetVersion(dataset_id, version, False, len(names), url, was_sent=False)
         about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
         tokens = _upload(session, folder, names)
-        asked = _asked({**table, "description": about}, message, tokens, dataset.id)
-        _make(dataset, asked, before)
-        state = dataset.settled(before.version + 1 if before else 1)
-        missing = dataset.missing(names) if state.status == _READY else []
+        asked = _asked({**table, "description": about}, message, tokens, dataset_id)
+        _make(session, dataset_id, asked, before)
+        state = _settled(session, dataset_id, before.version + 1 if before else 1)
     if state.status != _READY:
         raise PipelineError(
-            f"dataset {dataset.id}: version {state.version} is {state.status}; look at {url}"
+            f"dataset {dataset_id}: version {state.version} is {state.status}; look at {url}"
         )
-    if missing:
-        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return DatasetVersion(dataset_id, state.version, before is None, len(names), url)
+
+
+def _look(session: KaggleSession, dataset_id: str) -> _State | None:
+    """Ask once for the dataset's state; None where there is no such dataset."""
+    from kagglesdk.datasets.types import dataset_api_service as types
+
+    owner, slug = dataset_id.split("/")
+    named = {"ownerSlug": owner, "datasetSlug": slug}
+    with session.api.build_kaggle_client() as client:
+        datasets = client.datasets.dataset_api_client
+        try:
+            asked = types.ApiGetDatasetStatusRequest.from_dict(named)
+            status = datasets.get_dataset_status(asked).status.name.lower()
+        except Exception as error:
+            own = owner.lower() == session.username.lower()
+            if status_of(error) in (UNKNOWN if own else UNKNOWN[1:]):
+                return None
+            raise
+        found = datasets.get_dataset(types.ApiGetDatasetRequest.from_dict(named))
+    return _State(status, int(found.current_version_number or 0), found.description or "")
+
+
+def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
+    """Wait until a version, or one after it, is no longer being made, or the time is over."""
+
+    def settled() -> _State | None:
+        state = _look(session, dataset_id)
+        is_settled = state and state.version >= at_least and state.status in _SETTLED
+        return state if is_settled else None
+
+    found = wait_for(session, settled, "the dataset")
+    if found is None:
         raise PipelineError(
-            f"dataset {dataset.id}: Kaggle does not list {', '.join(missing[:_MOST_NAMED])}{more}; "
-            "look at its page, then push again"
+            f"dataset {dataset_id}: version {at_least} is not ready in time; it was sent: pushing "
+            "the same again waits for it, --force sends it once more"
         )
-    return DatasetVersion(dataset.id, state.version, before is None, len(names), url)
+    return found
 
 
 def _upload(session: KaggleSession, folder: Path, names: Sequence[str]) -> list[str]:
@@ -200,7 +167,8 @@ def _asked(
     """Return, under Kaggle's keys, what a new dataset or version is asked for with."""
     owner, slug = dataset_id.split("/")
     return {
-        **{key: table.get(key) for key in ("title", "subtitle", "description", "isPrivate")},
+        **{key: table.get(key) for key in ("title", "subtitle", "description")},
+        "isPrivate": table.get("isPrivate") is not False,
         "ownerSlug": owner,
         "slug": slug,
         "datasetSlug": slug,
@@ -211,19 +179,17 @@ def _asked(
     }
 
 
-def _make(dataset: _Dataset, asked: Mapping[str, Any], before: _State | None) -> None:
-    """Ask once for a dataset or version of the files that were uploaded.
-
-    Raises:
-        PipelineError: Kaggle refuses it, or may or may not have made it.
-    """
+def _make(
+    session: KaggleSession, dataset_id: str, asked: Mapping[str, Any], before: _State | None
+) -> None:
+    """Ask once for a dataset or version of the files that were uploaded."""
     from kagglesdk.datasets.types import dataset_api_service as types
 
     new = types.ApiCreateDatasetRequest.from_dict(asked)  # each takes the keys that it knows
     version = types.ApiCreateDatasetVersionRequest.from_dict({**asked, "body": asked})
 
     def send() -> bool:
-        with dataset.session.api.build_kaggle_client() as client:
+        with session.api.build_kaggle_client() as client:
             datasets = client.datasets.dataset_api_client
             if before:
                 answer = datasets.create_dataset_version(version)
@@ -231,30 +197,15 @@ def _make(dataset: _Dataset, asked: Mapping[str, Any], before: _State | None) ->
                 answer = datasets.create_dataset(new)
         if answer.error or (answer.status or "ok").lower() != "ok":
             raise PipelineError(
-                f"dataset {dataset.id}: Kaggle refused it: "
+                f"dataset {dataset_id}: Kaggle refused it: "
                 f"{one_line(answer.error or answer.status)}; correct {DATASET_METADATA_FILE} and "
                 "push again"
             )
         return True
 
     def arrived() -> bool | None:
-        state, last = dataset.look(), before.version if before else 0
+        state, last = _look(session, dataset_id), before.version if before else 0
         # No version was being made before, and its number may come only when it is ready.
         return (state and (state.version > last or state.status not in _SETTLED)) or None
 
-    send_once(dataset.session, send, arrived, _IN_DOUBT)
-
-
-def missing_files(sent: Sequence[str], listed: Sequence[str]) -> list[str]:
-    """Name what was sent and is not listed; a folder may be listed as its zip archive.
-
-    >>> missing_files(["a.whl", "models/x/DONE"], ["models/x/DONE"])
-    ['a.whl']
-    """
-    known = set(listed)
-    return [
-        name
-        for name in sent
-        if name not in known
-        and ("/" not in name or not known & {top := name.partition("/")[0], f"{top}.zip"})
-    ]
+    send_once(session, send, arrived, _IN_DOUBT)

@@ -6,7 +6,7 @@ from pathlib import Path
 from common.atomic import write_bytes
 from common.errors import PipelineError
 from ensembles.trained_models import FoundModel, find_models, same_content
-from kernels.datasets.folder import DatasetMetadata, require_free, seal
+from kernels.datasets.folder import dataset_metadata, require_free, seal
 from models.run_folder import CONFIG, DONE
 from models.training.jobs import SHARED_FOLDER
 
@@ -45,13 +45,13 @@ def write_weights(
     """
     require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
-    metadata = DatasetMetadata.of(title, subtitle=subtitle, licence=licence)
+    metadata = dataset_metadata(title, subtitle=subtitle, licence=licence)
     models = _checked(run, find_models(run), unfinished=unfinished)
     try:
         for name, model in models.items():
-            for path in needed_files(model.folder, checkpoints=not model.is_done):
-                target = out / "models" / name / path.name
-                write_bytes(target, path.read_bytes())
+            for path in sorted(model.folder.iterdir()):
+                if _is_needed(path, checkpoints=not model.is_done):
+                    write_bytes(out / "models" / name / path.name, path.read_bytes())
         seal(out, metadata)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
@@ -59,16 +59,7 @@ def write_weights(
     return list(models)
 
 
-def needed_files(folder: Path, *, checkpoints: bool) -> list[Path]:
-    """List a run folder's files that ranking needs, by name; with those that training goes on with.
-
-    Args:
-        checkpoints: take the state of an unfinished training as well.
-    """
-    return [path for path in sorted(folder.iterdir()) if _needed(path, checkpoints=checkpoints)]
-
-
-def _needed(path: Path, *, checkpoints: bool) -> bool:
+def _is_needed(path: Path, *, checkpoints: bool) -> bool:
     name = path.name
     if not path.is_file() or name.startswith(".") or name in _NOT_NEEDED:
         return False
@@ -78,11 +69,6 @@ def _needed(path: Path, *, checkpoints: bool) -> bool:
 
 
 def _checked(run: Path, found: list[FoundModel], *, unfinished: bool) -> dict[str, FoundModel]:
-    """Return the models by "COLLECTION/MEMBER", sorted.
-
-    Raises:
-        PipelineError: none, two that differ under one name, or an unfinished one.
-    """
     models: dict[str, FoundModel] = {}
     for model in found:
         name = f"{model.place}/{model.member}"

@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import PipelineError, UsageError
 from common.progress import watched_by
-from kernels.output import NOTE, KernelOutput, check_names, fetch_output
+from kernels.output import NOTE, KernelOutput, fetch_output
 from tests.command_line import call
 from tests.data.fetch.conftest import POLICY
 from tests.data.fetch.file_server import FileServer, Trouble, running_file_server
@@ -138,22 +138,17 @@ def test_passing_faults_are_waited_out(kaggle: FakeKaggle, storage: FileServer, 
     assert waits == [0, 0]
 
 
-@pytest.mark.parametrize("status", [403, 404])
 def test_a_refused_file_is_not_stored_as_if_it_were_one(
-    kaggle: FakeKaggle, storage: FileServer, out: Path, status: int
+    kaggle: FakeKaggle, storage: FileServer, out: Path
 ) -> None:
-    storage.will(LARGE, Trouble(status=status, body=b"<Error>expired</Error>"))
+    storage.will(LARGE, Trouble(status=403, body=b"<Error>expired</Error>"))
     line = failure(out)
-    assert f"HTTP {status}: " in line
+    assert "HTTP 403: " in line
     assert not out.exists()
 
 
-@pytest.mark.parametrize("state", ["QUEUED", "RUNNING", "NEW_SCRIPT"])
-def test_the_output_of_a_kernel_that_runs_is_refused(
-    fake_kaggle: FakeKaggle, out: Path, state: str
-) -> None:
-    fake_kaggle.will_answer("GetKernelSessionStatus", Answer(body={"status": state}))
-    assert f"kernel {ID}: is {state.lower()}; its output can be had once" in failure(out)
+def test_the_output_of_a_kernel_that_runs_is_refused(fake_kaggle: FakeKaggle, out: Path) -> None:
+    assert f"kernel {ID}: is running; its output can be had once" in failure(out)
     assert not fake_kaggle.calls("ListKernelSessionOutput")
 
 
@@ -170,19 +165,8 @@ def test_of_a_kernel_that_failed_only_the_log_is_kept(fake_kaggle: FakeKaggle, o
 @pytest.mark.parametrize(
     "name",
     [
-        "../up.txt",
-        "/etc/passwd",
-        "a/../../b",
-        "a\\b",
-        "",
-        ".",
-        "a//b",
-        "./a",
-        "a\nb",
-        "C:/x",
-        "n/" * 501,
-        "a/" + "ä" * 128,
-        NOTE,
+        *("../up.txt", "/etc/passwd", "a/../../b", "a\\b", "", ".", "a//b", "./a", "a\nb"),
+        *("a/" + "ä" * 128, NOTE, "fine.txt/below"),
     ],
 )
 def test_a_name_that_leaves_the_folder_is_refused(
@@ -194,21 +178,9 @@ def test_a_name_that_leaves_the_folder_is_refused(
     assert not out.parent.exists()
 
 
-def test_names_in_each_others_way_are_refused() -> None:
-    for names in (["a", "a"], ["a", "a/b"]):
-        with pytest.raises(PipelineError, match="nothing kept"):
-            check_names(names)
-    check_names(["a", "b/a", "b/c d", ".hidden", "ä"])
-
-
 def test_an_address_that_is_not_safe_is_refused(kaggle: FakeKaggle, out: Path) -> None:
     kaggle.outputs = {"a": f"http://storage.example/a?signature={SIGNATURE}"}
     assert "expected an address that starts with https://" in failure(out)
-
-
-def test_a_refusal_is_one_line(fake_kaggle: FakeKaggle, out: Path) -> None:
-    fake_kaggle.will_answer("GetKernelSessionStatus", Answer(404, {"code": 404, "message": "no"}))
-    assert "HTTP 404" in failure(out)
 
 
 @pytest.mark.parametrize("facts", ["[" * 100_000, "[1]", '{"finished": true}'])

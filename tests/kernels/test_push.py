@@ -8,8 +8,7 @@ import pytest
 from common.errors import PipelineError
 from kernels.build.build import KernelFolder, build
 from kernels.build.metadata import METADATA_FILE
-from kernels.kaggle_calls import KernelStatus
-from kernels.push import KernelVersion, push, status
+from kernels.push import KernelStatus, KernelVersion, push, status
 from tests.command_line import call
 from tests.fake_kaggle import USERNAME, Answer, FakeKaggle, refusal
 
@@ -77,10 +76,6 @@ def test_an_owner_that_is_written_stays(fake_kaggle: FakeKaggle, built: KernelFo
             {"versionNumber": 4, "invalidDatasetSources": ["a/b-wheels", "a/c"]},
             "version 4 runs without dataset sources a/b-wheels, a/c",
         ),
-        (
-            {"versionNumber": 4, "invalidCompetitionSources": ["x"], "invalidModelSources": ["m"]},
-            "without competition sources x; model sources m",
-        ),
         ({"versionNumber": 4, "invalidKernelSources": ["a/k\n"]}, "without kernel sources a/k:"),
     ],
 )
@@ -97,7 +92,6 @@ def test_a_refusal_that_comes_as_a_value_is_an_error(
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"id": "someone/other-kernel"}, f"expected it to end in '{SLUG}'"),
         ({"title": ""}, "key 'title' is missing"),
         ({"code_file": "gone.py"}, "gone.py: no such file"),
         ({"is_private": "yes"}, "is_private must be of type bool"),
@@ -114,7 +108,7 @@ def test_wrong_metadata_is_refused_before_anything_is_sent(
     assert not fake_kaggle.calls("SaveKernel")
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]"])
+@pytest.mark.parametrize("text", [None, "[]"])
 def test_a_folder_without_readable_metadata_is_refused(
     fake_kaggle: FakeKaggle, tmp_path: Path, text: str | None
 ) -> None:
@@ -138,9 +132,7 @@ def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:
     ("answer", "expected"),
     [
         (refusal(403, "denied"), "HTTP 403.*Kaggle says: denied"),
-        (refusal(404), "HTTP 404"),
         (Answer(body={"status": "DREAMING"}), "client failed: KeyError: 'DREAMING'"),
-        (Answer(body={"status": {"a": 1}}), "client failed"),
     ],
 )
 def test_a_status_that_cannot_be_had_is_an_error(
@@ -149,13 +141,3 @@ def test_a_status_that_cannot_be_had_is_an_error(
     fake_kaggle.will_answer("GetKernelSessionStatus", answer)
     with pytest.raises(PipelineError, match=f"status of kernel {SLUG}: .*{expected}"):
         status(SLUG)
-
-
-@pytest.mark.parametrize(
-    "name", ["nope", "a b/some-kernel", "/some-kernel", "Some-Kernel", "a/b/c"]
-)
-def test_what_names_no_kernel_is_wrong_usage(fake_kaggle: FakeKaggle, name: str) -> None:
-    text = call("kernel", "status", name, expect=2)
-    assert text.startswith(f"error: kernel '{name}': expected owner/slug")
-    assert len(text.splitlines()) == 1
-    assert not fake_kaggle.received

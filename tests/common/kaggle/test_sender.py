@@ -200,7 +200,7 @@ def test_a_long_wait_is_left_to_the_user(
     fake_kaggle: FakeKaggle, sending: Sending, waits: list[float]
 ) -> None:
     fake_kaggle.will_answer(sending.method, refusal(429, Retry_After="86400"))
-    assert "wait 86400 seconds" in sending.failure()
+    assert "(Retry-After: 86400)" in sending.failure()
     assert waits == []
 
 

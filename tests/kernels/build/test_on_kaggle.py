@@ -68,6 +68,7 @@ def finished(kaggle: Path) -> bool:
     return json.loads((kaggle / "working" / "kernel.json").read_text())["finished"]
 
 
+@pytest.mark.slow
 def test_a_training_that_was_stopped_goes_on_in_the_next_version(
     kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
 ) -> None:

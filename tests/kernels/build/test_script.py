@@ -139,13 +139,6 @@ def test_a_model_of_ones_own_is_carried_along(project: Path, tmp_path: Path) -> 
     assert machine.seen()["marker"] == "my own"
 
 
-def test_the_new_mount_wins_over_the_old(project: Path, tmp_path: Path) -> None:
-    machine = Machine(project, tmp_path, KINDS["run"])
-    (machine.kaggle / "input" / OLD_MOUNT / "npz").mkdir(parents=True)
-    machine.version()
-    assert machine.seen()["data"] == str(machine.data)
-
-
 def test_without_data_the_kernel_names_where_it_looked(project: Path, tmp_path: Path) -> None:
     machine = Machine(project, tmp_path, KINDS["run"], mount="some-dataset")
     log = machine.version(expect=1)
@@ -169,18 +162,16 @@ def test_a_damaged_archive_is_refused(project: Path, tmp_path: Path) -> None:
     assert "archive is damaged" in machine.version(expect=1)
 
 
-@pytest.mark.parametrize("place", ["layers-wheels", "datasets/someone/layers-wheels"])
 def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
-    project: Path, tmp_path: Path, place: str
+    project: Path, tmp_path: Path
 ) -> None:
     (project / "features" / "marker.py").write_text("from planted_layers import MARKER\n")
     required = {"planted_layers": "planted-layers", "json": "json"}
     machine = Machine(project, tmp_path, KINDS["run"], required=required)
     log = machine.version(expect=1)
     assert "the image lacks planted-layers; attach a dataset named …-wheels" in log
-    wheels = machine.kaggle / "input" / place
+    wheels = machine.kaggle / "input" / "datasets/someone/layers-wheels"
     wheels.mkdir(parents=True)
-    assert "planted-layers did not install" in machine.version(expect=1)
     info = "planted_layers-1.0.dist-info"
     with zipfile.ZipFile(wheels / "planted_layers-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("planted_layers.py", "MARKER = 'from the wheel'\n")
@@ -191,19 +182,6 @@ def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
         wheel.writestr(f"{info}/RECORD", "planted_layers.py,,\n")
     machine.version()
     assert machine.seen()["marker"] == "from the wheel"
-
-
-def test_the_kernel_runs_on_python_3_12(project: Path, tmp_path: Path) -> None:
-    found = [*Path.home().glob(".pyenv/versions/3.12.*/bin/python"), shutil.which("python3.12")]
-    works = [
-        python
-        for python in found
-        if python and not subprocess.run([python, "-c", ""], check=False).returncode
-    ]
-    if not works:
-        pytest.skip("no Python 3.12 here")
-    log = Machine(project, tmp_path, KINDS["run"]).version(python=str(works[0]))
-    assert "kernel: Python 3.12" in log
 
 
 def test_a_train_kernel_goes_by_the_mark_and_not_by_what_is_printed(
@@ -249,7 +227,7 @@ def test_an_unfinished_run_is_gone_on_with(machine: Machine) -> None:
     assert copied == []
 
 
-@pytest.mark.parametrize("spoil", ["finished", "other kind", "no facts", "too deep", "no run"])
+@pytest.mark.parametrize("spoil", ["finished", "other kind", "too deep"])
 def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(
     machine: Machine, spoil: str
 ) -> None:
@@ -257,10 +235,8 @@ def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(
     (other,) = {*KINDS} - {machine.kind.kind, "train"}
     facts = {"finished": {"finished": True}, "other kind": {"kind": other}}.get(spoil, {})
     earlier = machine.attach("someone", **facts)
-    if spoil in ("no facts", "too deep"):
-        (earlier / "kernel.json").write_text("[" * (1 if spoil == "no facts" else 100_000))
-    if spoil == "no run":
-        shutil.rmtree(earlier / "run")
+    if spoil == "too deep":
+        (earlier / "kernel.json").write_text("[" * 100_000)
     assert "goes on with" not in machine.version()
     assert machine.facts["finished"] is False  # begun anew
 
