@@ -85,3 +85,16 @@ def test_nearly_all_that_can_be_run_is() -> None:
 
 def test_it_is_short() -> None:
     assert len(README.splitlines()) <= 200
+
+
+@pytest.mark.slow
+def test_an_editable_install_in_a_fresh_environment_works_from_any_folder(tmp_path: Path) -> None:
+    fresh, elsewhere = tmp_path / "fresh", tmp_path / "elsewhere"
+    (elsewhere / "data").mkdir(parents=True)  # hides nothing
+    subprocess.run([sys.executable, "-m", "venv", fresh], check=True)
+    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--python", fresh]
+    subprocess.run([*uv, "-e", ROOT, "-c", ROOT / "constraints.txt"], check=True)
+    python = fresh / "bin" / "python"
+    for words in (["-m", "pipeline", "--help"], ["-c", "from ensembles import rank; rank"]):
+        done = subprocess.run([python, *words], cwd=elsewhere, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
