@@ -7,8 +7,6 @@ kernel; in truth two layout graphs have 1001 configs and sixteen kernels fewer t
 accepted.
 """
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
@@ -22,19 +20,11 @@ from common.errors import PipelineError
 from common.metrics import TILE_PICKS
 from data.npz.read import Archive
 from data.official.names import official_parts
-from data.official.sizes import (
-    ALL_TILE_CONFIGS,
-    LAYOUT_CONFIGS,
-    OTHER_LAYOUT_CONFIGS,
-    SHORT_TILE_KERNELS,
-)
+from data.official.sizes import ALL_TILE_CONFIGS, LAYOUT_CONFIGS, OTHER_LAYOUT_CONFIGS
 from data.tree import COLLECTIONS, find_graphs
-from submissions.write import ScannedRow, n_picks, read_regular, scan_submission, shown, split_id
+from submissions.write import ScannedRow, n_picks, scan_submission, shown, split_id
 
 MAX_PROBLEMS = 1000  # more than the competition has rows
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LONE_RETURN = re.compile(rb"\r(?!\n)")
-PADDED_INDEX = re.compile(rb"[,;](-?0[0-9]+|-0)(?=;|$)")
 
 
 class Problem(NamedTuple):
@@ -62,9 +52,8 @@ class Problem(NamedTuple):
 def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Problem]:
     """List what is wrong with a submission file; an empty list means it can be uploaded.
 
-    Found: an unreadable file or line, text that a strict reader of CSV may take otherwise than it
-    was meant, missing, surplus and repeated rows, and rankings with a wrong count, an index out of
-    range or a repeated index. The order of the rows is free, because they are matched by ID.
+    Found: an unreadable file or line, missing, surplus and repeated rows, and rankings with a wrong
+    count, an index out of range or a repeated index. The order of the rows is free.
 
     Args:
         path: the submission.
@@ -72,8 +61,7 @@ def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Pro
             kernel whose number is not known: any picks that some kernel may have are accepted.
 
     Returns:
-        The problems, at most a thousand and one that says so: of the text, of the rows by line,
-        the missing rows last.
+        The problems, at most a thousand and one that says so: by line, the missing rows last.
     """
     try:
         problems = list(islice(_problems(path, expected), MAX_PROBLEMS + 1))
@@ -92,25 +80,7 @@ def check_official(path: Path, known: Mapping[str, int]) -> list[Problem]:
         path: the submission.
         known: c, the number of configs, by submission ID, of test graphs whose files are at hand.
     """
-    problems = check_submission(path, {**official_rows(), **known})
-    if problems:
-        return problems
-    lengths = Counter(
-        len(row.ranking)
-        for row in scan_submission(path)
-        if row.ranking is not None and row.id.startswith("tile:")
-    )
-    return [
-        Problem(
-            path,
-            None,
-            None,
-            f"{lengths[n_indices]} tile rows hold {n_indices} indices; expected at most "
-            f"{SHORT_TILE_KERNELS.get(n_indices, 0)}, since no more kernels have so few configs",
-        )
-        for n_indices in range(1, TILE_PICKS)
-        if lengths[n_indices] > SHORT_TILE_KERNELS.get(n_indices, 0)
-    ]
+    return check_submission(path, {**official_rows(), **known})
 
 
 @cache
@@ -191,9 +161,6 @@ def _more(count: int) -> str:
 
 
 def _problems(path: Path, expected: Mapping[str, int | None]) -> Iterator[Problem]:
-    """Yield what is wrong; raises PipelineError where the file cannot be read at all."""
-    for number, fault in _text_faults(path):
-        yield Problem(path, number, None, fault)
     first_row: dict[str, int] = {}
     for row in scan_submission(path):
         if row.id in first_row:
@@ -212,46 +179,19 @@ def _problems(path: Path, expected: Mapping[str, int | None]) -> Iterator[Proble
             yield Problem(path, None, submission_id, message)
 
 
-def _text_faults(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield what only this project's own reader would forgive: row and message."""
-    content = read_regular(path)
-    if content.startswith(BYTE_ORDER_MARK):
-        yield 1, "begins with a byte order mark; expected plain UTF-8 text"
-    for row, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
-        text = line.removesuffix(b"\r")
-        if LONE_RETURN.search(text):
-            yield row, "holds a carriage return without a line feed; expected one row per line"
-        elif not text.strip():
-            yield row, "is blank; expected no such line"
-        elif text != text.strip():
-            yield row, "begins or ends with a blank; expected none"
-        padded = PADDED_INDEX.search(text)
-        if padded:
-            yield row, f"index '{padded[1].decode()[:40]}'; expected no leading zero or sign"
-
-
 def _row_faults(row: ScannedRow, expected: Mapping[str, int | None]) -> list[str]:
-    """Say what is wrong with the ranking of one row."""
     if row.ranking is None or row.id not in expected:
         return ["no graph of this split has this ID; expected no such row"]
     n_configs = expected[row.id]
     if n_configs is None:
-        return _picks_faults(row.ranking)
+        # Fewer than five picks stand for a kernel that has no more configs.
+        n_picked = min(len(row.ranking), TILE_PICKS)
+        n_configs = n_picked if n_picked < TILE_PICKS else ALL_TILE_CONFIGS
+        return ranking_faults(row.ranking, n_configs, n_picked)
     as_sampled = TILE_PICKS if row.id.startswith("tile:") else LAYOUT_CONFIGS
     if row.id in official_rows() and len(row.ranking) == as_sampled:
         return ranking_faults(row.ranking, max(n_configs, as_sampled), as_sampled)
     return ranking_faults(row.ranking, n_configs, _wanted(row.id, n_configs))
-
-
-def _picks_faults(ranking: NDArray[np.int64]) -> list[str]:
-    """Say what keeps (m,) from being the picks of a kernel of unknown c.
-
-    Five picks may be any configs; fewer stand for a kernel that has no more, so they are all of
-    0..m-1.
-    """
-    if len(ranking) < TILE_PICKS:
-        return ranking_faults(ranking, len(ranking), len(ranking))
-    return ranking_faults(ranking, ALL_TILE_CONFIGS, TILE_PICKS)
 
 
 def _wanted(submission_id: str, n_configs: int | None) -> int:

@@ -13,12 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.bootstrap import (
-    family_means,
-    interval_of,
-    share_above_zero,
-    stretched_means,
-)
+from common.bootstrap import family_means, interval_of, share_above_zero, stretched_means
 from common.errors import PipelineError
 from data.tree import Collection, GraphFile, collection_named
 from models.training.folds import family_of

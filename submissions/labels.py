@@ -1,7 +1,13 @@
-"""Measured runtimes, what a ranking is judged by: those of the files, or what was withheld."""
+"""Measured runtimes, what a ranking is judged by: those of the files, or what was withheld.
 
+Also how well one measurement of a graph's configs ranks as another does: the noise ceiling, Kendall
+tau between two measurements of the configs that it holds more than once (`data.audit.noise` says
+what it does and does not bound).
+"""
+
+import math
 from collections.abc import Collection as Container
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
+from data.audit.noise import measure_noise
 from data.graph_store.stored_graph import is_stored
+from data.graphs.configs import distinct_rows
+from data.graphs.distinct import config_hashes
 from data.graphs.graph import TileGraph
 from data.npz.read import Archive
 from data.read import read_graph
 from data.tree import SPLITS, GraphFile, find_graphs
 from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers
-
-FILES = {"valid": "submission-valid.csv", "test": "submission.csv"}  # of a run
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ def _check_positive(archive: Archive, key: str, values: NDArray[np.int64]) -> No
 
 
 def check_split(
-    answered: Container[str], judged: Container[str], data_dir: Path, *, split: str, private: bool
+    answered: Container[str], judged: Container[str], data_dir: Path, *, split: str
 ) -> None:
     """Refuse rankings of another split's graphs.
 
@@ -116,32 +123,67 @@ def check_split(
         answered: submission IDs that rankings were given for.
         judged: submission IDs of the graphs to judge by.
         data_dir: the folder that holds npz/.
-        split: the one that was asked for.
-        private: whether the withheld test runtimes were asked for.
+        split: the one that is judged.
 
     Raises:
         PipelineError: no graph is answered, but those of another split are; says what to pass.
     """
     if any(name in judged for name in answered):
         return
-    asked = "test" if private else split
     for other in SPLITS:
-        if other == asked or _ids(data_dir, other).isdisjoint(answered):
+        if other == split or _ids(data_dir, other).isdisjoint(answered):
             continue
-        way = f"--split {other}{' without --private' if private else ''}"
-        if other == "test" and (data_dir / WITHHELD).is_file():
-            way = "--private (the withheld test runtimes)"
-        file = f", or the run's {FILES[asked]}" if asked in FILES else ""
+        way = f"--split {other}" + (" or, for withheld runtimes, --private" * (other == "test"))
         raise PipelineError(
-            f"submission: answers the graphs of split {other}, not {asked}; pass {way}{file}"
+            f"submission: answers the graphs of split {other}, not {split}; pass {way}, or the "
+            f"run's submission for {split}"
         )
 
 
 def _ids(data_dir: Path, split: str) -> set[str]:
-    """Return the submission IDs of a split's graphs; none if there is no such split."""
     withheld = split == "test" and (data_dir / WITHHELD).is_file()
     ids = set(read_withheld(data_dir)) if withheld else set()
     try:
         return ids | {file.submission_id for file in find_graphs(data_dir, splits=(split,))}
-    except PipelineError:
+    except PipelineError:  # no such split
         return ids
+
+
+def read_ceilings(
+    files: Sequence[GraphFile],
+    labels: Mapping[str, Labels],
+    *,
+    subsets: Mapping[str, NDArray[np.int64]] | None = None,
+) -> dict[str, float]:
+    """Measure the noise ceiling of labelled layout graphs, one at a time.
+
+    Args:
+        files: graphs; tile kernels, and those without labels, are passed over unread.
+        labels: runtimes of all c configs by submission ID; those in `files` do not count.
+        subsets: (m,) int64 config indices by submission ID, of graphs that are judged on some
+            configs only; then these alone count.
+
+    Returns:
+        Kendall tau by submission ID, of the graphs where it is known.
+
+    Raises:
+        PipelineError: a file is damaged, or the labels do not fit its configs; the line names
+            it.
+    """
+    ceilings = {}
+    for file in files:
+        known = labels.get(file.submission_id)
+        if file.collection.kind != "layout" or known is None or not known.is_labelled:
+            continue
+        hashes, runtime_ns = config_hashes(read_graph(file)), known.runtime_ns
+        if len(hashes) != len(runtime_ns) or (runtime_ns <= 0).any():
+            raise PipelineError(
+                f"{file.path}: {len(runtime_ns)} runtimes, the least {runtime_ns.min()}; expected "
+                f"one above 0 for each of its {len(hashes)} configs"
+            )
+        subset = (subsets or {}).get(file.submission_id, slice(None))
+        _, group = distinct_rows(hashes[subset])
+        noise = measure_noise(runtime_ns[subset], group)
+        if noise is not None and not math.isnan(noise.tau):
+            ceilings[file.submission_id] = noise.tau
+    return ceilings

@@ -8,7 +8,7 @@ Every number that cannot be had is None, never nan, so that the report is strict
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 
 from common.bootstrap import family_means, interval_of
 from common.errors import PipelineError
-from common.metrics import (
-    kendall_tau,
-    ordered_pair_accuracy,
-    slowdown_at_k,
-    tile_score,
-)
+from common.metrics import kendall_tau, ordered_pair_accuracy, slowdown_at_k, tile_score
 from data.tree import COLLECTIONS, Collection
 from submissions.check import ranking_faults
 from submissions.labels import Labels
@@ -30,6 +25,7 @@ from submissions.write import n_picks
 METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
 SLOWDOWN_PICKS = (1, 10, 100)
 ERROR_PICKS = (1, 5, 10)
+FEW_GRAPHS = 20  # an interval over fewer is too narrow
 
 Report = dict[str, Any]
 
@@ -112,12 +108,7 @@ def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labe
 
 
 def _interval(values: Sequence[float]) -> list[float] | None:
-    """Return the 95 % percentile bootstrap interval of the mean over graphs; None for fewer than 2.
-
-    Efron's percentile method ("Bootstrap Methods: Another Look at the Jackknife", 1979). It tells
-    how far the value hangs on which graphs the split happens to hold, not how far it varies between
-    trainings. With few graphs it is too narrow.
-    """
+    """Return Efron's 95 % percentile bootstrap interval of the mean over graphs; None below 2."""
     if len(values) < 2:
         return None
     each = [f"{place:09d}" for place in range(len(values))]  # graphs are drawn one by one
@@ -129,7 +120,6 @@ def _judge_collection(
     rankings: Mapping[str, NDArray[np.int64]],
     labels: Mapping[str, Labels],
 ) -> tuple[dict[str, Report], dict[str, str]]:
-    """Return the metrics of each judged graph by name, and why others are left out by ID."""
     prefix = f"{collection.name}:"
     answered = any(submission_id.startswith(prefix) for submission_id in rankings)
     graphs: dict[str, Report] = {}
@@ -191,7 +181,6 @@ def fitting_ranking(
 def _collection_report(
     collection: Collection, graphs: Mapping[str, Report], ceilings: Mapping[str, float] | None
 ) -> Report:
-    """Average the graphs of one collection; for tile their top-K errors as well."""
     metric = METRICS[collection.kind]
     values = [graph[metric] for graph in graphs.values()]
     report: Report = {
@@ -206,24 +195,14 @@ def _collection_report(
             known = errors and None not in errors
             report[name] = float(np.mean(errors)) if known else None
     report["per_graph"] = dict(graphs)
-    if ceilings is None or collection.kind != "layout":
-        return report
-    return _with_ceilings(collection, report, ceilings)
-
-
-def _with_ceilings(collection: Collection, part: Report, ceilings: Mapping[str, float]) -> Report:
-    """Add `noise_ceiling` to a layout collection's report and to each of its graphs."""
-    per_graph = {
-        graph: {
-            **figures,
-            "noise_ceiling": _or_none(ceilings.get(f"{collection.name}:{graph}", math.nan)),
+    if ceilings is not None and collection.kind == "layout":
+        taus = {g: ceilings.get(f"{collection.name}:{g}", math.nan) for g in graphs}
+        known_taus = [tau for tau in taus.values() if not math.isnan(tau)]
+        report["noise_ceiling"] = float(np.median(known_taus)) if known_taus else None
+        report["per_graph"] = {
+            g: {**figures, "noise_ceiling": _or_none(taus[g])} for g, figures in graphs.items()
         }
-        for graph, figures in part["per_graph"].items()
-    }
-    values = [figures["noise_ceiling"] for figures in per_graph.values()]
-    known = [value for value in values if value is not None]
-    ceiling = float(np.median(known)) if known else None
-    return {**part, "noise_ceiling": ceiling, "per_graph": per_graph}
+    return report
 
 
 def _slowdown(ranking: NDArray[np.int64], runtime: NDArray[Any], k: int) -> float | None:
@@ -235,3 +214,54 @@ def _slowdown(ranking: NDArray[np.int64], runtime: NDArray[Any], k: int) -> floa
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def remarks_on(report: Mapping[str, Any]) -> list[str]:
+    """List where a blend is behind its own member or the floor, and intervals that are too narrow.
+
+    Args:
+        report: what report.json holds, or what `score_submission` returns, which knows neither
+            members nor floors.
+
+    Returns:
+        A line each, without a full stop.
+    """
+    models = report.get("models", {})
+    remarks, few = [], []
+    for name, part in report.get("collections", {}).items():
+        if part["value"] is None:
+            continue
+        values = models.get(name, {}).get("member_values", {})
+        remarks += [f"{name}: {line}" for line in _behind(part, values)]
+        if part["ci95"] is not None and part["n_graphs"] < FEW_GRAPHS:
+            few.append(f"{name} ({part['n_graphs']})")
+    if few:
+        remarks.append(
+            f"few graphs in {', '.join(few)}: these intervals are over the graphs alone and too "
+            "narrow; `compare` draws families and widens its own"
+        )
+    return remarks
+
+
+def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iterator[str]:
+    known = {member: value for member, value in values.items() if value is not None}
+    best = max(known, key=lambda member: known[member], default=None)
+    if best is not None and known[best] > part["value"]:
+        yield (
+            f"{best} alone has {known[best]:.4f}, more than the blend with it, {part['value']:.4f}"
+        )
+    floor = part.get("floor")
+    if floor is not None and floor > part["value"]:
+        yield f"the floor, without training, has {floor:.4f}, more than this run"
+    curve = part.get("slowdown_curve")
+    if not curve or not curve["model"] or not curve["floor"]:
+        return
+    picks = [place for place, k in enumerate(curve["k"]) if k in ERROR_PICKS]
+    ahead = [place for place in picks if curve["floor"][place] < curve["model"][place]]
+    if ahead:
+        told = ", ".join(
+            f"{100 * (curve['floor'][place] - 1):.1f} % slower than the best after "
+            f"{curve['k'][place]}, this run {100 * (curve['model'][place] - 1):.1f} %"
+            for place in ahead
+        )
+        yield f"the floor is ahead at the first picks: {told}"

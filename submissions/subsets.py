@@ -4,15 +4,14 @@ Their index files (tpu_graphs/baselines/layout/eval_indices of their repository)
 one per collection: {"graph": [config index, …], …}.
 """
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 
 from common.errors import PipelineError
 from data.tree import LAYOUT_COLLECTIONS, collection_named
@@ -23,7 +22,10 @@ from submissions.write import shown
 Subsets = Mapping[str, NDArray[np.int64]]
 Rankings = Mapping[str, NDArray[np.int64]]
 
-MAX_BYTES = 16 << 20  # a hundred times what the largest of them takes
+Index = Annotated[int, Field(strict=True, ge=0, le=np.iinfo(np.int64).max)]
+Listed = Annotated[list[Index], Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1)]
+INDICES = TypeAdapter(Annotated[dict[Name, Listed], Field(min_length=1)])
 # Collections by the name of their file: "xla_default.json".
 COLLECTION_OF = {
     collection.name.removeprefix("layout:").replace(":", "_") + ".json": collection.name
@@ -119,59 +121,22 @@ def _read_file(path: Path) -> dict[str, NDArray[np.int64]]:
     collection = COLLECTION_OF.get(path.name)
     if collection is None:
         raise PipelineError(f"{path}: the name tells no collection; expected {EXPECTED_NAMES}")
-    found = {}
-    for graph, listed in _read_object(path).items():
-        fault = "expected the name of a graph" if not graph else _fault(listed)
-        if fault:
-            raise PipelineError(f"{path}: graph {shown(repr(graph))}: {fault}")
-        found[f"{collection}:{graph}"] = np.array(listed, np.int64)
-    return found
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object that names no key twice."""
     try:
-        n_bytes = path.stat().st_size
-        if n_bytes > MAX_BYTES:
-            raise PipelineError(f"{path}: has {n_bytes} bytes; expected at most {MAX_BYTES}")
-        pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_Pairs)
+        listed = INDICES.validate_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except RecursionError:
-        raise PipelineError(f"{path}: not JSON that can be read: nested too deeply") from None
-    except ValueError as error:
-        raise PipelineError(f"{path}: not JSON: {error}") from error
-    if not isinstance(pairs, _Pairs) or not pairs:
+    except ValidationError as error:
+        found = error.errors()[0]
+        graph = shown(", entry ".join(str(part) for part in found["loc"]))
+        place = f"graph {graph}: " if graph else ""
         raise PipelineError(
-            f'{path}: is {_told(pairs)}; expected an object {{"graph": [indices], …}}'
-        )
-    name, count = Counter(name for name, _ in pairs).most_common(1)[0]
-    if count > 1:
-        raise PipelineError(f"{path}: graph {shown(repr(name))} is given twice; expected it once")
-    return dict(pairs)
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as it stands in the file; a dict would drop repeated names in silence."""
-
-
-def _fault(listed: Any) -> str | None:
-    """Say what keeps a JSON value from being a list of distinct config indices."""
-    if not isinstance(listed, list) or isinstance(listed, _Pairs) or not listed:
-        return f"is {_told(listed)}; expected a list of at least one config index"
-    highest = np.iinfo(np.int64).max
-    for entry, index in enumerate(listed):
-        if type(index) is not int or not 0 <= index <= highest:
-            return (
-                f"entry {entry} is {_told(index)}; expected a config index, a whole number from 0"
-            )
-    index, count = Counter(listed).most_common(1)[0]
-    return f"index {index} is repeated; expected each config once" if count > 1 else None
-
-
-def _told(value: Any) -> str:
-    """Return a JSON value short enough, and plain enough, for a message."""
-    if not isinstance(value, list):
-        return shown(repr(value))
-    kind = "object" if isinstance(value, _Pairs) else "list"
-    return f"an empty {kind}" if not value else {"list": "a list", "object": "an object"}[kind]
+            f'{path}: {place}{shown(found["msg"])}; expected {{"graph": [config index, …], …}}'
+        ) from error
+    except ValueError as error:
+        raise PipelineError(f"{path}: not UTF-8 text; expected a JSON object") from error
+    for graph, indices in listed.items():
+        if len(set(indices)) < len(indices):
+            raise PipelineError(f"{path}: graph {shown(graph)}: expected each config index once")
+    return {
+        f"{collection}:{graph}": np.array(indices, np.int64) for graph, indices in listed.items()
+    }

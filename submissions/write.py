@@ -108,26 +108,30 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
 
 
 def scan_submission(path: Path) -> Iterator[ScannedRow]:
-    """Yield the lines of a submission file, readable or not; empty lines are skipped.
+    """Yield the lines of a submission file, readable or not.
 
-    A byte order mark and all line ends are accepted; `submissions.check` refuses some of them.
+    As in Kaggle's reader, a byte order mark, all line ends and empty lines are accepted.
 
     Raises:
         PipelineError: the file is missing, empty, no regular one, not UTF-8 text, or has another
             header.
     """
     try:
-        text = read_regular(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise PipelineError(f"{path}: is not a file; expected a submission")
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise PipelineError(f"{path}: not UTF-8 text; expected a CSV file") from error
     if not text.strip():
         raise PipelineError(f"{path}: is empty; expected the header {HEADER}")
     header, *lines = text.split("\n")
-    if header.strip() != HEADER:
+    if header != HEADER:
         raise PipelineError(f"{path}: row 1: header is '{shown(header)}'; expected '{HEADER}'")
     for row, line in enumerate(lines, start=2):
         if line.strip():
-            yield _scanned(row, line.strip())
+            yield _scanned(row, line)
 
 
 def read_submission(path: Path) -> dict[str, NDArray[np.int64]]:
@@ -151,20 +155,6 @@ def read_submission(path: Path) -> dict[str, NDArray[np.int64]]:
     return rankings
 
 
-def read_regular(path: Path) -> bytes:
-    """Read a file that is no pipe or device, which would be waited for.
-
-    Raises:
-        PipelineError: it is no regular file, or cannot be read.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            raise PipelineError(f"{path}: is not a file; expected a submission")
-        return path.read_bytes()
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
 def shown(text: str) -> str:
     """Return `text` short enough, and plain enough, for a one-line message."""
     plain = "".join(character if character.isprintable() else "?" for character in text[:1000])
@@ -172,7 +162,6 @@ def shown(text: str) -> str:
 
 
 def _collection_of(row: SubmissionRow) -> Collection:
-    """Return the collection of a row that is to be written, or raise PipelineError."""
     found = split_id(row.id)
     if found is None or re.search(r'[\s,"]', row.id):
         raise PipelineError(
@@ -182,7 +171,6 @@ def _collection_of(row: SubmissionRow) -> Collection:
 
 
 def _checked_picks(collection: Collection, row: SubmissionRow) -> list[int]:
-    """Return the indices that are written for a row, or raise PipelineError."""
     ranking = np.asarray(row.ranking)
     place = f"submission row {row.id}"
     if ranking.ndim != 1 or not len(ranking) or not np.issubdtype(ranking.dtype, np.integer):

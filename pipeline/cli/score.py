@@ -1,24 +1,14 @@
 """The command `score`: judge submissions by measured runtimes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Collection as Container
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from common.errors import PipelineError, UsageError
-from pipeline.cli.console import (
-    DataDir,
-    Debug,
-    Json,
-    command,
-    data_dir,
-    print_json,
-    say,
-)
+from pipeline.cli.console import DataDir, Debug, Json, command, data_dir, print_json, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,45 +63,53 @@ def score(
     """
     if against is not None and len(submission) > 1:
         raise UsageError("--against: expected one --submission to compare with it")
-    if len({path.resolve() for path in submission}) < len(submission):
+    files = submission if against is None else [*submission, against]
+    if len({path.resolve() for path in files}) < len(files):
         raise UsageError("--submission: the same file is given twice; expected each once")
-    from pipeline.cli.tables import print_seeds
-    from submissions.labels import check_split, labels_of
+    from pipeline.cli.tables import print_comparison, print_scores, print_seeds
+    from submissions.compare import compare_reports
+    from submissions.labels import labels_of
     from submissions.subsets import read_subsets
 
-    folder = data_dir(data)
+    folder, split = data_dir(data), "test" if private else split
     labels = labels_of(folder, split=split, private=private)
     subsets = {} if subset is None else read_subsets(subset)
-    files = submission if against is None else [*submission, against]
-    check = partial(check_split, judged=labels, data_dir=folder, split=split, private=private)
-    place = (folder, "test" if private else split) if ceiling else None
-    reports = _judged_files(files, labels, subsets, place, check)
+    reports = _judged_files(files, labels, subsets, folder, split, ceiling=ceiling)
     if not any(known.is_labelled for known in labels.values()):
         say(f"{folder}: the runtimes of split {split} are withheld; --private reads the sample's")
     if len(submission) > 1:
         print_seeds(submission, reports, json=json)
-    else:
-        compared = None if against is None else _compared(against, submission[0], reports)
-        _print_report(reports[0], compared, json=json)
+        return
+    compared: Report = {}
+    if against is not None:
+        compared = {"first": str(against), "second": str(submission[0])}
+        compared |= compare_reports(reports[1], reports[0])
+    if json:
+        print_json({**reports[0], "comparison": compared} if compared else reports[0])
+        return
+    _print_graphs(reports[0])
+    print_scores(reports[0])
+    if compared:
+        typer.echo(f"\nfirst: {compared['first']}, second: {compared['second']}")
+        print_comparison(compared)
 
 
 def _judged_files(
     files: Sequence[Path],
     labels: Mapping[str, "Labels"],
     subsets: Indices,
-    place: tuple[Path, str] | None,
-    check: Callable[[Container[str]], None],
+    folder: Path,
+    split: str,
+    *,
+    ceiling: bool,
 ) -> list[Report]:
     """Score submissions by the same labels.
 
-    Args:
-        place: the data folder and the split whose graphs tell the noise ceilings; None for none.
-        check: given the submission IDs that a file answers; raises where they are another split's.
-
     Raises:
         PipelineError: a file cannot be read, answers another split, or a ranking does not fit its
-            graph.
+            graph; the line names the file.
     """
+    from submissions.labels import check_split
     from submissions.score import score_submission
     from submissions.subsets import restrict, subset_remarks
     from submissions.write import read_submission
@@ -120,14 +118,12 @@ def _judged_files(
     for file in files:
         with _naming(file):
             rankings = read_submission(file)
-            check(rankings)
+            check_split(rankings, labels, folder, split=split)
             kept.append(restrict(rankings, labels, subsets))
     for line in subset_remarks(labels, subsets):
         say(line)
-    ceilings = None
-    if place is not None:
-        answered = {name for rankings, _ in kept for name in rankings}
-        ceilings = _ceilings(*place, answered, labels, subsets)
+    answered = {name for rankings, _ in kept for name in rankings}
+    ceilings = _ceilings(folder, split, answered, labels, subsets) if ceiling else None
     reports = []
     for file, (rankings, kept_labels) in zip(files, kept, strict=True):
         with _naming(file):
@@ -141,10 +137,8 @@ def _naming(file: Path) -> Iterator[None]:
     try:
         yield
     except PipelineError as error:
-        line = str(error)
-        if not line.startswith("submission: "):
-            raise
-        raise PipelineError(f"{file}: {line.removeprefix('submission: ')}") from error
+        line = str(error).removeprefix("submission: ")
+        raise PipelineError(line if line == str(error) else f"{file}: {line}") from error
 
 
 def _ceilings(
@@ -163,7 +157,7 @@ def _ceilings(
     """
     from data.graph_store.prepare import stored_graphs
     from data.tree import LAYOUT_COLLECTIONS
-    from submissions.ceilings import read_ceilings
+    from submissions.labels import read_ceilings
 
     known = {name for name in answered if name in labels and labels[name].is_labelled}
     needed = [c for c in LAYOUT_COLLECTIONS if any(n.startswith(f"{c.name}:") for n in known)]
@@ -177,27 +171,9 @@ def _ceilings(
         return None
 
 
-def _compared(against: Path, submission: Path, reports: Sequence[Report]) -> Report:
-    """Compare the submission's report, the first, with that of `against`."""
-    from submissions.compare import compare_reports
-
-    compared = compare_reports(reports[1], reports[0])
-    return {"first": str(against), "second": str(submission), **compared}
-
-
-def _print_report(report: Report, compared: Report | None, *, json: bool) -> None:
-    from pipeline.cli.tables import print_comparison, print_scores
-
-    if json:
-        print_json(report if compared is None else {**report, "comparison": compared})
-        return
+def _print_graphs(report: Report) -> None:
     for name, part in report["collections"].items():
         for graph, figures in part["per_graph"].items():
-            value = figures["tile_score" if name.startswith("tile") else "kendall_tau"]
-            typer.echo(f"{name}:{graph}  {part['metric']} {value:.4f}")
+            typer.echo(f"{name}:{graph}  {part['metric']} {figures[part['metric']]:.4f}")
     for item in report["left_out"]:
         typer.echo(f"left out: {item['graph']}: {item['reason']}")
-    print_scores(report)
-    if compared is not None:
-        typer.echo(f"\nfirst: {compared['first']}, second: {compared['second']}")
-        print_comparison(compared)

@@ -8,7 +8,7 @@ import typer
 
 from pipeline.cli.console import print_json, print_table, say
 from submissions.compare import Report, SeedSpread, seed_spread
-from submissions.remarks import remarks_on
+from submissions.score import remarks_on
 
 STATISTICS = ("mean", "sd", "min", "max")
 COMPARED = (

@@ -9,8 +9,8 @@ import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import write_text
-from submissions.remarks import remarks_on
 from submissions.report.pictures import learning_pictures, rank_pictures, slowdown_pictures
+from submissions.score import remarks_on
 
 # More bars than this tell a reader nothing; the worst graphs are the ones to look at.
 TEMPLATE = Path(__file__).with_name("report.html.j2")

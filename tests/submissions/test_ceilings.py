@@ -11,8 +11,7 @@ from common.metrics import ranking_from_scores
 from data.audit.noise import measure_noise
 from data.graph_store.prepare import stored_graphs
 from data.tree import find_graphs
-from submissions.ceilings import read_ceilings
-from submissions.labels import Labels, read_labels, read_labels_of
+from submissions.labels import Labels, read_ceilings, read_labels, read_labels_of
 from submissions.score import score_submission
 from tests.real_data import real_file, requires_real_data
 from tests.submissions.made_up import write_graph

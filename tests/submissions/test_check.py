@@ -40,7 +40,6 @@ GOOD = {
     "layout:xla:default:a": "2;0;1",
     "layout:nlp:random:b": "0;1;2;3",
 }
-GOOD_TEXT = "".join(f"{line}\n" for line in ["ID,TopConfigs", *map(",".join, GOOD.items())])
 
 
 def problems(tmp_path: Path, rows: list[tuple[str, str]]) -> list[str]:
@@ -120,7 +119,7 @@ def test_a_name_with_line_ends_leaves_one_line(tmp_path: Path, indices: str) -> 
 
 def test_problems_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "submission.csv"
-    path.write_text("ID,TopConfigs\n" + "\n" * 3 * MAX_PROBLEMS)
+    path.write_text("ID,TopConfigs\n" + "x\n" * 3 * MAX_PROBLEMS)
     found = check_submission(path, EXPECTED)
     assert len(found) == MAX_PROBLEMS + 1
     assert str(found[-1]).endswith(
@@ -156,34 +155,6 @@ def test_an_unreadable_file_is_one_problem(
     (problem,) = check_submission(path, EXPECTED)
     assert message in problem.message
     assert str(problem).count(str(path)) == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda text: f"\ufeff{text}", "row 1: begins with a byte order mark"),
-        (lambda text: text.replace("\n", "\r"), "row 1: holds a carriage return without a line"),
-        (lambda text: f"{text}\n", "row 6: is blank"),
-        (lambda text: text.replace("\n", " \n", 2), "row 1: begins or ends with a blank"),
-        (lambda text: text.replace(",1;0\n", ",1;00\n"), "row 2: index '00'; expected no leading"),
-        (lambda text: text.replace(",1;0\n", ",1;-0\n"), "row 2: index '-0'"),
-    ],
-)
-def test_text_that_only_our_own_reader_forgives_is_refused(
-    tmp_path: Path, change: Callable[[str], str], expected: str
-) -> None:
-    path = tmp_path / "submission.csv"
-    path.write_bytes(change(GOOD_TEXT).encode())
-    assert f"{path}: {expected}" in str(check_submission(path, EXPECTED)[0])
-
-
-@pytest.mark.parametrize(
-    "change", [lambda text: text, lambda text: text[:-1], lambda text: text.replace("\n", "\r\n")]
-)
-def test_either_line_end_is_accepted(tmp_path: Path, change: Callable[[str], str]) -> None:
-    path = tmp_path / "submission.csv"
-    path.write_bytes(change(GOOD_TEXT).encode())
-    assert check_submission(path, EXPECTED) == []
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
@@ -288,8 +259,6 @@ def test_the_competitions_own_sample_submission_is_accepted() -> None:
             "has 999 indices; expected 1001",
         ),
         (lambda lines: [*lines[:-1], lines[-1].replace(";7;", ";8;")], "index 8 is repeated"),
-        (with_picks("0;1;2"), "9 tile rows hold 3 indices; expected at most 8"),
-        (with_picks("0"), "1 tile rows hold 1"),
         (with_picks("0;1;3"), "expected 0..2"),
         (with_picks("4;5;4;1;0"), "is repeated"),
         (with_picks("4;-1;2;1;0"), "index -1"),

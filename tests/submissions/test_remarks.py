@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from submissions.remarks import FEW_GRAPHS, remarks_on
 from submissions.report.page import write_report_page
+from submissions.score import FEW_GRAPHS, remarks_on
 
 X = "layout:xla:default"
 

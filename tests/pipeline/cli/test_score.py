@@ -13,9 +13,8 @@ from common.settings import default_store_dir
 from data.graph_store.prepare import stored_graphs
 from data.withheld import WITHHELD, write_withheld
 from pipeline.__main__ import app
-from submissions.ceilings import read_ceilings
 from submissions.compare import compare_reports
-from submissions.labels import Labels, read_labels
+from submissions.labels import Labels, read_ceilings, read_labels
 from submissions.score import score_submission
 from submissions.write import read_submission
 from tests.command_line import call, without_stages
@@ -228,7 +227,7 @@ def test_a_subset_restricts_what_is_judged_and_the_ceiling(tree: Path, tmp_path:
             f"short.csv: {X}:b: row is",
         ),
         (("--submission", "seed0.csv", "--subset", "nosuch.json"), 1, "nosuch.json"),
-        (("--submission", "seed0.csv", "--subset", "deep"), 1, "nested too deeply"),
+        (("--submission", "seed0.csv", "--subset", "deep"), 1, "deep/nlp_random.json: Inv"),
         (
             ("--submission", "seed0.csv", "--subset", "far"),
             1,
