@@ -5,6 +5,7 @@ so a model is known by its config.toml alone.
 """
 
 import filecmp
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ from ensembles.members import members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
 from models.training.jobs import SHARED_FOLDER
+
+_NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none of them a model
 
 
 @dataclass(frozen=True)
@@ -49,35 +52,30 @@ def find_models(root: Path) -> list[FoundModel]:
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
     found = []
-    for folder in sorted(path.parent for path in root.rglob(CONFIG)):
-        if any(part.startswith(".") for part in folder.relative_to(root).parts):
-            continue
-        config = read_config(folder)
+    for place, below, files in os.walk(root):
+        below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
+        config = read_config(Path(place)) if CONFIG in files else {}
         if "model" in config and "seed" in config:  # a whole run's own folder holds none itself
-            place = SHARED_FOLDER if "collections" in config else config.get("collection", "")
+            shared = "collections" in config
+            slug = SHARED_FOLDER if shared else config.get("collection", "").replace(":", "-")
             member = f"{config['model']}-seed{config['seed']}"
-            found.append(FoundModel(folder, place.replace(":", "-"), member, config))
+            found.append(FoundModel(Path(place), slug, member, config))
     return found
 
 
 def same_content(one: Path, other: Path) -> bool:
     """Tell whether two run folders hold the same files, as copies of one model do."""
     names = _names(one)
-    if names != _names(other):
-        return False
-    return not any(filecmp.cmpfiles(one, other, names, shallow=False)[1:])
+    return names == _names(other) and not any(
+        filecmp.cmpfiles(one, other, names, shallow=False)[1:]
+    )
 
 
 def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: Path) -> list[Path]:
     """Copy what an earlier training of a collection left, so that it can be gone on with.
 
-    What lies in `out` or `shared` already is newer and stays.
-
-    Args:
-        earlier: searched for run folders at any depth.
-        collection: whose models to copy, and those that it shares with others.
-        out: holds the collection's run folders.
-        shared: holds the run folders of shared models.
+    What lies in `out` (the collection's run folders) or `shared` (those of models that several
+    collections share) already is newer and stays.
 
     Returns:
         The folders that were copied to.
@@ -86,9 +84,9 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: P
         PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
     targets = {collection.slug: out, SHARED_FOLDER: shared}
-    models = _one_of_each(model for model in find_models(earlier) if model.place in targets)
-    copies = [(model.folder, targets[model.place] / model.member) for model in models.values()]
-    return [target for source, target in copies if _copy(source, target)]
+    wanted = _one_of_each(found for found in find_models(earlier) if found.place in targets)
+    copies = [(model, targets[place] / member) for (place, member), model in wanted.items()]
+    return [target for model, target in copies if _copy(model.folder, target)]
 
 
 def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path) -> None:
@@ -96,9 +94,6 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
 
     Those that the run has already are its own, whatever `source` holds: it may have ranked with
     them, and `source` may hold an earlier copy of the run.
-
-    Args:
-        source: searched for run folders at any depth.
 
     Raises:
         PipelineError: a member is missing or unfinished, was trained by other settings, or is there
@@ -114,10 +109,10 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
     models = _one_of_each(found)
     missing = sorted(key for key in wanted if key not in models or not models[key].is_done)
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        first, more = "/".join(missing[0]), len(missing) - 1
         raise PipelineError(
-            f"{source}: no trained model {'/'.join(missing[0])}{more}; expected every model and "
-            f"seed of recipe {recipe.name}: attach or add what is missing"
+            f"{source}: no trained model {first}{f' and {more} more' if more else ''}; expected "
+            f"every model and seed of recipe {recipe.name}: attach or add what is missing"
         )
     for model in models.values():
         _check_settings(model, recipe)
@@ -126,12 +121,13 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
 
 
 def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
-    """Return each model once, the finished training if only one is; copies of one are one."""
+    """Return each model once, a finished training before an unfinished one; two may not differ."""
     chosen: dict[tuple[str, str], FoundModel] = {}
     for model in models:
-        other = chosen.setdefault((model.place, model.member), model)
-        if model.is_done and not other.is_done:
-            chosen[model.place, model.member] = model
+        key = model.place, model.member
+        other = chosen.get(key)
+        if other is None or (model.is_done and not other.is_done):
+            chosen[key] = model
         elif model.is_done == other.is_done and not same_content(model.folder, other.folder):
             raise PipelineError(
                 f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
@@ -152,14 +148,12 @@ def _check_settings(model: FoundModel, recipe: Recipe) -> None:
 
 
 def _names(folder: Path) -> list[str]:
+    """List a run folder's files, sorted; what is hidden is no part of the result."""
     return sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
 
 
 def _copy(source: Path, target: Path) -> bool:
-    """Copy a run folder, whole or not at all, unless it is there; tell whether it was copied.
-
-    The copies can be written to, though the source may be mounted read-only.
-    """
+    """Copy a run folder, whole or not at all, unless it is there; the copies can be written to."""
     if target.exists():
         return False
     try:
@@ -173,5 +167,6 @@ def _copy(source: Path, target: Path) -> bool:
                 shutil.copyfile(source / name, inner / name)
             inner.rename(target)
     except OSError as error:
-        raise PipelineError(f"{target}: cannot copy {source}: {error.strerror}") from error
+        reason = f"cannot be copied from {source}: {error.strerror}"
+        raise PipelineError(f"{target}: {reason}") from error
     return True

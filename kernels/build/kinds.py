@@ -41,7 +41,7 @@ class Kind:
 _RUN = "run --recipe {recipe} --data {data} --out {working}/run --resume"
 _TRAIN = (
     "train --recipe {recipe} --data {data} --collection COLLECTION --out {working}/models/SLUG "
-    "--shared {working}/models/layout-shared --earlier {input}"
+    "--shared {working}/models/layout-shared --resume-from {input}"
 )
 KINDS = {
     "run": Kind("run", "", _RUN, "run", takes_over=True, result="submission.csv"),

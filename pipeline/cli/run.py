@@ -114,7 +114,7 @@ def train(
     ] = None,
     overrides: Overrides = None,
     resume: Resume = False,
-    earlier: Annotated[
+    resume_from: Annotated[
         Path | None,
         typer.Option(help="Folder of what an earlier training left, to go on from."),
     ] = None,
@@ -141,8 +141,8 @@ def train(
     from models.training.jobs import SHARED_FOLDER
     from pipeline.run.stages import train_collection
 
-    if earlier:
-        for folder in continue_earlier(earlier, wanted, out, shared or out / SHARED_FOLDER):
+    if resume_from:
+        for folder in continue_earlier(resume_from, wanted, out, shared or out / SHARED_FOLDER):
             log.info(f"goes on with an earlier training: {folder}")
     folders = train_collection(
         data_dir(data),
@@ -151,7 +151,7 @@ def train(
         out,
         model=model,
         shared_folder=shared,
-        resume=resume or earlier is not None,
+        resume=resume or resume_from is not None,
     )
     for folder in folders:
         typer.echo(f"model       {folder}")
