@@ -36,7 +36,7 @@ from submissions.report.curves import (
     write_ranks,
 )
 from submissions.report.page import write_report_page
-from submissions.report.sheet import write_overview
+from submissions.report.pictures import write_overview
 from submissions.score import score_submission
 from submissions.write import read_submission, submission_rows
 

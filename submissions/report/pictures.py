@@ -1,4 +1,4 @@
-"""The report's pictures: what each shows, and as text that a page can hold, SVG by matplotlib."""
+"""The report's pictures by matplotlib: SVG that a page can hold, and all on one sheet, as PNG."""
 
 import base64
 import io
@@ -6,24 +6,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from common.atomic import atomic_path
 from submissions.report.curves import CURVE_PICKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, FAINT, OURS, FLOOR, CEILING = "#1b1f24", "#8a949e", "#1f6feb", "#c4432b", "#2c974b"
+FAINT, OURS, FLOOR, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"
 MARKS = 4.5
 # Of a collection with more graphs, these many are drawn: the worst, the best, and evenly between.
 MAX_SCATTERS = 12
 # Fixed places: to have matplotlib find them takes five times as long as to draw.
 AXES = (0.14, 0.15, 0.73, 0.82)  # left, bottom, width, height as shares of the picture
 SIZE_INCHES = (4.4, 3.1)  # as wide as a phone: text stays readable where pictures stand alone
+# The sheet: a row of all scores, then one of three pictures per collection.
+WIDTH_INCHES, ROW_INCHES, DPI = 11.0, 3.0, 110
+SCORES = (0.17, 0.27, 0.8, 0.52)
+PLACES = [(left, 0.2, 0.25, 0.6) for left in (0.06, 0.38, 0.69)]
+MAX_TITLE = 42  # characters
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -39,13 +46,7 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture of a page.
-
-    Attributes:
-        title: above it.
-        told: what it shows, in words, for those who do not see it.
-        address: "data:image/svg+xml;base64,…", the picture itself.
-    """
+    """One picture of a page: `title` above it, `told` in words, `address` the data: URL of it."""
 
     title: str
     told: str
@@ -97,58 +98,40 @@ def rank_pictures(name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
         part: its entry in the report.
         ranks: columns of submissions.report.curves.RANKS_SCHEMA; None if there is no such file.
     """
-    if ranks is None:
-        return []
-    own = ranks.filter(pl.col("collection") == name)
+    graphs = _graphs_by_score(name, part, ranks)
+    n_drawn = min(len(graphs), MAX_SCATTERS)
     pictures = []
-    for value, graph in _spread(_by_score(part, own)):
-        points = own.filter(pl.col("graph") == graph)
+    for place in np.linspace(0, len(graphs) - 1, n_drawn).round().astype(int):
+        value, graph, points = graphs[place]
         told = f"predicted rank against runtime of {points.height} configs; {value:.3f}"
         pictures.append(picture(f"{graph}: {value:.3f}", told, partial(draw_ranks, points=points)))
     return pictures
 
 
-def middle_graph(
+def _graphs_by_score(
     name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
-) -> tuple[str, pl.DataFrame] | None:
-    """Return the graph in the middle by score, and its points; None where there are none."""
+) -> list[tuple[float, str, pl.DataFrame]]:
+    """List a collection's graphs that have points: score, name and points, the worst first."""
     if ranks is None:
-        return None
-    own = ranks.filter(pl.col("collection") == name)
-    graphs = _by_score(part, own)
-    if not graphs:
-        return None
-    value, graph = graphs[len(graphs) // 2]
-    return f"{graph}: {value:.3f}", own.filter(pl.col("graph") == graph)
-
-
-def _by_score(part: Mapping[str, Any], points: pl.DataFrame) -> list[tuple[float, str]]:
-    """List the graphs that have points with their scores, the worst first."""
-    known, metric = set(points["graph"].unique()), part["metric"]
-    return sorted(
-        (found[metric], name) for name, found in part["per_graph"].items() if name in known
-    )
-
-
-def _spread(graphs: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    chosen = np.unique(np.linspace(0, len(graphs) - 1, min(len(graphs), MAX_SCATTERS)).round())
-    return [graphs[int(i)] for i in chosen] if graphs else []
+        return []
+    own = ranks.filter(pl.col("collection") == name).partition_by("graph", as_dict=True)
+    scores = {graph: found[part["metric"]] for graph, found in part["per_graph"].items()}
+    found = [(scores[graph], graph, own[graph,]) for (graph,) in own if graph in scores]
+    return sorted(found, key=lambda entry: entry[:2])
 
 
 def learning_pictures(curves: Sequence[Mapping[str, Any]]) -> list[Picture]:
     """Draw the learning curves of one collection's models, one picture per collection and model."""
     pictures = []
-    for (group, model), own in groupby(curves, key=_group_and_model):
+    for (group, model), own in groupby(
+        curves, key=lambda c: (c["group"], c["member"].rsplit("-seed", 1)[0])
+    ):
         listed = list(own)
         last = ", ".join(f"{curve['member']} {curve['loss'][-1]:.3f}" for curve in listed)
         told = f"loss over steps; at the end: {last}"
         title = f"{group}: {model}" if group else model
         pictures.append(picture(title, told, partial(draw_learning, curves=listed)))
     return pictures
-
-
-def _group_and_model(curve: Mapping[str, Any]) -> tuple[str, str]:
-    return curve["group"], curve["member"].rsplit("-seed", 1)[0]
 
 
 def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> None:
@@ -224,3 +207,72 @@ def draw_learning(axes: "Axes", curves: Sequence[Mapping[str, Any]]) -> None:
     if held_out is not None:
         held_out.set_ylabel("held out (dashed)")
     axes.legend(frameon=False)
+
+
+def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: Path) -> None:
+    """Write scores, slowdown curves, scatters and learning curves as one picture.
+
+    A row for all scores, then a row for each judged collection: slowdown, the graph in the middle
+    by score, learning curves. What is missing is said in its place.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    collections = report.get("collections", {})
+    judged = [name for name, part in collections.items() if part["value"] is not None]
+    learned = dict.fromkeys(curve["group"] for curve in report.get("learning_curves", []))
+    names = judged or list(learned)
+    with rc_context(STYLE):
+        figure = new_figure((WIDTH_INCHES, ROW_INCHES * (1 + len(names))))
+        rows = figure.subfigures(1 + len(names), 1, squeeze=False)[:, 0]
+        rows[0].suptitle(_heading(report), fontsize=11, fontweight="bold", x=0.01, ha="left")
+        if judged:
+            draw_scores(rows[0].add_axes(SCORES), collections)
+        else:
+            _say(rows[0].add_axes(SCORES), "No collection has been judged by measured runtimes.")
+        for row, name in zip(rows[1:], names, strict=True):
+            _collection_row(row, name, report, ranks)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def _heading(report: Mapping[str, Any]) -> str:
+    """Return what tells one sheet from another: recipe, score and revision, where known."""
+    score = report.get("score")
+    parts = (
+        f"recipe {report['recipe']}" if report.get("recipe") else None,
+        None if score is None else f"score {score:.4f}",
+        f"revision {report['revision']}" if report.get("revision") else None,
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _collection_row(
+    row: Any, name: str, report: Mapping[str, Any], ranks: pl.DataFrame | None
+) -> None:
+    row.suptitle(name, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    slowdown, scatter, learning = (row.add_axes(place) for place in PLACES)
+    part = report.get("collections", {}).get(name, {"metric": "", "per_graph": {}})
+    curve = part.get("slowdown_curve")
+    draw_slowdown(slowdown, curve) if curve else _say(slowdown, "no slowdown curve")
+    graphs = _graphs_by_score(name, part, ranks)
+    if graphs:
+        value, graph, points = graphs[len(graphs) // 2]
+        draw_ranks(scatter, points)
+        scatter.set_title(_shortened(f"{graph}: {value:.3f}"), loc="left")
+    else:
+        _say(scatter, "no predicted ranks")
+    curves = [curve for curve in report.get("learning_curves", []) if curve["group"] == name]
+    draw_learning(learning, curves) if curves else _say(learning, "no learning curve")
+
+
+def _shortened(title: str) -> str:
+    half = MAX_TITLE // 2
+    return title if len(title) <= MAX_TITLE else f"{title[:half]}…{title[-half:]}"
+
+
+def _say(axes: Any, text: str) -> None:
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, ha="center", va="center", color=FAINT)

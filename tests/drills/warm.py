@@ -22,7 +22,6 @@ IMPORTED = (
     "models.tile.task",
     "lightning_fabric",
     "pipeline",
-    "submissions.report.sheet",
 )
 
 

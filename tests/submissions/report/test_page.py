@@ -184,7 +184,7 @@ def test_what_pictures_lack_is_said(tmp_path: Path) -> None:
     page = render(scored_report() | {"missing_stages": ["Nothing was trained."]}, tmp_path)
     assert page.pictures() == []
     assert "Nothing was trained." in page.text
-    assert "No slowdown curves: the report is older than they are." in page.text
+    assert "No slowdown curves: there are none in the report." in page.text
     assert "No learning curves" in page.text
     assert "valid-ranks.parquet is missing" in page.text
     assert "does not say what the stages took" in page.text

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from submissions.report.sheet import DPI, ROW_INCHES, WIDTH_INCHES, write_overview
+from submissions.report.pictures import DPI, ROW_INCHES, WIDTH_INCHES, write_overview
 from submissions.score import score_submission
 from tests.submissions.pages import illustrated_report, scored_report
 
