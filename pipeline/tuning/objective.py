@@ -72,8 +72,6 @@ class ScoredRanker:
 
 @dataclass(frozen=True)
 class _Fold:
-    """What is learned from, what is held out, and where its trainings go."""
-
     learned: Sequence[GraphFile]
     held_out: Sequence[GraphFile]
     shared: Sequence[GraphFile]
@@ -111,8 +109,7 @@ def cross_validate(
             collection.
         kept_scores: a folder where cross-validations of blends share what their members score, so
             that members alike are trained once. None = train all.
-        after_fold: told each fold's value per graph, in the order of the folds and their graphs;
-            what it raises ends the cross-validation, and is raised.
+        after_fold: told each fold's value per graph, in the order of the folds and their graphs.
 
     Raises:
         UsageError: `run_dir` belongs to another recipe or other folds.
@@ -129,7 +126,6 @@ def cross_validate(
     if any(pretrain_steps(recipe, own) for own in judged_models(recipe, model, collection.kind)):
         config["shared_data"] = fingerprint(shared)
     begin(run_dir, config, resume=True)
-    metric, judge = METRICS[collection.kind]
     per_graph: dict[str, float] = {}
     means = []
     for number, held_out in enumerate(folds):
@@ -144,10 +140,11 @@ def cross_validate(
         )
         ranker = _ranker(recipe, model, fold)
         graphs = map(read_graph, held_out)  # one in memory at a time
-        values = {graph.file.name: _value(graph, ranker.score(graph), judge) for graph in graphs}
+        values = {graph.file.name: _value(graph, ranker.score(graph)) for graph in graphs}
         means.append(float(np.mean(list(values.values()))))
         per_graph |= values
         after_fold(values)
+    metric = "tile_score" if collection.kind == "tile" else "kendall_tau"
     result = CrossValidation(metric, float(np.mean(means)), tuple(means), per_graph)
     write_text(run_dir / REPORT, json.dumps(asdict(result), indent=1, allow_nan=False))
     mark_done(run_dir)
@@ -202,37 +199,19 @@ def _kept(job: TrainJob, fold: _Fold, train: Callable[[TrainJob], Ranker]) -> Ra
     return ScoredRanker({str(key[0]): own["score"].to_numpy() for key, own in parts.items()})
 
 
-def _value(
-    graph: Graph,
-    scores: NDArray[np.float32],
-    judge: Callable[[Graph, NDArray[np.int64]], float],
-) -> float:
-    """Return the metric of a graph's scores (c,)."""
+def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
+    """Return Kendall's tau, or of a tile kernel the tile score, of a graph's scores (c,)."""
     path = graph.file.path
     if not np.isfinite(scores).all():
-        row = int(np.argmin(np.isfinite(scores)))
-        raise PipelineError(f"{path}: config {row} is scored {scores[row]}; not finite")
-    value = judge(graph, np.argsort(scores, kind="stable"))
+        raise PipelineError(f"{path}: a config's score is not finite")
+    ranking = np.argsort(scores, kind="stable")
+    if isinstance(graph, TileGraph):
+        value = tile_score(ranking, graph.normalized_runtime)
+    else:
+        value = kendall_tau(np.argsort(ranking), graph.runtime_ns)
     if math.isnan(value):
         raise PipelineError(f"{path}: its runtimes give no order; it cannot be held out")
     return value
-
-
-def _judge_layout(graph: Graph, ranking: NDArray[np.int64]) -> float:
-    """Return Kendall's tau of a ranking (c,), fastest first."""
-    return kendall_tau(np.argsort(ranking), graph.runtime_ns)
-
-
-def _judge_tile(graph: Graph, ranking: NDArray[np.int64]) -> float:
-    """Return the tile score of a ranking (c,), fastest first."""
-    assert isinstance(graph, TileGraph)
-    return tile_score(ranking, graph.normalized_runtime)
-
-
-METRICS: dict[str, tuple[str, Callable[[Graph, NDArray[np.int64]], float]]] = {
-    "layout": ("kendall_tau", _judge_layout),
-    "tile": ("tile_score", _judge_tile),
-}
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":
@@ -245,14 +224,11 @@ def pruner_of(study: StudyConfig) -> "BasePruner":
     """
     from optuna import pruners
 
-    makers: dict[str, Callable[[], BasePruner]] = {
-        "none": pruners.NopPruner,
-        "hyperband": lambda: pruners.HyperbandPruner(
-            min_resource=1, max_resource=study.folds, reduction_factor=2
-        ),
-        "wilcoxon": lambda: pruners.WilcoxonPruner(p_threshold=P_THRESHOLD),
-    }
-    return makers[study.pruner]()
+    if study.pruner == "none":
+        return pruners.NopPruner()
+    if study.pruner == "wilcoxon":
+        return pruners.WilcoxonPruner(p_threshold=P_THRESHOLD)
+    return pruners.HyperbandPruner(min_resource=1, max_resource=study.folds, reduction_factor=2)
 
 
 def give_up_or_go_on(

@@ -4,18 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import UsageError
 from common.progress import log
 from data.graph_store.fingerprint import fingerprint
 from data.graph_store.prepare import stored_graphs
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from models.config.recipe import Recipe
-from models.registry import MODELS
 from models.training.dataset import split_usable
 from models.training.folds import grouped_folds
 from models.training.jobs import pretrain_steps
 from pipeline.tuning.objective import judged_models
-from pipeline.tuning.space import BLEND, Parameters, SearchSpace, value_at, with_values
+from pipeline.tuning.space import Parameters, SearchSpace, value_at, with_values
 
 _NOT_ASKED = {"name", "threads", "accelerator"}  # of a recipe
 
@@ -66,19 +64,10 @@ def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Questi
     """Read the train split, and cut the folds.
 
     Raises:
-        UsageError: the space changes a model that is no part of the recipe's blend.
         PipelineError: damaged or too little data.
     """
     collection = collection_named(space.study.collection)
     models = judged_models(recipe, space.study.model, collection.kind)
-    for key in space.parameters:
-        known = (*MODELS, *recipe.own_models)
-        changed = next((part for part in key.split(".") if part in known), None)
-        if space.study.model == BLEND and changed and changed not in models:
-            raise UsageError(
-                f"search space: '{key}' has no effect; the recipe's {collection.kind}.models are "
-                f"{', '.join(models)}"
-            )
     shares = any(
         pretrain_steps(recipe, model) or f"{model}.training.pretrain_steps" in space.parameters
         for model in models

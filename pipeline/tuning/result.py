@@ -29,7 +29,6 @@ from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.trial import FrozenTrial
 
 BASELINE = "baseline"  # marks the trial that is the recipe as it was given
 BEST, HISTORY, FINALISTS, MEMBER_SCORES = "best.toml", "trials.json", "finalists", "member-scores"
@@ -45,7 +44,6 @@ class TrialRecord:
         state: complete, pruned, fail, running or waiting.
         value: its cross-validated metric, higher is better; None unless complete.
         params: by dotted recipe key, what was chosen; of the baseline, what the space holds.
-        is_baseline: it is the recipe as it was given.
         reason: why it failed or was pruned.
         seconds: from its beginning to its end; None unless it has ended.
     """
@@ -103,19 +101,17 @@ class TuneResult:
 
 def records_of(study: "Study") -> tuple[TrialRecord, ...]:
     """Return all trials of a study, by number."""
-    return tuple(map(_record, study.get_trials(deepcopy=False)))
-
-
-def _record(trial: "FrozenTrial") -> TrialRecord:
-    has_reason = trial.state.name in ("FAIL", "PRUNED")
-    return TrialRecord(
-        number=trial.number,
-        state=trial.state.name.lower(),
-        value=trial.value if trial.state.name == "COMPLETE" else None,
-        params=dict(trial.params),
-        is_baseline=BASELINE in trial.user_attrs,
-        reason=str(trial.user_attrs.get(REASON, LOST)) if has_reason else None,
-        seconds=trial.duration.total_seconds() if trial.duration else None,
+    return tuple(
+        TrialRecord(
+            number=trial.number,
+            state=(state := trial.state.name.lower()),
+            value=trial.value if state == "complete" else None,
+            params=dict(trial.params),
+            is_baseline=BASELINE in trial.user_attrs,
+            reason=str(trial.user_attrs.get(REASON, LOST)) if state in ("fail", "pruned") else None,
+            seconds=trial.duration.total_seconds() if trial.duration else None,
+        )
+        for trial in study.get_trials(deepcopy=False)
     )
 
 
@@ -145,7 +141,7 @@ def result_of(study: "Study", question: Question, verdict: Verdict | None) -> Tu
     """Write and return what has been found so far; the verdict's choice, if there is one.
 
     Raises:
-        PipelineError: no trial has succeeded, or time was up before one could.
+        PipelineError: no trial has succeeded.
     """
     write_history(study, question, verdict.trial if verdict else None)
     records = records_of(study)
@@ -184,9 +180,6 @@ def train_finalists(
 
     Returns:
         What was found by trial, in the order of the seeds; without trainings that failed.
-
-    Raises:
-        OutOfTime: as `cross_validate`.
     """
     study, first = question.space.study, question.recipe.seeds[0] + 1
     finalists = candidates(records, study.finalists)
@@ -212,11 +205,7 @@ def train_finalists(
 
 
 def judge_finalists(question: Question, records: Sequence[TrialRecord]) -> Verdict | None:
-    """Choose among the finalists, see `verdict_of`; None if all failed.
-
-    Raises:
-        OutOfTime: as `cross_validate`.
-    """
+    """Choose among the finalists, see `verdict_of`; None if all failed."""
     found = train_finalists(question, records)
     whole = {n: own for n, own in found.items() if len(own) == question.space.study.seeds}
     if not whole:

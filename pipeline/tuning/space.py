@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
-    BeforeValidator,
     Field,
     StrictBool,
     StrictFloat,
@@ -43,13 +42,7 @@ BLEND = "blend"
 STUDY = "study"
 
 
-def _number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("expected a number")
-    return value
-
-
-Number = Annotated[int | float, BeforeValidator(_number)]
+Number = StrictInt | StrictFloat
 Value = StrictBool | StrictInt | StrictFloat | StrictStr
 Parameters = dict[str, Value]
 
@@ -114,20 +107,18 @@ class Parameter(FrozenConfig):
     @model_validator(mode="after")
     def _is_one_or_the_other(self) -> Self:
         given, step = self.model_fields_set, self.step
-        is_choice = given == {"choices"} and self.choices
-        faults = {
-            "expected choices, or low and high": not is_choice
-            and ("choices" in given or not {"low", "high"} <= given),
-            f"high is {self.high}; expected at least low, {self.low}": self.high < self.low,
-            f"low is {self.low}; a log range starts above 0": self.log and self.low <= 0,
-            f"step is {step}; expected one above 0, without log": step is not None
-            and (step <= 0 or self.log),
-            f"step is {step}; expected a whole number, as low and high are": self.is_whole
-            and isinstance(step, float),
-        }
-        for fault, is_there in faults.items():
-            if is_there:
-                raise ValueError(fault)
+        if not (
+            (given == {"choices"} and self.choices)
+            or ("choices" not in given and {"low", "high"} <= given)
+        ):
+            raise ValueError("expected choices, or low and high")
+        if self.high < self.low or (self.log and self.low <= 0):
+            raise ValueError(
+                f"{self.low} to {self.high}: expected low <= high, and for log above 0"
+            )
+        fits = step is None or (step > 0 and not self.log)
+        if not fits or (self.is_whole and isinstance(step, float)):
+            raise ValueError(f"step is {step}; expected one above 0 of low's kind, without log")
         return self
 
     @property
@@ -229,32 +220,25 @@ def space_from_table(
             f"{source}: key 'study.model' is '{study.model}': {study.kind} configs are ranked by "
             f"{known}"
         )
+    trained = recipe.models_of(study.kind) if study.model == BLEND else (study.model,)
     for key, parameter in parameters.items():
-        why_not = _without_effect(key, study, models)
-        if why_not:
-            raise UsageError(f"{source}: '{key}' has no effect; {why_not}")
+        if not _is_read(key, study, trained):
+            own = "".join(f", {model}.…" for model in trained)
+            raise UsageError(
+                f"{source}: '{key}' has no effect; trials of '{study.model}' read features.…{own}"
+            )
         _check_values(key, parameter, recipe.model_dump(mode="json"), source=source)
     return space
 
 
-def _without_effect(key: str, study: StudyConfig, models: Sequence[str]) -> str | None:
-    """Say why no trial of the study depends on `key`, or None if one may."""
+def _is_read(key: str, study: StudyConfig, models: Sequence[str]) -> bool:
+    """Tell whether a trial of the study can depend on a recipe's key."""
     table, _, rest = key.partition(".")
-    if study.model != BLEND:
-        if table in ("features", study.model):
-            return None
-        own = f"trials train {study.model} alone, which reads {study.model}.… and features.…"
-        return f'{own}; a study of model = "{BLEND}" blends'
-    if table == "blend":
-        if rest == "choose":
-            return "trials blend as the recipe says"
-        if rest.startswith("tile_") and study.kind == "layout":
-            return "trials rank layout configs"
-    is_read = table in ("features", "blend", *models)
-    if is_read and (not rest.startswith("weights.") or rest.removeprefix("weights.") in models):
-        return None
-    read = "read theirs, features.… and blend.…"
-    return f"trials blend {study.kind} models, and {read}; known: {', '.join(models)}"
+    if table != "blend" or study.model != BLEND:
+        return table in ("features", *models)
+    is_others = study.kind == "layout" and rest.startswith("tile_")
+    is_weight = rest.startswith("weights.")
+    return rest != "choose" and not is_others and (not is_weight or rest[8:] in models)
 
 
 def _check_values(key: str, parameter: Parameter, recipe: dict[str, Any], *, source: str) -> None:

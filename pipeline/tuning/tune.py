@@ -18,11 +18,7 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, DONE, begin, first_difference, mark_done, read_config
-from pipeline.tuning.objective import (
-    cross_validate,
-    give_up_or_go_on,
-    pruner_of,
-)
+from pipeline.tuning.objective import cross_validate, give_up_or_go_on, pruner_of
 from pipeline.tuning.processes import on_processes
 from pipeline.tuning.question import Question, ask
 from pipeline.tuning.result import (
@@ -132,11 +128,7 @@ def _study(question: Question, shared: SharedStorage) -> "Study":
 
 
 def _enter(question: Question, shared: SharedStorage) -> "Study":
-    """Open or begin the question's study, and queue the recipe as it is, once.
-
-    Raises:
-        UsageError: the storage holds another question of the same collection and model.
-    """
+    """Open or begin the question's study, and queue the recipe as it is, once."""
     config, space = question.config(), question.space
     with shared.turn():
         study = _study(question, shared)
@@ -269,9 +261,8 @@ def _folder(trial: "Trial", recipe: Recipe, trials: Path) -> Path:
 def _fault(error: BaseException, *, is_given: bool) -> str | None:
     """Say in one line what is wrong with a trial's recipe; None if the world or we are at fault.
 
-    The world's are Ctrl-C, a full disk, time that is up, and a storage out of reach. Whatever a
-    combination of values provokes is its fault; where the recipe as it was given provokes
-    something that no message was written for, the fault is ours.
+    Whatever a combination of values provokes is its fault; where the recipe as it was given
+    provokes something that no message was written for, the fault is ours.
     """
     import optuna
 
@@ -282,6 +273,5 @@ def _fault(error: BaseException, *, is_given: bool) -> str | None:
     if isinstance(error, PipelineError):
         return text
     is_torchs = isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
-    if is_torchs or isinstance(error, MemoryError):
-        return f"out of memory: {text}".removesuffix(": ")
-    return None if is_given else f"{type(error).__name__}: {text}"
+    is_its_own = is_torchs or isinstance(error, MemoryError) or not is_given
+    return f"{type(error).__name__}: {text}" if is_its_own else None

@@ -24,10 +24,11 @@ def space_over(
     *,
     collection: str = "layout:xla:random",
     model: str = "cross_config_sage",
+    recipe: Recipe | None = None,
     **study_keys: Any,
 ) -> SearchSpace:
     study = {"collection": collection, "model": model, **study_keys}
-    return space_from_table({"study": study, **parameters}, source="search space test")
+    return space_from_table({"study": study, **parameters}, recipe, source="search space test")
 
 
 PARAMETERS = {

@@ -48,7 +48,7 @@ FEW_ROUNDS = {"num_boost_round": 3, "min_rows_per_leaf": 2}
 
 
 def blend_space(parameters: dict[str, Any] = BLENDS, **study: Any) -> Any:
-    return space_over(parameters, model="blend", **study)
+    return space_over(parameters, model="blend", recipe=blend_recipe(), **study)
 
 
 def folds_of(tree: Path) -> tuple[tuple[GraphFile, ...], ...]:
@@ -166,18 +166,6 @@ def test_kept_scores_change_no_value_and_tell_features_apart(
         assert len(trainings(tmp_path / padding)) == 4
     anew = cross_validate(recipe, "blend", folds, tmp_path / "anew")
     assert own.per_graph == anew.per_graph and own.folds == anew.folds
-
-
-@pytest.mark.parametrize("key", ["cross_config_sage.hidden", "blend.weights.cross_config_sage"])
-def test_a_model_that_the_recipe_does_not_blend_is_refused(
-    key: str, tiny_tree: Path, tmp_path: Path
-) -> None:
-    space = blend_space({key: {"choices": [1, 2]}})
-    with pytest.raises(UsageError) as refused:
-        search(tiny_tree, tmp_path, trials=1, space=space, recipe=blend_recipe())
-    told = f"search space: '{key}' has no effect; the recipe's layout.models are layout_linear, "
-    assert str(refused.value) == f"{told}layout_boosting"
-    assert not (tmp_path / "out").exists()
 
 
 def config(pruner: str, folds: int) -> StudyConfig:

@@ -64,7 +64,6 @@ def test_a_full_search_has_every_picture_and_the_same_bytes_again(tmp_path: Path
 @pytest.mark.parametrize(
     ("states", "told"),
     [
-        (["complete"], "1 complete"),
         (["fail", "fail"], "No trial has a value"),
         (["complete", "complete", "running"], "2 complete, 1 running"),
     ],

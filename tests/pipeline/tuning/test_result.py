@@ -1,6 +1,7 @@
 """Finalists: who they are, with which seeds they train, and when the baseline stays."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,17 @@ from common.progress import time_limit
 from common.settings import CONFIGS
 from models.config.recipe import load_recipe
 from models.run_folder import is_done, read_config
-from pipeline.tuning.result import TrialRecord, candidates, verdict_of
+from pipeline.tuning.result import TrialRecord, TuneResult, candidates, verdict_of
 from pipeline.tuning.space import load_space
 from tests.pipeline.tuning.small_study import (
     PARAMETERS,
-    SPACE,
     outcome,
     search,
     small_recipe,
     space_over,
 )
 
-TWO = space_over(PARAMETERS, finalists=2, seeds=2)
+ONE = space_over(PARAMETERS, finalists=1, seeds=2)
 
 
 def record(number: int, value: float | None, *, baseline: bool = False) -> TrialRecord:
@@ -57,19 +57,24 @@ def test_the_baseline_stays_unless_it_is_beaten_by_more_than_noise() -> None:
 
 
 def test_finalists_train_with_other_seeds_and_decide(
-    tiny_tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_tree: Path,
+    searched: tuple[Path, TuneResult],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    plain = search(tiny_tree, tmp_path, trials=3, space=SPACE)
+    shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
     with time_limit(0):
-        waiting = search(tiny_tree, tmp_path, trials=3, space=TWO)
+        waiting = search(tiny_tree, tmp_path, trials=3, space=ONE)
     assert waiting.verdict is None and not is_done(tmp_path / "out")
     caplog.set_level("INFO")
-    result = search(tiny_tree, tmp_path, trials=3, space=TWO)
-    assert outcome(result) == outcome(plain), "finalists are asked for of a search that has ended"
+    result = search(tiny_tree, tmp_path, trials=3, space=ONE)
+    assert outcome(result) == outcome(searched[1]), (
+        "finalists are asked for of a search that has ended"
+    )
     verdict = result.verdict
     assert verdict is not None and verdict.reason in caplog.messages
     ranked = sorted(result.trials, key=lambda trial: -(trial.value or -2))
-    expected = {trial.number for trial in ranked[:2]} | {0}
+    expected = {trial.number for trial in ranked[:1]} | {0}
     assert verdict.values.keys() == expected
     folders = sorted((tmp_path / "out" / "finalists").iterdir())
     assert len(folders) == 2 * len(expected)
@@ -83,7 +88,7 @@ def test_finalists_train_with_other_seeds_and_decide(
     assert is_done(tmp_path / "out")
     reports = sorted((tmp_path / "out" / "finalists").rglob("*.json"))
     before = [path.stat().st_mtime_ns for path in reports]
-    assert search(tiny_tree, tmp_path, trials=3, space=TWO).verdict == verdict
+    assert search(tiny_tree, tmp_path, trials=3, space=ONE).verdict == verdict
     assert [path.stat().st_mtime_ns for path in reports] == before
 
 

@@ -25,8 +25,8 @@ model = "cross_config_sage"
 """
 
 
-def space_of(text: str, *, study: str = STUDY) -> Any:
-    return space_from_table(tomllib.loads(study + text), source="search space mine")
+def space_of(text: str, *, study: str = STUDY, recipe: Recipe | None = None) -> Any:
+    return space_from_table(tomllib.loads(study + text), recipe, source="search space mine")
 
 
 def draw(study: optuna.Study, space: SearchSpace) -> dict[str, Any]:
@@ -38,16 +38,17 @@ SHIPPED = [path.read_text() for path in sorted((CONFIGS / "tune").glob("*.toml")
 
 
 def test_the_cpu_recipe_is_a_trial_of_every_shipped_space() -> None:
-    table = load_recipe("cpu").model_dump(mode="json")
+    recipe = load_recipe("cpu")
+    table = recipe.model_dump(mode="json")
     for text in SHIPPED:
-        space = space_of(text, study="")
+        space = space_of(text, study="", recipe=recipe)
         outside = [k for k, p in space.parameters.items() if not p.holds(value_at(table, k))]
         assert not outside
 
 
 @pytest.mark.parametrize("text", SHIPPED)
 def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
-    space = space_of(text, study="")
+    space = space_of(text, study="", recipe=load_recipe("cpu"))
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     defaults = Recipe().model_dump(mode="json")
     drawn = [draw(study, space) for _ in range(30)]
@@ -90,15 +91,18 @@ def test_values_keep_their_type_and_range() -> None:
         ('["cross_config_sage.hidden"]\nlow = 0\nhigh = 9', "'cross_config_sage.hidden' is 0"),
         ('["cross_config_sage.hidden"]\nlow = 8.0\nhigh = 9.0', "takes whole numbers"),
         ('["features.prune"]\nchoices = ["hops-1", "leaps"]', "'features.prune' is 'leaps'"),
-        ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "high is 8; expected at least low, 9"),
+        ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "9 to 8: expected low <= high"),
         ('["cross_config_sage.hidden"]\nlow = 8', "expected choices, or low and high"),
-        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nstep = 0.5', "a whole number"),
+        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nstep = 0.5', "step is 0.5; expected"),
         ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key 'scale'"),
         (
             '["cross_config_sage.hidden"]\nchoices = [8]\nlow = 1',
             "expected choices, or low and high",
         ),
-        ('["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true', "log"),
+        (
+            '["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true',
+            "for log above 0",
+        ),
         (
             '["tile_boosting.num_boost_round"]\nlow = 1\nhigh = 2',
             "'tile_boosting.num_boost_round' has no effect",
@@ -131,22 +135,18 @@ BLEND_STUDY = '[study]\ncollection = "COLLECTION"\nmodel = "blend"\n'
 
 
 @pytest.mark.parametrize(
-    ("collection", "text", "message"),
+    ("collection", "text"),
     [
-        ("layout:nlp:random", "tile_boosting.num_boost_round", "trials blend layout models"),
-        ("layout:nlp:random", "blend.weights.tile_boosting", "trials blend layout models.*cross"),
-        ("layout:nlp:random", "blend.weights.best_model", "trials blend layout models.*cross"),
-        ("layout:nlp:random", "blend.tile_method", "trials rank layout configs"),
-        ("layout:nlp:random", "blend.choose", "as the recipe says"),
-        ("layout:nlp:random", "threads", "trials blend layout models"),
-        ("tile:xla", "layout_linear.l2", "trials blend tile models"),
+        ("layout:nlp:random", "tile_boosting.num_boost_round"),
+        ("layout:nlp:random", "blend.weights.tile_boosting"),
+        ("layout:nlp:random", "blend.tile_method"),
+        ("layout:nlp:random", "blend.choose"),
+        ("tile:xla", "threads"),
     ],
 )
-def test_what_a_blend_does_not_depend_on_is_refused(
-    collection: str, text: str, message: str
-) -> None:
+def test_what_a_blend_does_not_depend_on_is_refused(collection: str, text: str) -> None:
     study = BLEND_STUDY.replace("COLLECTION", collection)
-    with pytest.raises(UsageError, match=f"mine: '{text}' has no effect; .*{message}"):
+    with pytest.raises(UsageError, match=f"mine: '{text}' has no effect; trials of 'blend' read"):
         space_of(f'["{text}"]\nchoices = [1]', study=study)
 
 
@@ -180,38 +180,3 @@ def test_holds_tells_what_can_be_drawn() -> None:
     assert not Parameter(low=2, high=8).holds(2.5)
     assert Parameter(low=0.1, high=0.7, step=0.1).holds(0.3)
     assert not Parameter(low=0.1, high=0.7).holds("hops-1")
-
-
-def test_with_values_leaves_its_argument_alone() -> None:
-    table = {"a": {"b": 1}}
-    assert with_values(table, {"a.b": 2, "a.c": "x"}) == {"a": {"b": 2, "c": "x"}}
-    assert table == {"a": {"b": 1}}
-
-
-@pytest.mark.parametrize(
-    ("part", "told"),
-    [
-        ({"choices": [1e-4], "low": 1e-4}, "expected choices, or low and high"),
-        ({"choices": []}, "expected choices, or low and high"),
-        (
-            {"low": 1e-4, "hihg": 1e-3},
-            "unknown key 'hihg'; expected one of: choices, high, log, low, step",
-        ),
-        ({"low": "a", "high": 1e-3}, "key 'low' is 'a': expected a number"),
-        ({"low": 0.0, "high": 1.0, "log": True}, "low is 0.0; a log range starts above 0"),
-        ({"low": 1, "high": 9, "step": 0.5}, "step is 0.5; expected a whole number, as low and"),
-    ],
-)
-def test_a_parameter_that_is_none_is_told_in_plain_words(part: dict[str, Any], told: str) -> None:
-    key = "cross_config_sage.training.learning_rate"
-    study = {"collection": "layout:xla:random", "model": "cross_config_sage"}
-    with pytest.raises(UsageError) as caught:
-        space_from_table({"study": study, key: part}, source="search space x")
-    assert str(caught.value).startswith(f'search space x: ["{key}"]: {told}')
-
-
-def test_a_space_without_study_is_told_so() -> None:
-    with pytest.raises(
-        UsageError, match=r"x: has no \[study\] table; expected one with collection"
-    ):
-        space_from_table({"cross_config_sage.hidden": {"choices": [8]}}, source="x")
