@@ -84,7 +84,7 @@ def run_case(case: Mapping[str, Any], tree: Path) -> dict[str, Any]:
         folder = Path(name)
         with watched_by(told):
             inputs = Inputs(tree, store=folder / "store")
-            result = run(inputs, folder / "run", recipe, resume=False)
+            report = run(inputs, folder / "run", recipe, resume=False)
         sizes = {
             part: _bytes_below(place)
             for part, place in (("raw", tree), ("store", folder / "store"), ("run", folder / "run"))
@@ -93,7 +93,7 @@ def run_case(case: Mapping[str, Any], tree: Path) -> dict[str, Any]:
     is_layout = learned.collection.kind == "layout"
     rule = recipe.features.prune
     return {
-        **{key: result.report[key] for key in ("seconds", "cpu_seconds", "peak_mib")},
+        **{key: report[key] for key in ("seconds", "cpu_seconds", "peak_mib")},
         "libraries_mib": libraries,
         "step_s": told.step_s(),
         "predict_s": told.predict_s(),

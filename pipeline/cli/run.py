@@ -25,6 +25,7 @@ from pipeline.cli.console import (
     say_that_libraries_load,
 )
 
+NO_TEST_SPLIT = "none: the data has no test split"
 CollectionName = Annotated[str, typer.Option("--collection", help="Such as layout:xla:default.")]
 
 
@@ -90,15 +91,18 @@ def run(
             typer.echo(f"model       {folder}")
         typer.echo(f"shard {shard} is trained; once all are: run … --out {out} --resume")
         return
-    result = run_recipe(inputs, out, chosen, resume=resume, models=models)
+    report = run_recipe(inputs, out, chosen, resume=resume, models=models)
     if json:
-        print_json(result.report)
+        print_json(report)
         return
     from pipeline.cli.tables import print_scores
+    from pipeline.run.report import REPORT_PAGE
+    from pipeline.run.state import SUBMISSION
 
-    print_scores(result.report)
-    typer.echo(f"submission  {result.submission or 'none: the data has no test split'}")
-    typer.echo(f"report      {result.report_page}")
+    print_scores(report)
+    submission = out / SUBMISSION["test"]
+    typer.echo(f"submission  {submission if submission.exists() else NO_TEST_SPLIT}")
+    typer.echo(f"report      {out / REPORT_PAGE}")
 
 
 @command_of_torchrun
@@ -224,7 +228,7 @@ def blend(
     say_that_libraries_load()
     from pipeline.run.stages import blend_files
 
-    done = blend_files(
+    record, rows = blend_files(
         method,
         [*runs, *(more_runs or [])],
         out,
@@ -236,10 +240,10 @@ def blend(
         seed=seed or 0,
     )
     if json:
-        print_json(done.record)
+        print_json(record)
         return
-    if done.rows:
-        print_table(("blend", "nested value", "low", "high"), done.rows)
+    if rows:
+        print_table(("blend", "nested value", "low", "high"), rows)
     typer.echo(f"scores      {out}")
     if submission:
         typer.echo(f"submission  {submission}")

@@ -31,7 +31,6 @@ class RunRow:
     Attributes:
         state: "done", or "unfinished".
         model: of the folder of a single model; None of a whole run.
-        seeds: the recipe's, or the one of a single model.
         revision: of the code that wrote the report; None before there is one.
         score: mean over collections; None where nothing was judged.
         values: by collection, of those that have one.
@@ -93,11 +92,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
 
 
 def redraw_report(run: Path) -> tuple[Path, dict[str, Any]]:
-    """Write report.html and report.png of a run folder.
-
-    Args:
-        run: the folder of a whole run, or of one model; of a run that has not ended, what is
-            missing is told.
+    """Write report.html and report.png of the folder of a whole run, ended or not, or of one model.
 
     Returns:
         The page, and the report that it shows: report.json's content where there is one, with

@@ -26,14 +26,14 @@ def predict_and_blend(state: RunState) -> dict[str, list[tuple[Collection, pl.Da
     for collection in COLLECTIONS:
         if collection.name not in state.sources:
             continue
-        if state.recipe.blend.choose:
-            _choose_blend(state, collection)
+        valid = state.of(collection, "valid")
+        if state.recipe.blend.choose and valid:
+            _choose_blend(state, collection, valid)
         for split, done in blended.items():
             files = state.of(collection, split)
             if files:
                 with state.costs.stage(f"predict {collection.name}"):
                     done.append((collection, _blended_scores(state, collection, files)))
-        valid = state.of(collection, "valid")
         if valid:  # scored without training as well: the report has a floor to compare with
             with state.costs.stage("rank without training"):
                 floor = partial(predict, FLOORS[collection.kind], valid)
@@ -41,11 +41,7 @@ def predict_and_blend(state: RunState) -> dict[str, list[tuple[Collection, pl.Da
     return blended
 
 
-def _choose_blend(state: RunState, collection: Collection) -> None:
-    """Choose the collection's blend by its valid split."""
-    files = state.of(collection, "valid")
-    if not files:
-        return
+def _choose_blend(state: RunState, collection: Collection, files: Sequence[GraphFile]) -> None:
     with state.costs.stage(f"predict {collection.name}"):
         tables = _member_scores(state, collection, files)
     seed = state.recipe.seeds[0]
@@ -56,7 +52,6 @@ def _choose_blend(state: RunState, collection: Collection) -> None:
 def _blended_scores(
     state: RunState, collection: Collection, files: Sequence[GraphFile]
 ) -> pl.DataFrame:
-    """Score one split of a collection with each member, and blend."""
     tables = _member_scores(state, collection, files)
     mixing = written_mixing(state.out, state.recipe.blend, collection, list(tables))
     split = files[0].split
@@ -71,7 +66,6 @@ def _blended_scores(
 def _member_scores(
     state: RunState, collection: Collection, files: Sequence[GraphFile]
 ) -> dict[str, pl.DataFrame]:
-    """Score one split of a collection with each member; by member name."""
     split = files[0].split
     return {
         member.name: scores_by_graph(

@@ -56,7 +56,7 @@ def build_report(
 ) -> dict[str, Any]:
     """Score the valid split's submission and say what the run did; writes valid-ranks.parquet too.
 
-    Beside the contract's keys, of each collection: `floor` (what a count of copied bytes, or of
+    Of each collection: `floor` (what a count of copied bytes, or of
     steps, reaches without training), `noise_ceiling` (Kendall tau between two measurements),
     `slowdown_curve` (`k`, and the mean slowdown@k of `model` and of `floor`), `seed_values` (what
     each seed alone would have had; empty for one seed) and `seed_sd` (their standard deviation).
@@ -128,11 +128,7 @@ def environment(threads: int) -> dict[str, Any]:
 
 
 def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[str, Any]]]:
-    """Return, by model, the statistics that its trees rest on most; the mean over seeds.
-
-    Args:
-        models: name and run folder of each, one per seed.
-    """
+    """Return, by model, what its trees rest on most; `models`: name and folder, one per seed."""
     importances = {}
     for name in dict.fromkeys(model for model, _ in models):
         table = read_importances([folder for model, folder in models if model == name])
@@ -144,7 +140,6 @@ def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[st
 def _models_of(
     state: RunState, collection: Collection, labels: Mapping[str, Labels]
 ) -> dict[str, Any]:
-    """Say who ranks a collection, and how the members become one."""
     source, members = state.sources[collection.name], state.members(collection)
     mixing = _mixing(state, collection, members)
     total = sum(mixing.weights.values())
@@ -180,15 +175,18 @@ def _add_evidence(
         if part["value"] is None:
             continue
         judged = {key: labels[key] for key in (f"{name}:{graph}" for graph in part["per_graph"])}
-        rankings = _rankings(state, collection, "blend", judged)
-        part["slowdown_curve"] = {
-            "k": list(CURVE_PICKS),
-            "model": _curve(rankings, judged),
-            "floor": _curve(_rankings(state, collection, "floor", judged), judged),
+        ranked = {
+            "model": _rankings(state, collection, "blend", judged),
+            "floor": _rankings(state, collection, "floor", judged),
+        }
+        runtimes = [judged[key].runtime for key in sorted(judged)]
+        part["slowdown_curve"] = {"k": list(CURVE_PICKS)} | {
+            who: slowdown_curve(list(rankings.values()), runtimes)
+            for who, rankings in ranked.items()
         }
         tables += [
             rank_points(name, key.removeprefix(f"{name}:"), ranking, judged[key])
-            for key, ranking in rankings.items()
+            for key, ranking in ranked["model"].items()
         ]
         values = dict(_seed_values(state, collection, judged))
         part |= {"seed_values": values, "seed_sd": stdev(values.values()) if values else None}
@@ -198,7 +196,7 @@ def _add_evidence(
 def _value(
     state: RunState, collection: Collection, scorer: str, labels: Mapping[str, Labels]
 ) -> float | None:
-    """Return what a member, or the floor, would have had on the valid split by itself."""
+    """Return what a member, or the floor, has on the valid split by itself."""
     path = scores_path(state.out, collection, scorer, "valid")
     return _judge(collection, read_scores(path), labels) if path.exists() else None
 
@@ -214,17 +212,10 @@ def _judge(
 def _rankings(
     state: RunState, collection: Collection, scorer: str, judged: Mapping[str, Labels]
 ) -> Rankings:
-    """Return whole rankings of the judged graphs, by submission ID; none if nobody scored them."""
-    path = scores_path(state.out, collection, scorer, "valid")
-    if not path.exists():
-        return {}
-    rows = dict(submission_rows([(collection, read_scores(path))]))
+    """Return whole rankings of the judged graphs, by submission ID."""
+    scores = read_scores(scores_path(state.out, collection, scorer, "valid"))
+    rows = dict(submission_rows([(collection, scores)]))
     return {key: rows[key] for key in sorted(judged)}
-
-
-def _curve(rankings: Rankings, judged: Mapping[str, Labels]) -> list[float] | None:
-    runtimes = [judged[key].runtime for key in rankings]
-    return slowdown_curve(list(rankings.values()), runtimes) if rankings else None
 
 
 def _seed_values(
@@ -250,12 +241,10 @@ def _seed_values(
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """The folder of one model of a run.
+    """The folder of one model, "<model>-seed<number>", of a run.
 
     Attributes:
         group: the collection, or another group of models; "" for a run of one model.
-        member: "<model>-seed<number>".
-        folder: where it lies.
     """
 
     group: str

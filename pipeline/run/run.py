@@ -48,11 +48,9 @@ CHANGES = "changes.diff"  # what the code has that its revision has not
 
 @dataclass(frozen=True)
 class Inputs:
-    """Which graphs a run reads.
+    """Which graphs of a folder that holds npz/ a run reads.
 
     Attributes:
-        data_dir: the folder that holds npz/.
-        collections: others are left alone.
         limit_graphs: at most so many of each collection and split, the first by name; None = all.
         store: where packed graphs are kept; None for the default place.
         skip_bad: leave damaged files out, named in the report, instead of stopping.
@@ -65,11 +63,7 @@ class Inputs:
     skip_bad: bool = False
 
     def find(self, splits: Sequence[str]) -> list[GraphFile]:
-        """List the files.
-
-        Raises:
-            PipelineError: there is none, or a name stands twice, unless `skip_bad`.
-        """
+        """List the files; refuse none at all, and a name that stands twice unless `skip_bad`."""
         files = find_graphs(self.data_dir, collections=self.collections, splits=splits)
         parts = groupby(files, lambda file: (file.collection, file.split))
         files = [file for _, part in parts for file in list(part)[: self.limit_graphs]]
@@ -89,25 +83,10 @@ class Inputs:
         return [p for p in missing_parts(files, splits=splits) if p.rpartition("/")[0] in asked]
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """What a run leaves.
-
-    Attributes:
-        submission: the test split's file; None if the data has no test split.
-        report: report.json's content.
-        report_page: the HTML page.
-    """
-
-    submission: Path | None
-    report: dict[str, Any]
-    report_page: Path
-
-
 def run(
     inputs: Inputs, out: Path, recipe: Recipe, *, resume: bool, models: Path | None = None
-) -> RunResult:
-    """Run a recipe.
+) -> dict[str, Any]:
+    """Run a recipe; return report.json's content.
 
     Args:
         inputs: on which graphs.
@@ -135,13 +114,15 @@ def run(
             _take_models(state, models)
         blended = predict_and_blend(state)
         with in_one_step("write and check submissions"):
-            submissions = {s: _submit(state, blended[s], s, rows) for s in SUBMISSION}
+            for split, parts in blended.items():
+                if parts:
+                    _submit(state, parts, split, rows)
         with state.costs.stage("score"), in_one_step("score the valid split"):
             report = build_report(state, inputs.data_dir, rows, config)
         with in_one_step("write the report"):
-            page = write_report(out, report)
+            write_report(out, report)
         mark_done(out, [out / CONFIG])
-    return RunResult(submissions["test"], report, page)
+    return report
 
 
 def run_shard(inputs: Inputs, out: Path, recipe: Recipe, shard: Shard) -> list[Path]:
@@ -172,7 +153,7 @@ def _prepared(
     """Refuse what cannot be, then pack and check all files.
 
     Returns:
-        The state that a run begins with, what the audit says of every file, and the run's config.
+        What a run begins with, what the audit says of every file, and the run's config.
     """
     for model in recipe.all_models:
         check_device(recipe, model)
@@ -184,22 +165,24 @@ def _prepared(
         log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")
     with costs.stage("prepare and audit"):
         rows = _audited(inputs, files)
-    bad = [row for row in rows if row.error]
+    _refuse_or_tell_bad([row for row in rows if row.error], inputs)
+    good = [row.file for row in rows if not row.error]
+    if not good:
+        raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
+    sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
+    config = {"data": fingerprint(sources), **settings}
+    return RunState(recipe, out, good, costs, missing=missing), rows, config
+
+
+def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
     if bad and not inputs.skip_bad:
         more = f" (and {len(bad) - 1} more bad files; `audit` lists them)" if len(bad) > 1 else ""
         raise PipelineError(f"{bad[0].error}{more}; mend or remove, or pass --skip-bad")
-    sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
-    if not sources:
-        raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     for row in bad:
         log.info(f"left out: {row.error}")
         if row.file.split == "test":
-            log.info(
-                f"{SUBMISSION['test']} has no row for {row.file.submission_id}: its file is damaged"
-            )
-    good = [row.file for row in rows if not row.error]
-    config = {"data": fingerprint(sources), **settings}
-    return RunState(recipe, out, good, costs, missing=missing), rows, config
+            name = row.file.submission_id
+            log.info(f"{SUBMISSION['test']} has no row for {name}: its file is damaged")
 
 
 def _audited(inputs: Inputs, files: Sequence[GraphFile]) -> list[AuditRow]:
@@ -239,7 +222,6 @@ def _tidy(out: Path) -> None:
 
 
 def _train(state: RunState, trainings: Iterable[Training]) -> None:
-    """Train each, or go on with it, or skip what is done."""
     layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
     shared_folder = state.out / "models" / SHARED_FOLDER
     for collection, member in trainings:
@@ -268,10 +250,8 @@ def _submit(
     blended: Sequence[tuple[Collection, pl.DataFrame]],
     split: str,
     rows: Sequence[AuditRow],
-) -> Path | None:
+) -> None:
     """Write a split's submission and check it against the files it answers."""
-    if not blended:
-        return None
     path = state.out / SUBMISSION[split]
     write_submission(path, submission_rows(blended))
     expected = {
@@ -282,4 +262,3 @@ def _submit(
     problems = check_submission(path, expected)
     if problems:
         raise PipelineError(f"{path}: {problems[0]}")
-    return path

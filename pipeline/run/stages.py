@@ -1,7 +1,6 @@
 """The stages of a run on their own: train one collection, predict one split, blend score files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,8 @@ def train_collection(
         The run folders, below `out`.
 
     Raises:
-        UsageError: the recipe has no such model, a folder holds another run, torchrun started
-            another number of processes than the recipe has, or there is no GPU as it asks for.
+        UsageError: the recipe has no such model, a folder holds another run, or there are not the
+            processes or the GPU that the recipe asks for.
         PipelineError: nothing to learn from, or a damaged file.
         OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
@@ -124,19 +123,6 @@ def predict_split(
     return path, len(files)
 
 
-@dataclass(frozen=True)
-class Blended:
-    """What blending files says.
-
-    Attributes:
-        record: as JSON: where the scores are, and for `best` the choice.
-        rows: for `best` what was chosen among, as a table.
-    """
-
-    record: dict[str, Any]
-    rows: list[Row]
-
-
 def blend_files(
     method: str,
     runs: Sequence[Path],
@@ -148,7 +134,7 @@ def blend_files(
     submission: Path | None,
     tiles: Path | None = None,
     seed: int = 0,
-) -> Blended:
+) -> tuple[dict[str, Any], list[Row]]:
     """Blend score files of one collection.
 
     Args:
@@ -160,6 +146,9 @@ def blend_files(
         collection: of all scores; needed for BEST and for a submission.
         submission: also write the rankings there.
         tiles: spread the picks by the tiles of the kernels in this data folder.
+
+    Returns:
+        What was done, as JSON, and for BEST what was chosen among, as a table.
 
     Raises:
         UsageError: no such method, or options that it needs are missing.
@@ -182,7 +171,7 @@ def blend_files(
     if submission and collection:
         rankings = submission_rows([(collection_named(collection), mixed)])
         write_submission(submission, rankings)
-    return Blended({**record, "scores": str(out)}, rows)
+    return {**record, "scores": str(out)}, rows
 
 
 def _check_blend(
@@ -194,7 +183,6 @@ def _check_blend(
     submission: Path | None,
     tiles: Path | None,
 ) -> None:
-    """Raise UsageError where options do not go together."""
     if len(set(runs)) < len(runs):
         raise UsageError("--runs: the same run is given twice; expected each once")
     if tiles is not None and collection != TILE.name:
@@ -214,7 +202,6 @@ def _check_blend(
 def _best(
     runs: Sequence[Path], labels: Path, collection: Collection, split: str, seed: int
 ) -> tuple[dict[str, Any], list[Row], pl.DataFrame]:
-    """Choose the best blend by labelled graphs; return the record, its rows and the scores."""
     members = _scores(runs, JUDGED_SPLIT)
     by = labelled(_labelled_files(labels, collection, members))
     missing = by.too_few()
@@ -242,11 +229,7 @@ def _scores_file(run: Path, split: str) -> Path:
 
 
 def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
-    """Read the scores of a split that `predict` left in run folders, or score files themselves.
-
-    Raises:
-        PipelineError: there are none, or they are damaged.
-    """
+    """Read the scores of a split that `predict` left in run folders, or score files themselves."""
     tables = {}
     for run in runs:
         if not run.exists():

@@ -21,14 +21,9 @@ Training = tuple[Collection, Member]
 
 @dataclass
 class Costs:
-    """What the stages took that have ended in this call, in the order in which they first did.
+    """What the stages of this call took: wall and processor time (of processes it began as well).
 
-    Attributes:
-        seconds: wall time by stage.
-        peak_mib: peak of resident memory by stage, of the run's own process; None where the system
-            does not tell.
-        cpu_seconds: processor time by stage, of all threads of the run's own process and of the
-            processes it has begun and that have ended.
+    `peak_mib` is the peak of resident memory; None where the system does not tell.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -58,10 +53,7 @@ class RunState:
     """What the stages of one run share.
 
     Attributes:
-        recipe: what to do.
-        out: the run's folder.
         files: the good graphs, packed.
-        costs: of the stages so far.
         missing: each "collection/split" of which there is no graph.
         usable: train graphs to learn from, by collection.
         unusable: the others, with the reason.
