@@ -3,8 +3,13 @@
 A graph that was begun goes on where its journal ends; one that is done is passed over.
 """
 
+import contextvars
 import hashlib
+import os
+import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import UsageError
+from common.errors import OutOfTime, UsageError
+from common.locks import alone_in
 from common.metrics import kendall_tau
-from common.progress import out_of_time
+from common.progress import log, out_of_time
 from common.seeds import generator
-from data.collect.job import Job
+from data.collect.job import JOURNALS, Job
 from data.collect.manifest import (
     add_environment,
     check_family,
@@ -24,23 +30,17 @@ from data.collect.manifest import (
     is_done,
     read_manifest,
 )
-from data.collect.measuring.journal import open_journal
-from data.collect.measuring.rounds import (
-    IsOver,
-    Measured,
-    Visitor,
-    measured,
-    run_rounds,
-    run_search,
-)
-from data.collect.measuring.search import Choices, Space, start_search
-from data.collect.measuring.session import Session
+from data.collect.measuring.journal import Journal, open_journal
+from data.collect.measuring.rounds import IsOver, Visitor, measured, run_rounds, run_search
+from data.collect.measuring.search import SEARCHES, Choices, Space
+from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.timing import Figures, clock_for, figures
 from data.collect.measuring.worker import Description
 from data.graphs.configs import distinct_rows, hash_rows
 from data.npz.write import write_npz
 from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers, write_withheld
 
+MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 MIN_SPREAD = 1.2
 REMEASURED = 30  # a second measurement of that many configs tells how well the first repeats
 
@@ -75,6 +75,79 @@ class Outcome:
         )
 
 
+def collect_jobs(
+    jobs: Sequence[Job], out: Path, *, remeasure: bool = False, workers: int = 1
+) -> list[Outcome]:
+    """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
+
+    What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
+    cannot be opened is logged and passed over, and each that is done is logged as well.
+
+    Args:
+        remeasure: see `collect_graph`.
+        workers: graphs measured at once, each on a core of its own.
+
+    Raises:
+        UsageError: a graph is there already, measured with other options; more workers than
+            cores; or another process measures into `out`.
+        PipelineError: no graph can be opened, or the disk is full.
+    """
+    cores = _cores(workers)
+    left = iter(enumerate(jobs))
+    outcomes: dict[int, Outcome] = {}
+    failures: list[ProgramFailed] = []
+    stopped, lock = threading.Event(), threading.Lock()
+
+    def is_over() -> bool:
+        return stopped.is_set() or out_of_time()
+
+    def work(core: int | None) -> None:
+        while not is_over():
+            with lock:
+                taken = next(left, None)
+            if taken is None:
+                return
+            number, job = taken
+            try:
+                outcome = collect_graph(job, out, remeasure=remeasure, is_over=is_over, core=core)
+            except OutOfTime:
+                return
+            except ProgramFailed as failure:
+                failures.append(failure)
+                if len(jobs) == 1 or (len(failures) >= MAX_FAILED_AT_START and not outcomes):
+                    raise
+                log.info(f"left out: {failure}")
+                continue
+            with lock:
+                outcomes[number] = outcome
+                if len(jobs) > 1:
+                    log.info(f"{len(outcomes)}/{len(jobs)}  {outcome.line()}")
+
+    with alone_in(out / JOURNALS), ThreadPoolExecutor(workers) as pool:
+        running = [pool.submit(contextvars.copy_context().run, work, core) for core in cores]
+        try:
+            wait(running, return_when=FIRST_EXCEPTION)
+        finally:
+            stopped.set()  # after a failure or Ctrl-C the others end with the visit in hand
+        for future in running:
+            future.result()
+    return [outcomes[number] for number in sorted(outcomes)]
+
+
+def _cores(workers: int) -> list[int | None]:
+    """Return a core for each worker; a single one looks for the idlest itself."""
+    if workers == 1:
+        return [None]
+    if not hasattr(os, "sched_getaffinity"):
+        raise UsageError(f"--workers {workers}: this system cannot pin processes; expected 1")
+    cores = sorted(os.sched_getaffinity(0))
+    if workers > len(cores):
+        raise UsageError(
+            f"--workers {workers}: expected at most {len(cores)}, the cores of this machine"
+        )
+    return list(cores[:workers])
+
+
 def collect_graph(
     job: Job,
     out: Path,
@@ -105,12 +178,13 @@ def collect_graph(
     was_there = is_done(manifest, job)
     if not was_there:
         _measure_and_write(job, out, is_over, core)
-    elif ":" in getattr(job.source, "program", ""):
-        _check_unchanged(job, manifest)
-    manifest = read_manifest(out)
-    entry = manifest["graphs"].get(job.submission_id)
-    if entry is None:
-        return Outcome(job, None, manifest["left_out"][job.submission_id], was_there)
+        manifest = read_manifest(out)
+    known = manifest["left_out"] | manifest["graphs"]
+    entry = known[job.submission_id]
+    if was_there and job.is_own:
+        _check_unchanged(job, entry)
+    if job.submission_id in manifest["left_out"]:
+        return Outcome(job, None, entry, was_there)
     if remeasure and entry["again_tau"] is None:
         n_configs, tau = _measure_again(job, out, is_over, core)
         with edit_manifest(out) as manifest:
@@ -122,38 +196,47 @@ def collect_graph(
 def _measure_and_write(job: Job, out: Path, is_over: IsOver, core: int | None) -> None:
     """Measure one graph, write its file and then its entry in the manifest."""
     start = time.monotonic()
-    with Session(job.source, timeout_s=job.timeout_s, core=core) as session:
+    with Session(job.open_subject, timeout_s=job.timeout_s, core=core) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
-        journal.forget_timeouts(below_s=job.timeout_s)
-        space = Space(description.n_options, description.groups)
         total = job.n_configs * (job.n_rounds + 1)
         visitor = Visitor(session, journal, what=job.program, total=total, is_over=is_over)
         rng = generator(job.seed, "search", job.search, job.program)
-        choices = run_search(visitor, start_search(job.search, space, job.n_configs, rng))
+        space = Space(description.n_options, description.groups)
+        choices = run_search(visitor, SEARCHES[job.search](space, job.n_configs, rng))
         order = generator(job.seed, "rounds", job.search, job.program)
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=order)
-        result = measured(journal, choices, n_rounds=job.n_rounds)
-        config_feat = session.spell(result.choices)
-    found = figures(result.rounds_ns)
-    entry = _entry(job, description, result, found) | {"seconds": time.monotonic() - start}
-    is_default = _is_default(result.choices)
+        choices, rounds_ns = measured(journal, choices, n_rounds=job.n_rounds)
+        config_feat = session.spell(choices)
+    found = figures(rounds_ns)
+    default_ns = found.runtime_ns[(choices == 0).all(axis=1)]  # (d,); it may be measured again
+    entry = _entry(job, description, choices, found, journal)
+    entry |= {
+        "default_over_fastest": float(default_ns.min() / found.runtime_ns.min())
+        if len(default_ns)
+        else None,
+        "seconds": time.monotonic() - start,
+    }
     with edit_manifest(out) as manifest:
         entry["environment"] = add_environment(manifest, description.facts)
-        if problem := _why_left_out(found, default_ran=bool(is_default.any())):
-            manifest["left_out"][job.submission_id] = entry | {"reason": problem}
+        if not len(default_ns):
+            reason = "the compiler's own choice failed; expected it to run"
+        elif found.spread < MIN_SPREAD:
+            reason = (
+                f"slowest over fastest config is {found.spread:.3f}; expected {MIN_SPREAD} or more"
+            )
+        else:
+            # The order of the search would tell good configs from bad ones.
+            rng = generator(job.seed, "rows", job.search, job.program)
+            rows = rng.permutation(len(choices))
+            write_graph(
+                *(out, job, description, config_feat[rows]),
+                runtime_ns=found.runtime_ns[rows],
+                default_ns=int(default_ns.min()),
+            )
+            manifest["graphs"][job.submission_id] = entry
             return
-        # The order of the search would tell good configs from bad ones.
-        rows = generator(job.seed, "rows", job.search, job.program).permutation(len(is_default))
-        write_graph(
-            out,
-            job,
-            description,
-            config_feat[rows],
-            runtime_ns=found.runtime_ns[rows],
-            default_ns=int(found.runtime_ns[is_default].min()),
-        )
-        manifest["graphs"][job.submission_id] = entry
+        manifest["left_out"][job.submission_id] = entry | {"reason": reason}
 
 
 def write_graph(
@@ -179,7 +262,11 @@ def write_graph(
     is_tile = job.collection.kind == "tile"
     normalizers = np.full_like(runtime_ns, default_ns)
     if job.split == "test":
-        _withhold(out, job.submission_id, runtime_ns, normalizers if is_tile else None)
+        path = out / WITHHELD
+        runtimes = read_withheld(out) if path.is_file() else {}
+        known = read_withheld_normalizers(out) if path.is_file() else {}
+        known |= {job.submission_id: normalizers} if is_tile else {}
+        write_withheld(path, runtimes | {job.submission_id: runtime_ns}, normalizers=known)
         runtime_ns, normalizers = np.zeros_like(runtime_ns), np.ones_like(normalizers)
     arrays = description.arrays
     members = {key: arrays[key] for key in ("node_feat", "node_opcode", "edge_index")}
@@ -195,36 +282,6 @@ def write_graph(
     write_npz(job.file(out).path, members)
 
 
-def _withhold(
-    out: Path,
-    submission_id: str,
-    runtime_ns: NDArray[np.int64],
-    normalizers: NDArray[np.int64] | None,
-) -> None:
-    """Add one graph's runtimes (c,) to the withheld file of `out`."""
-    path = out / WITHHELD
-    runtimes = read_withheld(out) if path.is_file() else {}
-    known_normalizers = read_withheld_normalizers(out) if path.is_file() else {}
-    runtimes[submission_id] = runtime_ns
-    if normalizers is not None:
-        known_normalizers[submission_id] = normalizers
-    write_withheld(path, runtimes, normalizers=known_normalizers)
-
-
-def _is_default(choices: Choices) -> NDArray[np.bool_]:
-    """Tell which choices (c, g) leave everything to the compiler; (c,)."""
-    return np.asarray((choices == 0).all(axis=1))
-
-
-def _why_left_out(found: Figures, *, default_ran: bool) -> str:
-    """Return why a graph is not written, or nothing."""
-    if not default_ran:
-        return "the compiler's own choice failed; expected it to run"
-    if found.spread < MIN_SPREAD:
-        return f"slowest over fastest config is {found.spread:.3f}; expected {MIN_SPREAD} or more"
-    return ""
-
-
 def _header(job: Job, description: Description) -> dict[str, Any]:
     """Return the first line of the journal: what is measured, and where."""
     n_genes = len(description.n_options)
@@ -232,11 +289,10 @@ def _header(job: Job, description: Description) -> dict[str, Any]:
     return job.request() | program | dict(description.facts)
 
 
-def _check_unchanged(job: Job, manifest: dict[str, dict[str, Any]]) -> None:
+def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
     """Refuse a user's own program that was edited since it was measured."""
-    known = {**manifest["left_out"], **manifest["graphs"]}[job.submission_id]
-    with Session(job.source, timeout_s=job.timeout_s) as session:
-        if _digest(session.describe()) != known.get("program_digest"):
+    with Session(job.open_subject, timeout_s=job.timeout_s) as session:
+        if _digest(session.describe()) != entry["program_digest"]:
             raise UsageError(
                 f"{job.submission_id}: the program is another one than was measured; "
                 "give another --out"
@@ -252,20 +308,19 @@ def _digest(description: Description) -> str:
     return digest.hexdigest()
 
 
-def _entry(job: Job, description: Description, result: Measured, found: Figures) -> dict[str, Any]:
+def _entry(
+    job: Job, description: Description, choices: Choices, found: Figures, journal: Journal
+) -> dict[str, Any]:
     """Return what the manifest says of a graph."""
-    is_default = _is_default(result.choices)
-    default_ns = found.runtime_ns[is_default].min() if is_default.any() else np.nan
     return job.request() | {
-        "clock": clock_for(description.facts.get("platform", "cpu")).name,
+        "clock": clock_for(description.facts["platform"]).name,
         "n_nodes": len(description.arrays["node_opcode"]),
         "n_genes": len(description.n_options),
-        "n_configs": len(result.choices),
-        "n_distinct": len(distinct_rows(hash_rows(result.choices))[0]),
+        "n_configs": len(choices),
+        "n_distinct": len(distinct_rows(hash_rows(choices))[0]),
         "program_digest": _digest(description),
-        "failed": [{"config": c, "reason": r} for c, r in sorted(result.failed.items())],
+        "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
         "spread": found.spread,
-        "default_over_fastest": float(default_ns / found.runtime_ns.min()),
         "repeat_tau": found.repeat_tau,
         "relative_noise": found.relative_noise,
         "again_configs": 0,
@@ -275,7 +330,7 @@ def _entry(job: Job, description: Description, result: Measured, found: Figures)
 
 def _measure_again(job: Job, out: Path, is_over: IsOver, core: int | None) -> tuple[int, float]:
     """Measure some configs a second time; return how many, and tau with the first runtimes."""
-    with Session(job.source, timeout_s=job.timeout_s, core=core) as session:
+    with Session(job.open_subject, timeout_s=job.timeout_s, core=core) as session:
         header = _header(job, session.describe())
         first = open_journal(job.journal(out), header)
         second = open_journal(job.journal(out, again=True), header)

@@ -1,17 +1,16 @@
 """What to measure: one graph, under one search, for one place in the tree."""
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
-from data.collect.layouts.program import LayoutSource
-from data.collect.measuring.worker import SubjectSource, check_device
-from data.collect.programs.catalogue import catalogue
-from data.collect.programs.loading import load_program
+from data.collect.layouts.program import open_program
+from data.collect.measuring.worker import DEVICES, OpenSubject
+from data.collect.programs.catalogue import catalogue, load_program
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
-from data.collect.tiles.kernel import TileKernel
-from data.collect.tiles.subject import TileSource, find_kernel
+from data.collect.tiles.subject import find_kernel, open_kernel
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 from data.withheld import file_stem
 
@@ -43,20 +42,24 @@ class Job(Effort):
     """One graph to measure.
 
     Attributes:
-        source: what the worker opens.
+        open_subject: what the worker opens.
         program: the graph's name; its file is called so, but in the test split.
         family: programs of one family differ in their sizes alone.
         collection: where the graph goes.
         split: "train", "valid" or "test".
         search: a name in `data.collect.measuring.search.SEARCHES`.
+        device: "cpu", "gpu", "tpu", or None for what JAX chooses.
+        is_own: the program is a user's, who may edit it.
     """
 
-    source: SubjectSource
+    open_subject: OpenSubject
     program: str
     family: str
     collection: Collection
     split: str = "train"
     search: str = "random"
+    device: str | None = None
+    is_own: bool = False
 
     @property
     def stem(self) -> str:
@@ -88,7 +91,7 @@ class Job(Effort):
             "n_configs_asked": self.n_configs,
             "seed": self.seed,
             "rounds": self.n_rounds,
-            "device": getattr(self.source, "device", None),
+            "device": self.device,
         }
 
 
@@ -110,30 +113,29 @@ def make_job(
     _check("--kind", kind, KINDS)
     _check("--search", search, LAYOUT_SEARCHES)
     _check("--split", split, SPLITS)
-    check_device(device)
-    found = find_kernel(program) if kind == "tile" else load_program(program)
-    source: SubjectSource
-    if isinstance(found, TileKernel):
-        source, place, search = TileSource(program, device), "tile:xla", "tiles"
+    if device is not None:
+        _check("--device", device, DEVICES)
+    if kind == "tile":
+        kernel = find_kernel(program)
+        name, family, search, place = kernel.name, kernel.family, "tiles", "tile:xla"
     else:
-        source, place = LayoutSource(program, device), f"layout:{found.source}:{search}"
+        source = load_program(program)
+        name, family, place = source.name, source.family, f"layout:{source.source}:{search}"
     return Job(
-        source=source,
-        program=found.name,
-        family=found.family,
+        open_subject=partial(open_kernel if kind == "tile" else open_program, program, device),
+        program=name,
+        family=family,
         collection=collection_named(place),
         split=split,
         search=search,
+        device=device,
+        is_own=":" in program,
         **asdict(effort),
     )
 
 
 def known_programs(kind: str) -> list[tuple[str, str]]:
-    """Return name and family of each program of the catalogue.
-
-    Raises:
-        UsageError: there is no such kind.
-    """
+    """Return name and family of each program of the catalogue; raises UsageError: no such kind."""
     _check("--kind", kind, KINDS)
     programs = tile_catalogue().values() if kind == "tile" else catalogue()
     return [(program.name, program.family) for program in programs]

@@ -37,17 +37,12 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest of `out`, whole or not at all; numbers that are not finite become null."""
-    text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
-    write_text(out / MANIFEST, text + "\n")
-
-
 @contextmanager
 def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
     """Yield the manifest of `out` to a block that changes it, then write it; others wait.
 
-    What belongs together is written in the block: it holds the lock of the whole tree.
+    What belongs together is written in the block: it holds the lock of the whole tree. Numbers
+    that are not finite become null.
 
     Raises:
         PipelineError: the manifest or its lock cannot be read or written.
@@ -55,29 +50,30 @@ def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
     with locked(out / JOURNALS / LOCK):
         manifest = read_manifest(out)
         yield manifest
-        write_manifest(out, manifest)
+        text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
+        write_text(out / MANIFEST, text + "\n")
 
 
-def is_done(manifest: Mapping[str, dict[str, Any]], job: Job) -> bool:
+def is_done(manifest: dict[str, dict[str, Any]], job: Job) -> bool:
     """Tell whether the graph is measured, or was left out.
 
     Raises:
         UsageError: it was measured with another request; names the first difference.
     """
-    for part in ("graphs", "left_out"):
-        entry = manifest[part].get(job.submission_id)
-        if entry is not None:
-            for key, value in job.request().items():
-                if entry.get(key) != value:
-                    raise UsageError(
-                        f"{job.submission_id}: is there already, measured with {key} "
-                        f"{entry.get(key)}, not {value}; give another --out"
-                    )
-            return True
-    return False
+    known = manifest["graphs"] | manifest["left_out"]
+    if job.submission_id not in known:
+        return False
+    entry = known[job.submission_id]
+    for key, value in job.request().items():
+        if entry.get(key) != value:
+            raise UsageError(
+                f"{job.submission_id}: is there already, measured with {key} "
+                f"{entry.get(key)}, not {value}; give another --out"
+            )
+    return True
 
 
-def check_family(manifest: Mapping[str, dict[str, Any]], job: Job) -> None:
+def check_family(manifest: dict[str, dict[str, Any]], job: Job) -> None:
     """Keep all programs of a family in one split: siblings in two would make scores too good.
 
     Raises:
@@ -103,9 +99,9 @@ def add_environment(manifest: Mapping[str, dict[str, Any]], facts: Mapping[str, 
 
 def _finite(value: Any) -> Any:
     """Replace numbers that JSON has no word for, and shorten the others to 6 digits."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_finite(part) for part in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -1,9 +1,9 @@
 """What the embedded sample holds: which kernels and programs, in which splits and order."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from common.errors import UsageError
 from data.collect.job import LAYOUT_SEARCHES, Effort, Job, make_job
 from data.collect.programs.catalogue import catalogue, split_of
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
@@ -44,22 +44,6 @@ PLANS = {
 }
 
 
-def plan_named(name: str) -> SamplePlan:
-    """Return the plan called `name`.
-
-    Raises:
-        UsageError: there is none.
-    """
-    if name not in PLANS:
-        raise UsageError(f"--plan {name}: no such plan; known: {', '.join(PLANS)}")
-    return PLANS[name]
-
-
-def tile_split(family: str) -> str:
-    """Return the split in which all kernels of a family lie."""
-    return families()[family]["split"]
-
-
 def sample_jobs(plan: SamplePlan, *, seed: int = 0, device: str | None = None) -> list[Job]:
     """Return the graphs of a plan, ordered so that every collection and split grows alike.
 
@@ -68,27 +52,16 @@ def sample_jobs(plan: SamplePlan, *, seed: int = 0, device: str | None = None) -
     tiles, layouts = replace(plan.tiles, seed=seed), replace(plan.layouts, seed=seed)
     jobs = [
         make_job(
-            kernel.name,
-            kind="tile",
-            split=tile_split(kernel.family),
-            device=device,
-            effort=tiles,
+            name, kind="tile", split=families()[k.family]["split"], device=device, effort=tiles
         )
-        for kernel in tile_catalogue().values()
-        if not plan.kernels or kernel.name in plan.kernels
+        for name, k in tile_catalogue().items()
+        if not plan.kernels or name in plan.kernels
     ]
     jobs += [
-        make_job(
-            program.name,
-            kind="layout",
-            search=search,
-            split=split_of(program),
-            device=device,
-            effort=layouts,
-        )
-        for program in catalogue()
-        if not plan.programs or program.name in plan.programs
-        for search in LAYOUT_SEARCHES
+        make_job(p.name, kind="layout", search=s, split=split_of(p), device=device, effort=layouts)
+        for p in catalogue()
+        if not plan.programs or p.name in plan.programs
+        for s in LAYOUT_SEARCHES
     ]
     return _in_order(jobs)
 
@@ -101,15 +74,11 @@ def _in_order(jobs: Sequence[Job]) -> list[Job]:
     placed = []
     for number, ((name, _), queue) in enumerate(queues.items()):
         share = TILE_SHARE if name.startswith("tile") else 1.0
-        for place, job in enumerate(_by_turns(queue)):
+        seen: Counter[str] = Counter()
+        turns = []
+        for job in queue:
+            turns.append((seen[job.family], job))
+            seen[job.family] += 1
+        for place, (_, job) in enumerate(sorted(turns, key=lambda turn: turn[0])):
             placed.append(((place + 0.5) / len(queue) * share, number, job))
     return [job for _, _, job in sorted(placed, key=lambda entry: entry[:2])]
-
-
-def _by_turns(queue: Sequence[Job]) -> list[Job]:
-    seen: dict[str, int] = {}
-    turns = []
-    for job in queue:
-        turns.append((seen.get(job.family, 0), job))
-        seen[job.family] = seen.get(job.family, 0) + 1
-    return [job for _, job in sorted(turns, key=lambda turn: turn[0])]

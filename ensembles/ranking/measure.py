@@ -94,7 +94,7 @@ def try_ranking(
         ProgramFailed: the program cannot be opened, or the compiler's own choice does not run.
         PipelineError: models of the other kind, or the disk is full.
     """
-    with Session(job.source, timeout_s=job.timeout_s) as session:
+    with Session(job.open_subject, timeout_s=job.timeout_s) as session:
         description = session.describe()
         space = Space(description.n_options, description.groups)
         rng = generator(job.seed, "trial", job.program)

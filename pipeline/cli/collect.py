@@ -1,21 +1,16 @@
 """The `collect` command: one program, or a whole plan."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.console import (
-    Debug,
-    Json,
-    Seed,
-    command,
-    print_json,
-    print_table,
-    say,
-)
+from pipeline.cli.console import Debug, Json, Seed, command, print_json, print_table, say
 
-PLANNED = ("kind", "configs", "search", "split", "rounds", "timeout_s")
+if TYPE_CHECKING:
+    from data.collect.plan import SamplePlan
+
+PLANNED = ("kind", "configs", "search", "split", "rounds", "timeout_s")  # a plan has its own
 HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
 
 
@@ -68,33 +63,34 @@ def collect(
     Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
     """
     from common.errors import UsageError
-    from data.collect.collect_all import collect_jobs
+    from data.collect.collect import collect_jobs
     from data.collect.job import Effort, known_programs, make_job
-    from data.collect.plan import plan_named, sample_jobs
+    from data.collect.plan import sample_jobs
 
     if list_programs:
-        _print_programs(known_programs(kind), json=json)
+        rows = known_programs(kind)
+        if json:
+            print_json([{"program": name, "family": family} for name, family in rows])
+        else:
+            print_table(("program", "family"), rows)
         return
     if (program is None) == (plan is None):
         raise UsageError("collect: expected --program or --plan, and not both")
-    if plan is not None:
-        _refuse_settings_beside_plan(call)
-        jobs = sample_jobs(plan_named(plan), seed=seed or 0, device=device)
-    else:
-        assert program is not None, "checked above"
+    if program is not None:
         effort = Effort(configs, rounds, timeout_s, seed or 0)
         jobs = [
             make_job(program, kind=kind, search=search, split=split, device=device, effort=effort)
         ]
+    else:
+        jobs = sample_jobs(_plan_named(plan or "", call), seed=seed or 0, device=device)
     outcomes = collect_jobs(jobs, out, remeasure=remeasure, workers=workers)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
         return
     print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
     for outcome in outcomes:
-        if outcome.was_there and plan is None:
+        if outcome.was_there and program:
             say(f"{outcome.job.submission_id}: was there; another --out measures it anew")
-    for outcome in outcomes:
         if outcome.path is None:
             typer.echo(outcome.line())
     if len(outcomes) < len(jobs):
@@ -103,19 +99,15 @@ def collect(
     typer.echo(f"data        {out}")
 
 
-def _refuse_settings_beside_plan(call: typer.Context) -> None:
-    """Raise UsageError if a setting is given that a plan has of its own."""
+def _plan_named(plan: str, call: typer.Context) -> "SamplePlan":
+    """Return a plan; refuses one that does not exist, and settings beside it, which has its own."""
     from common.errors import UsageError
+    from data.collect.plan import PLANS
 
+    if plan not in PLANS:
+        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(PLANS)}")
     for name in PLANNED:
         source = call.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"--{name.replace('_', '-')}: a --plan has settings of its own")
-
-
-def _print_programs(programs: list[tuple[str, str]], *, json: bool) -> None:
-    header = ("program", "family")
-    if json:
-        print_json([dict(zip(header, program, strict=True)) for program in programs])
-    else:
-        print_table(header, programs)
+    return PLANS[plan]

@@ -17,6 +17,7 @@ from data.hlo.descriptor import message_class
 CONFIGURABLE = ("convolution", "dot", "reshape")
 DUMPED_STEP = "layout-assignment"
 Source = Literal["xla", "nlp"]
+Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
 
 
 @dataclass(frozen=True)
@@ -34,22 +35,7 @@ class ProgramSource:
     name: str
     family: str
     source: Source
-    build: Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
-
-
-@dataclass(frozen=True)
-class DumpedModule:
-    """A program as the compiler holds it before layout assignment.
-
-    Attributes:
-        name: the program's.
-        message: the HloModule message; edit copies only.
-        arguments: the flat example arguments, by parameter number.
-    """
-
-    name: str
-    message: Any
-    arguments: tuple[Any, ...]
+    build: Build
 
 
 @dataclass(frozen=True)
@@ -67,8 +53,12 @@ class ConfigurableNode:
     shapes: tuple[tuple[int, ...], ...]
 
 
-def dump_module(source: ProgramSource) -> DumpedModule:
+def dump_module(source: ProgramSource) -> tuple[Any, tuple[Any, ...]]:
     """Compile a program once and read its module from the compiler's dump.
+
+    Returns:
+        The HloModule message before layout assignment (edit copies only), and the flat example
+        arguments, by parameter number.
 
     Raises:
         PipelineError: the program cannot be built, traced or compiled, or no dump was written.
@@ -92,11 +82,10 @@ def dump_module(source: ProgramSource) -> DumpedModule:
         raise
     except Exception as error:
         raise PipelineError(f"{source.name}: cannot be compiled: {first_line(error)}") from error
-    return DumpedModule(source.name, message, leaves)
+    return message, leaves
 
 
 def _read_dump(name: str, folder: Path) -> Any:
-    """Return the module that was dumped before layout assignment."""
     files = sorted(folder.glob(f"*before_{DUMPED_STEP}.hlo.pb"))
     if not files:
         raise PipelineError(

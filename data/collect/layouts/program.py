@@ -10,21 +10,16 @@ releases of jaxlib it was tested with stands here, and others are refused by nam
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.layouts.module import (
-    DumpedModule,
-    ProgramSource,
-    configurable_nodes,
-    dump_module,
-)
+from data.collect.layouts.module import ProgramSource, configurable_nodes, dump_module
 from data.collect.layouts.options import N_VALUES, Order, node_groups, node_options, read_row
 from data.collect.measuring.worker import Description, first_line, open_device
+from data.collect.programs.catalogue import load_program
 from data.hlo import featurize_module
 from data.hlo.descriptor import message_class
 
@@ -33,11 +28,14 @@ TARGET = "LayoutConstraint"
 API_VERSION_ORIGINAL = 1
 
 
-class CompileRefused(PipelineError):  # noqa: N818 (what happened, said in the past tense)
-    """The compiler refuses a config: it is recorded as failed and skipped.
+def open_program(name: str, device: str | None) -> "LayoutProgram":
+    """Return a program by name, ready to be measured on a device.
 
-    The message is one line that names the program and gives the compiler's first words.
+    Raises:
+        PipelineError: no such program or device, or it cannot be compiled.
     """
+    facts = open_device(device)
+    return LayoutProgram(load_program(name), facts)
 
 
 class LayoutProgram:
@@ -45,36 +43,36 @@ class LayoutProgram:
 
     A config is (k, 18) int8: per node the minor-to-major orders of its output, its input and its
     kernel, six values each, filled up with -1; a tensor that is all -1 is left to the compiler.
+    A choice (k,) takes one of each node's options.
 
     Attributes:
         name: the program's.
-        dumped: its module before layouts are chosen.
+        message: its HLO module before layouts are chosen.
         options: for each of the k nodes its (o, 18) int8 legal rows; row 0 is its default.
         groups: (k,) int64; nodes of one group do alike and may be given the same option.
         graph: the arrays of a layout file that no config changes.
     """
 
-    def __init__(self, source: ProgramSource) -> None:
-        """Compile a program once and open its layouts.
+    def __init__(self, source: ProgramSource, facts: dict[str, str] | None = None) -> None:
+        """Compile a program once and open its layouts; `facts` are those of the device.
 
         Raises:
             PipelineError: it cannot be compiled, has no configurable node, or this jaxlib was not
                 tested.
         """
-        problem = why_unavailable()
-        if problem is not None:
-            raise PipelineError(f"{source.name}: {problem}")
+        _check_jaxlib(source.name)
         self.name = source.name
-        self.dumped = dump_module(source)
-        self._nodes = configurable_nodes(self.dumped.message)
+        self._facts = facts or {}
+        self.message, self._arguments = dump_module(source)
+        self._nodes = configurable_nodes(self.message)
         if not self._nodes:
             raise PipelineError(
                 f"{source.name}: has no convolution, dot or reshape left after simplification; "
                 "expected at least one"
             )
-        self.options: Sequence[NDArray[np.int8]] = [node_options(node) for node in self._nodes]
+        self.options = [node_options(node) for node in self._nodes]
         self.groups = node_groups(self._nodes)
-        graph = featurize_module(self.dumped.message, source=self.name)
+        graph = featurize_module(self.message, source=self.name)
         self.graph: dict[str, NDArray[Any]] = {
             "node_feat": graph.node_feat,
             "node_opcode": graph.node_opcode,
@@ -83,32 +81,60 @@ class LayoutProgram:
             "node_config_ids": np.array([node.position for node in self._nodes], np.int64),
         }
 
+    def describe(self) -> Description:
+        """Return the program's graph and the number of options of its k nodes."""
+        n_options = np.array([len(options) for options in self.options], np.int64)
+        return Description(n_options, self.groups, self.graph, self._facts)
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return choices (c, k) as configs (c, k, 18)."""
+        rows = [options[choices[:, node]] for node, options in enumerate(self.options)]
+        return np.stack(rows, axis=1)
+
+    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        """Compile under the config of a choice (k,), and run once."""
+        return self.compile(self.spell(choice[None])[0])
+
     @property
     def default(self) -> NDArray[np.int8]:
         """Return the (k, 18) int8 config that leaves every choice to the compiler: all -1."""
         return np.full((len(self.options), N_VALUES), -1, np.int8)
 
-    def compile(self, config: NDArray[np.int8]) -> Callable[[], None]:
-        """Compile under `config` (k, 18); calling the result runs it once and waits for its end.
+    def compile(self, config: NDArray[np.int8]) -> Callable[[], list[Any]]:
+        """Compile under `config` (k, 18); calling the result returns the flat outputs at their end.
 
         It has run once before it is returned, so that nothing is set up while it is timed.
 
         Raises:
-            CompileRefused: the compiler refuses the config.
-            PipelineError: the config is not made of this program's options.
+            PipelineError: the compiler refuses the config; its first words in one line.
         """
-        executable = self._executable(config)
-        executable.run()
-        return executable.run
+        import jax
+        from jaxlib import _jax
 
-    def outputs(self, config: NDArray[np.int8]) -> list[NDArray[np.generic]]:
-        """Run under `config` (k, 18) and return the flat outputs; raises as `compile`."""
-        return self._executable(config).outputs()
+        device = jax.devices()[0]
+        arguments = [jax.device_put(argument, device) for argument in self._arguments]
+        jax.block_until_ready(arguments)
+        try:
+            module = self.constrained_module(config).SerializeToString()
+            stable = _jax.mlir.hlo_to_stablehlo(module)
+            loaded = device.client.compile_and_load(stable, [device], _jax.CompileOptions())
+        except Exception as error:
+            line = first_line(error)
+            raise PipelineError(f"{self.name}: the compiler refuses: {line}") from error
+
+        def run() -> list[Any]:
+            results = loaded.execute_sharded(arguments).disassemble_into_single_device_arrays()
+            for array in (outputs := [arrays[0] for arrays in results]):
+                array.block_until_ready()
+            return outputs
+
+        run()
+        return run
 
     def constrained_module(self, config: NDArray[np.int8]) -> Any:
         """Return a copy of the HLO module with the constraints of `config` (k, 18)."""
         module = message_class("HloModuleProto")()
-        module.CopyFrom(self.dumped.message)
+        module.CopyFrom(self.message)
         orders = {
             node.instruction.id: read_row(row)
             for node, row in zip(self._nodes, config, strict=True)
@@ -118,24 +144,6 @@ class LayoutProgram:
             if any(instruction.id in orders for instruction in computation.instructions):
                 _constrain(computation, orders)
         return module
-
-    def _executable(self, config: NDArray[np.int8]) -> "_Executable":
-        self._check(config)
-        return _Executable(self.dumped, self.constrained_module(config))
-
-    def _check(self, config: NDArray[np.int8]) -> None:
-        """Refuse a config (k, 18) that is not one of the program's options in every row."""
-        expected = (len(self.options), N_VALUES)
-        if config.shape != expected or config.dtype != np.int8:
-            raise PipelineError(
-                f"{self.name}: config is {config.shape} {config.dtype}; expected {expected} int8"
-            )
-        for node, (row, options) in enumerate(zip(config, self.options, strict=True)):
-            if not (options == row).all(axis=1).any():
-                raise PipelineError(
-                    f"{self.name}: configurable node {node} is given {row.tolist()}; "
-                    f"expected one of its {len(options)} options"
-                )
 
 
 def _constrain(computation: Any, orders: dict[int, tuple[Order, Order, Order]]) -> None:
@@ -182,96 +190,12 @@ def _constraint(new_id: int, operand: int, shape: Any, order: Sequence[int]) -> 
     return call
 
 
-def why_unavailable() -> str | None:
-    """Return why edited modules cannot be compiled here and what to do, or None if they can."""
-    import jax
+def _check_jaxlib(program: str) -> None:
     import jaxlib
 
-    remedy = "pip install -r requirements-collect.txt"
     if ".".join(jaxlib.__version__.split(".")[:2]) not in TESTED_JAXLIB:
         tested = ", ".join(f"{v}.x" for v in TESTED_JAXLIB)
-        return (
-            f"jaxlib {jaxlib.__version__} was not tested with edited HLO modules; tested: "
-            f"{tested}; {remedy}"
+        raise PipelineError(
+            f"{program}: jaxlib {jaxlib.__version__} was not tested with edited HLO modules; "
+            f"tested: {tested}; pip install -r requirements-collect.txt"
         )
-    try:
-        from jaxlib import _jax
-    except ImportError:
-        return f"jaxlib {jaxlib.__version__} has no compiler client module; {remedy}"
-    client = jax.devices()[0].client
-    if not hasattr(_jax.mlir, "hlo_to_stablehlo") or not hasattr(client, "compile_and_load"):
-        return f"jaxlib {jaxlib.__version__} cannot compile HLO modules; {remedy}"
-    return None
-
-
-class _Executable:
-    """A compiled module with its arguments on the first device."""
-
-    def __init__(self, dumped: DumpedModule, module: Any) -> None:
-        import jax
-        from jaxlib import _jax
-
-        device = jax.devices()[0]
-        self._arguments = [jax.device_put(argument, device) for argument in dumped.arguments]
-        jax.block_until_ready(self._arguments)
-        try:
-            stable = _jax.mlir.hlo_to_stablehlo(module.SerializeToString())
-            self._loaded = device.client.compile_and_load(stable, [device], _jax.CompileOptions())
-        except Exception as error:
-            raise CompileRefused(
-                f"{dumped.name}: the compiler refuses: {first_line(error)}"
-            ) from error
-
-    def run(self) -> None:
-        """Run once and wait for the end."""
-        for array in self._execute():
-            array.block_until_ready()
-
-    def outputs(self) -> list[NDArray[np.generic]]:
-        """Run once and return the flat outputs."""
-        return [np.asarray(array) for array in self._execute()]
-
-    def _execute(self) -> list[Any]:
-        results = self._loaded.execute_sharded(self._arguments)
-        return [arrays[0] for arrays in results.disassemble_into_single_device_arrays()]
-
-
-@dataclass(frozen=True)
-class LayoutSource:
-    """A program by name, on a device, as something to measure."""
-
-    program: str
-    device: str | None = None
-
-    def open(self) -> "LayoutSubject":
-        """Compile the program once and find what may be chosen.
-
-        Raises:
-            PipelineError: no such program or device, or it cannot be compiled.
-        """
-        facts = open_device(self.device)
-        from data.collect.programs.loading import load_program
-
-        return LayoutSubject(LayoutProgram(load_program(self.program)), facts)
-
-
-class LayoutSubject:
-    """A program with one gene per configurable node: which of its k nodes' options."""
-
-    def __init__(self, program: LayoutProgram, facts: dict[str, str]) -> None:
-        self._program = program
-        self._facts = facts
-
-    def describe(self) -> Description:
-        """Return the program's graph and the number of options of its k nodes."""
-        n_options = np.array([len(options) for options in self._program.options], np.int64)
-        return Description(n_options, self._program.groups, self._program.graph, self._facts)
-
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.int8]:
-        """Return choices (c, k) as configs (c, k, 18)."""
-        options = self._program.options
-        return np.stack([options[node][choices[:, node]] for node in range(len(options))], axis=1)
-
-    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
-        """Compile under the config of a choice (k,)."""
-        return self._program.compile(self.spell(choice[None])[0])

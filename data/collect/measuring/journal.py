@@ -6,7 +6,6 @@ off is dropped.
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,6 @@ from typing import Any
 
 from common.errors import PipelineError, UsageError
 from data.collect.measuring.timing import Visit
-
-TIMED_OUT = re.compile(r"not done after ([0-9.e+]+) s")
 
 
 @dataclass
@@ -34,22 +31,28 @@ class Journal:
     choices: dict[int, list[int]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
 
-    def add_visit(self, config: int, turn: int, visit: Visit, choice: Sequence[int]) -> None:
-        """Record a visit; the choice is written with the config's first.
+    def add(self, config: int, choice: Sequence[int], **found: Any) -> None:
+        """Record a visit (round, runtime_ns, n_runs) of a config, or why it failed.
 
         Raises:
             PipelineError: the file cannot be written.
         """
-        line: dict[str, Any] = {"config": config, "round": turn, **visit._asdict()}
-        self._add(line, config, choice)
+        line: dict[str, Any] = {"config": config, **found}
+        if config not in self.choices:
+            line["choice"] = list(choice)
+        _append(self.path, line)
+        self.take(line)
 
-    def add_failure(self, config: int, reason: str, choice: Sequence[int]) -> None:
-        """Record that a config failed.
-
-        Raises:
-            PipelineError: the file cannot be written.
-        """
-        self._add({"config": config, "failed": reason}, config, choice)
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Take over what a line of the file says."""
+        config = int(line["config"])
+        if "choice" in line:
+            self.choices[config] = list(line["choice"])
+        if "failed" in line:
+            self.failed[config] = str(line["failed"])
+        else:
+            visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]))
+            self.visits[config, int(line["round"])] = visit
 
     def shortest_ns(self) -> dict[int, int]:
         """Return the shortest run in ns of each config that never failed."""
@@ -61,48 +64,8 @@ class Journal:
 
     def why_failed(self, choice: Sequence[int]) -> str | None:
         """Return why an equal choice failed, or None if none did."""
-        equal = (config for config in self.failed if self.choices[config] == list(choice))
-        first = next(equal, None)
-        return None if first is None else self.failed[first]
-
-    def forget_timeouts(self, *, below_s: float) -> None:
-        """Give another chance to configs that failed for want of time, where more is given now."""
-        for config, reason in list(self.failed.items()):
-            timeout = TIMED_OUT.fullmatch(reason)
-            if timeout and float(timeout.group(1)) < below_s:
-                del self.failed[config]
-
-    def _add(self, line: dict[str, Any], config: int, choice: Sequence[int]) -> None:
-        if config not in self.choices:
-            line["choice"] = [int(option) for option in choice]
-        _append(self.path, line)
-        self._take(line)
-
-    def _take(self, line: Mapping[str, Any]) -> None:
-        config = int(line["config"])
-        if "choice" in line:
-            self.choices[config] = list(line["choice"])
-        if "failed" in line:
-            self.failed[config] = str(line["failed"])
-        else:
-            visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]))
-            self.visits[config, int(line["round"])] = visit
-            self.failed.pop(config, None)  # it was given another chance
-
-    def read(self, lines: Sequence[bytes]) -> None:
-        """Take over recorded lines, without the first.
-
-        Raises:
-            PipelineError: names the line that is none of a journal.
-        """
-        for number, text in enumerate(lines, start=2):
-            try:
-                self._take(json.loads(text))
-            except (ValueError, KeyError, TypeError) as error:
-                raise PipelineError(
-                    f"{self.path}: line {number} is damaged ({error}); expected a visit; "
-                    "remove the file to measure this graph again"
-                ) from error
+        equal = (why for config, why in self.failed.items() if self.choices[config] == choice)
+        return next(equal, None)
 
 
 def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
@@ -120,35 +83,31 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
     journal = Journal(path)
-    lines = whole.splitlines()
-    if not lines:
+    if not whole:
         _append(path, header)
-        return journal
-    try:
-        found = json.loads(lines[0])
-    except ValueError as error:
-        raise PipelineError(f"{path}: line 1 is damaged ({error}); remove the file") from error
-    for key, value in header.items():
-        if found.get(key) != value:
-            raise UsageError(
-                f"{path}: was begun with {key} {found.get(key)}, not {value}; "
-                "give another --out, or remove the file"
-            )
-    journal.read(lines[1:])
+    for number, text in enumerate(whole.splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            if number > 1:
+                journal.take(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise PipelineError(
+                f"{path}: line {number} is damaged ({error}); "
+                "remove the file to measure this graph again"
+            ) from error
+        for key, value in header.items() if number == 1 else ():
+            if line.get(key) != value:
+                raise UsageError(
+                    f"{path}: was begun with {key} {line.get(key)}, not {value}; "
+                    "give another --out, or remove the file"
+                )
     return journal
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
-    """Append one line by a single write, which a kill cannot cut in the middle of others."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            content = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-            written = os.write(handle, content)
-        finally:
-            os.close(handle)
+        with path.open("ab") as stream:
+            stream.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
     except OSError as error:
         raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
-    if written < len(content):
-        raise PipelineError(f"{path}: cannot be written: no space left")

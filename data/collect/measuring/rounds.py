@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,21 +16,6 @@ SEARCH_ROUND = 0
 MAX_FAILED_AT_START = 10
 
 IsOver = Callable[[], bool]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Configs that ran in every round.
-
-    Attributes:
-        choices: (c, g) int64.
-        rounds_ns: (r, c) int64 shortest run by round; row 0 is the search's.
-        failed: the other configs, by number, with the reason.
-    """
-
-    choices: Choices
-    rounds_ns: NDArray[np.int64]
-    failed: dict[int, str]
 
 
 class Visitor:
@@ -73,17 +57,18 @@ class Visitor:
             return math.inf
         if self._is_over():
             raise OutOfTime(self._what)
-        reason = self._journal.why_failed(choice.tolist())
+        genes = choice.tolist()
+        reason = self._journal.why_failed(genes)
         if reason is not None:
-            self._journal.add_failure(config, reason, choice.tolist())
+            self._journal.add(config, genes, failed=reason)
             return math.inf
         try:
             visit = self._session.visit(choice)
         except ConfigFailed as failure:
-            self._journal.add_failure(config, str(failure), choice.tolist())
+            self._journal.add(config, genes, failed=str(failure))
             self._give_up(str(failure))
             return math.inf
-        self._journal.add_visit(config, turn, visit, choice.tolist())
+        self._journal.add(config, genes, round=turn, **visit._asdict())
         progress(self._what, len(self._journal.visits), self._total)
         return visit.runtime_ns
 
@@ -121,13 +106,18 @@ def run_rounds(
             visitor.visit(config, turn, choices[config])
 
 
-def measured(journal: Journal, choices: Choices, *, n_rounds: int) -> Measured:
-    """Gather the visits of choices (c, g); configs that failed in any round are left out.
+def measured(
+    journal: Journal, choices: Choices, *, n_rounds: int
+) -> tuple[Choices, NDArray[np.int64]]:
+    """Gather the visits of those of the choices (a, g) that ran in every round.
+
+    Returns:
+        The c choices (c, g) and their shortest runs by round (r, c) in ns; row 0 is the search's.
 
     Raises:
         ProgramFailed: fewer than two configs ran.
     """
-    kept = np.array([c for c in range(len(choices)) if c not in journal.failed], np.int64)
+    kept = [config for config in range(len(choices)) if config not in journal.failed]
     if len(kept) < 2:
         reason = next(iter(journal.failed.values()))
         raise ProgramFailed(
@@ -135,7 +125,6 @@ def measured(journal: Journal, choices: Choices, *, n_rounds: int) -> Measured:
             f"one says: {reason}"
         )
     rounds_ns = [
-        [journal.visits[config, turn].runtime_ns for config in kept.tolist()]
-        for turn in range(n_rounds + 1)
+        [journal.visits[config, turn].runtime_ns for config in kept] for turn in range(n_rounds + 1)
     ]
-    return Measured(choices[kept], np.array(rounds_ns, np.int64), dict(journal.failed))
+    return choices[kept], np.array(rounds_ns, np.int64)

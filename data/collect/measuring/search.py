@@ -12,8 +12,6 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import UsageError
-
 Choices = NDArray[np.int64]
 Search = Generator[Choices, NDArray[np.float64], None]
 
@@ -104,13 +102,7 @@ def _child(space: Space, one: Choices, two: Choices, rng: np.random.Generator) -
 
 
 def exhaustive_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default and up to `n_configs` - 1 further choices of a single gene, all distinct.
-
-    Raises:
-        ValueError: the space has more than one gene.
-    """
-    if len(space.n_options) != 1:
-        raise ValueError(f"space has {len(space.n_options)} genes; expected 1")
+    """Yield the default and up to `n_configs` - 1 other choices of the only gene, all distinct."""
     others = 1 + rng.permutation(int(space.n_options[0]) - 1)[: n_configs - 1]
     yield np.concatenate([[0], others])[:, None]
 
@@ -120,19 +112,6 @@ SEARCHES: dict[str, Callable[[Space, int, np.random.Generator], Search]] = {
     "default": genetic_search,
     "tiles": exhaustive_search,
 }
-
-
-def start_search(name: str, space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Return the search called `name`.
-
-    Raises:
-        UsageError: there is no such search, or fewer than 2 configs are asked for.
-    """
-    if name not in SEARCHES:
-        raise UsageError(f"--search {name}: no such search; known: {', '.join(SEARCHES)}")
-    if n_configs < 2:
-        raise UsageError(f"--configs {n_configs}: expected 2 or more, there is nothing to rank")
-    return SEARCHES[name](space, n_configs, rng)
 
 
 def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choices:

@@ -1,21 +1,21 @@
 """The measuring process as seen from outside: it may crash or hang, and is started again."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.measuring.timing import Visit
-from data.collect.measuring.worker import Description, Reply, SubjectSource, one_line
+from data.collect.measuring.worker import Description, OpenSubject, one_line
 
 OPEN_TIMEOUT_S = 600.0
 KILL_WAIT_S = 10.0
@@ -39,13 +39,13 @@ class Session:
         core: the core that the process keeps to; None for the one that is idlest as it starts.
     """
 
-    def __init__(self, source: SubjectSource, *, timeout_s: float, core: int | None = None) -> None:
-        self._source = source
+    def __init__(
+        self, open_subject: OpenSubject, *, timeout_s: float, core: int | None = None
+    ) -> None:
+        self._open_subject = open_subject
         self._core = core
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._said: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -61,11 +61,9 @@ class Session:
         """
         self._stop()
         self._start()
-        reply = self._ask("open", self._source, OPEN_TIMEOUT_S)
-        if reply.problem:
-            self._stop()
-            raise ProgramFailed(reply.problem)
-        description = reply.value
+        description, problem = self._ask("open", self._open_subject, OPEN_TIMEOUT_S)
+        if problem:
+            raise ProgramFailed(problem)
         assert isinstance(description, Description)
         return description
 
@@ -75,12 +73,12 @@ class Session:
         Raises:
             ProgramFailed: the subject cannot spell them.
         """
-        self._open_again()
-        reply = self._ask("spell", choices, OPEN_TIMEOUT_S)
-        if reply.problem:
-            raise ProgramFailed(reply.problem)
-        spelled: NDArray[Any] = reply.value
-        return spelled
+        if self._process is None:
+            self.describe()
+        spelled, problem = self._ask("spell", choices, OPEN_TIMEOUT_S)
+        if problem:
+            raise ProgramFailed(problem)
+        return np.asarray(spelled)
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         """Compile and time one choice (g,).
@@ -89,18 +87,16 @@ class Session:
             ConfigFailed: refused, crashed, or not done after the time limit.
             ProgramFailed: the subject cannot be opened again.
         """
-        self._open_again()
-        reply = self._ask("visit", choice, self._timeout_s)
-        if reply.problem:
-            raise ConfigFailed(reply.problem)
-        return Visit(*reply.value)
-
-    def _open_again(self) -> None:
         if self._process is None:
             self.describe()
+        visit, problem = self._ask("visit", choice, self._timeout_s)
+        if problem:
+            raise ConfigFailed(problem)
+        assert isinstance(visit, Visit)
+        return visit
 
     def _start(self) -> None:
-        ours, theirs = Pipe()
+        self._connection, theirs = Pipe()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in _stop)
         core = idlest_core() if self._core is None else self._core
         # Not `-m`: classes of a module that runs as __main__ cannot be sent back.
@@ -109,32 +105,28 @@ class Session:
         self._process = subprocess.Popen(  # noqa: S603
             command if core is None else [*command, str(core)],
             pass_fds=(theirs.fileno(),),
-            env=worker_environment(),
+            env=_worker_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=self._said,
         )
         theirs.close()
-        self._connection = ours
 
-    def _ask(self, what: str, argument: Any, timeout_s: float) -> Reply:
+    def _ask(self, what: str, argument: Any, timeout_s: float) -> tuple[Any, str]:
         """Send one request; a crash or a hang stops the process and is told as a problem."""
-        assert self._connection is not None, "the process is started first"
         try:
             self._connection.send((what, argument))
             if not self._connection.poll(timeout_s):
                 self._stop()
-                return Reply(problem=f"not done after {timeout_s:g} s")
-            reply = self._connection.recv()
+                return None, f"not done after {timeout_s:g} s"
+            value, problem = self._connection.recv()
         except (EOFError, OSError):
-            return Reply(problem=self._crash())
-        assert isinstance(reply, Reply)
-        return reply
+            return None, self._crash()
+        return value, problem
 
     def _crash(self) -> str:
         """Return the exit code and the last words of a process that ended by itself."""
         assert self._process is not None, "only a started process crashes"
-        assert self._said is not None, "only a started process crashes"
         code = self._process.wait(KILL_WAIT_S)
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
@@ -142,18 +134,16 @@ class Session:
         return one_line(f"the process ended with {code}: {lines[-1] if lines else 'no word'}")
 
     def _stop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
         if self._process is not None:
+            self._connection.close()
             self._process.kill()
             self._process.wait(KILL_WAIT_S)
-        if self._said is not None:
             self._said.close()
-        self._process = self._connection = self._said = None
+            self._process = None
 
 
-def worker_environment() -> dict[str, str]:
-    """Return the environment of the measuring process: one thread, our import path."""
+def _worker_environment() -> dict[str, str]:
+    """One thread, our import path."""
     one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     return {
         **os.environ,
@@ -169,19 +159,15 @@ def idlest_core() -> int | None:
 
     None where the system does not tell (it is no Linux).
     """
-    statistics = Path("/proc/stat")
-    if not hasattr(os, "sched_getaffinity") or not statistics.is_file():
+    if not hasattr(os, "sched_getaffinity"):
         return None
-    before = _idle_ticks(statistics)
+    before = _idle_ticks()
     time.sleep(LOAD_SAMPLE_S)
-    after = _idle_ticks(statistics)
-    allowed = sorted(os.sched_getaffinity(0))
-    return max(allowed, key=lambda core: after.get(core, 0) - before.get(core, 0))
+    after = _idle_ticks()
+    return max(sorted(os.sched_getaffinity(0)), key=lambda core: after[core] - before[core])
 
 
-def _idle_ticks(statistics: Path) -> dict[int, int]:
+def _idle_ticks() -> dict[int, int]:
     """Return the idle time of each core since boot, in ticks."""
-    rows = [line.split() for line in statistics.read_text().splitlines()]
-    return {
-        int(row[0][3:]): int(row[4]) for row in rows if row[0][:3] == "cpu" and row[0][3:].isdigit()
-    }
+    rows = re.findall(r"^cpu(\d+) \d+ \d+ \d+ (\d+)", Path("/proc/stat").read_text(), re.M)
+    return {int(core): int(ticks) for core, ticks in rows}

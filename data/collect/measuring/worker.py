@@ -13,7 +13,7 @@ import signal
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError, UsageError
-from data.collect.measuring.timing import Clock, clock_for, time_visit
+from common.errors import PipelineError
+from data.collect.measuring.timing import Clock, Visit, clock_for, time_visit
 
 DEVICES = ("cpu", "gpu", "tpu")
 MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
@@ -64,49 +64,28 @@ class Subject(Protocol):
         """
 
 
-class SubjectSource(Protocol):
-    """A picklable recipe of a subject; only the worker opens it."""
-
-    def open(self) -> Subject:
-        """Make the subject.
-
-        Raises:
-            PipelineError: no such program, it cannot be imported, or the device is missing.
-        """
+# Makes the subject, in the worker; picklable. Raises PipelineError: no such program or device.
+OpenSubject = Callable[[], Subject]
 
 
-@dataclass(frozen=True)
-class Reply:
-    """Answer to a request: a value, or the line that says what failed."""
-
-    value: Any = None
-    problem: str = ""
-
-
-@dataclass
 class _Server:
     """The open subject and its compiled programs, the most recently used ones last."""
 
-    subject: Subject | None = None
-    clock: Clock | None = None
-    programs: OrderedDict[bytes, Callable[[], object]] = field(default_factory=OrderedDict)
+    subject: Subject
+    clock: Clock
+    programs: OrderedDict[bytes, Callable[[], object]]
 
-    def open(self, source: SubjectSource) -> Description:
-        """Open the subject and choose its clock."""
-        self.subject = source.open()
+    def open(self, open_subject: OpenSubject) -> Description:
+        self.programs = OrderedDict()
+        self.subject = open_subject()
         description = self.subject.describe()
-        self.clock = clock_for(description.facts.get("platform", "cpu"))
+        self.clock = clock_for(description.facts["platform"])
         return description
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return choices (c, g) as config features."""
-        assert self.subject is not None, "open comes first"
         return self.subject.spell(choices)
 
-    def visit(self, choice: NDArray[np.int64]) -> tuple[int, int]:
-        """Compile a choice (g,) unless that is done, and time it; (ns, runs)."""
-        assert self.subject is not None, "open comes first"
-        assert self.clock is not None, "open comes first"
+    def visit(self, choice: NDArray[np.int64]) -> Visit:
         key = choice.tobytes()
         if key not in self.programs:
             self.programs[key] = self.subject.load(choice)
@@ -115,19 +94,22 @@ class _Server:
         self.programs.move_to_end(key)
         return time_visit(self.programs[key], self.clock)
 
-    def answer(self, what: str, argument: Any) -> Reply:
-        """Serve one request; whatever it raises becomes a line."""
-        calls: dict[str, Callable[[Any], Any]] = {
-            "open": self.open,
-            "spell": self.spell,
-            "visit": self.visit,
-        }
+
+def serve(connection: Connection) -> None:
+    """Answer requests (what, argument) by (value, problem) until the other side closes."""
+    server = _Server()
+    gc.disable()  # a collection in the middle of a run would be timed with it
+    while True:
         try:
-            return Reply(calls[what](argument))
+            what, argument = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            reply = getattr(server, what)(argument), ""
         except Exception as error:  # compilers and users' programs raise anything
             known = isinstance(error, PipelineError)
-            line = str(error) if known else f"{type(error).__name__}: {error}"
-            return Reply(problem=one_line(line))
+            reply = None, one_line(str(error) if known else f"{type(error).__name__}: {error}")
+        connection.send(reply)
 
 
 def one_line(text: str) -> str:
@@ -142,26 +124,14 @@ def first_line(error: BaseException) -> str:
     return re.sub(r"\s+", " ", text.splitlines()[0])[:300]
 
 
-def check_device(device: str | None) -> None:
-    """Refuse a kind of device that does not exist.
-
-    Raises:
-        UsageError: names the known ones.
-    """
-    if device is not None and device not in DEVICES:
-        raise UsageError(f"--device {device}: no such device; known: {', '.join(DEVICES)}")
-
-
 def open_device(device: str | None) -> dict[str, str]:
     """Make JAX use `device`, or what it chooses itself for None; return facts for the manifest.
 
     To be called before anything else imports jax.
 
     Raises:
-        UsageError: there is no such kind of device.
         PipelineError: jax is not installed, or finds no such device here.
     """
-    check_device(device)
     if device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     try:
@@ -173,7 +143,7 @@ def open_device(device: str | None) -> dict[str, str]:
         ) from error
     try:
         first = jax.devices()[0]
-    except (RuntimeError, AssertionError, IndexError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise PipelineError(f"jax finds no device to measure on: {error}") from error
     if device is not None and first.platform != device:
         raise PipelineError(
@@ -193,26 +163,11 @@ def open_device(device: str | None) -> dict[str, str]:
 
 
 def _cpu_model() -> str:
-    """Return the processor's name as the system tells it, with the number of its cores."""
     information = Path("/proc/cpuinfo")
-    names = []
-    if information.is_file():
-        lines = information.read_text().splitlines()
-        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    text = information.read_text() if information.is_file() else ""
+    names = re.findall(r"^model name\s*: (.*)$", text, re.M)
     name = names[0] if names else platform.processor() or platform.machine()
     return f"{name}, {os.cpu_count()} cores"
-
-
-def serve(connection: Connection) -> None:
-    """Answer requests (what, argument) until the other side closes the connection."""
-    server = _Server()
-    gc.disable()  # a collection in the middle of a run would be timed with it
-    while True:
-        try:
-            what, argument = connection.recv()
-        except (EOFError, OSError):
-            return
-        connection.send(server.answer(what, argument))
 
 
 def main() -> None:

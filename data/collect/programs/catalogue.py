@@ -1,33 +1,33 @@
-"""The programs that are measured for the sample: their families, sizes and splits.
+"""The programs that can be measured: the sample's, by name, and a user's own functions.
 
 A family is one architecture; its depths, batch sizes and training steps are siblings, and all of
 them lie in one split.
+
+A user's function is given as `package.module:function`; its example arguments come from the
+function beside it that is called `FUNCTION_arguments`, or else `example_arguments`. That takes no
+argument and returns a tuple of arrays (or lists and dicts of arrays); weights belong among them.
+`FAMILY` and `SOURCE` ("xla" or "nlp") in the module name its family and collection; they default
+to the module's last name and "xla".
 """
 
+import importlib
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple, cast, get_args
 
-from data.collect.layouts.module import ProgramSource, Source
-from data.collect.programs import convolutional as nets
-from data.collect.programs import dense_and_recurrent as dense
-from data.collect.programs import transformers
-from data.collect.programs.layers import Draw, Network, Weights, example_target, training_step
-
-Architecture = Callable[..., tuple[Network, Weights, Any]]
-Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
-TARGET_SEED = 99
+from common.errors import PipelineError
+from data.collect.layouts.module import Build, ProgramSource, Source
+from data.collect.measuring.worker import one_line
 
 
-@dataclass(frozen=True)
-class Siblings:
-    """Programs of one architecture: forward by batch size, and training steps."""
+class Siblings(NamedTuple):
+    """Programs of one architecture: batch sizes of forward passes, and of training steps."""
 
-    family: str
+    family: str  # the architecture's name in data.collect.programs.networks
     source: Source
     split: str
-    architecture: Architecture
     forward: tuple[int, ...]
     training: tuple[int, ...] = ()
     depth: int | None = None
@@ -35,43 +35,56 @@ class Siblings:
     def programs(self) -> list[ProgramSource]:
         """Return them, forward programs first."""
         stem = self.family if self.depth is None else f"{self.family}_d{self.depth}"
-        given = {} if self.depth is None else {"depth": self.depth}
-        made = partial(self.architecture, **given)
-        named: list[tuple[str, Build]] = [
-            *((f"{stem}_b{b}", partial(_forward, made, b)) for b in self.forward),
-            *((f"{stem}_train_b{b}", partial(_step, made, b)) for b in self.training),
+        batches = {f"{stem}_b{b}": (b, False) for b in self.forward}
+        batches |= {f"{stem}_train_b{b}": (b, True) for b in self.training}
+        return [
+            ProgramSource(
+                name, self.family, self.source, partial(_build, self.family, self.depth, *given)
+            )
+            for name, given in batches.items()
         ]
-        return [ProgramSource(name, self.family, self.source, build) for name, build in named]
 
 
 CATALOGUE = (
-    Siblings("plain", "xla", "train", nets.plain, (2, 4), (2,)),
-    Siblings("residual", "xla", "train", nets.residual, (1, 2), (1,)),
-    Siblings("depthwise", "xla", "train", nets.depthwise, (1,)),
-    Siblings("unet", "xla", "train", nets.unet, (2, 6), (2,)),
-    Siblings("mlp", "xla", "train", dense.mlp, (16, 64), (32,)),
-    Siblings("mixer", "xla", "train", dense.mixer, (1, 4)),
-    Siblings("lstm", "xla", "train", dense.lstm, (4, 16), (4,)),
-    Siblings("dilated", "xla", "train", nets.dilated, (1, 4)),
-    Siblings("autoencoder", "xla", "valid", nets.autoencoder, (4,), (2,)),
-    Siblings("gru", "xla", "valid", dense.gru, (8,)),
-    Siblings("volume", "xla", "test", nets.volume, (1, 2)),
-    Siblings("dense_block", "xla", "test", nets.dense_block, (2, 4)),
-    Siblings("recommender", "xla", "test", dense.recommender, (64,)),
-    Siblings("attention", "nlp", "train", transformers.attention, (2, 8)),
-    Siblings("encoder", "nlp", "train", transformers.encoder, (4,), (2,), depth=1),
-    Siblings("encoder", "nlp", "train", transformers.encoder, (2,), depth=2),
-    Siblings("encoder", "nlp", "train", transformers.encoder, (1,), depth=4),
-    Siblings("encoder", "nlp", "train", transformers.encoder, (1,), depth=8),
-    Siblings("linear_attention", "nlp", "train", transformers.linear_attention, (2,), depth=2),
-    Siblings("causal", "nlp", "valid", transformers.causal, (2,), (1,), depth=2),
-    Siblings("shared", "nlp", "test", transformers.shared, (2,), depth=3),
-    Siblings("decoder", "nlp", "test", transformers.decoder, (1, 4), depth=2),
+    Siblings("plain", "xla", "train", (2, 4), (2,)),
+    Siblings("residual", "xla", "train", (1, 2), (1,)),
+    Siblings("depthwise", "xla", "train", (1,)),
+    Siblings("unet", "xla", "train", (2, 6), (2,)),
+    Siblings("mlp", "xla", "train", (16, 64), (32,)),
+    Siblings("mixer", "xla", "train", (1, 4)),
+    Siblings("lstm", "xla", "train", (4, 16), (4,)),
+    Siblings("dilated", "xla", "train", (1, 4)),
+    Siblings("autoencoder", "xla", "valid", (4,), (2,)),
+    Siblings("gru", "xla", "valid", (8,)),
+    Siblings("volume", "xla", "test", (1, 2)),
+    Siblings("dense_block", "xla", "test", (2, 4)),
+    Siblings("recommender", "xla", "test", (64,)),
+    Siblings("attention", "nlp", "train", (2, 8)),
+    Siblings("encoder", "nlp", "train", (4,), (2,), depth=1),
+    Siblings("encoder", "nlp", "train", (2,), depth=2),
+    Siblings("encoder", "nlp", "train", (1,), depth=4),
+    Siblings("encoder", "nlp", "train", (1,), depth=8),
+    Siblings("linear_attention", "nlp", "train", (2,), depth=2),
+    Siblings("causal", "nlp", "valid", (2,), (1,), depth=2),
+    Siblings("shared", "nlp", "test", (2,), depth=3),
+    Siblings("decoder", "nlp", "test", (1, 4), depth=2),
 )
 
 
+def _build(
+    architecture: str, depth: int | None, batch: int, is_training: bool
+) -> tuple[Callable[..., object], tuple[object, ...]]:
+    from data.collect.programs import networks
+
+    parts = getattr(networks, architecture)(batch, *([] if depth is None else [depth]))
+    if is_training:
+        return networks.training_step(parts)
+    network, *arguments = parts
+    return network, tuple(arguments)
+
+
 def catalogue() -> list[ProgramSource]:
-    """Return all programs, by source and family."""
+    """Return the sample's programs, by source and family."""
     return [program for siblings in CATALOGUE for program in siblings.programs()]
 
 
@@ -80,16 +93,80 @@ def split_of(program: ProgramSource) -> str:
     return next(siblings.split for siblings in CATALOGUE if siblings.family == program.family)
 
 
-def _forward(
-    architecture: Architecture, batch: int
-) -> tuple[Callable[..., object], tuple[object, ...]]:
-    network, weights, inputs = architecture(batch)
-    return network, (weights, inputs)
+def load_program(name: str) -> ProgramSource:
+    """Return the catalogue's program `name`, or the user's own "module:function".
+
+    Raises:
+        PipelineError: there is no such program, module or function, or no example arguments.
+    """
+    if ":" in name:
+        return _load_function(name)
+    programs = {program.name: program for program in catalogue()}
+    if name not in programs:
+        raise PipelineError(
+            f"program '{name}': not in the catalogue; known: {', '.join(programs)}; "
+            "or give your own as package.module:function"
+        )
+    return programs[name]
 
 
-def _step(
-    architecture: Architecture, batch: int
-) -> tuple[Callable[..., object], tuple[object, ...]]:
-    network, weights, inputs = architecture(batch)
-    target = example_target(network, weights, inputs, Draw(TARGET_SEED))
-    return training_step(network), (weights, inputs, target)
+def named_object(name: str) -> object:
+    """Import the module before the colon and return what it holds under the name after it.
+
+    Modules in the working folder are found too.
+
+    Raises:
+        PipelineError: the module fails to import, or holds no such name; one line.
+    """
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, or be a script
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise PipelineError(f"--program {name}: cannot be imported: {reason}") from error
+    if not hasattr(module, attribute):
+        raise PipelineError(f"--program {name}: {module_name} holds no '{attribute}'")
+    found: object = getattr(module, attribute)
+    return found
+
+
+def _load_function(name: str) -> ProgramSource:
+    function = named_object(name)
+    module_name, function_name = name.split(":", 1)
+    module = sys.modules[module_name]
+    if not callable(function):
+        raise PipelineError(f"--program {name}: is a {type(function).__name__}, no function")
+    beside = (f"{function_name}_arguments", "example_arguments")
+    arguments = next((getattr(module, a) for a in beside if hasattr(module, a)), None)
+    if not callable(arguments):
+        raise PipelineError(
+            f"--program {name}: {module_name} has no {beside[0]}() nor {beside[1]}(); "
+            "expected one that returns the tuple of example arguments"
+        )
+    source = getattr(module, "SOURCE", "xla")
+    if source not in get_args(Source):
+        raise PipelineError(f"--program {name}: SOURCE is {source!r}; expected 'xla' or 'nlp'")
+    return ProgramSource(
+        name=f"{module_name}.{function_name}",  # dots kept: a.b:c is not a_b:c
+        family=str(getattr(module, "FAMILY", module_name.rsplit(".", 1)[-1])),
+        source=cast(Source, source),
+        build=_with_arguments(name, function, arguments),
+    )
+
+
+def _with_arguments(
+    name: str, function: Callable[..., object], arguments: Callable[[], object]
+) -> Build:
+    def build() -> tuple[Callable[..., object], tuple[object, ...]]:
+        made = arguments()
+        if not isinstance(made, tuple):
+            raise PipelineError(
+                f"--program {name}: its example arguments are a {type(made).__name__}; "
+                "expected a tuple"
+            )
+        return function, made
+
+    return build

@@ -1,10 +1,7 @@
 """A tile kernel as something to measure: made, compiled and run in the worker."""
 
 import difflib
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +9,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.collect.layouts.module import ProgramSource, dump_module
 from data.collect.measuring.worker import Description, first_line, open_device
-from data.collect.programs.loading import named_object
+from data.collect.programs.catalogue import named_object
 from data.collect.tiles.catalogue import catalogue
 from data.collect.tiles.kernel import TileKernel, tiled_function
 from data.hlo import featurize_module
@@ -49,21 +46,14 @@ def find_kernel(program: str) -> TileKernel:
     return kernel
 
 
-@dataclass(frozen=True)
-class TileSource:
-    """A kernel by name, on a device."""
+def open_kernel(name: str, device: str | None) -> "TileSubject":
+    """Return a kernel by name, with its arguments on a device.
 
-    program: str
-    device: str | None = None
-
-    def open(self) -> "TileSubject":
-        """Make the kernel's arguments on the device.
-
-        Raises:
-            PipelineError: no such kernel or device.
-        """
-        facts = open_device(self.device)
-        return TileSubject(find_kernel(self.program), facts)
+    Raises:
+        PipelineError: no such kernel or device.
+    """
+    facts = open_device(device)
+    return TileSubject(find_kernel(name), facts)
 
 
 class TileSubject:
@@ -78,12 +68,18 @@ class TileSubject:
 
     def describe(self) -> Description:
         """Return the graph of the kernel over whole arrays, without a loop."""
-        return Description(
-            n_options=np.array([len(self._kernel.tiles)], np.int64),
-            groups=np.zeros(1, np.int64),
-            arrays=kernel_graph(self._kernel),
-            facts=self._facts,
+        kernel = self._kernel
+        source = ProgramSource(
+            kernel.name,
+            kernel.family,
+            "xla",
+            build=lambda: (kernel.whole, tuple(kernel.arguments())),
         )
+        message, _ = dump_module(source)
+        graph = featurize_module(message)
+        arrays = {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
+        n_options = np.array([len(kernel.tiles)], np.int64)
+        return Description(n_options, np.zeros(1, np.int64), arrays, self._facts)
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return choices (c, 1) as tile configs (c, 24)."""
@@ -94,29 +90,5 @@ class TileSubject:
         import jax
 
         tile = self._kernel.tiles[int(choice[0])].tolist()
-        function = jax.jit(tiled_function(self._kernel, tile))
-        compiled = function.lower(*self._arguments).compile()
-        return functools.partial(_run, compiled, self._arguments)
-
-
-def _run(compiled: Callable[..., Any], arguments: list[Any]) -> None:
-    compiled(*arguments).block_until_ready()
-
-
-def kernel_graph(kernel: TileKernel) -> dict[str, NDArray[Any]]:
-    """Return node_feat (n, 140), node_opcode (n,) and edge_index (e, 2) of a whole kernel.
-
-    Raises:
-        PipelineError: the kernel cannot be traced or compiled.
-    """
-
-    def build() -> tuple[Callable[..., object], tuple[object, ...]]:
-        return kernel.whole, tuple(kernel.arguments())
-
-    dumped = dump_module(ProgramSource(kernel.name, kernel.family, "xla", build))
-    graph = featurize_module(dumped.message)
-    return {
-        "node_feat": graph.node_feat,
-        "node_opcode": graph.node_opcode,
-        "edge_index": graph.edge_index,
-    }
+        compiled = jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments).compile()
+        return lambda: compiled(*self._arguments).block_until_ready()

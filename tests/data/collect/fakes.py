@@ -36,7 +36,7 @@ class SpinSource:
     broken: bool = False
     collection_kind: str = "layout"
 
-    def open(self) -> "SpinSubject":
+    def __call__(self) -> "SpinSubject":
         if self.broken:
             raise PipelineError("no such device")
         return SpinSubject(self)
@@ -94,4 +94,4 @@ def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
         "n_configs": 10,
         "timeout_s": 20.0,
     }
-    return Job(source=source or SpinSource(), **(given | changes))
+    return Job(open_subject=source or SpinSource(), **(given | changes))

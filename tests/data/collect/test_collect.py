@@ -14,8 +14,7 @@ from scipy.stats import kendalltau
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit, watched_by
-from data.collect.collect import MIN_SPREAD, _digest, collect_graph
-from data.collect.collect_all import collect_jobs
+from data.collect.collect import MIN_SPREAD, _digest, collect_graph, collect_jobs
 from data.collect.job import MANIFEST, Job
 from data.collect.manifest import read_manifest
 from data.collect.measuring.journal import open_journal
@@ -218,8 +217,8 @@ def test_time_over_leaves_a_valid_tree_that_the_same_call_completes(tmp_path: Pa
 def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:
     path = tmp_path / "graph.jsonl"
     journal = open_journal(path, {"seed": 1})
-    journal.add_visit(0, 0, Visit(5, 3), [1, 2])
-    journal.add_visit(0, 1, Visit(6, 3), [1, 2])
+    journal.add(0, [1, 2], round=0, runtime_ns=5, n_runs=3)
+    journal.add(0, [1, 2], round=1, runtime_ns=6, n_runs=3)
     again = open_journal(path, {"seed": 1})
     assert again.visits == {(0, 0): Visit(5, 3), (0, 1): Visit(6, 3)}
     assert again.choices == {0: [1, 2]}
@@ -251,8 +250,8 @@ def test_an_edited_program_is_not_taken_for_the_one_that_was_begun(
 
 
 def test_the_digest_tells_graphs_and_options_apart() -> None:
-    one = SpinSource().open().describe()
-    assert _digest(one) == _digest(SpinSource().open().describe())
+    one = SpinSource()().describe()
+    assert _digest(one) == _digest(SpinSource()().describe())
     other_options = replace(one, n_options=one.n_options + 1)
     feat = one.arrays["node_feat"] + 1
     assert len({_digest(one), _digest(other_options)}) == 2
@@ -263,15 +262,3 @@ def test_a_family_stays_in_one_split(tmp_path: Path) -> None:
     collect_graph(layout_job(n_configs=4), tmp_path)
     with pytest.raises(UsageError, match="its family spin lies in the train split"):
         collect_graph(layout_job(n_configs=4, program="spin_b9", split="valid"), tmp_path)
-
-
-def test_configs_that_timed_out_are_tried_again_with_more_time(tmp_path: Path) -> None:
-    job = layout_job(n_configs=6, timeout_s=2.0)
-    journal = open_journal(tmp_path / "a.jsonl", {})
-    journal.add_failure(3, "not done after 0.5 s", [1, 1])
-    journal.add_failure(4, "not done after 2 s", [1, 2])
-    journal.add_failure(5, "refused", [2, 2])
-    journal.forget_timeouts(below_s=job.timeout_s)
-    assert set(journal.failed) == {4, 5}
-    journal.add_visit(3, 0, Visit(70, 3), [1, 1])
-    assert set(open_journal(tmp_path / "a.jsonl", {}).failed) == {4, 5}

@@ -13,7 +13,7 @@ import pytest
 from common.errors import PipelineError, UsageError
 from common.locks import alone_in
 from common.progress import log
-from data.collect.collect_all import collect_jobs
+from data.collect.collect import collect_jobs
 from data.collect.job import JOURNALS
 from data.collect.manifest import read_manifest
 from data.read import read_graph
@@ -87,7 +87,7 @@ def test_a_second_process_in_one_tree_is_refused(tmp_path: Path) -> None:
 
 INTERRUPTED = """
 from pathlib import Path
-from data.collect.collect_all import collect_jobs
+from data.collect.collect import collect_jobs
 from tests.data.collect.fakes import layout_job
 jobs = [layout_job(program=f"spin_b{{batch}}", n_configs=200) for batch in range(4)]
 collect_jobs(jobs, Path({out!r}), workers={workers})

@@ -119,7 +119,7 @@ def test_a_program_of_ones_own_end_to_end(
         (
             ("--program", "mlp_b16", "--device", "npu"),
             2,
-            "--device npu: no such device; known: cpu",
+            "--device npu: no such value; known: cpu",
         ),
         (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample, tiny"),
     ],

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import UsageError
 from data.collect.measuring.search import (
     Space,
     draw_choices,
     exhaustive_search,
     genetic_search,
     random_search,
-    start_search,
 )
 
 N_OPTIONS = np.array([3, 3, 3, 5, 2, 2, 1, 4])
@@ -103,16 +101,6 @@ def test_exhaustive_search_is_distinct_and_starts_at_the_default() -> None:
     assert len(np.unique(some)) == 12
     (everything,) = list(exhaustive_search(space, 500, np.random.default_rng(0)))
     assert sorted(everything[:, 0]) == list(range(30))
-    with pytest.raises(ValueError, match="8 genes"):
-        next(exhaustive_search(Space(N_OPTIONS, GROUPS), 4, np.random.default_rng(0)))
-
-
-def test_unknown_searches_and_empty_ones_are_refused() -> None:
-    space = Space(N_OPTIONS, GROUPS)
-    with pytest.raises(UsageError, match="--search best: no such search; known: random, default"):
-        start_search("best", space, 10, np.random.default_rng(0))
-    with pytest.raises(UsageError, match="--configs 1: expected 2 or more"):
-        start_search("random", space, 1, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(

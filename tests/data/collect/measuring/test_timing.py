@@ -66,11 +66,6 @@ def test_figures_agree_with_scipy() -> None:
     assert found.relative_noise == pytest.approx((relative[39] + relative[40]) / 2)
 
 
-def test_figures_need_two_interleaved_rounds() -> None:
-    with pytest.raises(ValueError, match=r"rounds are \(2, 5\)"):
-        figures(np.ones((2, 5), np.int64))
-
-
 def test_a_session_describes_spells_and_times() -> None:
     with Session(SpinSource(), timeout_s=20) as session:
         description = session.describe()

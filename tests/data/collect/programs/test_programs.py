@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.collect.programs.catalogue import CATALOGUE, catalogue, split_of
-from data.collect.programs.loading import load_program
+from data.collect.programs.catalogue import CATALOGUE, catalogue, load_program, split_of
 
 OWN_PROGRAM = """
 import numpy as np
