@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,9 +66,6 @@ class Watched:
         words: list[str],
         *,
         warm: bool = False,
-        environment: Mapping[str, str] | None = None,
-        enter: tuple[str, ...] = (),
-        stdout: int | None = None,
     ) -> None:
         """Start a command in a session of its own.
 
@@ -77,16 +73,11 @@ class Watched:
             scene: its store, and where to log.
             words: the command's.
             warm: let it be forked from a process that has imported all, see tests/drills/warm.py.
-            environment: what it gets besides.
-            enter: a command that starts the command.
-            stdout: where standard output goes instead of to a file.
         """
         number = len(list(scene.log.glob("*.err")))
         self._errors, output = (scene.log / f"{number}.{end}" for end in ("err", "out"))
-        self._output = output
         self._errors.touch()
         changes = {"PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"}
-        changes |= environment or {}
         self.began, self.ended_s = time.monotonic(), 0.0
         self.stages: list[tuple[float, str]] = []
         self.lines: list[str] = []
@@ -97,10 +88,10 @@ class Watched:
             return
         with output.open("wb") as out, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [*enter, sys.executable, "-m", "pipeline", *words],
+                [sys.executable, "-m", "pipeline", *words],
                 cwd=ROOT,
                 env={**os.environ, **changes},
-                stdout=out if stdout is None else stdout,
+                stdout=out,
                 stderr=errors,
                 start_new_session=True,
             )
@@ -122,11 +113,6 @@ class Watched:
                 self.stages.append((passed_s, stage))
             else:
                 self.lines.append(line)
-
-    @property
-    def printed(self) -> str:
-        """Return what came to standard output."""
-        return self._output.read_text()
 
     @property
     def stage(self) -> str:

@@ -10,8 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,91 +25,34 @@ KILLS_PER_RUN = 12
 COLD_SHARE = 0.1
 STARTS_S = 3.0
 
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of a calm run: its line, and how long it lasts."""
-
-    name: str
-    lasts_s: float
-
-    @property
-    def kind(self) -> str:
-        """Return the stage without what it is about."""
-        return kind_of(self.name)
+Stage = tuple[str, float]  # what begins, and how many seconds it lasts
 
 
 def stages_of_a_run(scene: Scene) -> list[Stage]:
     """Time the stages of an undisturbed run; what comes before the first one is one of them."""
     watched = finish(scene, warm=True)
     began = [*watched.stages, (watched.ended_s, "")]
-    timed = [Stage(name, end_s - at_s) for (at_s, name), (end_s, _) in pairwise(began)]
-    return [Stage(START, STARTS_S), *timed]
+    timed = [(name, end_s - at_s) for (at_s, name), (end_s, _) in pairwise(began)]
+    return [(START, STARTS_S), *timed]
 
 
-class Drill:
-    """Kills of one stage after the other."""
+def kill_in(scene: Scene, stages: list[Stage], target: int, rng: np.random.Generator) -> str | None:
+    """Go on with a run and kill it in a stage, or in the next one that is left to do.
 
-    def __init__(self, calm: Scene, folder: Path, *, n_kills: int, seed: int) -> None:
-        self.calm, self.folder, self.n_kills = calm, folder, n_kills
-        self.rng = np.random.default_rng(seed)
-        self.struck: Counter[str] = Counter()
-        first = calm.elsewhere(folder / "first")
-        self.stages = stages_of_a_run(first)
-        self.compare(first)
-
-    @property
-    def is_over(self) -> bool:
-        """Tell whether all kills were made."""
-        return self.struck.total() >= self.n_kills
-
-    def go(self) -> None:
-        """Kill runs, each several times, and let each end, until there were enough kills."""
-        for number in count():
-            scene = self.calm.elsewhere(self.folder / str(number))
-            for target in self.moments():
-                if self.is_over or not self.kill_in(scene, target):
-                    break
-            finish(scene, warm=number > 0)
-            self.compare(scene)
-            if self.is_over:
-                return
-            assert number < self.n_kills, f"too many runs ended before their kill: {self.struck}"
-
-    def compare(self, scene: Scene) -> None:
-        """Demand that a run and its store are what the calm one's are."""
-        check_same(scene.out, self.calm.out)
-        check_same_store(scene.store, self.calm.store)
-
-    def moments(self) -> list[int]:
-        """Draw in which stages of one run to strike; those of kinds seldom struck go first."""
-        n_of_kind = Counter(stage.kind for stage in self.stages)
-        share = np.array(
-            [1 / n_of_kind[stage.kind] / (1 + self.struck[stage.kind]) for stage in self.stages]
-        )
-        share /= share.sum()
-        return sorted(self.rng.choice(len(self.stages), KILLS_PER_RUN, p=share).tolist())
-
-    def kill_in(self, scene: Scene, target: int) -> bool:
-        """Go on with a run and kill it in a stage, or in the next one that is left to do.
-
-        Returns:
-            False if it ended before.
-        """
-        cold = target == 0 or self.rng.random() < COLD_SHARE
-        delay_s = self.rng.uniform(0, self.stages[target].lasts_s)
-        watched = Watched(scene, scene.run(), warm=not cold)
-        if target > 0:
-            watched.wait_for_stage({stage.name for stage in self.stages[target:]})
-        time.sleep(delay_s)
-        if watched.process.poll() is None:
-            watched.send(signal.SIGKILL)
-        code = watched.end()
-        if code == -signal.SIGKILL:
-            self.struck[kind_of(watched.stage)] += 1
-            return True
-        assert code == 0, watched.lines
-        return False
+    Returns:
+        The kind of stage that was struck; None if the run ended before.
+    """
+    cold = target == 0 or rng.random() < COLD_SHARE
+    delay_s = rng.uniform(0, stages[target][1])
+    watched = Watched(scene, scene.run(), warm=not cold)
+    if target > 0:
+        watched.wait_for_stage({name for name, _ in stages[target:]})
+    time.sleep(delay_s)
+    if watched.process.poll() is None:
+        watched.send(signal.SIGKILL)
+    code = watched.end()
+    assert code in (0, -signal.SIGKILL), watched.lines
+    return kind_of(watched.stage) if code else None
 
 
 @pytest.mark.slow
@@ -118,12 +60,26 @@ class Drill:
 def test_killed_at_any_moment_a_run_ends_with_the_same_bytes(
     calm: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started = time.monotonic()
-    drill = Drill(calm, tmp_path, n_kills=KILLS, seed=SEED)
-    drill.go()
-    took_s = time.monotonic() - started
+    rng, struck = np.random.default_rng(SEED), Counter[str]()
+    stages = stages_of_a_run(calm.elsewhere(tmp_path / "first"))
+    kinds = Counter(kind_of(name) for name, _ in stages)
+    for number in range(KILLS):
+        scene = calm.elsewhere(tmp_path / str(number))
+        # Kinds of stages that were seldom struck go first; within a run its stages go in turn.
+        weights = [1 / kinds[kind_of(n)] / (1 + struck[kind_of(n)]) for n, _ in stages]
+        share = np.array(weights) / sum(weights)
+        for target in sorted(rng.choice(len(stages), KILLS_PER_RUN, p=share).tolist()):
+            kind = kill_in(scene, stages, target, rng) if struck.total() < KILLS else None
+            if kind is None:
+                break
+            struck[kind] += 1
+        finish(scene, warm=number > 0)
+        check_same(scene.out, calm.out)
+        check_same_store(scene.store, calm.store)
+        if struck.total() >= KILLS:
+            break
+    assert struck.total() >= KILLS, f"too many runs ended before their kill: {struck}"
     with capsys.disabled():
-        sys.stdout.write(f"\n{KILLS} kills in {took_s:.0f} s: {dict(drill.struck)}\n")
-    kinds = {stage.kind for stage in drill.stages}
+        sys.stdout.write(f"\n{KILLS} kills: {dict(struck)}\n")
     if 4 * len(kinds) <= KILLS:
-        assert set(drill.struck) == kinds
+        assert set(struck) == set(kinds)

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,14 @@ from tests.drills.outcome import check_same, check_same_store
 from tests.drills.processes import RECIPE, Scene, Watched, refused
 
 BEGIN = """
-import sys, time
+import sys
 from pathlib import Path
 from common.errors import UsageError
 from common.locks import alone_in
 from models.run_folder import begin
-folder, name, start = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-while time.time() < start:
-    pass
+folder, name = Path(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
 try:
     begin(folder, {"name": name}, resume=True)
     with alone_in(folder):
@@ -38,10 +37,9 @@ except UsageError as error:
 def test_of_two_that_begin_in_one_folder_at_the_same_instant_one_works(tmp_path: Path) -> None:
     """Each begins another run, so that the one which works must find its own configuration."""
     folder = tmp_path / "run"
-    start = str(time.time() + 1.0)
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", BEGIN, str(folder), name, start],
+            [sys.executable, "-c", BEGIN, str(folder), name],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -49,10 +47,13 @@ def test_of_two_that_begin_in_one_folder_at_the_same_instant_one_works(tmp_path:
         )
         for name in ("first", "second")
     ]
-    said = []
     for process in both:
-        assert process.stdout is not None
-        said.append(process.stdout.readline().strip())
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.stdout.readline().strip() for process in both]
     for process in both:
         process.communicate()
     assert said.count("works") == 1, said
