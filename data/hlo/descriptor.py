@@ -71,7 +71,6 @@ def file_descriptor(text: str) -> Any:
 
 
 def _add_field(message: Any, package: str, match: re.Match[str], in_oneof: bool) -> None:
-    """Add the field of one line to `message`; the last oneof holds it if `in_oneof`."""
     repeated, kind, name, number = match.groups()
     field = message.field.add(name=name, number=int(number))
     field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL

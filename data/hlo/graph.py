@@ -1,6 +1,5 @@
 """From an HLO module to the arrays of a graph: nodes, edges and computation boundaries."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graphs.node_columns import MINOR_TO_MAJOR, RANK_MAX
+from data.graphs.node_columns import MINOR_TO_MAJOR, OPCODES, RANK_MAX, UNKNOWN_OPCODE
 from data.graphs.node_layouts import Padding
 from data.hlo.descriptor import message_class
 from data.hlo.node_features import node_features
-from data.hlo.opcodes import OPCODE_NUMBERS, UNKNOWN
 
 # In the dataset a boundary follows each computation that is named like one of these, and the last.
 SPLIT_NAMES = ("cluster", "while", "cond")
@@ -76,7 +74,7 @@ def featurize_module(
         name=module.name,
         node_feat=node_features(instructions, roots.values(), padding=padding),
         node_opcode=np.array(
-            [OPCODE_NUMBERS.get(i.opcode, UNKNOWN) for i in instructions], dtype=np.uint8
+            [OPCODES.get(i.opcode, UNKNOWN_OPCODE) for i in instructions], dtype=np.uint8
         ),
         edge_index=_edges(instructions, positions, roots, source),
         node_splits=_node_splits([c.name for c in module.computations], ends),
@@ -100,7 +98,6 @@ def check_layouts(graph: HloGraph, source: str) -> None:
 
 
 def _own_message(module: Any, source: str | None) -> Any:
-    """Return `module` as this package's HloModuleProto, parsing it where it is another's."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     own = message_class("HloModuleProto")
@@ -116,7 +113,6 @@ def _own_message(module: Any, source: str | None) -> Any:
 
 
 def _positions(instructions: list[Any], source: str) -> dict[int, int]:
-    """Map instruction ids to node positions."""
     positions = {instruction.id: node for node, instruction in enumerate(instructions)}
     if len(positions) < len(instructions):
         twice = next(i for node, i in enumerate(instructions) if positions[i.id] != node)
@@ -127,7 +123,6 @@ def _positions(instructions: list[Any], source: str) -> dict[int, int]:
 
 
 def _roots(module: Any, positions: dict[int, int], source: str) -> dict[int, int]:
-    """Map computation ids to the node positions of their roots."""
     roots: dict[int, int] = {}
     start = 0
     for computation in module.computations:
@@ -147,34 +142,24 @@ def _edges(
     instructions: list[Any], positions: dict[int, int], roots: dict[int, int], source: str
 ) -> NDArray[np.int64]:
     """Return (e, 2) int64 rows [consumer, producer], sorted, each once."""
-    n_nodes = len(instructions)
-    pairs = list(_edge_numbers(instructions, positions, roots, source))
-    unique = np.unique(np.array(pairs, dtype=np.int64))
-    return np.stack(np.divmod(unique, n_nodes), axis=1)
-
-
-def _edge_numbers(
-    instructions: list[Any], positions: dict[int, int], roots: dict[int, int], source: str
-) -> Iterator[int]:
-    """Yield consumer * n + producer of each edge, some more than once."""
-    n_nodes = len(instructions)
+    pairs = set()
     for node, instruction in enumerate(instructions):
         for kind, keys, places in (
             ("operand", instruction.operand_ids, positions),
             ("called computation", instruction.called_computation_ids, roots),
         ):
             for key in keys:
-                producer = places.get(key)
-                if producer is None or producer >= node:
+                producer = places.get(key, node)
+                if producer >= node:
                     raise PipelineError(
                         f"{source}: instruction '{_shown(instruction.name)}': {kind} {key} is not "
                         "among what comes before it; expected callees and operands first"
                     )
-                yield node * n_nodes + producer
+                pairs.add((node, producer))
+    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
 
 
 def _node_splits(names: list[str], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (1, s) int64 boundaries, from the names and ends (m,) of the computations."""
     major = [any(part in name for part in SPLIT_NAMES) for name in names]
     bounds = [0, *ends[major].tolist()]
     if bounds[-1] < ends[-1]:
@@ -183,7 +168,6 @@ def _node_splits(names: list[str], ends: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def _check_instructions(instructions: list[Any], source: str) -> None:
-    """Check that each instruction has an operation, and a layout that orders its dimensions."""
     for instruction in instructions:
         rank = len(instruction.shape.dimensions)
         order = instruction.shape.layout.minor_to_major

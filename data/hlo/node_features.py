@@ -93,12 +93,10 @@ def sequence_features(values: Sequence[int], width: int) -> list[int]:
 
 
 def _wrap(value: int) -> int:
-    """Return `value` as a signed 64-bit integer holds it."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _fill_shape(row: NDArray[np.int64], shape: Any) -> None:
-    """Fill type, sizes, tuple size and layout into a row (140,)."""
     column = _TYPE_COLUMN.get(shape.element_type)
     if column is not None:
         row[column] = 1
@@ -110,7 +108,6 @@ def _fill_shape(row: NDArray[np.int64], shape: Any) -> None:
 
 
 def _fill_attributes(row: NDArray[np.int64], instruction: Any) -> None:
-    """Fill the plain numbers and the dimension lists into a row (140,)."""
     row[_COLUMN["parameter_number"]] = instruction.parameter_number
     row[_COLUMN["feature_group_count"]] = instruction.feature_group_count
     row[_COLUMN["batch_group_count"]] = instruction.batch_group_count
@@ -122,7 +119,6 @@ def _fill_attributes(row: NDArray[np.int64], instruction: Any) -> None:
 
 
 def _fill_window(row: NDArray[np.int64], dimensions: Sequence[Any]) -> None:
-    """Fill the window's numbers and its reversed dimensions into a row (140,)."""
     if not dimensions:
         return
     _fill_columns(row, _WINDOW, dimensions, RANK_MAX)
@@ -147,7 +143,6 @@ def _fill_convolution(row: NDArray[np.int64], numbers: Any) -> None:
 
 
 def _padded(values: Sequence[int]) -> list[int]:
-    """Return exactly four spatial dimension numbers, absent ones 0."""
     leading = list(values[:_SPATIAL_MAX])
     return leading + [0] * (_SPATIAL_MAX - len(leading))
 

@@ -1,14 +1,39 @@
-"""The programs of one protobuf file: their graphs, and the configs that were tuned of them."""
+"""The programs of one protobuf file: their graphs, and the configs that were tuned of them.
 
+Nobody tells of which message type a file is: its content has to.
+"""
+
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
 from common.errors import PipelineError
 from data.graphs.node_layouts import Padding
-from data.hlo.files import read_hlo_file
+from data.hlo.descriptor import message_class
 from data.hlo.graph import HloGraph, check_layouts, featurize_module
 from data.hlo.tuning_data import TunedConfigs, tuned_configs
+
+EXPECTED = "a serialised TuningData, ModuleTuningData, HloModuleProto or HloProto"
+
+_OPCODE = re.compile(r"[a-z][a-z0-9-]*")
+
+
+@dataclass(frozen=True)
+class HloFile:
+    """What a protobuf file holds.
+
+    Attributes:
+        modules: HloModuleProto messages that come without configs; one or none.
+        tuned: ModuleTuningData messages, modules with their measured configs.
+        holds_many: whether the file is a TuningData, a list of kernels, even if of one.
+    """
+
+    modules: tuple[Any, ...] = ()
+    tuned: tuple[Any, ...] = ()
+    holds_many: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,3 +101,48 @@ def program_name(path: Path) -> str:
 def signed_hex(fingerprint: int) -> str:
     """Return an unsigned 64-bit number as signed hexadecimal: 2**64 - 1 gives "-1"."""
     return f"{fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint:x}"
+
+
+def read_hlo_file(path: Path) -> HloFile:
+    """Read a file of tuning data, or an HLO module as JAX serialises or XLA dumps it.
+
+    Raises:
+        PipelineError: it cannot be read, or holds none of these.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not content:
+        raise PipelineError(f"{path}: is empty; expected {EXPECTED}")
+    if content.startswith(b"HloModule "):
+        raise PipelineError(
+            f"{path}: is HLO text; expected {EXPECTED} (XLA writes one with xla_dump_hlo_as_proto)"
+        )
+    for name in ("TuningData", "ModuleTuningData", "HloProto", "HloModuleProto"):
+        # In this order: tuning data of one module can be read as an HloProto, which starts alike.
+        try:
+            message = message_class(name).FromString(content)
+        except DecodeError:
+            continue
+        if name == "TuningData" and message.modules and all(map(_is_tuned, message.modules)):
+            return HloFile(tuned=tuple(message.modules), holds_many=True)
+        if name == "ModuleTuningData" and _is_tuned(message):
+            return HloFile(tuned=(message,))
+        module = message.hlo_module if name == "HloProto" else message
+        if name.startswith("Hlo") and _is_module(module):
+            return HloFile(modules=(module,))
+    raise PipelineError(f"{path}: damaged, cut short or something else; expected {EXPECTED}")
+
+
+def _is_tuned(entry: Any) -> bool:
+    """Tell a ModuleTuningData from an HloProto: only the former has a fingerprint or node list."""
+    return bool(entry.fingerprint or entry.config_index_to_node) and _is_module(entry.module)
+
+
+def _is_module(module: Any) -> bool:
+    return bool(module.computations) and all(
+        computation.instructions
+        and all(_OPCODE.fullmatch(instruction.opcode) for instruction in computation.instructions)
+        for computation in module.computations
+    )

@@ -27,14 +27,12 @@ class TunedConfigs:
     Attributes:
         kind: "layout" or "tile".
         arrays: the config arrays of the dataset's files, by key.
-        n_configs: c, the runs kept.
         n_failed: runs left out: compile errors, and runs without a runtime.
         run_numbers: (c,) int64, which of the file's runs each config is.
     """
 
     kind: str
     arrays: dict[str, NDArray[Any]]
-    n_configs: int
     n_failed: int
     run_numbers: NDArray[np.int64]
 
@@ -68,13 +66,11 @@ def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
         raise PipelineError(
             f"{source}: none of {len(entry.runs)} runs succeeded; expected at least one"
         )
-    arrays = (
-        _layout_arrays(entry, good, n_nodes, source)
-        if kind == "layout"
-        else _tile_arrays(good, source)
-    )
-    n_failed = len(entry.runs) - len(good)
-    return TunedConfigs(kind, arrays, len(good), n_failed, np.flatnonzero(succeeded))
+    if kind == "layout":
+        arrays = _layout_arrays(entry, good, n_nodes, source)
+    else:
+        arrays = _tile_arrays(good, source)
+    return TunedConfigs(kind, arrays, len(entry.runs) - len(good), np.flatnonzero(succeeded))
 
 
 def _succeeded(run: Any, no_runtime_ns: int) -> bool:
@@ -88,7 +84,6 @@ def _runtimes(runs: Sequence[Any]) -> NDArray[np.int64]:
 def _layout_arrays(
     entry: Any, runs: Sequence[Any], n_nodes: int, source: str
 ) -> dict[str, NDArray[Any]]:
-    """Return the config arrays of a layout file."""
     ids = list(entry.config_index_to_node)
     if not ids or len(set(ids)) < len(ids) or max(ids) >= n_nodes:
         raise PipelineError(
@@ -125,7 +120,6 @@ def _layout_arrays(
 
 
 def _tile_arrays(runs: Sequence[Any], source: str) -> dict[str, NDArray[Any]]:
-    """Return the config arrays of a tile file; the default config's runtime normalizes."""
     default = next((run for run in runs if run.is_default), None)
     if default is None:
         raise PipelineError(

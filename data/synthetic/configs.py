@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
-from data.hlo.opcodes import OPCODE_NAMES
+from data.graphs.node_columns import OPCODE_NAMES
 from data.synthetic.costs import (
     KERNEL_BOUNDS,
     OUTPUT_BOUNDS,

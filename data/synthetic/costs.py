@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE
+from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE, OPCODES
 from data.graphs.node_layouts import dimension_sizes
 from data.hlo import HloGraph
-from data.hlo.opcodes import OPCODE_NUMBERS
 from data.synthetic.programs import LayoutProgram, Shape
 
 LANES, SUBLANES = 128, 8
@@ -155,11 +154,11 @@ class TileProblem:
 def tile_problem(graph: GraphArrays) -> TileProblem:
     """Read from a kernel's arrays what its cost depends on."""
     shapes = tensor_shapes(graph.node_feat)
-    products = np.isin(graph.node_opcode, [OPCODE_NUMBERS[o] for o in ("dot", "convolution")])
+    products = np.isin(graph.node_opcode, [OPCODES[o] for o in ("dot", "convolution")])
     sizes = [math.prod(shape) for shape in shapes]
     main = int(np.argmax(products) if products.any() else np.argmax(sizes))
     weight = shapes[max(operands_of(graph)[main])] if products.any() else ()
-    is_stream = graph.node_opcode == OPCODE_NUMBERS["parameter"]
+    is_stream = graph.node_opcode == OPCODES["parameter"]
     is_stream[-1] = True  # the root
     n_streams = sum(bool(is_stream[v]) for v, shape in enumerate(shapes) if shape == shapes[main])
     width = int(element_bytes(graph.node_feat)[main])

@@ -18,10 +18,9 @@ from data.collect.layouts.module import configurable_nodes, nodes_at
 from data.collect.layouts.options import candidate_configs
 from data.graph_store.stored_graph import STORE_SUFFIX
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import RANK_MAX
+from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
 from data.graphs.node_layouts import tensor_ranks
 from data.hlo.graph import check_layouts
-from data.hlo.opcodes import OPCODE_NAMES
 from data.hlo.programs import HloProgram, read_programs
 from data.npz.read import Archive
 from data.packing.config_encoder import pack_values

@@ -7,11 +7,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from data.graphs.graph import LayoutGraph
+from data.graphs.node_columns import UNKNOWN_OPCODE
 from data.graphs.node_layouts import minor_to_major
 from features.pruning.rules import PrunedGraph, prune
 from features.pruning.store import read_pruned
-
-UNKNOWN_OPCODE = 0
 
 
 @dataclass(frozen=True)

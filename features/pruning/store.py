@@ -19,15 +19,6 @@ from features.pruning.rules import PrunedGraph, prune, pruning_rule
 TENSORS = {field.name for field in fields(PrunedGraph)}
 
 
-def check_rule(rule: str) -> None:
-    """Refuse a pruning rule that does not exist.
-
-    Raises:
-        UsageError: names the known ones.
-    """
-    pruning_rule(rule)
-
-
 def pruned_file(stored: Path, rule: str) -> Path:
     """Return where the pruned form of a graph of the store is kept."""
     return stored.with_name(f"{stored.name.removesuffix(STORE_SUFFIX)}.prune-{rule}{STORE_SUFFIX}")
@@ -40,7 +31,7 @@ def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
         UsageError: there is no such rule.
         PipelineError: a file of the store is damaged, or the store cannot be written.
     """
-    check_rule(rule)
+    pruning_rule(rule)
     layouts = [file for file in files if file.collection.kind == "layout"]
     for number, file in enumerate(layouts, start=1):
         path = pruned_file(file.path, rule)

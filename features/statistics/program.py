@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from data.graphs.graph import Graph
 from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES, SHAPE_PRODUCT
 from data.graphs.node_layouts import dimension_sizes
-from data.hlo.opcodes import OPCODE_NUMBERS
 from features.statistics.layout import output_bytes
 
 COUNTED = (
@@ -56,7 +55,7 @@ def program_statistics(graph: Graph) -> NDArray[np.float64]:
         np.log1p(flops.sum()) - np.log1p(bytes_of.sum()),
     ]
     counts = np.bincount(opcode, minlength=256)
-    shares = [counts[OPCODE_NUMBERS[name]] / graph.n_nodes for name in COUNTED]
+    shares = [counts[OPCODES[name]] / graph.n_nodes for name in COUNTED]
     return np.asarray([*logs, *shares])
 
 

@@ -36,7 +36,7 @@ def featurize(
 
     written = featurize_files(files, out, padding=padding)
     header = ("file", "kind", "nodes", "edges", "configs", "failed")
-    rows = [(str(g.path), g.kind, g.n_nodes, g.n_edges, g.n_configs, g.n_failed) for g in written]
+    rows = [(str(graph.path), *graph[1:]) for graph in written]
     if json:
         print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:

@@ -54,10 +54,11 @@ def prepare(
     """
     from data.graph_store.archive import write_archive
     from data.graph_store.prepare import alone
-    from features.pruning.store import check_rule, store_pruned
+    from features.pruning.rules import pruning_rule
+    from features.pruning.store import store_pruned
 
     if prune is not None:
-        check_rule(prune)
+        pruning_rule(prune)
     _check_archives(archive, from_archive, has_place=bool(data or store))
     target, prepared = _filled_store(data, store, from_archive, workers)
     good = [entry.stored for entry in prepared if entry.stored is not None]

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.graphs.node_columns import ELEMENT_TYPES, MINOR_TO_MAJOR, NODE_FEATURE_NAMES
+from data.graphs.node_columns import (
+    ELEMENT_TYPES,
+    MINOR_TO_MAJOR,
+    NODE_FEATURE_NAMES,
+    OPCODE_NAMES,
+    OPCODES,
+)
 from data.graphs.node_layouts import minor_to_major
 from data.hlo import featurize_module
 from data.hlo.descriptor import message_class
 from data.hlo.node_features import sequence_features
-from data.hlo.opcodes import OPCODE_NAMES, OPCODE_NUMBERS
 from data.hlo.tuning_data import tuned_configs
 from tests.features.hlo_modules import ModuleBuilder, layout_tuning, small_module
 
@@ -188,7 +193,7 @@ def test_sums_and_products_cover_all_values_and_wrap_at_64_bits() -> None:
 
 def test_opcodes_are_numbered_as_in_the_dataset() -> None:
     known = {"abs": 1, "convolution": 26, "dot": 34, "parameter": 63, "reshape": 75, "tan": 120}
-    assert {name: OPCODE_NUMBERS[name] for name in known} == known
+    assert {name: OPCODES[name] for name in known} == known
     assert len(OPCODE_NAMES) == len(set(OPCODE_NAMES)) == 120
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.hlo.opcodes import OPCODE_NUMBERS
+from data.graphs.node_columns import OPCODES
 from data.hlo.write import featurize_files
 
 
@@ -24,8 +24,8 @@ def test_a_compiled_function_becomes_a_graph(tmp_path: Path) -> None:
     assert written.kind == "module"
     with np.load(written.path) as arrays:
         opcodes = arrays["node_opcode"].tolist()
-        parameters = arrays["node_feat"][arrays["node_opcode"] == OPCODE_NUMBERS["parameter"]]
+        parameters = arrays["node_feat"][arrays["node_opcode"] == OPCODES["parameter"]]
         edges = arrays["edge_index"]
-    assert OPCODE_NUMBERS["dot"] in opcodes or OPCODE_NUMBERS["fusion"] in opcodes
+    assert OPCODES["dot"] in opcodes or OPCODES["fusion"] in opcodes
     assert {(4.0, 32.0), (32.0, 8.0)} <= {tuple(row[21:23]) for row in parameters}
     assert (edges[:, 0] > edges[:, 1]).all()

@@ -16,7 +16,7 @@ from scipy.stats import kendalltau
 
 from common.progress import watched_by
 from data.graph_store.fingerprint import fingerprint
-from data.hlo.opcodes import OPCODE_NUMBERS
+from data.graphs.node_columns import OPCODES
 from data.synthetic import (
     PLANS,
     GraphSize,
@@ -80,7 +80,7 @@ def test_keys_types_and_ranks_equal_the_real_files(tree: Path, kind: str) -> Non
 
 
 def test_programs_are_topological_split_and_configurable_where_they_may_be(tree: Path) -> None:
-    configurable = {OPCODE_NUMBERS[name] for name in ("convolution", "dot", "reshape")}
+    configurable = {OPCODES[name] for name in ("convolution", "dot", "reshape")}
     for path in files_of(tree, "layout") + files_of(tree, "tile"):
         graph = load(path)
         consumer, producer = graph.edge_index.T
@@ -104,7 +104,7 @@ def test_configs_are_whole_or_leading_parts_of_minor_to_major_orders(tree: Path)
             operands[consumer].append(producer)
         for j, node in enumerate(graph.node_config_ids.tolist()):
             tensors = [node, *[v for v in operands[node] if shape_of(graph, v)]][:3]
-            is_reshape = graph.node_opcode[node] == OPCODE_NUMBERS["reshape"]
+            is_reshape = graph.node_opcode[node] == OPCODES["reshape"]
             for tensor in range(3):
                 values = graph.node_config_feat[:, j, 6 * tensor : 6 * tensor + 6].astype(int)
                 rank = len(shape_of(graph, tensors[tensor])) if tensor < len(tensors) else 0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.hlo.files import read_hlo_file
+from data.hlo.programs import read_hlo_file
 from data.hlo.write import featurize_files
 from ensembles.ranking import configs as shown_configs
 from ensembles.ranking.program import load_graph

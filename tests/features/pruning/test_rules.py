@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from data.read import read_layout
-from features.pruning.rules import RULES, PrunedGraph, prune, pruning_rule
+from features.pruning.rules import RULES, PrunedGraph, config_graph_edges, prune, pruning_rule
 from tests.real_data import real_file, real_layout_graphs, requires_real_data
 
 # The same examples in every run, however slow the machine.
 STEADY = settings(deadline=None, derandomize=True)
 Edges = NDArray[np.int64]
+N_NODES, N_EDGES, N_CONFIGURABLE = 43_615, 75_000, 3_142  # of the largest program
 
 
 @st.composite
@@ -137,57 +138,25 @@ def check_collapse(edges: Edges, n_nodes: int, config_ids: NDArray[np.int64]) ->
     assert [tuple(edge) for edge in pruned.kept[pruned.edge_index].tolist()] == sorted(want)
 
 
+@pytest.mark.parametrize(
+    ("rule", "hops"), [("none", None), ("config", 0), ("hops-1", 1), ("hops-3", 3), ("hops-99", 99)]
+)
 @STEADY
-@given(graphs(), st.integers(1, 5))
-def test_hops_keep_what_a_search_reaches(
-    graph: tuple[Edges, int, NDArray[np.int64]], hops: int
+@given(graph=graphs())
+def test_rules_keep_what_a_search_reaches(
+    rule: str, hops: int | None, graph: tuple[Edges, int, NDArray[np.int64]]
 ) -> None:
     edges, n_nodes, config_ids = graph
-    pruned = prune(f"hops-{hops}", edges, n_nodes, config_ids)
-    check(pruned, edges, n_nodes, config_ids, nodes_within(edges, config_ids, hops))
+    kept = list(range(n_nodes)) if hops is None else nodes_within(edges, config_ids, hops)
+    check(prune(rule, edges, n_nodes, config_ids), edges, n_nodes, config_ids, kept)
 
 
 @STEADY
 @given(graphs())
-def test_config_keeps_the_configurable_nodes_alone(
-    graph: tuple[Edges, int, NDArray[np.int64]],
-) -> None:
-    edges, n_nodes, config_ids = graph
-    pruned = prune("config", edges, n_nodes, config_ids)
-    check(pruned, edges, n_nodes, config_ids, sorted(config_ids))
-
-
-@STEADY
-@given(graphs())
-def test_none_keeps_everything(graph: tuple[Edges, int, NDArray[np.int64]]) -> None:
-    edges, n_nodes, config_ids = graph
-    pruned = prune("none", edges, n_nodes, config_ids)
-    check(pruned, edges, n_nodes, config_ids, list(range(n_nodes)))
-
-
-@STEADY
-@given(graphs())
-def test_many_hops_keep_the_whole_component_and_never_more(
-    graph: tuple[Edges, int, NDArray[np.int64]],
-) -> None:
-    edges, n_nodes, config_ids = graph
-    pruned = prune("hops-99", edges, n_nodes, config_ids)
-    check(pruned, edges, n_nodes, config_ids, nodes_within(edges, config_ids, n_nodes))
-
-
-@STEADY
-@given(graphs())
-def test_config_graph_has_an_edge_for_each_path_through_others(
+def test_config_graph_follows_paths_and_collapse_merges_parts(
     graph: tuple[Edges, int, NDArray[np.int64]],
 ) -> None:
     check_config_graph(*graph)
-
-
-@STEADY
-@given(graphs())
-def test_collapse_merges_each_connected_part_of_the_others(
-    graph: tuple[Edges, int, NDArray[np.int64]],
-) -> None:
     check_collapse(*graph)
 
 
@@ -260,3 +229,44 @@ def test_real_graphs_are_cut_as_the_references_say(nodes: range) -> None:
         if graph.n_nodes in nodes:
             check_config_graph(graph.edge_index, graph.n_nodes, graph.node_config_ids)
             check_collapse(graph.edge_index, graph.n_nodes, graph.node_config_ids)
+
+
+def configurable_nodes() -> NDArray[np.int64]:
+    rng = np.random.default_rng(0)
+    return np.sort(rng.choice(N_NODES, N_CONFIGURABLE, replace=False))
+
+
+def chain() -> NDArray[np.int64]:
+    """Each node reads the one before it; (n - 1, 2)."""
+    consumers = np.arange(1, N_NODES)
+    return np.stack([consumers, consumers - 1], axis=1)
+
+
+def test_in_a_ring_the_first_reads_the_last() -> None:
+    ring = np.concatenate([chain(), [[0, N_NODES - 1]]])
+    positions = np.arange(N_CONFIGURABLE)
+    want = np.stack([positions, (positions - 1) % N_CONFIGURABLE], axis=1)
+    found = config_graph_edges(ring, N_NODES, configurable_nodes())
+    np.testing.assert_array_equal(found, want)
+
+
+def test_one_great_cycle_of_others_joins_all_that_read_it_and_all_it_reads() -> None:
+    configurable = np.arange(20)
+    ring = np.stack([np.arange(20, N_NODES), np.r_[np.arange(21, N_NODES), 20]], axis=1)
+    readers = np.stack([configurable[:10], np.linspace(20, N_NODES - 1, 10, dtype=int)], axis=1)
+    read = np.stack([np.linspace(25, N_NODES - 9, 10, dtype=int), configurable[10:]], axis=1)
+    edges = np.random.default_rng(0).permutation(np.concatenate([ring, readers, read]))
+    want = [[reader, producer] for reader in range(10) for producer in range(10, 20)]
+    assert config_graph_edges(edges, N_NODES, configurable).tolist() == want
+
+
+def test_the_order_of_nodes_of_a_large_program_changes_nothing() -> None:
+    rng, reach = np.random.default_rng(0), 50
+    consumers = rng.integers(1, N_NODES, N_EDGES)
+    producers = np.maximum(0, consumers - rng.integers(1, reach + 1, N_EDGES))
+    edges = np.stack([consumers, producers], axis=1)
+    configurable, new_of_old = configurable_nodes(), rng.permutation(N_NODES)
+    found = config_graph_edges(edges, N_NODES, configurable)
+    moved = config_graph_edges(new_of_old[edges], N_NODES, new_of_old[configurable])
+    np.testing.assert_array_equal(moved, found)
+    assert len(found) > N_CONFIGURABLE

@@ -8,8 +8,7 @@ import pytest
 
 from common.settings import SAMPLE
 from data.graphs.graph import Graph
-from data.graphs.node_columns import NODE_FEATURE_NAMES
-from data.hlo.opcodes import OPCODE_NUMBERS
+from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES
 from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.program import COUNTED, PROGRAM_STATISTICS, program_statistics
@@ -72,7 +71,7 @@ def slow_statistics(graph: Graph) -> dict[str, float]:
         "program_log_intensity": math.log((1 + sum(flops.values())) / (1 + total)),
     }
     for name in COUNTED:
-        count = sum(int(code) == OPCODE_NUMBERS[name] for code in graph.node_opcode)
+        count = sum(int(code) == OPCODES[name] for code in graph.node_opcode)
         found[f"program_share_{name}"] = count / graph.n_nodes
     return found
 
