@@ -16,68 +16,41 @@ from google.protobuf import (  # type: ignore[import-untyped]
 )
 
 SOURCE = Path(__file__).with_name("messages.proto")
+PACKAGE = "fast_or_slow.hlo"
 
-_PACKAGE = re.compile(r"package\s+([\w.]+)\s*;")
-_BLOCK = re.compile(r"(message|oneof)\s+(\w+)\s*\{")
-_FIELD = re.compile(r"(repeated\s+)?(\w+)\s+(\w+)\s*=\s*(\d+)\s*;")
+_MESSAGE = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.M | re.S)
+_ONEOF = re.compile(r"oneof (\w+) \{(.*?)\}", re.S)
+_FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
 _SCALARS = ("bool", "int32", "int64", "uint64", "string")
 
 
 @cache
 def message_class(name: str) -> Any:
     """Return the message class `name` of messages.proto, such as "HloModuleProto"."""
-    file, pool = _file_and_pool()
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}"))
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
 @cache
-def _file_and_pool() -> tuple[Any, Any]:
-    file = file_descriptor(SOURCE.read_text(encoding="utf-8"))
+def _pool() -> Any:
+    """Read messages.proto, which nests no messages and has one oneof a message at most."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="fast_or_slow/hlo.proto", package=PACKAGE, syntax="proto3"
+    )
+    for name, body in _MESSAGE.findall(SOURCE.read_text(encoding="utf-8")):
+        message = file.message_type.add(name=name)
+        one_of = _ONEOF.search(body)
+        if one_of:
+            message.oneof_decl.add(name=one_of[1])
+        for match in _FIELD.finditer(body):
+            repeated, kind, field_name, number = match.groups()
+            field = message.field.add(name=field_name, number=int(number))
+            field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            if kind in _SCALARS:
+                field.type = getattr(field, f"TYPE_{kind.upper()}")
+            else:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+            if one_of and one_of.start() < match.start() < one_of.end():
+                field.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return file, pool
-
-
-def file_descriptor(text: str) -> Any:
-    """Turn the text of messages.proto into a FileDescriptorProto.
-
-    Understood are messages that are not nested, `oneof`, `repeated`, messages and _SCALARS as
-    types, and comments; that is all the file uses.
-
-    Raises:
-        ValueError: another construct is used.
-    """
-    file = descriptor_pb2.FileDescriptorProto(name="fast_or_slow/hlo.proto", syntax="proto3")
-    message = None
-    in_oneof = False
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw.split("//")[0].strip()
-        if not line or line.startswith("syntax"):
-            continue
-        if match := _PACKAGE.fullmatch(line):
-            file.package = match[1]
-        elif (match := _BLOCK.fullmatch(line)) and match[1] == "message" and message is None:
-            message = file.message_type.add(name=match[2])
-        elif match and match[1] == "oneof" and message is not None:
-            message.oneof_decl.add(name=match[2])
-            in_oneof = True
-        elif line == "}" and message is not None:
-            message, in_oneof = (message, False) if in_oneof else (None, False)
-        elif (match := _FIELD.fullmatch(line)) and message is not None:
-            _add_field(message, file.package, match, in_oneof)
-        else:
-            raise ValueError(f"messages.proto, line {number}: '{line}' is not understood")
-    return file
-
-
-def _add_field(message: Any, package: str, match: re.Match[str], in_oneof: bool) -> None:
-    repeated, kind, name, number = match.groups()
-    field = message.field.add(name=name, number=int(number))
-    field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
-    if kind in _SCALARS:
-        field.type = getattr(field, f"TYPE_{kind.upper()}")
-    else:
-        field.type = field.TYPE_MESSAGE
-        field.type_name = f".{package}.{kind}"
-    if in_oneof:
-        field.oneof_index = len(message.oneof_decl) - 1
+    return pool

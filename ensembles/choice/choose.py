@@ -2,16 +2,14 @@
 
 The choice is nested cross-validation over graphs, families kept together. An outer fold judges what
 was made without it: on the other folds, each candidate is judged on each fold in turn with weights
-fitted to the rest (the inner cross-validation); the best blend by that is fitted to all of them,
-and so is the best single member picked. The outer folds' values thus pay for fitting weights, for
-choosing among blends and for choosing among members alike.
+fitted to the rest; the best blend by that is fitted to all of them, and so is the best single
+member picked. The outer values thus pay for fitting weights and for choosing alike.
 
 Only the last decision rests on the outer values themselves: the blend is taken if the 99 % interval
-of its paired difference to the best member lies above 0, else the best member; by 95 % noise is
-taken for a gain too often. Where the recipe has a blend of its own, that stays unless the winner
-beats it in the same way: it was settled without these labels and has nothing fitted, so it is
-whatever replaces it that needs evidence. This one bit makes the value of a narrow winner a little
-too good, by less than its interval.
+of its paired difference to the best member lies above 0 (by 95 % noise is taken for a gain too
+often), else the best member. The recipe's own blend, settled without these labels, stays unless the
+winner beats it in the same way. This one bit makes the value of a narrow winner a little too good,
+by less than its interval.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -103,9 +101,8 @@ class Nested:
         weights[int(np.argmax(means >= means.max() - TIE))] = 1
         return weights
 
-    def judged(self, name: str, folds: frozenset[int] | None = None) -> Floats:
-        """Return a blend's values on each of `folds` (or all), fitted to the others of them."""
-        folds = self.every if folds is None else folds
+    def judged(self, name: str, folds: frozenset[int]) -> Floats:
+        """Return a blend's values on each of `folds`, fitted to the others of them."""
         outside = self.every - folds
         parts = [self._on_fold(name, outside | {fold}, fold) for fold in sorted(folds)]
         return np.concatenate(parts)
@@ -124,7 +121,6 @@ class Nested:
         return self._fits[name, without]
 
     def _on_fold(self, name: str, without: frozenset[int], fold: int) -> Floats:
-        """Return a candidate's values on one fold, fitted to all folds but `without`."""
         held = self.folds[fold]
         if name in self.fixed_values:
             return self.fixed_values[name][held]
@@ -212,7 +208,9 @@ def choose_blend(
         weights=_weights(nested, winner),
         nested_value=float(values.mean()),
         nested_ci95=family_interval(values, graphs.families, seed=seed),
-        candidates={name: float(nested.judged(name).mean()) for name in [*fixed, *FITS]},
+        candidates={
+            name: float(nested.judged(name, nested.every).mean()) for name in [*fixed, *FITS]
+        },
         member_values=_by_member(graphs, nested.member_values.mean(axis=0)),
         best_blend_value=float(blend.mean()),
         best_member_value=float(member.mean()),

@@ -141,7 +141,7 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
         PipelineError: another shape, no config, or a value that is no layout or tile of this
             program.
     """
-    values = _numbers(configs, named)
+    values = np.asarray(configs)
     if isinstance(named.graph, TileGraph):
         return named.holding(_tiles(named.graph, values, "configs"))
     assert isinstance(named.graph, LayoutGraph)
@@ -159,18 +159,6 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
             f"{values[config, node, place]}; expected a whole number {LOWEST}..{HIGHEST}"
         )
     return _with_layouts(named, pack_values(values.astype(np.int8)), "configs")
-
-
-def _numbers(configs: object, named: NamedGraph) -> NDArray[Any]:
-    try:
-        values = np.asarray(configs)
-    except ValueError as error:  # lists of different lengths
-        raise PipelineError(f"configs of {named.name}: no array: {error}") from error
-    if values.dtype.kind not in "iuf":
-        raise PipelineError(
-            f"configs of {named.name}: have dtype {values.dtype}; expected integers or floats"
-        )
-    return values
 
 
 def read_configs(named: NamedGraph, path: Path) -> NamedGraph:

@@ -50,22 +50,22 @@ class Trial:
 
     @property
     def best_pick_ns(self) -> float:
-        """Return the runtime of the fastest pick; inf if the compiler refuses all of them."""
+        """The runtime of the fastest pick; inf if the compiler refuses all of them."""
         return float(self.runtime_ns[self.picks].min())
 
     @property
     def best_known_ns(self) -> float:
-        """Return the runtime of the fastest that was measured, pick or not."""
+        """The runtime of the fastest that was measured, pick or not."""
         return float(np.nanmin(self.runtime_ns))
 
     @property
     def median_other_ns(self) -> float:
-        """Return the median runtime of those drawn at random, inf for each that is refused."""
+        """The median runtime of those drawn at random, inf for each that is refused."""
         return float(np.median(self.runtime_ns[self.others]))
 
     @property
     def tau(self) -> float:
-        """Return Kendall's tau between score and runtime of the candidates drawn at random."""
+        """Kendall's tau between score and runtime of the candidates drawn at random."""
         ran = self.others[np.isfinite(self.runtime_ns[self.others])]
         return kendall_tau(self.ranked.scores[ran], self.runtime_ns[ran])
 

@@ -109,8 +109,8 @@ class NamedGraph:
             (c, k, 18) int8, c at most `n_configs`, for `rank`.
 
         Raises:
-            UsageError: the configs are tiles, an npz file does not tell what layouts are legal, a
-                negative seed, or a number that is not above 0 or whose configs take over 2 GiB.
+            UsageError: the configs are tiles, an npz file does not tell what layouts are legal, or
+                a number that is not above 0 or whose configs take over 2 GiB.
         """
         if self.program is None or not isinstance(self.graph, LayoutGraph):
             raise UsageError(
@@ -123,8 +123,6 @@ class NamedGraph:
                 f"{self.path}: {n_configs} candidates; expected 1..{most} configs of "
                 f"{len(self.graph.node_config_ids)} nodes"
             )
-        if seed < 0:
-            raise UsageError(f"seed {seed}: expected 0 or more")
         nodes = nodes_at(self.program.module, self.graph.node_config_ids.tolist())
         return candidate_configs(nodes, n_configs, seed=seed)
 

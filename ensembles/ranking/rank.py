@@ -34,7 +34,7 @@ class Ranked:
         member_scores: (c,) float32 by row of each of them; scales differ.
         scores: (c,) float32 by row, lower = faster.
         group: (c,) int64 by row; equal where configs are.
-        graph: what was ranked; None where only the scores are known.
+        graph: what was ranked.
         seconds: how long the models took to score all configs; nothing else is in it.
         top: how many configs `best` lists by default; None = all.
     """
@@ -43,8 +43,8 @@ class Ranked:
     member_scores: dict[str, NDArray[np.float32]]
     scores: NDArray[np.float32]
     group: NDArray[np.int64]
-    graph: NamedGraph | None = None
-    seconds: float | None = None
+    graph: NamedGraph
+    seconds: float
     top: int | None = None
 
     def __repr__(self) -> str:
@@ -63,9 +63,9 @@ class Ranked:
         return ranking_from_scores(self.scores)
 
     @property
-    def ms_per_config(self) -> float | None:
-        """Return the milliseconds of inference per config; None if it was not timed."""
-        return None if self.seconds is None else 1000 * self.seconds / len(self.scores)
+    def ms_per_config(self) -> float:
+        """The milliseconds of inference per config."""
+        return 1000 * self.seconds / len(self.scores)
 
     def best(self, top: int | None = None, *, distinct: bool = True) -> list[dict[str, Any]]:
         """Return the `top` best configs, fastest first.
@@ -150,7 +150,6 @@ class Ranked:
             by field, `run`, the number of the tuning data's run, where there is one, and `why`
             where it is asked for.
         """
-        assert self.graph is not None, "the graph is known where `rank` made this"
         numbers = self.graph.run_numbers
         configs = []
         for entry in self.best(distinct=distinct):
@@ -171,7 +170,6 @@ class Ranked:
         }
 
     def _graph_with(self, config: int, kind: str | None = None) -> NamedGraph:
-        assert self.graph is not None, "the graph is known where `rank` made this"
         if kind is not None and self.graph.kind != kind:
             raise UsageError(f"{self.graph.name}: its configs are {self.graph.kind}s, no {kind}s")
         if not 0 <= config < len(self.scores):

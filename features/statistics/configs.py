@@ -110,7 +110,7 @@ def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
 
 def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
     tables = layout_tables(graph)
-    details = detail_tables(graph, tables.sources) if chosen == "all" else None
+    details = detail_tables(graph, tables) if chosen == "all" else None
     vector_codes = minor_codes(graph.configs.vectors)
     program = _program(graph, 1) if chosen == "all" else None
 
@@ -119,7 +119,7 @@ def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
         plain = layout_statistics(tables, codes)
         if details is None or program is None:
             return plain
-        further = layout_details(details, codes, graph.configs.places(rows), rows)
+        further = layout_details(details, tables, codes, graph.configs.places(rows), rows)
         return np.concatenate([plain, further, program.repeat(len(rows), axis=0)], axis=1)
 
     def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -141,11 +141,15 @@ def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[
     output = codes[:, :, 0]
     as_default = (output == 0) | (output == tables.default_code)
     columns.append(as_default.astype(np.float32) @ tables.weight)
-    chosen = np.where(output == 0, tables.default_code, output)
     nodes = np.arange(codes.shape[1])
-    padding = tables.padded_share[nodes, chosen].sum(axis=1)
+    padding = tables.padded_share[nodes, _chosen(tables, codes)].sum(axis=1)
     columns.append(np.log(np.maximum(padding, 1e-6))[:, None])
-    columns.append(_copies(tables.sources, codes, chosen))
+    if len(tables.sources.consumer):
+        copied, is_open = implied_copies(tables, codes)
+        by_bytes = copied.astype(np.float32) @ tables.sources.bytes_share
+        columns.append(np.stack([by_bytes, copied.mean(axis=1), is_open.mean(axis=1)], axis=1))
+    else:
+        columns.append(np.zeros((len(codes), 3)))
     columns.append(np.tile(tables.graph, (len(codes), 1)))
     return np.concatenate(columns, axis=1).astype(np.float32)
 
@@ -171,39 +175,27 @@ def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     return growth
 
 
-def _copies(
-    sources: SourceEdges, codes: NDArray[np.int8], chosen: NDArray[np.int8]
-) -> NDArray[np.float32]:
-    """Copies that layout mismatches imply along edges between configurable nodes; (c, 3).
+def implied_copies(
+    tables: LayoutTables, codes: NDArray[np.int8]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell which edges between configurable nodes need a copy, and which are open; (c, p) each.
 
     An edge needs a copy when its consumer asks for layouts, of its input or its kernel or both,
     and the producer's output has none of them; it is open when the consumer asks for nothing.
-    Columns: share of bytes copied, share of edges copied, share of edges open.
     """
-    if len(sources.consumer) == 0:
-        return np.zeros((len(codes), 3), dtype=np.float32)
-    copied, is_open = implied_copies(sources, codes, chosen)
-    by_bytes = copied.astype(np.float32) @ sources.bytes_share
-    return np.stack([by_bytes, copied.mean(axis=1), is_open.mean(axis=1)], axis=1)
-
-
-def implied_copies(
-    sources: SourceEdges, codes: NDArray[np.int8], chosen: NDArray[np.int8]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell which edges need a copy, and which are open; (c, p) each.
-
-    Args:
-        codes: (c, k, 3) of each node's output and of what it asks of its operands.
-        chosen: (c, k) each node's output, the compiler's own where it is left open.
-    """
-    produced = chosen.take(sources.producer, axis=1)  # (c, p)
+    produced = _chosen(tables, codes).take(tables.sources.producer, axis=1)  # (c, p)
     unmet = np.ones(produced.shape, dtype=np.bool_)
     is_open = unmet.copy()
     for tensor in range(1, len(TENSORS)):
-        wanted = codes[:, :, tensor].take(sources.consumer, axis=1)  # (c, p)
+        wanted = codes[:, :, tensor].take(tables.sources.consumer, axis=1)  # (c, p)
         unmet &= (wanted == 0) | (wanted != produced)
         is_open &= wanted == 0
     return unmet & ~is_open, is_open
+
+
+def _chosen(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Return each node's output (c, k), the compiler's own where it is left open."""
+    return np.where(codes[:, :, 0] == 0, tables.default_code, codes[:, :, 0])
 
 
 def layout_sources(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> SourceEdges:

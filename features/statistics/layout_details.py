@@ -28,7 +28,7 @@ from features.statistics.layout import (
     TENSORS,
     TILE_MINOR,
     TILE_SECOND,
-    SourceEdges,
+    LayoutTables,
     implied_copies,
     layout_formulas,
     output_bytes,
@@ -97,21 +97,18 @@ class DetailTables:
         summed: (m · a, f) float64 what a column adds to each summed statistic, by vector.
         rarity: (m, a) float64 −log of how common each vector is in its column.
         occurrences: (c,) int64 how often each config occurs.
-        default_code: (k,) int8 layout of each configurable node's output as the compiler had it.
-        sources: pairs of configurable nodes.
         pair_weight: (p, 3) float32 share of all pairs' bytes, by the consumer's opcode group.
     """
 
     summed: NDArray[np.float64]
     rarity: NDArray[np.float64]
     occurrences: NDArray[np.int64]
-    default_code: NDArray[np.int8]
-    sources: SourceEdges
     pair_weight: NDArray[np.float32]
 
 
 def layout_details(
     tables: DetailTables,
+    shared: LayoutTables,
     codes: NDArray[np.int8],
     places: NDArray[np.int64],
     rows: NDArray[np.int64],
@@ -119,7 +116,7 @@ def layout_details(
     """Compute the statistics of some configs.
 
     Args:
-        tables: what the graph's configs share.
+        tables, shared: of the graph.
         codes: (r, k, 3) of each node's layouts.
         places: (r, m) which of its column's vectors each column has.
         rows: (r,) the configs' rows.
@@ -132,8 +129,7 @@ def layout_details(
     starts = np.arange(places.shape[1]) * tables.rarity.shape[1]
     largest = tables.rarity.reshape(-1).take(places + starts).max(axis=1)
     others = np.stack([largest, np.log(tables.occurrences[rows])], axis=1)
-    chosen = np.where(codes[:, :, 0] == 0, tables.default_code, codes[:, :, 0])
-    copied, _ = implied_copies(tables.sources, codes, chosen)
+    copied, _ = implied_copies(shared, codes)
     by_group = copied.astype(np.float32) @ tables.pair_weight  # (r, 3)
     return np.concatenate([summed, others, by_group], axis=1).astype(np.float32)
 
@@ -156,9 +152,9 @@ def sum_entries(table: NDArray[np.float64], places: NDArray[np.int64]) -> NDArra
     return np.asarray(one_hot @ table)
 
 
-def detail_tables(graph: LayoutGraph, sources: SourceEdges) -> DetailTables:
-    """Work out what all configs of a graph share, from `layout_sources` of the graph."""
-    ids = graph.node_config_ids
+def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
+    """Work out what all configs of a graph share."""
+    sources = shared.sources
     bytes_of = output_bytes(graph.node_feat)
     default = minor_codes(minor_to_major(graph.node_feat))[:, 0]
     first, group = distinct_rows(graph.configs.content_hashes())
@@ -167,14 +163,12 @@ def detail_tables(graph: LayoutGraph, sources: SourceEdges) -> DetailTables:
     table = np.zeros((rarity.size, len(_SUMMED)))
     places = entries["column"] * rarity.shape[1] + entries["place"]
     table[places.to_numpy()] = entries.select(list(_SUMMED)).to_numpy()
-    opcode = graph.node_opcode[ids][sources.consumer]
+    opcode = graph.node_opcode[graph.node_config_ids][sources.consumer]
     weights = [sources.bytes_share * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
     return DetailTables(
         summed=table,
         rarity=rarity,
         occurrences=np.bincount(group)[group],
-        default_code=default[ids],
-        sources=sources,
         pair_weight=np.stack(weights, axis=1),
     )
 

@@ -76,7 +76,11 @@ def rank(
     printed = [one.as_json(distinct=distinct, why=why) for one in ranked]
     whole = {"kernels": printed} if several else printed[0]
     if out is not None:
-        _write(out, whole)
+        from json import dumps
+
+        from common.atomic import write_text
+
+        write_text(out, dumps(whole, indent=1, allow_nan=False) + "\n")
     if json:
         print_json(whole)
         return
@@ -89,7 +93,6 @@ def rank(
 def _with_configs(
     graph: "NamedGraph", configs: Path | None, candidates: int | None, seed: int
 ) -> "NamedGraph":
-    """Give a graph the configs that are asked for, or leave it its own."""
     from common.errors import UsageError
     from ensembles.ranking.configs import read_configs, with_configs
 
@@ -106,7 +109,6 @@ def _with_configs(
 
 
 def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) -> None:
-    """Print one graph's best configs."""
     from ensembles.ranking.configs import TILE_BOUNDS
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
@@ -117,20 +119,18 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
         sizes = [_sizes(entry.get("tile", {}).get(field)) for field in fields]
         rows.append((*(entry.get(key) for key in KEYS), *sizes))
     print_table(header, rows, if_known=("run", "same as", *fields))
-    assert ranked.seconds is not None, "rank measures it"
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], len(ranked.scores))
-    if show_layouts and ranked.graph and ranked.graph.kind == "layout":
+    if show_layouts and ranked.graph.kind == "layout":
         for entry in best:
             _print_layouts(ranked, entry["config"])
 
 
 def _print_why(why: dict[str, Any], n_configs: int) -> None:
-    """Print what stands behind the place of one config."""
     runtime = "not measured" if why["runtime_ns"] is None else f"measured {why['runtime_ns']:,} ns"
     decided = "" if why["decided"] is None else f"; decides {why['decided']} nodes"
     typer.echo(f"\nconfig {why['config']}: place {why['place']} of {n_configs}, {runtime}{decided}")
@@ -160,12 +160,3 @@ def _print_layouts(ranked: "Ranked", config: int) -> None:
         orders = [spelled(node.tensors[t]) if t in node.tensors else "" for t in TENSORS]
         rows.append((node.node, node.name, node.opcode, *orders))
     print_table(("node", "name", "opcode", *TENSORS), rows, if_known=("name",))
-
-
-def _write(path: Path, value: object) -> None:
-    """Write JSON, whole or not at all."""
-    import json
-
-    from common.atomic import write_text
-
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

@@ -104,18 +104,11 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
 def test_calls_that_make_no_sense_are_refused(rankers: Path, tmp_path: Path) -> None:
     ranker = load_ranker(rankers / LAYOUT_MODEL)
     graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
-    for configs in (np.array(["a"]), np.array([None]), np.ones(3, complex)):
-        with pytest.raises(PipelineError, match=r"have dtype .*; expected integers or floats"):
-            rank(ranker, graph, configs=configs)
-    with pytest.raises(PipelineError, match="configs of dense: no array"):
-        rank(ranker, graph, configs=[[1], [2, 3]])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="top 0: expected 1 or more"):
         rank(ranker, graph, top=0)
     for n_configs in (0, -1, 10**9):
         with pytest.raises(UsageError, match=rf"{n_configs} candidates; expected 1\.\.39768215 "):
             graph.candidates(n_configs)
-    with pytest.raises(UsageError, match="seed -1: expected 0 or more"):
-        graph.candidates(3, seed=-1)
     ranked = rank(ranker, graph)
     with pytest.raises(UsageError, match=r"no config 1; expected 0\.\.0"):
         ranked.layouts(1)
@@ -125,23 +118,17 @@ def test_calls_that_make_no_sense_are_refused(rankers: Path, tmp_path: Path) -> 
         ranked.best(-1)
 
 
-@pytest.mark.parametrize("config", [0, 2])
-def test_a_files_own_configs_are_checked(rankers: Path, tmp_path: Path, config: int) -> None:
+@pytest.mark.parametrize(("config", "order"), [(0, (0, 0)), (2, (0, 0)), (2, (0, -1, 1))])
+def test_a_files_own_configs_are_checked(
+    rankers: Path, tmp_path: Path, config: int, order: tuple[int, ...]
+) -> None:
     graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
     assert isinstance(graph.graph, LayoutGraph)
     values = np.full((3, 3, 18), -1, np.int8)
-    values[config, 1, :2] = 0
+    values[config, 2, : len(order)] = order
     wrong = graph.holding(replace(graph.graph, configs=pack_values(values)))
-    with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, 0\]"):
+    with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, "):
         rank(load_ranker(rankers / LAYOUT_MODEL), wrong)
-
-
-def test_an_order_with_a_gap_is_refused(rankers: Path, tmp_path: Path) -> None:
-    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
-    configs = np.full((1, 3, 18), -1)
-    configs[0, 2, :3] = (0, -1, 1)
-    with pytest.raises(PipelineError, match=r"output is given the order \[0, -1, 1\]; expected"):
-        rank(load_ranker(rankers / LAYOUT_MODEL), graph, configs=configs)
 
 
 def test_the_readmes_example_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:

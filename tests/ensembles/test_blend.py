@@ -158,13 +158,6 @@ def test_models_pick_in_turn_and_seeds_of_one_together() -> None:
     assert twice.sort("score")["config_hash"].to_list()[:4] == [1, 9, 2, 3]
 
 
-def test_a_models_ties_are_broken_by_the_others() -> None:
-    undecided = scores([("a", h, 0.0 if h != 5 else 1.0) for h in range(6)])
-    sure = scores([("a", h, -float(h)) for h in range(6)])
-    blended = blend({"x": undecided, "y": sure}, method=IN_TURN, weights=even("x", "y"))
-    assert blended.sort("score")["config_hash"].to_list()[:3] == [4, 5, 3]
-
-
 GOOD: Rows = [("a", 7, 3.0), ("a", 5, 1.0), ("a", 9, 2.0), ("b", 7, -1.0), ("b", 2, 4.0)]
 
 
@@ -178,17 +171,6 @@ def test_another_row_order_of_a_member_changes_nothing(method: str) -> None:
         renumbered = shuffled.with_columns(config=pl.int_range(len(GOOD), dtype=pl.UInt32))
         again = blend({"x": one, "y": renumbered}, method=method, weights=even("x", "y"))
         assert again.equals(expected)
-
-
-def test_minmax_by_hand() -> None:
-    blended = blend(
-        {"x": scores(GOOD), "y": scores([(g, h, 10 * s) for g, h, s in GOOD])},
-        method="minmax-mean",
-        weights=even("x", "y"),
-    )
-    assert blended["score"].to_list() == [1.0, 0.0, 0.5, 0.0, 1.0]
-    assert blended["graph"].to_list() == ["a", "a", "a", "b", "b"]
-    assert blended["config"].to_list() == [0, 1, 2, 0, 1]
 
 
 def test_weights_need_not_sum_to_one_and_zero_takes_a_member_out() -> None:
@@ -206,12 +188,6 @@ def test_weights_need_not_sum_to_one_and_zero_takes_a_member_out() -> None:
 def test_weights_that_give_no_mean_are_an_error(weight: float) -> None:
     with pytest.raises(PipelineError, match=f"the weights sum to {weight}; expected"):
         blend({"x": scores(GOOD)}, method="minmax-mean", weights={"x": weight})
-
-
-@pytest.mark.parametrize("method", SCALES)
-def test_one_model_alone_keeps_its_order(method: str) -> None:
-    blended = blend({"x": scores(GOOD)}, method=method, weights={"x": 0.3})
-    assert blended["score"].to_list() == [1.0, 0.0, 0.5, 0.0, 1.0]
 
 
 def test_constant_scores_and_a_single_config_are_finite_and_leave_the_others_to_decide() -> None:

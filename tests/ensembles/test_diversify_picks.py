@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from common.errors import PipelineError
-from common.metrics import slowdown_at_k
 from data.graphs.graph import TileGraph
 from data.read import read_tile
 from data.tree import collection_named, find_graphs
@@ -77,15 +76,6 @@ def test_the_second_pick_has_the_lowest_expected_minimum() -> None:
     assert expected[second] < np.median(expected)
 
 
-def test_a_dimension_counts_once_and_an_unchanged_one_not() -> None:
-    config_feat = tiles_at((8, 4, 16), (16, 4, 16), (8, 4, 32))
-    config_feat[:, 16:19] = config_feat[:, 8:11]  # the input has the same bounds
-    places = tile_places(config_feat)
-    assert places.shape == (3, 2)
-    distances = np.linalg.norm(places[0] - places[1:], axis=1)
-    np.testing.assert_allclose(distances, np.log([17 / 9, 33 / 17]), atol=1e-6)
-
-
 def test_the_order_of_rows_changes_no_pick() -> None:
     rng = np.random.default_rng(2)
     tiles = grid(6)
@@ -124,18 +114,6 @@ def test_picks_come_first_and_the_others_keep_their_order(tile_graph: TileGraph)
     assert own[picked].tolist() == list(range(len(picked)))
     others = np.setdiff1d(np.arange(len(own)), picked)
     np.testing.assert_array_equal(np.argsort(own[others]), np.argsort(scores[others]))
-
-
-def test_a_model_that_is_wrong_about_alike_tiles_loses_less() -> None:
-    """The fastest tiles lie where the model sees no promise; its five best are all slow."""
-    tiles = grid(8)
-    sizes = np.log2(tiles[:, 8:10])
-    runtime = 1 + np.abs(sizes[:, 0] - 1) + 0.1 * sizes[:, 1]
-    scores = (np.abs(sizes[:, 0] - 6) + 0.1 * sizes[:, 1]).astype(np.float32)
-    best_first = slowdown_at_k(np.argsort(scores, kind="stable"), runtime, 5)
-    spread = slowdown_at_k(diversify_picks(scores, tiles, SPREAD), runtime, 5)
-    assert best_first > 4
-    assert spread <= best_first / 2
 
 
 class Knowing:

@@ -37,7 +37,3 @@ def test_only_the_two_minor_dimensions_of_each_tensor_count() -> None:
     changed = values.copy()
     changed[..., [2, 3, 4, 5, 8, 11, 14, 17]] = 0
     np.testing.assert_array_equal(minor_codes(changed.astype(np.int8)), codes)
-
-
-def test_code_zero_is_a_layout_left_to_the_compiler() -> None:
-    assert minor_codes(np.full((2, 4, 18), -1, dtype=np.int8)).tolist() == [[[0] * 3] * 4] * 2

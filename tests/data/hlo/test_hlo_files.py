@@ -1,6 +1,7 @@
 """Protobuf files of every kind to npz files; damaged ones to one line."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,8 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
-from common.progress import watched_by
 from data.hlo import featurize_module
-from data.hlo.descriptor import file_descriptor, message_class
-from data.hlo.programs import signed_hex
+from data.hlo.descriptor import message_class
 from data.hlo.write import featurize_files
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
@@ -26,12 +25,8 @@ def write(path: Path, message: Any) -> Path:
     return path
 
 
-def layout_file(path: Path) -> GraphFile:
-    return GraphFile(collection_named("layout:xla:default"), "valid", path.stem, path)
-
-
-def tile_file(path: Path) -> GraphFile:
-    return GraphFile(collection_named("tile:xla"), "valid", path.stem, path)
+def file_of(path: Path, collection: str) -> GraphFile:
+    return GraphFile(collection_named(collection), "valid", path.stem, path)
 
 
 def test_layout_tuning_gives_one_readable_file(tmp_path: Path) -> None:
@@ -41,7 +36,7 @@ def test_layout_tuning_gives_one_readable_file(tmp_path: Path) -> None:
     assert (written.kind, written.n_nodes, written.n_configs, written.n_failed) == (
         "layout", 20, 3, 1,
     )  # fmt: skip
-    graph = read_layout(layout_file(written.path))
+    graph = read_layout(file_of(written.path, "layout:xla:default"))
     expected = featurize_module(layout_tuning().module)
     np.testing.assert_array_equal(graph.node_feat, expected.node_feat)
     np.testing.assert_array_equal(graph.edge_index, expected.edge_index)
@@ -57,7 +52,7 @@ def test_tile_tuning_gives_a_file_per_kernel(tmp_path: Path) -> None:
     names = [graph.path.name for graph in written]
     assert names == ["program_-1234.npz", "program_abc.npz"]
     assert [(graph.n_configs, graph.n_failed) for graph in written] == [(3, 1), (2, 1)]
-    graph = read_tile(tile_file(written[0].path))
+    graph = read_tile(file_of(written[0].path, "tile:xla"))
     assert graph.runtime_ns.tolist() == [50, 40, 60]
     assert graph.runtime_normalizers.tolist() == [50, 50, 50]
     nothing = [0] * 8
@@ -81,13 +76,7 @@ def test_a_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> 
         for key in arrays:
             np.testing.assert_array_equal(arrays[key], getattr(expected, key))
     with pytest.raises(PipelineError, match="key 'node_config_feat' is missing"):
-        read_layout(layout_file(written.path))
-
-
-def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
-    path = write(tmp_path / "program.pb", layout_tuning())
-    first, second = (featurize_files([path], tmp_path / name)[0].path for name in ("a", "b"))
-    assert first.read_bytes() == second.read_bytes()
+        read_layout(file_of(written.path, "layout:xla:default"))
 
 
 def fails(paths: list[Path], out: Path, **options: Any) -> str:
@@ -100,50 +89,42 @@ def fails(paths: list[Path], out: Path, **options: Any) -> str:
     return line
 
 
-def spoiled(what: str) -> Any:
-    """Return tuning data with one thing wrong."""
-    entry = layout_tuning()
-    nodes = entry.runs[0].module_config.layout_config.nodes
-    if what == "node":
-        entry.config_index_to_node[1] = 20
-    elif what == "node twice":
-        entry.config_index_to_node[1] = 10
-    elif what == "no node":
-        del entry.config_index_to_node[:]
-    elif what == "one node less":
-        del nodes[1:]
-    elif what == "tensors":
-        nodes[0].tensors.add()
-    elif what == "dimension":
-        nodes[0].tensors[0].dims[0] = 6
-    elif what == "no run":
-        del entry.runs[:]
-    elif what == "no good run":
-        for run in entry.runs:
-            run.profile.compute_time_ns = 0
-    elif what == "mixed":
-        entry.runs[0].op_config.SetInParent()
-    return entry
+def no_runtimes(entry: Any) -> None:
+    for run in entry.runs:
+        run.profile.compute_time_ns = 0
+
+
+def nodes(entry: Any) -> Any:
+    return entry.runs[0].module_config.layout_config.nodes
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("spoil", "said"),
     [
-        ("node", "config_index_to_node names 2 nodes; expected at least one, each once, of 0..19"),
-        ("node twice", "each once"),
-        ("no node", "names 0 nodes"),
-        ("one node less", "gives layouts to 1 nodes; expected 2"),
-        ("tensors", "lays out 4 tensors"),
-        ("dimension", "dimension numbers -1..6; expected -1..5"),
-        ("no run", "0 runs"),
-        ("no good run", "none of 4 runs succeeded"),
-        ("mixed", "expected one kind"),
+        (
+            lambda entry: entry.config_index_to_node.__setitem__(1, 20),
+            "config_index_to_node names 2 nodes; expected at least one, each once, of 0..19",
+        ),
+        (lambda entry: entry.config_index_to_node.__setitem__(1, 10), "each once"),
+        (lambda entry: entry.ClearField("config_index_to_node"), "names 0 nodes"),
+        (lambda entry: nodes(entry).pop(), "gives layouts to 1 nodes; expected 2"),
+        (lambda entry: nodes(entry)[0].tensors.add(), "lays out 4 tensors"),
+        (
+            lambda entry: nodes(entry)[0].tensors[0].dims.append(6),
+            "dimension numbers -1..6; expected -1..5",
+        ),
+        (lambda entry: entry.ClearField("runs"), "0 runs"),
+        (no_runtimes, "none of 4 runs succeeded"),
+        (lambda entry: entry.runs[0].op_config.SetInParent(), "expected one kind"),
     ],
 )
-def test_tuning_data_that_does_not_fit_is_one_line(tmp_path: Path, what: str, said: str) -> None:
-    path = write(tmp_path / "bad.pb", spoiled(what))
-    line = fails([path], tmp_path / "out")
-    assert line.startswith(f"{path}: ")
+def test_tuning_data_that_does_not_fit_is_one_line(
+    tmp_path: Path, spoil: Callable[[Any], object], said: str
+) -> None:
+    entry = layout_tuning()
+    spoil(entry)
+    line = fails([write(tmp_path / "bad.pb", entry)], tmp_path / "out")
+    assert line.startswith(f"{tmp_path / 'bad.pb'}: ")
     assert said in line
 
 
@@ -189,33 +170,12 @@ def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
         featurize_files([], out)
 
 
-def test_progress_is_told_by_file(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{name}.pb", small_module()) for name in "ab"]
-    told: list[tuple[str, int, int]] = []
-    with watched_by(lambda *step: told.append(step)):
-        featurize_files(paths, tmp_path)
-    assert told == [("featurize", 1, 2), ("featurize", 2, 2)]
-
-
 def test_more_dimensions_than_the_format_holds_are_refused_for_ranking(tmp_path: Path) -> None:
     entry = layout_tuning()
     entry.module.CopyFrom(small_module(deepest=7))
     line = fails([write(tmp_path / "deep.pb", entry)], tmp_path / "out")
     assert "instruction 'broadcast." in line
     assert "more than 6 dimensions" in line
-
-
-def test_cuts_of_a_tuning_file_are_refused(tmp_path: Path) -> None:
-    entry = layout_tuning()
-    content = entry.SerializeToString()
-    del entry.runs[:], entry.config_index_to_node[:]
-    entry.fingerprint = 0
-    module_alone = len(entry.SerializeToString())
-    path = tmp_path / "cut.pb"
-    for length in {*range(0, len(content), 7), *range(len(content) - 300, len(content))}:
-        if length != module_alone:  # cut there, it is a whole HloProto
-            path.write_bytes(content[:length])
-            assert fails([path], tmp_path / "out").startswith(f"{path}: ")
 
 
 def damage(content: bytes, rng: random.Random) -> bytes:
@@ -263,19 +223,8 @@ def test_damage_gives_one_line_or_whole_files(tmp_path: Path, name: str) -> None
         assert sorted(out.glob("*") if out.is_dir() else []) == sorted(g.path for g in written)
         for graph in written:
             if graph.kind == "layout":
-                read_layout(layout_file(graph.path))
+                read_layout(file_of(graph.path, "layout:xla:default"))
             elif graph.kind == "tile":
-                read_tile(tile_file(graph.path))
+                read_tile(file_of(graph.path, "tile:xla"))
             graph.path.unlink()
     assert n_refused >= N_DAMAGED // 4
-
-
-def test_fingerprints_are_signed() -> None:
-    assert [signed_hex(n) for n in (0, 255, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)] == [
-        "0", "ff", "7fffffffffffffff", "-8000000000000000", "-1",
-    ]  # fmt: skip
-
-
-def test_the_message_source_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(ValueError, match=r"line 2: 'map<int64, string> names = 1;'"):
-        file_descriptor("message A {\nmap<int64, string> names = 1;\n}")

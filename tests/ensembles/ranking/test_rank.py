@@ -7,13 +7,22 @@ import numpy as np
 
 from data.tree import find_graphs
 from ensembles import load_graph, load_ranker, rank
+from ensembles.ranking.program import NamedGraph
 from ensembles.ranking.rank import Ranked
 from features.statistics.configs import statistics_of
 from tests.command_line import call
 from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, TILE_MODEL, TILES
+from tests.features.graphs import random_tile_graph
 
 SCORES = np.array([0.3, 0.1, 0.2, 0.1, 0.3], np.float32)
-RANKED = Ranked("tile:xla", {"one": SCORES}, SCORES, np.array([0, 1, 0, 1, 2]))
+RANKED = Ranked(
+    "tile:xla",
+    {"one": SCORES},
+    SCORES,
+    np.array([0, 1, 0, 1, 2]),
+    NamedGraph(random_tile_graph(0)),
+    seconds=1.0,
+)
 
 
 def listed(best: list[dict[str, object]]) -> list[tuple[object, object, object]]:
@@ -34,33 +43,26 @@ def test_distinct_configs_are_listed_once_each() -> None:
     assert listed(RANKED.best(9))[2:] == [(3, 4, None)]
 
 
-def test_rank_has_a_column_where_configs_repeat(tiny_tree: Path, tmp_path: Path) -> None:
-    part = ("--data", tiny_tree, "--collection", "layout:xla:random", "--model", "layout_linear")
-    models = ("--recipe", "smoke", "--set", "layout.models=[layout_linear]")
-    call("train", *part, *models, "--out", tmp_path)
-    file = next(f for f in find_graphs(tiny_tree) if f.submission_id.startswith("layout:xla:rand"))
+def test_rank_has_a_column_where_configs_repeat(
+    rankers: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    file = next(f for f in find_graphs(tiny_tree) if f.collection.name == LAYOUTS)
     with np.load(file.path) as arrays:
-        configs = arrays["node_config_feat"]
-        twice = {**arrays, "node_config_feat": np.concatenate([configs[:3], configs[:3]])}
-    twice["config_runtime"] = np.arange(1, 7)
-    path = tmp_path / "twice.npz"
-    np.savez(path, **twice)
-    words = ("rank", path, "--run", tmp_path / "layout_linear-seed0")
-    words += ("--collection", "layout:xla:random")
+        configs = arrays["node_config_feat"][[0, 1, 2, 0, 1, 2]]
+        runtimes = np.arange(1, 7)
+        path = tmp_path / "twice.npz"
+        np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
+    words = ("rank", path, "--run", rankers / LAYOUT_MODEL)
     assert "same as" in call(*words).splitlines()[1]
     assert "same as" not in call(*words, "--distinct")
     ranked, distinct = (
         json.loads(call(*words, *more, "--json"))["configs"] for more in ((), ("--distinct",))
     )
-    rows = configs[[entry["config"] % 3 for entry in ranked]]
-    for place, entry in enumerate(ranked):
-        equal = [
-            e["config"] for e, row in zip(ranked, rows, strict=True) if (row == rows[place]).all()
-        ]
-        assert entry["same_as"] == (None if equal[0] == entry["config"] else equal[0])
-    assert [entry["config"] for entry in distinct] == [
-        entry["config"] for entry in ranked if entry["same_as"] is None
-    ]
+    first: dict[int, int] = {}
+    for entry in ranked:
+        earlier = first.setdefault(entry["config"] % 3, entry["config"])
+        assert entry["same_as"] == (None if earlier == entry["config"] else earlier)
+    assert [entry["config"] for entry in distinct] == list(first.values())
 
 
 def test_what_is_printed_of_a_graph_and_a_ranking_is_a_line(rankers: Path, tiny_tree: Path) -> None:

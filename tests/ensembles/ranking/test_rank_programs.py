@@ -79,27 +79,6 @@ def test_a_real_layout_protobuf_ranks_as_its_npz_with_the_modules_names(
         assert [node[: len(own)] for node, own in zip(lists, of_run, strict=True)] == of_run
 
 
-@real
-def test_real_tile_kernels_rank_as_their_npz_with_their_own_bounds(
-    rankers: Path, tmp_path: Path
-) -> None:
-    path = REAL / "pb" / "op_tuning_data.pb"
-    written = featurize_files([path], tmp_path)
-    run, words = rankers / TILE_MODEL, ("--top", 1000)
-    kernels = ranked(path, run, *words)["kernels"]
-    entries = read_hlo_file(path).tuned
-    assert [kernel["name"] for kernel in kernels] == [graph.path.stem for graph in written]
-    for kernel, graph, entry in zip(kernels, written, entries, strict=True):
-        npz = ranked(graph.path, run, *words, "--collection", TILES)["configs"]
-        assert [(c["config"], c["score"], c["tile"]) for c in kernel["configs"]] == [
-            (c["config"], c["score"], c["tile"]) for c in npz
-        ]
-        for config in kernel["configs"][:20]:
-            bounds = entry.runs[config["run"]].op_config.tile_size_config
-            fields = ("kernel_bounds", "output_bounds", "input_bounds")
-            assert config["tile"] == {field: list(getattr(bounds, field)) for field in fields}
-
-
 def test_layouts_of_a_protobuf_by_name_and_run(rankers: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "program.pb", layout_tuning())
     found = ranked(path, rankers / LAYOUT_MODEL)

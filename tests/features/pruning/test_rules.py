@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from data.read import read_layout
-from features.pruning.rules import RULES, PrunedGraph, config_graph_edges, prune, pruning_rule
+from features.pruning.rules import PrunedGraph, config_graph_edges, prune, pruning_rule
 from tests.real_data import real_file, real_layout_graphs, requires_real_data
 
 # The same examples in every run, however slow the machine.
@@ -169,16 +169,6 @@ def test_larger_random_graphs_are_cut_as_the_references_say(seed: int) -> None:
     check_collapse(edges, 300, config_ids)
 
 
-@pytest.mark.parametrize("rule", [*RULES, "hops-1"])
-def test_pruning_leaves_its_inputs_alone(rule: str) -> None:
-    edges = np.asarray([[1, 0], [2, 1], [3, 2]])
-    config_ids = np.asarray([3, 0])
-    before = edges.copy(), config_ids.copy()
-    prune(rule, edges, 4, config_ids)
-    np.testing.assert_array_equal(edges, before[0])
-    np.testing.assert_array_equal(config_ids, before[1])
-
-
 @pytest.mark.parametrize(
     "name",
     ["", "hops", "hops-", "hops-0", "hops-01", "hops-100", "hops--1", "hops-1.5", "Collapse"],
@@ -248,16 +238,6 @@ def test_in_a_ring_the_first_reads_the_last() -> None:
     want = np.stack([positions, (positions - 1) % N_CONFIGURABLE], axis=1)
     found = config_graph_edges(ring, N_NODES, configurable_nodes())
     np.testing.assert_array_equal(found, want)
-
-
-def test_one_great_cycle_of_others_joins_all_that_read_it_and_all_it_reads() -> None:
-    configurable = np.arange(20)
-    ring = np.stack([np.arange(20, N_NODES), np.r_[np.arange(21, N_NODES), 20]], axis=1)
-    readers = np.stack([configurable[:10], np.linspace(20, N_NODES - 1, 10, dtype=int)], axis=1)
-    read = np.stack([np.linspace(25, N_NODES - 9, 10, dtype=int), configurable[10:]], axis=1)
-    edges = np.random.default_rng(0).permutation(np.concatenate([ring, readers, read]))
-    want = [[reader, producer] for reader in range(10) for producer in range(10, 20)]
-    assert config_graph_edges(edges, N_NODES, configurable).tolist() == want
 
 
 def test_the_order_of_nodes_of_a_large_program_changes_nothing() -> None:

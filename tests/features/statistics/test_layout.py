@@ -16,7 +16,6 @@ from features.statistics.layout import (
     layout_sources,
     layout_statistics,
     layout_tables,
-    output_bytes,
 )
 from tests.features.graphs import (
     file_of,
@@ -190,13 +189,6 @@ def test_a_graph_without_edges_or_bytes_has_finite_statistics() -> None:
     assert np.isfinite(statistics).all()
     copies = list(LAYOUT_STATISTICS).index("copied_bytes_share")
     assert not statistics[:, copies : copies + 3].any()
-
-
-def test_bytes_of_an_output_are_elements_times_their_size() -> None:
-    graph = random_layout_graph(1, n_nodes=60)
-    want = [node_bytes(graph, node) for node in range(60)]
-    np.testing.assert_allclose(output_bytes(graph.node_feat), want)
-    assert max(want) > 0
 
 
 def pairs_of(graph: LayoutGraph, sources: SourceEdges) -> list[Pair]:

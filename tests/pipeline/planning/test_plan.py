@@ -8,7 +8,7 @@ from pipeline.planning.budget import Budget, reductions
 from pipeline.planning.costs import boosting_rounds, configurable_nodes, kept_nodes, stage_costs
 from pipeline.planning.memory import CACHE_MIB, fit_memory, peak_mib
 from pipeline.planning.plan import ALL, fit_plan, gpu_tasks, make_plan
-from tests.ensembles.plans import LAYOUT, SIZES, TILE, made_up_laws
+from tests.pipeline.planning.plans import LAYOUT, SIZES, TILE, made_up_laws
 
 LAWS = made_up_laws()
 RECIPE = load_recipe(
