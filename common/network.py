@@ -28,25 +28,19 @@ def network_fault(error: BaseException, server: str) -> str:
     from requests.exceptions import ConnectionError as NoConnection
 
     for link in chain(error):
-        if isinstance(link, SSLError):  # which a connection that is cut may raise as well
-            if certificate_refused(link):
-                return f"{UNREACHED} {server}: its certificate was not accepted"
-            return f"the connection to {server} was dropped"
+        if isinstance(link, SSLError) and certificate_refused(link):
+            return f"{UNREACHED} {server}: its certificate was not accepted"
         if isinstance(link, Timeout):
             return f"{server} did not answer in time"
         if isinstance(link, NoConnection | ConnectionError | ChunkedEncodingError):
-            return _connection_fault(str(link), server)
+            text = str(link)
+            if "timed out" in text:
+                return f"{server} did not answer in time"
+            if "refused" in text or "resolve" in text:
+                why = "connection refused" if "refused" in text else "its name does not resolve"
+                return f"{UNREACHED} {server}: {why}"
+            return f"the connection to {server} was dropped"
     return ""
-
-
-def _connection_fault(text: str, server: str) -> str:
-    if "timed out" in text:
-        return f"{server} did not answer in time"
-    if "refused" in text:
-        return f"{UNREACHED} {server}: connection refused"
-    if "resolve" in text:
-        return f"{UNREACHED} {server}: its host name does not resolve"
-    return f"the connection to {server} was dropped"
 
 
 def certificate_refused(error: BaseException) -> bool:

@@ -88,7 +88,7 @@ class _Header(tarfile.TarInfo):
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn whatever readers of damaged archives raise into one line; nothing is written here."""
+    """Turn whatever readers of damaged archives raise into one line."""
     try:
         yield
     except PipelineError:
@@ -101,7 +101,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[Member, str]]:
-    """Yield the files, each with what is wrong with it."""
+    """Yield the files, each with what is wrong with it, or ""."""
     size, announced = path.stat().st_size, 0
     for info in tar:
         place_of(info.name, path)  # folders too must stay inside
@@ -114,7 +114,6 @@ def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[Member, str
 
 
 def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[Member, str]]:
-    """Yield the files, each with what is wrong with it."""
     for info in archive.infolist():
         place_of(info.filename, path)
         usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -126,17 +125,15 @@ def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[Member,
             yield Member(path, info.filename, info.file_size, opening), problem
 
 
-def _size_fault(size: int) -> str:
-    return f"announces {size} bytes; at most {_LARGEST} can be" if size > _LARGEST else ""
-
-
 def _checked(members: Iterable[tuple[Member, str]], path: Path) -> Graphs:
     graphs: Graphs = {}
     others, announced = [], 0
     for member, problem in members:
         part, name = place_of(member.name, path) or (None, "")
-        is_twice = part is not None and name in graphs.get(part, {})
-        fault = problem or ("is there twice" if is_twice else _size_fault(member.size))
+        announced += member.size
+        fault = problem or ("is there twice" if part and name in graphs.get(part, {}) else "")
+        if member.size > _LARGEST or announced > _LARGEST_TREE:
+            fault = f"announces {member.size} bytes, more than can be"
         if fault:
             raise PipelineError(
                 f"{path}: member {ascii(member.name)[:200]} {fault}; nothing of it was unpacked: "
@@ -144,11 +141,8 @@ def _checked(members: Iterable[tuple[Member, str]], path: Path) -> Graphs:
             )
         if part:
             graphs.setdefault(part, {})[name] = member
-            announced += member.size
         else:
             others.append(member.name)
-    if announced > _LARGEST_TREE:
-        raise PipelineError(f"{path}: announces {announced} bytes; at most {_LARGEST_TREE} can be")
     if others:
         log.info(
             f"{path.name}: {len(others)} files are no graphs of the dataset, such as "

@@ -19,11 +19,6 @@ _TIMEOUT_S = (15, 60)  # to connect; between two pieces of the answer
 _CHUNK = 64 * 1024  # what a dropped connection may cost
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LATER = "run the same command again: it goes on from here"
-_ADVICE = {
-    403: f"the server does not give it out; an address may have expired: {_LATER}",
-    404: "there is no such file; check the address",
-    **dict.fromkeys(PASSING_STATUS, f"the server is busy; {_LATER}"),
-}
 
 
 def http_session(policy: RetryPolicy) -> "Session":
@@ -96,8 +91,7 @@ def check_address(url: str) -> None:
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UsageError("address of the files: expected https://HOST/PATH and nothing else in it")
-    is_secret = parts.scheme == "https" and parts.hostname
-    if not is_secret and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+    if not parts.hostname or not (parts.scheme == "https" or parts.hostname in _LOOPBACK):
         raise UsageError(f"{url}: expected an address that starts with https://")
 
 
@@ -147,27 +141,23 @@ def _store(answer: "Response", part: Path, held: int, total: int | None) -> int:
 def _ask(
     session: "Session", method: str, url: str, headers: dict[str, str] | None = None
 ) -> "Response":
-    """Return the answer that brings the file.
-
-    Raises:
-        PipelineError: a redirect to an open line, a refusal, or the server is not reached.
-    """
+    """Return the answer that brings the file, after redirects, none to an open line."""
     from requests.exceptions import RequestException
 
     check_address(_shown(url))
-    options = {"headers": headers, "timeout": _TIMEOUT_S, "stream": True, "allow_redirects": True}
     try:
-        answer = session.request(method, url, **options)  # type: ignore[arg-type]
+        answer = session.request(
+            method, url, headers=headers, timeout=_TIMEOUT_S, stream=True, allow_redirects=True
+        )
     except RequestException as error:
-        reason = _fault(error, url)
-        raise PipelineError(
-            f"{_shown(url)}: {reason}; check address, network and proxy; {_LATER}"
-        ) from None
+        reason = f"{_fault(error, url)}; check address, network and proxy; {_LATER}"
+        raise PipelineError(f"{_shown(url)}: {reason}") from None
     for step in (*answer.history, answer):
         check_address(_shown(step.url))
     if not answer.ok:
-        advice = _ADVICE.get(answer.status_code, "the server refuses it")
-        raise PipelineError(f"{_shown(url)}: HTTP {answer.status_code}: {advice}")
+        raise PipelineError(
+            f"{_shown(url)}: HTTP {answer.status_code}; check the address; {_LATER}"
+        )
     return answer
 
 

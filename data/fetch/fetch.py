@@ -29,7 +29,7 @@ _WRONG_SIZE = "does not match expected size"  # in the client's words
 
 @dataclass(frozen=True)
 class FetchJob:
-    """An order: which parts, where to, and how to behave meanwhile."""
+    """Which parts, where to, and how to behave meanwhile."""
 
     parts: Sequence[Part]
     out: Path
@@ -115,18 +115,17 @@ def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -
         PipelineError: a part has another number of graphs than was published, or the disk is too
             small, and nothing is written; or the archive ends early.
     """
-    needed = 0
     for part in parts:
-        members, there = graphs.get(part, {}), _sizes(job.out / part.folder)
-        if len(members) != job.expected[part]:
+        found = len(graphs.get(part, {}))
+        if found != job.expected[part]:
             raise PipelineError(
-                f"{source}: {part.label}: expected {job.expected[part]} graphs, found "
-                f"{len(members)}; delete this file and run the command again, or try the other "
-                "--source"
+                f"{source}: {part.label}: expected {job.expected[part]} graphs, found {found}; "
+                "delete this file and run the command again, or try the other --source"
             )
-        needed += sum(m.size for name, m in members.items() if there.get(name) != m.size)
-    _require_space(job, needed)
-    return [_unpack_part(job, part, graphs.get(part, {})) for part in parts]
+    there = {part: _sizes(job.out / part.folder) for part in parts}
+    missing = [m.size for p in parts for n, m in graphs[p].items() if there[p].get(n) != m.size]
+    _require_space(job, sum(missing))
+    return [_unpack_part(job, part, graphs[part]) for part in parts]
 
 
 def finished(job: FetchJob, part: Part) -> Fetched | None:
@@ -151,10 +150,7 @@ def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, Member]) -> Fe
         progress(f"unpack {part.label}", done, total)
     strange = sorted(_sizes(folder).keys() - members.keys())
     if strange:
-        raise PipelineError(
-            f"{folder / strange[0]}: not of the dataset, with {len(strange) - 1} more; "
-            "move them away or choose another --out"
-        )
+        raise PipelineError(f"{folder / strange[0]}: not of the dataset; move it away")
     held = _held(job, part)
     write_text(_mark(job, part), json.dumps(held))
     return Fetched(part, **held, was_there=False)
@@ -166,8 +162,7 @@ def _place(member: Member, target: Path) -> None:
             file.writelines(member.chunks())
         if temporary.stat().st_size != member.size:
             raise PipelineError(
-                f"{member.archive}: holds less of {target.name} than it announces; delete it and "
-                "run the command again"
+                f"{member.archive}: holds less of {target.name} than it announces; delete it"
             )
 
 
@@ -186,23 +181,18 @@ def _mark(job: FetchJob, part: Part) -> Path:
 
 
 def _check_space(job: FetchJob, parts: list[Part], base: str, session: "Session") -> None:
-    """Check that the disk holds, at every moment, the archive at hand and all that is unpacked.
+    """Check that the disk holds all that is unpacked, and the archives that lie there beside it.
 
     An uncompressed archive is about as large as what it holds.
     """
-    most = unpacked = kept = 0
+    archives, unpacked = [0], 0
     for part in parts:
         archive = job.downloads / f"{part.stem}.tar"
-        if archive.exists():
-            size = there = archive.stat().st_size
-        else:
-            size = remote_size(session, base + archive.name)
-            there = unfinished_bytes(archive)
-        to_download = max(0, size - there)
+        whole = archive.stat().st_size if archive.exists() else 0
+        size = whole or remote_size(session, base + archive.name)
+        archives.append(max(0, size - (whole or unfinished_bytes(archive))))
         unpacked += max(0, size - _held(job, part)["bytes"])
-        most = max(most, kept + to_download + unpacked)
-        kept += to_download if job.keep_archives else 0
-    _require_space(job, most)
+    _require_space(job, unpacked + (sum if job.keep_archives else max)(archives))
 
 
 def _require_space(job: FetchJob, needed: int) -> None:
@@ -232,8 +222,5 @@ def _only_file(folder: Path) -> Path:
     """Return the file that the client has written, by whatever name."""
     found = [p for p in folder.rglob("*") if p.is_file() and not p.name.endswith(_CLIENT_MARK)]
     if len(found) != 1:
-        raise PipelineError(
-            f"{folder}: expected the archive as one file, found {len(found)}; delete this folder "
-            "and run the command again"
-        )
+        raise PipelineError(f"{folder}: expected one file, found {len(found)}; delete this folder")
     return found[0]

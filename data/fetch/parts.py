@@ -8,7 +8,6 @@ from common.errors import PipelineError, UsageError
 from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
 
 _LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
-_SHOWN = 200  # characters of a name in an error
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def place_of(name: str, source: object) -> tuple[Part, str] | None:
     climbs = name.startswith("/") or ".." in parts or "\\" in name
     if climbs or too_long or not name.isprintable():
         raise PipelineError(
-            f"{source}: member {ascii(name)[:_SHOWN]} would leave the folder, or can name no file; "
+            f"{source}: member {ascii(name)[:200]} would leave the folder, or can name no file; "
             "nothing of it was unpacked: do not use this file"
         )
     if parts and parts[0] != "npz":

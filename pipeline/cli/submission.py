@@ -85,15 +85,14 @@ def upload(
 
     Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
     """
-    from submissions.upload.check import problems_before_upload
-    from submissions.upload.provenance import provenance
+    from submissions.upload.check import origin_of, problems_before_upload
     from submissions.upload.send import COMPETITION, submit, wait_for_score
 
     if len(message) > LONGEST_MESSAGE:
         raise UsageError(
             f"--message has {len(message)} characters; expected at most {LONGEST_MESSAGE}"
         )
-    origin = provenance(run or file.parent, required=run is not None)
+    origin = origin_of(run or file.parent, required=run is not None)
     problems = problems_before_upload(file, data)
     if problems:  # --force is no way around it: it sends a good file again
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -18,7 +18,6 @@ from common.kaggle.errors import one_line
 from common.kaggle.sender import ask, send_once, upload_file, wait_for
 from common.kaggle.session import POLICY, KaggleSession, kaggle_session
 from common.retry import RetryPolicy
-from submissions.upload.provenance import Provenance
 
 COMPETITION = "predict-ai-model-runtime"
 PENDING, COMPLETE, ERROR = "pending", "complete", "error"
@@ -50,7 +49,7 @@ def submit(
     path: Path,
     message: str,
     *,
-    origin: Provenance = Provenance(),  # noqa: B008 - immutable
+    origin: str = "",
     force: bool = False,
     policy: RetryPolicy = POLICY,
 ) -> Submission:
@@ -76,7 +75,7 @@ def submit(
             raise PipelineError(_sent_before(path, earlier[0]))
         nth = f" #{len(earlier) + 1}" if earlier else ""
         tag = f"[sha256:{digest[:_HASH_SHOWN]}{nth}]"
-        description = " ".join(filter(None, (_text(message), str(origin), tag)))
+        description = " ".join(filter(None, (_text(message), origin, tag)))
         token = upload_file(session, path, lambda: _start(session, path))
 
         def send() -> Submission:
@@ -131,8 +130,6 @@ def _hash_and_size(path: Path) -> tuple[str, int]:
             size_bytes = stream.tell()
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if size_bytes == 0:
-        raise PipelineError(f"{path}: expected a submission file with rows; write it first")
     return digest, size_bytes
 
 

@@ -119,7 +119,7 @@ def test_a_missing_archive_is_said_before_anything_is_downloaded(
     files: FileServer, make_job: MakeJob
 ) -> None:
     serve(files, TRAIN)
-    with pytest.raises(PipelineError, match=rf"{VALID.stem}\.tar: HTTP 404: there is no such file"):
+    with pytest.raises(PipelineError, match=rf"{VALID.stem}\.tar: HTTP 404"):
         fetch_google(make_job(TRAIN, VALID), base=files.url)
     assert not files.gets(f"/{TRAIN.stem}.tar")
 
@@ -166,15 +166,6 @@ def test_wrong_usage_is_exit_2_and_makes_no_folder(
 ) -> None:
     assert expected in call("fetch", *options, "--out", tmp_path / "out", expect=2)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_plain_address_elsewhere_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(BASE_VARIABLE, "http://192.0.2.1/v0")
-    assert "expected an address that starts with https://" in call(
-        "fetch", "--out", tmp_path, expect=2
-    )
 
 
 CHILD = """
