@@ -173,7 +173,6 @@ def same_configs(table: pl.DataFrame, rows: pl.DataFrame) -> bool:
 
 
 def _refuse_unfinite(name: str, table: pl.DataFrame) -> None:
-    """Raise a PipelineError if a member gives a score that is no number."""
     wrong = table.filter(~pl.col("score").is_finite().fill_null(False))
     if wrong.height:
         row = wrong.row(0, named=True)
@@ -184,7 +183,6 @@ def _refuse_unfinite(name: str, table: pl.DataFrame) -> None:
 
 
 def _refuse_unscored(who: str, unscored: pl.DataFrame) -> None:
-    """Raise a PipelineError if there are rows that `who` has no score for."""
     if unscored.height:
         raise PipelineError(
             f"blend: {who} has no score for some configs of graph "

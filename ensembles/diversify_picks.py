@@ -108,7 +108,6 @@ def tile_places(config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Bring scores (c,) to mean 0 and deviation 1; all 0 where they are equal."""
     centred = scores.astype(np.float64) - scores.mean(dtype=np.float64)
     deviation = centred.std()
     return centred / deviation if deviation > 0 else centred

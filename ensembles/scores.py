@@ -74,7 +74,6 @@ def scores_by_graph(
 
 
 def _begun_tables(begun: Path) -> dict[str, pl.DataFrame]:
-    """Read the scores of the graphs that are done; by graph, in the order they were made."""
     if not begun.exists():
         return {}
     parts = read_scores(begun).partition_by("graph", maintain_order=True)

@@ -180,6 +180,5 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
 
 
 def _shown(name: str) -> str:
-    """Return a name fit for one line of a message, whatever it holds."""
     text = ascii(name)[1:-1]
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -124,6 +124,5 @@ def _all_parts(n_members: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def _simplest_best(found: NDArray[np.int64], values: Floats) -> NDArray[np.int64]:
-    """Return the best of (q, m) counts; of equals that of the fewest members, then the first."""
     n_members = np.where(values >= values.max() - LEAST_GAIN, (found > 0).sum(axis=1), np.inf)
     return found[int(n_members.argmin())]

@@ -249,7 +249,6 @@ def _is_npz(path: Path) -> bool:
 
 
 def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
-    """Read a graph's npz, whose keys tell the kind, or its file in the store."""
     split, told = "test", given
     try:
         in_tree = file_from_path(path)

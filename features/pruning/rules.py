@@ -81,10 +81,8 @@ def keep_hops(
 def connect_configurable(
     edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64]
 ) -> PrunedGraph:
-    """Rule `config-graph`: keep the configurable nodes alone, with an edge for each path.
-
-    An edge stands where a directed path leads from one to another and passes no third
-    configurable node; one edge per pair, however many the paths.
+    """Rule `config-graph`: keep the configurable nodes alone, with an edge where a path leads
+    from one to another past no third.
     """
     alone = keep_configurable(edge_index, n_nodes, config_ids)
     return replace(alone, edge_index=config_graph_edges(edge_index, n_nodes, alone.kept))
@@ -220,13 +218,7 @@ def pruning_rule(name: str) -> PruningRule:
 def prune(
     rule: str, edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64]
 ) -> PrunedGraph:
-    """Apply the rule called `rule`; configurable nodes are always kept.
-
-    Args:
-        rule: see `pruning_rule`.
-        edge_index: (e, 2) int64.
-        n_nodes: n.
-        config_ids: (k,) int64.
+    """Apply a rule, see `pruning_rule`, to edges (e, 2); configurable nodes (k,) are always kept.
 
     Raises:
         UsageError: there is no such rule.

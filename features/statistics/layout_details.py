@@ -389,7 +389,6 @@ def _fixed_shares(
 
 
 def _growth_frame(graph: LayoutGraph, nodes: NDArray[np.int64]) -> pl.LazyFrame:
-    """Tabulate how padding grows some nodes' outputs under each layout code."""
     growth = padding_growth(dimension_sizes(graph.node_feat[nodes]))
     return pl.LazyFrame(
         {

@@ -226,20 +226,6 @@ def configurable_nodes() -> NDArray[np.int64]:
     return np.sort(rng.choice(N_NODES, N_CONFIGURABLE, replace=False))
 
 
-def chain() -> NDArray[np.int64]:
-    """Each node reads the one before it; (n - 1, 2)."""
-    consumers = np.arange(1, N_NODES)
-    return np.stack([consumers, consumers - 1], axis=1)
-
-
-def test_in_a_ring_the_first_reads_the_last() -> None:
-    ring = np.concatenate([chain(), [[0, N_NODES - 1]]])
-    positions = np.arange(N_CONFIGURABLE)
-    want = np.stack([positions, (positions - 1) % N_CONFIGURABLE], axis=1)
-    found = config_graph_edges(ring, N_NODES, configurable_nodes())
-    np.testing.assert_array_equal(found, want)
-
-
 def test_the_order_of_nodes_of_a_large_program_changes_nothing() -> None:
     rng, reach = np.random.default_rng(0), 50
     consumers = rng.integers(1, N_NODES, N_EDGES)
