@@ -1,5 +1,9 @@
-"""`make bench`: measure, and write docs/results/speed.md."""
+"""`make bench`: measure, and write docs/results/speed.md.
 
+`python -m benchmarks layout_model …` measures and prints these sections alone.
+"""
+
+import argparse
 import platform
 
 import torch
@@ -18,7 +22,7 @@ from common.atomic import write_text
 from common.git import revision
 
 RESULTS = PAGES / "speed.md"
-SECTIONS = (
+MODULES = (
     stages,
     layout_model,
     winning_model,
@@ -27,6 +31,7 @@ SECTIONS = (
     statistics_cost,
     segment_memory,
 )
+SECTIONS = {module.__name__.rpartition(".")[2]: module.report for module in MODULES}
 
 HEADER = [
     "# Speed and memory",
@@ -40,13 +45,19 @@ HEADER = [
 
 
 def main() -> None:
-    """Run every benchmark and write the results."""
-    lines = [*HEADER]
-    for measured in SECTIONS:
-        lines += [*measured.report(), ""]
+    """Run every benchmark and write the results, or print the sections that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sections", nargs="*", help=", ".join(SECTIONS))
+    chosen = parser.parse_args().sections
+    if not set(chosen) <= set(SECTIONS):
+        parser.error(f"sections: expected some of {', '.join(SECTIONS)}")
+    lines = [line for name in chosen or SECTIONS for line in (*SECTIONS[name](), "")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
     lines.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")
-    write_text(RESULTS, "\n".join(lines) + "\n")
+    if chosen:
+        print("\n".join(lines))  # noqa: T201
+        return
+    write_text(RESULTS, "\n".join([*HEADER, *lines]) + "\n")
     print(RESULTS)  # noqa: T201
 
 

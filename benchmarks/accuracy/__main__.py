@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks import PAGES
-from benchmarks.accuracy.cells import CONTENDERS, Cell, contenders_for, run_cell
+from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
 from benchmarks.accuracy.table import read_cells, report
 from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
 from common.atomic import write_text
@@ -34,15 +34,20 @@ def cells_of(
     *,
     overrides: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """Yield the cells that can be trained here, seed by seed; says what is left out, and why."""
+    """Yield the cells that can be trained here, seed by seed; says what is left out, and why.
+
+    Contenders that another one's training serves have no cell of their own.
+    """
+    known = CONTENDERS[kind]
     reasons = {task: why_no_data(TASKS[kind][task], sources) for task in tasks}
     for task, reason in reasons.items():
         if reason:
             _say(f"{task}: left out: {reason}")
     for seed in seeds:
         for task in (task for task in tasks if not reasons[task]):
-            for name in contenders_for(kind, task, contenders):
-                yield Cell(task, name, seed, tuple(overrides), kind)
+            for name in contenders:
+                if known[name].part_of is None and task in (known[name].tasks or (task,)):
+                    yield Cell(task, name, seed, tuple(overrides), kind)
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path, *, workers: int = 1) -> int:
@@ -68,7 +73,6 @@ def _outcomes(
 
 
 def _outcome(cell: Cell, sources: Sources, out: Path) -> str:
-    """Run one cell; say in a few words what came of it."""
     start = time.perf_counter()
     try:
         is_new = run_cell(cell, sources, out)

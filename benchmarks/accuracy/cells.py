@@ -3,8 +3,8 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from data.graph_store.fingerprint import fingerprint
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
+from data.tree import Collection
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
 from models.config.recipe import Recipe, load_recipe
@@ -128,7 +129,6 @@ class Cell:
 
     @property
     def known_task(self) -> Task:
-        """Return the task."""
         return TASKS[self.kind][self.task]
 
     @property
@@ -203,61 +203,52 @@ def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Outcome:
-    """What a cell's trainings gave so far: metrics by graph, and seconds of training."""
-
-    graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-
 def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Train every part; yield the results of all cells that it serves, the cell's own last."""
     import lightgbm  # noqa: F401  so that its import is not on the clock
 
-    outcomes = {judged: Outcome() for judged in (*cell.parts_judged, cell)}
+    served = (*cell.parts_judged, cell)
+    made = {"environment": environment(1), "revision": revision()}
+    results: dict[Cell, dict[str, Any]] = {
+        judged: {"graphs": {}, "wall_s": 0.0, "cpu_s": 0.0, **made} for judged in served
+    }
     families, manifest = sample_families(sources.sample), sample_manifest(sources.sample)
     for part in cell.known_task.parts(sources, cell.seed, work / "data"):
-        facts = {
-            file.submission_id: {
+        rankers, seconds = _trained(cell, part, work / part.name)
+        collection = part.train[0].collection
+        blends = {judged: _blended(judged, rankers, collection) for judged in results}
+        for file in part.judged:
+            facts = {
                 "split": file.split,
                 "family": families.get(file.submission_id, family_of(file)),
                 "again_tau": manifest.get(file.submission_id, {}).get("again_tau"),
             }
-            for file in part.judged
-        }
-        for judged, found in _run_part(cell, part, work / part.name).items():
-            known = {name: facts[name] | metrics for name, metrics in found.graphs.items()}
-            outcomes[judged].graphs |= known
-            outcomes[judged].wall_s += found.wall_s
-            outcomes[judged].cpu_s += found.cpu_s
-    for judged, outcome in outcomes.items():
-        yield judged, vars(outcome) | {"environment": environment(1), "revision": revision()}
+            graph = read_graph(file)
+            for judged, found in results.items():
+                found["graphs"][file.submission_id] = facts | judge(blends[judged], graph)
+        for judged, found in results.items():
+            own = [seconds[name] for name in judged.members] or [(0.0, 0.0)]
+            found["wall_s"] += own[-1][0]
+            found["cpu_s"] += own[-1][1]
+    yield from results.items()
 
 
-def _run_part(cell: Cell, part: Part, folder: Path) -> dict[Cell, Outcome]:
-    """Train once; return the outcome of each cell that is judged by it."""
-    recipe, collection = cell.recipe(), part.train[0].collection
-    seconds, rankers = {}, {}
+def _trained(
+    cell: Cell, part: Part, folder: Path
+) -> tuple[dict[str, Ranker], dict[str, tuple[float, float]]]:
+    """Train a cell's members; return them, and wall and CPU seconds up to the end of each."""
+    recipe, seconds = cell.recipe(), {}
     wall, cpu = time.perf_counter(), time.process_time()
     for name, (model, seed) in cell.members.items():
         job = TrainJob(model, recipe, part.train, seed, folder / name)
-        train_model(job, collection, resume=False)
+        train_model(job, part.train[0].collection, resume=False)
         seconds[name] = (time.perf_counter() - wall, time.process_time() - cpu)
-    for name in cell.members:
-        rankers[name] = load_model(folder / name)
-    graphs = {file.submission_id: read_graph(file) for file in part.judged}
-    outcomes = {}
-    for judged in (*cell.parts_judged, cell):
-        own: dict[str, Ranker] = {name: rankers[name] for name in judged.members}
-        last_s = seconds[list(own)[-1]] if own else (0.0, 0.0)
-        own = own or {"floor": FLOORS[collection.kind]}
-        mixing = recipe_mixing(judged.recipe().blend, collection.kind, list(own))
-        ranker = Ensemble(collection, own, mixing)
-        found = {name: judge(ranker, graph) for name, graph in graphs.items()}
-        outcomes[judged] = Outcome(found, *last_s)
-    return outcomes
+    return {name: load_model(folder / name) for name in cell.members}, seconds
+
+
+def _blended(cell: Cell, rankers: dict[str, Ranker], collection: Collection) -> Ensemble:
+    own = {name: rankers[name] for name in cell.members} or {"floor": FLOORS[collection.kind]}
+    return Ensemble(collection, own, recipe_mixing(cell.recipe().blend, collection.kind, list(own)))
 
 
 def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
@@ -283,10 +274,3 @@ def _noise(graph: Graph) -> dict[str, float] | None:
     if noise is None or not np.isfinite(noise.tau):
         return None
     return {"n_repeated": noise.n_repeated, "tau": noise.tau, "best_tau": noise.best_tau}
-
-
-def contenders_for(kind: str, task: str, names: Sequence[str]) -> list[str]:
-    """Return those of the names that are trained for a task."""
-    known = CONTENDERS[kind]
-    able = [name for name in names if known[name].part_of is None]
-    return [name for name in able if task in (known[name].tasks or (task,))]

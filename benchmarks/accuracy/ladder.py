@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import PAGES
+from benchmarks import PAGES, table
 from benchmarks.accuracy.table import (
     SCORE,
     TAU,
@@ -23,7 +23,6 @@ from benchmarks.accuracy.table import (
     estimate_of,
     made_with,
     read_cells,
-    row,
     text_of,
 )
 from common.atomic import atomic_path, write_text
@@ -38,12 +37,9 @@ COLUMNS, WIDTH_INCHES, ROW_INCHES, DPI = 2, 11.0, 2.7, 110  # of a picture's pan
 
 @dataclass(frozen=True)
 class Page:
-    """Ladders of one kind of config.
+    """Ladders of one kind of config, from the cells that another page lists.
 
     Attributes:
-        name: of the page and of its picture.
-        cells_of: the page that lists the cells and explains the tasks.
-        metric: of a graph.
         rungs: titles by the name of the cells, lowest first; each has all that stands above it from
             "one network" on.
         ladders: what is held out, in a few words, by task.
@@ -98,14 +94,9 @@ TILE_PAGE = Page(
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung as it was measured; differences are paired by graph and seed.
+    """One rung as it was measured: its gain over the one below, and what the highest has more.
 
-    Attributes:
-        title: what is added.
-        n_seeds: trainings.
-        value: the metric.
-        gain: over the rung below; None for the lowest.
-        to_top: what the highest rung has more; None for itself.
+    Differences are paired by graph and seed; None where there is no other rung.
     """
 
     title: str
@@ -151,13 +142,11 @@ in the table, `top` what the last rung has more than this one, both paired by gr
 """
     ]
     for title, rungs in measured.items():
-        lines += [f"## {title}", "", row(["rung", "seeds", "value", "gain", "top"])]
-        lines += ["|---|---:|---|---|---|"]
+        rows = []
         for rung in rungs:
             changes = [_change(found, page.metric) for found in (rung.gain, rung.to_top)]
-            value = text_of(rung.value, page.metric)
-            lines.append(row([rung.title, str(rung.n_seeds), value, *changes]))
-        lines.append("")
+            rows.append([rung.title, f"{rung.n_seeds}", text_of(rung.value, page.metric), *changes])
+        lines += [f"## {title}", "", *table(["rung", "seeds", "value", "gain", "top"], rows), ""]
     return "\n".join([*lines, made_with(cells), ""])
 
 
@@ -185,11 +174,7 @@ def write_page(page: Page, cells: Sequence[Cell], folder: Path) -> Path:
 
 
 def draw_ladders(measured: Mapping[str, Sequence[Rung]], path: Path) -> None:
-    """Draw a panel for each ladder, a row for each rung, lowest on top.
-
-    Raises:
-        PipelineError: the file cannot be written.
-    """
+    """Draw a panel for each ladder, a row for each rung, lowest on top."""
     from matplotlib import rc_context
 
     from submissions.report.pictures import STYLE, new_figure

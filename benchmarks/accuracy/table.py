@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from benchmarks import table
 from benchmarks.accuracy.cells import CONTENDERS
 from benchmarks.accuracy.tasks import TASKS
 from common.bootstrap import CONFIDENCE, DRAWS, family_means, interval_of
@@ -93,9 +94,9 @@ def estimate(values: NDArray[np.float64], families: Sequence[str]) -> Estimate:
 def values(cells: Sequence[Cell], metric: str) -> tuple[NDArray[np.float64], list[str]]:
     """Return one metric as (g, s), and g families, of the graphs that all s cells judge."""
     names = sorted(set.intersection(*(set(cell["graphs"]) for cell in cells)))
-    table = [[cell["graphs"][name][metric] for cell in cells] for name in names]
+    found = [[cell["graphs"][name][metric] for cell in cells] for name in names]
     families = [cells[0]["graphs"][name]["family"] for name in names]
-    return np.asarray(table, dtype=np.float64), families
+    return np.asarray(found, dtype=np.float64), families
 
 
 def estimate_of(cells: Sequence[Cell], metric: str) -> Estimate:
@@ -109,8 +110,8 @@ def difference(cells: Sequence[Cell], others: Sequence[Cell], metric: str) -> Es
     mine = [cell for cell in cells if cell["seed"] in by_seed]
     if not mine:
         return None
-    table, families = values([*mine, *(by_seed[cell["seed"]] for cell in mine)], metric)
-    return estimate(table[:, : len(mine)] - table[:, len(mine) :], families)
+    both, families = values([*mine, *(by_seed[cell["seed"]] for cell in mine)], metric)
+    return estimate(both[:, : len(mine)] - both[:, len(mine) :], families)
 
 
 def by_contender(cells: Sequence[Cell], known: Collection[str]) -> dict[str, list[Cell]]:
@@ -156,18 +157,17 @@ def section(kind: str, by_name: dict[str, list[Cell]]) -> list[str]:
     graphs = cells[0]["graphs"].values()
     families = {graph["family"] for graph in graphs}
     lines = [f"Held out: graphs {len(graphs)}, families {len(families)}.", *_ceiling(cells), ""]
-    lines += [row(["model", "seeds", *labels.values(), "CPU s", "wall s"])]
-    lines += ["|---|---:|" + "---|" * len(labels) + "---:|---:|"]
+    rows = []
     for name, own in by_name.items():
         costs = [f"{np.mean([cell[key] for cell in own]):,.1f}" for key in ("cpu_s", "wall_s")]
         texts = [text_of(estimate_of(own, metric), metric) for metric in labels]
-        lines.append(row([name, f"{len(own)}", *texts, *costs]))
+        rows.append([name, f"{len(own)}", *texts, *costs])
     for name, own in by_name.items():
         gains = [difference(own, by_name.get(OURS, []), metric) for metric in labels]
         if name != OURS and None not in gains:
             texts = list(map(text_of, gains, labels, [True] * len(labels)))
-            lines.append(row([f"{name} − ours", "", *texts, "", ""]))
-    return lines
+            rows.append([f"{name} − ours", "", *texts, "", ""])
+    return [*lines, *table(["model", "seeds", *labels.values(), "CPU s", "wall s"], rows)]
 
 
 def _ceiling(cells: Sequence[Cell]) -> list[str]:
@@ -208,8 +208,3 @@ def text_of(found: Estimate | None, metric: str = TAU, signed: bool = False) -> 
     if math.isnan(found.low):
         return f"{found.mean:{form}}"
     return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
-
-
-def row(cells: Sequence[str]) -> str:
-    """Return a line of a table."""
-    return f"| {' | '.join(cells)} |"

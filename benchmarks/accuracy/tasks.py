@@ -7,6 +7,7 @@ configs, as an official tree, so that models go through the same path as everywh
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,7 @@ def why_no_data(task: Task, sources: Sources) -> str | None:
 # Graphs of the sample
 
 
-def labelled(sources: Sources, kind: str) -> list[GraphFile]:
+def labelled(kind: str, sources: Sources) -> list[GraphFile]:
     """List the sample's graphs of a kind, "layout" or "tile", whose runtimes are known."""
     splits = ("train", "valid")
     return find_graphs(sources.sample, collections=_collections(kind), splits=splits)
@@ -118,15 +119,11 @@ def family_folds(
     return parts
 
 
-def _folds(kind: str) -> Callable[[Sources, int, Path], list[Part]]:
+def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
     """Hold each fold of families out once; the folds differ by seed."""
-
-    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
-        families = sample_families(sources.sample)
-        pools = _pools(labelled(sources, kind)).items()
-        return [part for name, own in pools for part in family_folds(name, own, families, seed)]
-
-    return parts
+    families = sample_families(sources.sample)
+    pools = _pools(labelled(kind, sources)).items()
+    return [part for name, own in pools for part in family_folds(name, own, families, seed)]
 
 
 def _pools(files: Sequence[GraphFile]) -> dict[str, list[GraphFile]]:
@@ -139,21 +136,15 @@ def _pools(files: Sequence[GraphFile]) -> dict[str, list[GraphFile]]:
     return {name: own for name, own in pools.items() if own}
 
 
-def _official_split(kind: str) -> Callable[[Sources, int, Path], list[Part]]:
+def _official_split(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
     """Learn from train, judge valid: one model per collection."""
-
-    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
-        files = labelled(sources, kind)
-        found = []
-        for collection in _collections(kind):
-            own = [file for file in files if file.collection == collection]
-            train = tuple(file for file in own if file.split == "train")
-            judged = tuple(file for file in own if file.split == "valid")
-            if train and judged:
-                found.append(Part(collection.slug, train, judged))
-        return found
-
-    return parts
+    files, found = labelled(kind, sources), []
+    for collection in _collections(kind):
+        own = [file for file in files if file.collection == collection]
+        train, judged = (tuple(f for f in own if f.split == s) for s in ("train", "valid"))
+        if train and judged:
+            found.append(Part(collection.slug, train, judged))
+    return found
 
 
 # Real graphs
@@ -190,18 +181,14 @@ def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArr
     return order[:n_held_out], order[n_held_out:]
 
 
-def within_graph(n_train: int | None) -> Callable[[Sources, int, Path], list[Part]]:
+def within_graph(n_train: int | None, sources: Sources, seed: int, folder: Path) -> list[Part]:
     """Learn from `n_train` distinct configs of unet3d (None: all), judge the held-out ones."""
-
-    def parts(sources: Sources, seed: int, folder: Path) -> list[Part]:
-        graph = read_layout(_unet3d(sources)[0])
-        first, _ = distinct_configs(graph)
-        held_out, train = split_distinct(len(first), seed)
-        learned = write_configs(graph, train[:n_train], folder, "train")
-        judged = write_configs(graph, held_out, folder, "valid")
-        return [Part("unet3d", (learned,), (judged,))]
-
-    return parts
+    graph = read_layout(_unet3d(sources)[0])
+    first, _ = distinct_configs(graph)
+    held_out, train = split_distinct(len(first), seed)
+    learned = write_configs(graph, train[:n_train], folder, "train")
+    judged = write_configs(graph, held_out, folder, "valid")
+    return [Part("unet3d", (learned,), (judged,))]
 
 
 def write_configs(
@@ -234,7 +221,7 @@ def write_configs(
 
 
 def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    return [Part("alexnet", tuple(labelled(sources, "tile")), alexnet_kernels(sources, folder))]
+    return [Part("alexnet", tuple(labelled("tile", sources)), alexnet_kernels(sources, folder))]
 
 
 def alexnet_kernels(sources: Sources, folder: Path) -> tuple[GraphFile, ...]:
@@ -254,26 +241,26 @@ LAYOUT_TASKS = {
         f"Graphs of families never seen: all labelled layout graphs of the embedded sample in "
         f"{FOLDS} folds by family, drawn anew for each seed. `xla` has one model per collection; "
         "the `nlp` collections have too few graphs, and share one.",
-        lambda sources: labelled(sources, "layout"),
-        _folds("layout"),
+        partial(labelled, "layout"),
+        partial(_folds, "layout"),
     ),
     "sample": Task(
         "Graphs of families never seen, by the sample's own split: one model per collection.",
-        lambda sources: labelled(sources, "layout"),
-        _official_split("layout"),
+        partial(labelled, "layout"),
+        partial(_official_split, "layout"),
     ),
     "unet3d-all": Task(
         "Configs never seen of a graph that is known: `unet3d` of TpuGraphs, 80 % of its distinct "
         "configs to learn from; judged on all measurements of the other 20 %. Each seed draws "
         "another split.",
         _unet3d,
-        within_graph(None),
+        partial(within_graph, None),
         needs_real=True,
     ),
     "unet3d-100": Task(
         f"The same held-out configs, with {FEW_CONFIGS} distinct configs to learn from.",
         _unet3d,
-        within_graph(FEW_CONFIGS),
+        partial(within_graph, FEW_CONFIGS),
         needs_real=True,
     ),
     "cross-graph": Task(
@@ -289,20 +276,20 @@ TILE_TASKS = {
     "sample": Task(
         "Kernels of families never seen, by the sample's own split: learned from train, judged on "
         "valid.",
-        lambda sources: labelled(sources, "tile"),
-        _official_split("tile"),
+        partial(labelled, "tile"),
+        partial(_official_split, "tile"),
     ),
     "sample-folds": Task(
         f"Kernels of families never seen: all labelled kernels of the embedded sample in {FOLDS} "
         "folds by family, drawn anew for each seed.",
-        lambda sources: labelled(sources, "tile"),
-        _folds("tile"),
+        partial(labelled, "tile"),
+        partial(_folds, "tile"),
     ),
     "alexnet": Task(
         "Another machine: learned from all labelled kernels of the sample, which were measured on "
         "a CPU, judged on 15 kernels of `alexnet_train_batch_32` that were measured on a TPU v3 "
         "(TpuGraphs). No model has learned from a TPU.",
-        lambda sources: labelled(sources, "tile"),
+        partial(labelled, "tile"),
         _alexnet,
         needs_real=True,
     ),

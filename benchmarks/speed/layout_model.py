@@ -1,7 +1,4 @@
-"""The layout GNN beside a plain version of the same equations.
-
-`python -m benchmarks.speed.layout_model` prints the section.
-"""
+"""The layout GNN beside a plain version of the same equations."""
 
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks import table
 from benchmarks.speed.measuring import in_turn, peak_mib
 from benchmarks.speed.plain_layout_model import plain_copy, plain_gradients, plain_inputs
 from benchmarks.speed.stages import write_graph
@@ -34,6 +32,12 @@ KEPT_PER_CONFIGURABLE = 2.76
 NODES_PER_CONFIGURABLE = 20
 ROUNDS = 2
 MIN_FORWARD, MIN_STEP, MAX_MEMORY = 1.8, 1.6, 0.7
+HEADER = (
+    *("n, c", "width", "precision", "forward s: ours", "plain", "times faster: best", "median"),
+    *("forward+backward s: ours", "plain", "times faster: best", "median"),
+    *("peak MiB: ours", "plain", "ratio"),
+    *("scores differ by", "gradients by", "worst parameter's"),
+)
 MAX_SCORE_DIFFERENCE, MAX_GRADIENT_DIFFERENCE = 1e-4, 1e-3
 
 
@@ -176,13 +180,5 @@ def report(settings: Sequence[Setting] = SETTINGS) -> list[str]:
         "loss ignores shifts of all scores). With bfloat16 products, the models agree to that",
         "precision only, and a processor without instructions for it takes many times as long.",
         "",
-        "| n, c | width | precision | forward s: ours | plain | times faster: best | median "
-        "| forward+backward s: ours | plain | times faster: best | median "
-        "| peak MiB: ours | plain | ratio | scores differ by | gradients by | worst parameter's |",
-        "|---|" + "---:|" * 16,
-        *(f"| {' | '.join(measure(setting))} |" for setting in settings),
+        *table(HEADER, map(measure, settings)),
     ]
-
-
-if __name__ == "__main__":
-    print("\n".join(report()))  # noqa: T201

@@ -9,14 +9,9 @@ from pathlib import Path
 
 from common.settings import ROOT
 
-# VmHWM is this process's own peak; getrusage would count its parent's before the exec as well.
-PEAK = """
-import re
-from pathlib import Path
-def own_peak_mib():
-    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-"""
 PROGRAM = """
+from pathlib import Path
+from benchmarks.speed.measuring import own_peak_mib
 {setup}
 before = own_peak_mib()
 result = {work}
@@ -25,15 +20,16 @@ print(own_peak_mib() - before)
 
 
 def own_peak_mib() -> float:
-    """Return the most memory that this process has held."""
-    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) / 1024
+    """Return the most memory that this process has held.
+
+    Not by getrusage, which would count its parent's before the exec as well.
+    """
+    return _kib("self", "VmHWM") / 1024
 
 
 def peak_mib(setup: str, work: str) -> float:
     """Return how many MiB the expression `work` adds to the peak after the imports in `setup`."""
-    command = [sys.executable, "-c", PEAK + PROGRAM.format(setup=setup, work=work)]
+    command = [sys.executable, "-c", PROGRAM.format(setup=setup, work=work)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     return float(done.stdout)
 
@@ -67,7 +63,7 @@ def peak_tree_mib(command: Sequence[str], *, every_s: float = 0.01) -> float:
     peak_kib = 0
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:  # noqa: S603
         while process.poll() is None:
-            peak_kib = max(peak_kib, sum(map(_resident_kib, _tree(process.pid))))
+            peak_kib = max(peak_kib, sum(_kib(pid, "VmRSS") for pid in _tree(process.pid)))
             time.sleep(every_s)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
@@ -75,7 +71,6 @@ def peak_tree_mib(command: Sequence[str], *, every_s: float = 0.01) -> float:
 
 
 def _tree(pid: int) -> list[int]:
-    """Return a process and all that come from it."""
     below = Path(f"/proc/{pid}/task/{pid}/children")
     try:
         children = [int(child) for child in below.read_text().split()]
@@ -84,10 +79,10 @@ def _tree(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in _tree(child))]
 
 
-def _resident_kib(pid: int) -> int:
+def _kib(pid: int | str, field: str) -> int:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
+    except OSError:  # it has ended
         return 0
-    found = re.search(r"VmRSS:\s+(\d+)", status)
+    found = re.search(rf"{field}:\s+(\d+)", status)
     return int(found[1]) if found else 0

@@ -1,7 +1,4 @@
-"""Memory and time of the layout GNN for whole graphs, unpruned, as graphs grow.
-
-`python -m benchmarks.speed.segment_memory` prints the section.
-"""
+"""Memory and time of the layout GNN for whole graphs, unpruned, as graphs grow."""
 
 import json
 import subprocess
@@ -11,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import table
 from benchmarks.speed.measuring import own_peak_mib
 from benchmarks.speed.stages import write_graph
 from common.settings import ROOT
@@ -26,6 +24,10 @@ LARGEST_REAL = GraphSize(43_615, 3_142, 1_000)
 SIZES = (GraphSize(21_808, 1_571, 1_000), LARGEST_REAL, GraphSize(87_230, 6_284, 1_000))
 STEPS, HEAD_STEPS = 24, 5
 GOAL_MIB = 4_096
+HEADER = (
+    *("nodes", "configurable", "peak MiB: libraries", "training", "predicting"),
+    *("seconds: training", "per 1,000 configs"),
+)
 
 
 def recipe() -> Recipe:
@@ -53,20 +55,22 @@ def train_and_predict(path: Path) -> dict[str, float]:
     return found | {"predict_s": seconds, "predict_mib": own_peak_mib()}
 
 
-def measure(size: GraphSize) -> dict[str, float]:
-    """Measure a graph of this size in a fresh process."""
+def measure(size: GraphSize) -> list[str]:
+    """Measure a graph of this size in a fresh process; return the cells of its line."""
     with tempfile.TemporaryDirectory() as name:
         file = write_graph(Path(name), size)
         command = [sys.executable, "-m", "benchmarks.speed.segment_memory", str(file.path)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     costs: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return costs
+    cells = [f"{size.n_nodes:,}", f"{size.n_configurable:,}"]
+    cells += [f"{costs[f'{name}_mib']:,.0f}" for name in ("libraries", "train", "predict")]
+    return [*cells, *(f"{costs[f'{name}_s']:.1f}" for name in ("train", "predict"))]
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
     """Measure; return the section of speed.md."""
     config = recipe().segment_sage
-    lines = [
+    return [
         "## Whole graphs by segments",
         "",
         f"`segment_sage` unpruned: segments of at most {config.segment_nodes:,} nodes, width",
@@ -76,21 +80,9 @@ def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
         "seconds are the processor's, which others at work on the machine do not lengthen.",
         f"Goal for {LARGEST_REAL.n_nodes:,} nodes: at most {GOAL_MIB:,} MiB.",
         "",
-        "| nodes | configurable | peak MiB: libraries | training | predicting "
-        "| seconds: training | per 1,000 configs |",
-        "|---:|---:|" + "---:|" * 5,
+        *table(HEADER, map(measure, sizes)),
     ]
-    for size in sizes:
-        costs = measure(size)
-        cells = [f"{size.n_nodes:,}", f"{size.n_configurable:,}"]
-        cells += [f"{costs[f'{name}_mib']:,.0f}" for name in ("libraries", "train", "predict")]
-        cells += [f"{costs[f'{name}_s']:.1f}" for name in ("train", "predict")]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(train_and_predict(Path(sys.argv[1]))))  # noqa: T201
-    else:
-        print("\n".join(report()))  # noqa: T201
+    print(json.dumps(train_and_predict(Path(sys.argv[1]))))  # noqa: T201

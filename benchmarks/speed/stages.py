@@ -1,14 +1,14 @@
 """What each stage costs, and how the cost grows with configs and with nodes."""
 
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from benchmarks.speed.measuring import peak_mib
+from benchmarks import table
+from benchmarks.speed.measuring import in_turn, peak_mib
 from common.metrics import kendall_tau
 from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
@@ -24,8 +24,6 @@ from models.training.device import prepare_torch
 from models.training.losses import pairwise_hinge
 
 REPEATS = 3
-
-
 BASE = GraphSize(2_000, 100, 500)
 MORE_CONFIGS = (BASE, GraphSize(2_000, 100, 1_000), GraphSize(2_000, 100, 2_000))
 MORE_NODES = (BASE, GraphSize(4_000, 200, 500), GraphSize(8_000, 400, 500))
@@ -72,17 +70,6 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
     }
 
 
-def shortest_s(function: Callable[[], object]) -> float:
-    """Return the shortest of a few timings, after one that does not count."""
-    function()
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     """Fit seconds = a · size^b by least squares on logarithms; return b."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
@@ -90,32 +77,26 @@ def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
 
 def measure(sizes: Sequence[GraphSize], folder: Path) -> dict[str, list[float]]:
     """Return the seconds of each stage at each size."""
-    by_size = [
-        {name: shortest_s(stage) for name, stage in stages(write_graph(folder, size)).items()}
-        for size in sizes
-    ]
-    return {name: [seconds[name] for seconds in by_size] for name in by_size[0]}
+    by_size = [in_turn(stages(write_graph(folder, size)), REPEATS, warm_up=True) for size in sizes]
+    return {name: [min(seconds[name]) for seconds in by_size] for name in by_size[0]}
 
 
-def table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str]:
+def stage_table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str]:
     """Measure and write one Markdown table; `axis` is the field of GraphSize that grows."""
     lengths = [getattr(size, axis) for size in sizes]
-    lines = [
-        f"| stage | {' | '.join(f'{length:,}' for length in lengths)} | exponent |",
-        "|---|" + "---:|" * (len(sizes) + 1),
-    ]
+    rows = []
     for name, seconds in measure(sizes, folder).items():
-        cells = " | ".join(f"{value * 1e3:.1f} ms" for value in seconds)
-        lines.append(f"| {name} | {cells} | {growth_exponent(lengths, seconds):.2f} |")
-    return lines
+        cells = [f"{value * 1e3:.1f} ms" for value in seconds]
+        rows.append([name, *cells, f"{growth_exponent(lengths, seconds):.2f}"])
+    return table(["stage", *(f"{length:,}" for length in lengths), "exponent"], rows)
 
 
 def report() -> list[str]:
     """Measure everything; return the section of speed.md."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        by_configs = table(MORE_CONFIGS, "n_configs", folder)
-        by_nodes = table(MORE_NODES, "n_nodes", folder)
+        by_configs = stage_table(MORE_CONFIGS, "n_configs", folder)
+        by_nodes = stage_table(MORE_NODES, "n_nodes", folder)
         largest = write_graph(folder, GraphSize(8_000, 400, 8_000))
         memory = peak_mib(
             "from data.read import read_graph_at",

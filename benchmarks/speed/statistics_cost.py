@@ -1,11 +1,13 @@
-"""What the statistics of a large layout graph cost; prints the section."""
+"""What the statistics of a large layout graph cost."""
 
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks import table
 from benchmarks.speed.measuring import peak_mib
 from benchmarks.speed.stages import write_graph
 from data.read import read_layout
@@ -18,6 +20,12 @@ GOAL_S, GOAL_MIB = 20, 1024
 SETS: tuple[StatisticsSet, ...] = ("plain", "all")
 
 
+def all_statistics(path: Path, chosen: StatisticsSet) -> NDArray[np.float32]:
+    """Read a graph; return (c, f) float32, the statistics of all its configs."""
+    graph = read_layout(file_from_path(path))
+    return statistics_of(graph, chosen)(np.arange(graph.n_configs))
+
+
 def measure(path: Path, chosen: StatisticsSet) -> list[str]:
     """Return the cells of a line: seconds for all configs, and what they add to the peak memory.
 
@@ -28,12 +36,8 @@ def measure(path: Path, chosen: StatisticsSet) -> list[str]:
     statistics_of(graph, chosen)(np.arange(graph.n_configs))
     seconds = time.perf_counter() - start
     mib = peak_mib(
-        "from data.read import read_graph_at\nimport numpy as np\n"
-        "from features.statistics.configs import statistics_of\n"
-        "def work(path):\n"
-        "    graph = read_graph_at(path)\n"
-        f"    return statistics_of(graph, {chosen!r})(np.arange(graph.n_configs))\n",
-        f"work(Path({str(path)!r}))",
+        "from benchmarks.speed.statistics_cost import all_statistics",
+        f"all_statistics(Path({str(path)!r}), {chosen!r})",
     )
     columns = len(statistics_names("layout", chosen))
     return [chosen, f"{columns}", f"{seconds:.1f}", f"{mib:.0f}"]
@@ -43,7 +47,7 @@ def report(size: GraphSize = SIZE) -> list[str]:
     """Measure; return the section of speed.md."""
     with tempfile.TemporaryDirectory() as name:
         file = write_graph(Path(name), size)
-        rows = [f"| {' | '.join(measure(file.path, chosen))} |" for chosen in SETS]
+        rows = [measure(file.path, chosen) for chosen in SETS]
     return [
         "## Statistics of a large layout graph",
         "",
@@ -52,11 +56,5 @@ def report(size: GraphSize = SIZE) -> list[str]:
         "seconds without reading, memory with the graph and the table of results. Goals: "
         f"{GOAL_S} s and {GOAL_MIB} MiB.",
         "",
-        "| statistics | columns | seconds | MiB |",
-        "|---|---:|---:|---:|",
-        *rows,
+        *table(["statistics", "columns", "seconds", "MiB"], rows),
     ]
-
-
-if __name__ == "__main__":
-    print("\n".join(report()))  # noqa: T201

@@ -2,7 +2,6 @@
 
 Kernels are the sample's, enlarged, with random configs. A few files are read again and again, so
 that making them takes no time.
-`python -m benchmarks.speed.tile_inference` prints the section.
 """
 
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import table
 from common.settings import SAMPLE
 from data.graphs.graph import N_TILE_VALUES, TileGraph
 from data.npz.write import write_npz
@@ -103,6 +103,7 @@ def report(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
             model: seconds_of(model, recipe, files, folder / "runs") for model in recipe.tile.models
         }
         seconds["choice of picks"] = seconds_of_picks(recipe, files)
+    rows = [[m, f"{s:.1f}", f"{1000 * s / n_kernels:.1f}"] for m, s in seconds.items()]
     return [
         "## Ranking a tile test set",
         "",
@@ -110,19 +111,5 @@ def report(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
         f"files to rankings, {recipe.threads} threads. The `cpu` recipe's models and the choice of",
         f"picks together take {sum(seconds.values()):.1f} s (goal: less than {GOAL_S}).",
         "",
-        "| model | seconds | ms per kernel |",
-        "|---|---:|---:|",
-        *(
-            f"| {model} | {taken:.1f} | {1000 * taken / n_kernels:.1f} |"
-            for model, taken in seconds.items()
-        ),
+        *table(["model", "seconds", "ms per kernel"], rows),
     ]
-
-
-def main() -> None:
-    """Measure; print the section."""
-    print("\n".join(report()))  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """The layout GNN that is shipped beside the competition's winning model: a step, and inference.
 
 Both by their recipes (configs/cpu.toml, configs/reference.toml), float32, one thread, on the same
-configs of the same pruned graph. `python -m benchmarks.speed.winning_model` prints the section.
+configs of the same pruned graph.
 """
 
 import tempfile
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import table
 from benchmarks.speed.layout_model import RULE, make_graph, ratio_cells
 from benchmarks.speed.measuring import in_turn
 from features.scaling import fit_node_scaler
@@ -26,6 +27,10 @@ from models.training.losses import LOSSES
 SIZES = ((500, 64), (2_000, 64), (5_000, 64))
 N_SCORED = 256  # configs that inference ranks
 MIN_STEP, MIN_INFERENCE = 3, 5
+HEADER = (
+    *("n, c", "step s: ours", "winning", "times faster"),
+    *("inference s: ours", "winning", "times faster"),
+)
 
 
 def recipes() -> dict[str, Recipe]:
@@ -84,12 +89,5 @@ def report(sizes: Sequence[tuple[int, int]] = SIZES, *, n_scored: int = N_SCORED
         f"{MIN_STEP} times, inference {MIN_INFERENCE} times as fast. How well both rank:",
         "[layout_accuracy.md](layout_accuracy.md).",
         "",
-        "| n, c | step s: ours | winning | times faster | inference s: ours | winning "
-        "| times faster |",
-        "|---|" + "---:|" * 6,
-        *(f"| {' | '.join(measure(*size, n_scored))} |" for size in sizes),
+        *table(HEADER, (measure(*size, n_scored) for size in sizes)),
     ]
-
-
-if __name__ == "__main__":
-    print("\n".join(report()))  # noqa: T201

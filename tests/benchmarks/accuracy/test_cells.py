@@ -107,7 +107,7 @@ class _Backwards:
 
 
 def test_a_kernel_is_judged_by_runtimes_over_their_normalizers(sources: Sources) -> None:
-    graph = read_tile(labelled(sources, "tile")[0])
+    graph = read_tile(labelled("tile", sources)[0])
     found = judge(_Backwards(), graph)
     ranking = np.arange(graph.n_configs)[::-1]
     assert found["tile_score"] == tile_score(ranking, graph.normalized_runtime)

@@ -39,7 +39,7 @@ def test_no_distinct_config_is_on_both_sides(
     whole = read_layout(LAYOUT_TASKS["unet3d-all"].files(sources)[0])
     first, _ = distinct_configs(whole)
     assert len(first) < whole.n_configs
-    (part,) = within_graph(n_train)(sources, 1, tmp_path)
+    (part,) = within_graph(n_train, sources, 1, tmp_path)
     (learned,), (judged,) = part.train, part.judged
     assert not _hashes(learned) & _hashes(judged)
     held_out, train = split_distinct(len(first), 1)
@@ -93,7 +93,7 @@ def test_no_family_of_the_sample_is_on_both_sides(
     families = sample_families(SAMPLE)
     parts = TASKS[kind][task].parts(HERE, 0, tmp_path)
     judged = [file.submission_id for part in parts for file in part.judged]
-    known = [file for file in labelled(HERE, kind) if file.split in splits]
+    known = [file for file in labelled(kind, HERE) if file.split in splits]
     expected = [file.submission_id for file in known]
     assert sorted(judged) == sorted(expected)  # each once
     for part in parts:
@@ -105,7 +105,7 @@ def test_no_family_of_the_sample_is_on_both_sides(
 def test_the_real_kernels_are_judged_and_never_learned_from(tmp_path: Path) -> None:
     sources = Sources(SAMPLE, REAL)
     (part,) = TILE_TASKS["alexnet"].parts(sources, 0, tmp_path)
-    assert part.train == tuple(labelled(sources, "tile"))
+    assert part.train == tuple(labelled("tile", sources))
     kernels = [read_tile(file) for file in part.judged]
     assert len(kernels) == 15 and sum(kernel.n_configs for kernel in kernels) == 752
     assert not {family_of(file) for file in part.judged} & set(sample_families(SAMPLE).values())
