@@ -22,9 +22,9 @@ from models.run_folder import (
     mark_done,
     read_config,
 )
-from models.training.checkpoint import CHECKPOINT
 from models.training.device import training_device
 from models.training.jobs import Ranker, SharedModel, TrainJob, pretrain_steps, recipe_of_shared
+from models.training.loop import CHECKPOINT
 from models.training.processes import on_processes
 
 if TYPE_CHECKING:

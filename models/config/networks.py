@@ -36,7 +36,7 @@ class TrainingConfig(FrozenConfig):
             1 = with the last ones.
         early_stop: stop after so many evaluations in a row that were no better than the best, and
             end with the best weights; 0 = take every step. What is judged on is held out of the
-            train split, see models/training/held_out.py.
+            train split, see models/training/folds.py.
         eval_interval: steps between evaluations, where `early_stop` asks for such.
         pretrain_steps: a layout GNN is first trained for so many steps on the train graphs of all
             layout collections, once per seed; each collection's training begins from its weights.

@@ -25,9 +25,9 @@ from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.network import LayoutNetwork
 from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, torch_prepared, training_device
-from models.training.held_out import HeldOut, hold_out
+from models.training.folds import HeldOut, hold_out
 from models.training.jobs import TrainJob
-from models.training.loop import StepLoss, fit_job
+from models.training.loop import StepLoss, fit
 from models.training.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.training.samplers import SAMPLERS
 from models.training.weights import load_network, save_network
@@ -166,7 +166,7 @@ def _train(
         return inputs.to(device)
 
     task = LayoutTask(learned, LRUCache(make), config, held_out, job.rank, job.n_ranks)
-    fit_job(model, task, config.training, job, device)
+    fit(model, task, config.training, job, device)
     if job.rank > 0:
         return
     save_network(model, scaler, job.run_dir)

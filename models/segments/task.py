@@ -30,11 +30,10 @@ from models.segments.network import (
     score_all,
     segment_weights,
 )
-from models.training.checkpoint import CHECKPOINT
 from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, torch_prepared, training_device
 from models.training.jobs import TrainJob
-from models.training.loop import StepLoss, fit_job
+from models.training.loop import CHECKPOINT, StepLoss, fit
 from models.training.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.training.samplers import SAMPLERS
 from models.training.weights import load_network, save_network
@@ -269,7 +268,7 @@ def _train(job: TrainJob, device: torch.device) -> None:
     history = SegmentHistory(surveyed.entries, model.width)
     model.history = history
     task = SegmentTask(graphs, model, history)
-    fit_job(model, task, config.training, job, device)
+    fit(model, task, config.training, job, device)
     model.history = None  # it is of no use but to go on with training
     _train_head(job, graphs, model)
     save_network(model, surveyed.scaler, job.run_dir)
@@ -283,7 +282,7 @@ def _train_head(job: TrainJob, graphs: TrainGraphs, model: SegmentSage) -> None:
         return
     training = config.training.model_copy(update={"steps": config.head_steps})
     head_job = replace(job, run_dir=job.run_dir / HEAD_FOLDER)
-    fit_job(model.head, HeadTask(graphs, model), training, head_job, device_of(model))
+    fit(model.head, HeadTask(graphs, model), training, head_job, device_of(model))
 
 
 @dataclass(frozen=True)

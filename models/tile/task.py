@@ -30,9 +30,9 @@ from models.tile.inputs import (
 from models.tile.network import TileNetwork
 from models.training.dataset import LRUCache
 from models.training.device import device_of, ranking_device, torch_prepared, training_device
-from models.training.held_out import HeldOut, hold_out
+from models.training.folds import HeldOut, hold_out
 from models.training.jobs import TrainJob
-from models.training.loop import StepLoss, fit_job
+from models.training.loop import StepLoss, fit
 from models.training.losses import TILE_LOSSES
 from models.training.weights import WEIGHTS, load_tensors, load_weights, save_tensors
 
@@ -149,7 +149,7 @@ def _train(
 
     model = network(config)
     task = TileTask(learned, LRUCache(make), config, held_out, job.rank, job.n_ranks)
-    fit_job(model, task, config.training, job, device)
+    fit(model, task, config.training, job, device)
     if job.rank > 0:
         return
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}

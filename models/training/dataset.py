@@ -43,9 +43,7 @@ def why_unusable(graph: Graph) -> str | None:
 
 
 def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unusable]]:
-    """Part the graphs that a ranker can learn from and those it cannot.
-
-    Reads each file once, one in memory at a time.
+    """Part the graphs that a ranker can learn from and those it cannot, one in memory at a time.
 
     Raises:
         PipelineError: a file is damaged.
@@ -75,21 +73,17 @@ def bytes_held(item: object) -> int:
             storage = value.untyped_storage()
             buffers[storage.data_ptr()] = storage.nbytes()
         elif isinstance(value, np.ndarray):
-            whole = value
-            while isinstance(whole.base, np.ndarray):
-                whole = whole.base
-            if not _is_mapped(whole.base):
-                buffers[whole.ctypes.data] = whole.nbytes
+            while isinstance(value.base, np.ndarray):
+                value = value.base
+            owner = value.base.obj if isinstance(value.base, memoryview) else value.base
+            if not isinstance(owner, mmap.mmap):
+                buffers[value.ctypes.data] = value.nbytes
         elif isinstance(value, list | tuple):
             left += value
         elif hasattr(value, "__dict__") and id(value) not in seen:
             seen.add(id(value))
             left += vars(value).values()
     return sum(buffers.values())
-
-
-def _is_mapped(base: object) -> bool:
-    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
 
 
 class LRUCache(Generic[Item]):
@@ -118,16 +112,12 @@ class LRUCache(Generic[Item]):
         self._thread: ThreadPoolExecutor | None = None
 
     def prefetch(self, files: Sequence[GraphFile]) -> None:
-        """Begin to make the items of `files` that are not kept; they add to what is in memory.
-
-        A fault in making one is raised when it is asked for.
-        """
+        """Begin to make the items of `files`; a fault in one is raised when it is asked for."""
         for file in files:
             key = str(file.path)
-            if key in self._items or key in self._coming:
-                continue
-            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-            self._coming[key] = self._thread.submit(self._make, file)
+            if key not in self._items and key not in self._coming:
+                self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+                self._coming[key] = self._thread.submit(self._make, file)
 
     def __call__(self, file: GraphFile) -> Item:
         """Return the item of `file`, made now if it is not kept."""

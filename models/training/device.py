@@ -1,8 +1,7 @@
 """Where networks are computed: on a CUDA GPU where there is one, else on the CPU.
 
 Everything random but dropout is drawn on the host, so that a seed takes the same graphs and configs
-on either. What is fixed of a graph is moved to the device once; configs and runtimes stay on the
-host, and of these a step moves those of its own sample.
+on either. What is fixed of a graph is moved once; of configs a step moves those that it takes.
 """
 
 import copy
@@ -32,11 +31,9 @@ class OnDevice:
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor | OnDevice):
-        return value.to(device)
     if isinstance(value, tuple):
         return tuple(_moved(part, device) for part in value)
-    return value
+    return value.to(device) if isinstance(value, Tensor | OnDevice) else value
 
 
 def prepare_torch(*, seed: int, threads: int, device: torch.device = CPU) -> None:
@@ -80,11 +77,7 @@ def torch_prepared(*, threads: int, device: torch.device, seed: int = 0) -> Iter
 
 
 def training_device(accelerator: str, *, processes: int) -> torch.device:
-    """Return what a network is trained on; several processes are always on the CPU.
-
-    Args:
-        accelerator: as in a recipe.
-        processes: on how many it is trained.
+    """Return what a network is trained on, by a recipe's key; several processes are on the CPU.
 
     Raises:
         UsageError: a GPU is asked for where there is none, or for several processes.
@@ -102,12 +95,7 @@ def training_device(accelerator: str, *, processes: int) -> torch.device:
 
 
 def ranking_device(accelerator: str) -> torch.device:
-    """Return what a trained network ranks on, wherever it was trained.
-
-    Args:
-        accelerator: as in the recipe that it was trained by; without a GPU at hand, "cuda" does not
-            keep a model from ranking.
-    """
+    """Return what a trained network ranks on; without a GPU, "cuda" does not keep it from that."""
     return GPU if accelerator != "cpu" and torch.cuda.is_available() else CPU
 
 

@@ -1,18 +1,25 @@
-"""Folds of the train split that keep the batch-size siblings of one architecture together.
+"""Parts of the train split: folds, and what is held out to tell when training has gone on enough.
 
 The train split holds many graphs that differ in batch size, precision or the number of chips
-alone. A model that has seen one of them has all but seen the others, so a fold that parts them
-would measure memory.
+alone. A model that has seen one of them has all but seen the others, so a part that tears such
+siblings apart would measure memory: architectures stay whole. Where all graphs are of one
+architecture, some configs of each graph are held out instead. The valid split is never touched.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from data.tree import GraphFile
+
+HELD_OUT_SHARE = 0.1
+MOST_HELD_OUT = 100  # graphs
+FEWEST_CONFIGS = 20  # of a graph, below which none is held out
 
 # A kernel's name ends in its fingerprint: a signed 64-bit number in hex, leading zeros dropped.
 _KERNEL_FINGERPRINT = re.compile(r"_-?[0-9a-f]{10,16}$")
@@ -66,10 +73,6 @@ def grouped_folds(
     Families are dealt out largest first, each to the fold with the fewest graphs so far; `seed`
     orders families of equal size. The order of `files` does not matter.
 
-    Args:
-        files: train graphs of one collection.
-        n_folds: at least 2.
-
     Returns:
         For each fold the graphs to hold out, by name; every graph is in exactly one.
 
@@ -93,3 +96,74 @@ def grouped_folds(
     for family in sorted(shuffled, key=lambda family: -len(families[family])):
         min(folds, key=len).extend(families[family])
     return tuple(tuple(sorted(fold, key=lambda file: file.name)) for fold in folds)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which graphs a model learns from, and which ones judge it.
+
+    Attributes:
+        learned: graphs to learn from.
+        judged: graphs to judge on; none where nothing is held out.
+        by_config: each graph's configs are parted by `part_configs`; of one collection, the two
+            are the same graphs.
+    """
+
+    learned: tuple[GraphFile, ...]
+    judged: tuple[GraphFile, ...] = ()
+    by_config: bool = False
+
+    def configs(self, n: int, *, judged: bool) -> NDArray[np.int64]:
+        """Return the positions among a graph's n distinct configs to judge on, or to learn from."""
+        if not self.by_config:
+            return np.arange(n)
+        learned_part, judged_part = part_configs(n)
+        return judged_part if judged else learned_part
+
+
+def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
+    """Hold out families of about a tenth of the graphs, at most about 100, or configs of all.
+
+    `seed` decides which families. Of graphs of several collections, no family is learned from that
+    is held out of one of them: a collection's own training that follows is judged on it. Where a
+    collection has configs held out, all have.
+
+    Raises:
+        PipelineError: of several collections, no graph is left to learn from.
+    """
+    collections = dict.fromkeys(file.collection for file in files)
+    parts = [
+        _hold_out_of_one([file for file in files if file.collection == collection], seed)
+        for collection in collections
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    whole = [part for part in parts if not part.by_config]
+    families = {family_of(file) for part in whole for file in part.judged}
+    learned = tuple(file for file in files if family_of(file) not in families)
+    if not learned:
+        raise PipelineError(
+            "training.early_stop: what is held out of each collection leaves no graph to learn a "
+            "shared model from; set it or pretrain_steps to 0, or add train graphs"
+        )
+    judged = tuple(file for part in parts for file in part.judged)
+    return HeldOut(learned, judged, by_config=len(whole) < len(parts))
+
+
+def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
+    n_families = len({family_of(file) for file in files})
+    if n_families < 2:
+        return HeldOut(tuple(files), tuple(files), by_config=True)
+    wanted = min(len(files) * HELD_OUT_SHARE, MOST_HELD_OUT)
+    n_folds = min(n_families, max(2, round(len(files) / wanted)))
+    folds = grouped_folds(files, n_folds, seed)
+    judged = min(folds, key=lambda fold: abs(len(fold) - wanted))
+    names = {file.name for file in judged}
+    return HeldOut(tuple(file for file in files if file.name not in names), judged)
+
+
+def part_configs(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Part the positions 0..n-1 into those to learn from and those to judge on, always alike."""
+    n_judged = round(n * HELD_OUT_SHARE) if n >= FEWEST_CONFIGS else 0
+    shuffled = np.random.default_rng(n).permutation(n)
+    return np.sort(shuffled[n_judged:]), np.sort(shuffled[:n_judged])

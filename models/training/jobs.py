@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SharedModel:
-    """A model that the layout collections begin from: on which graphs, into which run folder.
-
-    Attributes:
-        files: train graphs of all of them.
-    """
+    """A model that the layout collections begin from: the train graphs of all, and its folder."""
 
     files: Sequence[GraphFile]
     run_dir: Path
@@ -74,13 +70,9 @@ def pretrain_steps(recipe: Recipe, model: str) -> int:
 def shared_model(
     recipe: Recipe, model: str, seed: int, files: Sequence[GraphFile], folder: Path
 ) -> SharedModel | None:
-    """Return the model that `model` begins from, in its own folder below `folder`.
+    """Return what `model` begins from, in its own folder below `folder`; None if from nothing.
 
-    Args:
-        files: train graphs of all layout collections.
-
-    Returns:
-        None where the recipe trains each collection's model by itself.
+    `files` are the train graphs of all layout collections.
     """
     if pretrain_steps(recipe, model) == 0:
         return None

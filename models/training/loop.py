@@ -1,34 +1,42 @@
-"""The training loop: one task, one optimiser, checkpoints that resume exactly.
+"""The training loop: one task, one optimiser, averaged weights, checkpoints that resume exactly.
 
 Everything random in a step is drawn from (seed, step), so a run that is killed and resumed takes
 the very same steps as an undisturbed one.
 """
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from common.atomic import write_text
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import out_of_time, progress
 from models.config.networks import TrainingConfig
-from models.training.checkpoint import CHECKPOINT, TrainingState, load_state, save_state
-from models.training.device import CPU
+from models.training.device import device_of
 from models.training.jobs import TrainJob
 from models.training.processes import all_gather_text, one_process, sum_over_processes
-from models.training.weight_averaging import put
+from models.training.weights import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+CHECKPOINT = "checkpoint.safetensors"
+METRICS = "metrics.jsonl"
+
+Tensors = dict[str, Tensor]
+
 
 @dataclass(frozen=True)
 class StepLoss:
-    """A step's loss, and which graphs it came from, for messages.
+    """A step's loss, (), and which graphs it came from, for messages.
 
     On several processes each has its part of the loss: their sum is the step's.
     """
@@ -60,41 +68,93 @@ class JudgedTask(Task, Protocol):
         """Judge a model in evaluation mode on data no step learns from; higher is better."""
 
 
+@dataclass
+class TrainingState:
+    """What a training holds besides the model and the optimiser; all of it is in a checkpoint.
+
+    Attributes:
+        step: how many steps are done.
+        recent: losses since the last line of metrics.
+        lines: metrics.jsonl so far.
+        mean_count: how many steps are in `mean`.
+        mean: of each parameter over the last steps.
+        best_value: what `best` scored on held-out data; None before the first evaluation.
+        waited: how many evaluations since then were no better.
+        best: the parameters and buffers that ranked held-out data best.
+    """
+
+    step: int = 0
+    recent: list[float] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    mean_count: int = 0
+    mean: Tensors = field(default_factory=dict)
+    best_value: float | None = None
+    waited: int = 0
+    best: Tensors = field(default_factory=dict)
+
+    def log(self, **values: float) -> None:
+        """Add a line of metrics for the steps done so far."""
+        self.lines.append(json.dumps({"step": self.step, **values}))
+
+    @torch.no_grad()
+    def average(self, model: nn.Module) -> None:
+        """Take the parameters into the mean.
+
+        It is the plain mean over the last share of the steps (Izmailov et al., "Averaging Weights
+        Leads to Wider Optima and Better Generalization", 2018): the share means the same in a run
+        of any length, while an exponential mean's decay has to be tuned to it.
+        """
+        self.mean_count += 1
+        for name, parameter in model.named_parameters():
+            if name in self.mean:
+                self.mean[name] += (parameter - self.mean[name]) / self.mean_count
+            else:
+                self.mean[name] = parameter.detach().clone()
+
+    @contextmanager
+    def averaged(self, model: nn.Module) -> Iterator[None]:
+        """Let `model` have the mean weights while the block runs; its own where there are none."""
+        live = {name: value.detach().clone() for name, value in model.named_parameters()}
+        _put(self.mean, model)
+        try:
+            yield
+        finally:
+            _put(live, model)
+
+    def keep_if_best(self, value: float, model: nn.Module) -> None:
+        """Keep the model's weights if `value` is higher than all before."""
+        if self.best_value is None or value > self.best_value:
+            self.best_value, self.waited = value, 0
+            self.best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        else:
+            self.waited += 1
+
+
 def fit(
-    model: nn.Module,
-    task: Task,
-    config: TrainingConfig,
-    *,
-    seed: int,
-    run_dir: Path,
-    fabric: "Fabric | None" = None,
-    device: torch.device = CPU,
+    model: nn.Module, task: Task, config: TrainingConfig, job: TrainJob, device: torch.device
 ) -> None:
-    """Train `model` in place, from the last checkpoint in `run_dir` if there is one.
+    """Train `model` in place as `job` says, from the last checkpoint in its folder, if any.
 
     Writes metrics.jsonl, one line per logged step and evaluation, and a checkpoint at regular
-    steps. The model ends with the best weights on held-out data if there are such, else with the
-    mean of the last ones if they are averaged, else with the last.
-
-    Args:
-        fabric: this process's place among several; None if it is the only one.
-        device: where the task's tensors are; the model is moved there and stays.
+    steps. The model ends on `device`, where the task's tensors are, with the best weights on
+    held-out data if there are such, else with the mean of the last ones if they are averaged, else
+    with the last.
 
     Raises:
         PipelineError: a loss or a gradient is NaN or infinite; names the step, the graphs, and the
-            last good checkpoint.
+            last good checkpoint. Or a checkpoint is damaged.
         UsageError: an early stop of a task that cannot be judged.
         OutOfTime: the time is over and steps are left; they are for the next call.
     """
     if config.early_stop and not isinstance(task, JudgedTask):
         raise UsageError("training.early_stop: this model holds nothing out; expected 0")
-    fabric = fabric or one_process(config.precision, device)
+    fabric = job.fabric or one_process(config.precision, device)
     model.to(device)
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
-    state = load_state(model, optimiser, run_dir)
-    training = _Training(fabric, model, task, optimiser, config, seed, run_dir)
+    state = _load_state(model, optimiser, job.run_dir)
+    training = _Training(fabric, model, task, optimiser, config, job)
     model.train()
     while not _has_ended(state, config):
         is_late = out_of_time()
@@ -104,7 +164,7 @@ def fit(
         state.step += 1
         state.recent.append(loss)
         if state.step > config.swa_start * config.steps:
-            state.mean.add(model)
+            state.average(model)
         value = training.held_out_value(state)
         ended = _has_ended(state, config)
         saves = state.step % config.checkpoint_every == 0 or ended
@@ -114,27 +174,12 @@ def fit(
         if value is not None:
             state.log(held_out=round(value, 6))
         if (saves or is_late) and fabric.is_global_zero:
-            save_state(state, model, optimiser, run_dir)
+            _save_state(state, model, optimiser, job.run_dir)
         progress("train", config.steps if ended else state.step, config.steps)
         if is_late and not ended:
-            raise OutOfTime(f"{run_dir}: out of time at step {state.step} of {config.steps}")
-    put(state.best.tensors or state.mean.tensors, model)
+            raise OutOfTime(f"{job.run_dir}: out of time at step {state.step} of {config.steps}")
+    _put(state.best or state.mean, model)
     model.eval()
-
-
-def fit_job(
-    model: nn.Module, task: Task, config: TrainingConfig, job: TrainJob, device: torch.device
-) -> None:
-    """Train `model` in place on `device` as `job` says; see `fit`."""
-    fit(
-        model,
-        task,
-        config,
-        seed=job.seed,
-        run_dir=job.run_dir,
-        fabric=job.fabric,
-        device=device,
-    )
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
@@ -146,8 +191,15 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
 
 
 def _has_ended(state: TrainingState, config: TrainingConfig) -> bool:
-    gave_up = 0 < config.early_stop <= state.best.waited
+    gave_up = 0 < config.early_stop <= state.waited
     return state.step >= config.steps or gave_up
+
+
+@torch.no_grad()
+def _put(tensors: Tensors, model: nn.Module) -> None:
+    own = model.state_dict()
+    for name, tensor in tensors.items():
+        own[name].copy_(tensor)
 
 
 @dataclass(frozen=True)
@@ -159,13 +211,12 @@ class _Training:
     task: Task
     optimiser: torch.optim.Optimizer
     config: TrainingConfig
-    seed: int
-    run_dir: Path
+    job: TrainJob
 
     def take_step(self, step: int, *, is_late: bool) -> tuple[float, bool]:
         """Update the weights; return the batch's loss, and whether any process is late."""
-        rank = self.fabric.global_rank
-        draws = np.random.SeedSequence([self.seed, step, rank])  # for dropout and the like
+        # for dropout and the like
+        draws = np.random.SeedSequence([self.job.seed, step, self.fabric.global_rank])
         torch.manual_seed(int(draws.generate_state(1)[0]))
         with self.fabric.autocast():
             batch = self.task.step_loss(self.model, self.draws(step))
@@ -186,7 +237,7 @@ class _Training:
 
     def draws(self, step: int) -> np.random.Generator:
         """Return what a step's graphs and configs are drawn with."""
-        return np.random.default_rng([self.seed, step])
+        return np.random.default_rng([self.job.seed, step])
 
     def held_out_value(self, state: TrainingState) -> float | None:
         """Judge the weights, or their mean, where it is time to; keep them if they are the best."""
@@ -195,18 +246,18 @@ class _Training:
         if not (config.early_stop and is_time):
             return None
         assert isinstance(self.task, JudgedTask)
-        with state.mean.in_place_of(self.model):
+        with state.averaged(self.model):
             self.model.eval()
             value = self.task.evaluate(self.model) if self.fabric.is_global_zero else 0.0
             value = self.fabric.broadcast(value)
             if not math.isfinite(value):
                 self._stop(f"the held-out value is {value} at step {state.step}")
-            state.best.offer(value, self.model)
+            state.keep_if_best(value, self.model)
         self.model.train()
         return value
 
     def _stop(self, fault: str) -> NoReturn:
-        checkpoint = self.run_dir / CHECKPOINT
+        checkpoint = self.job.run_dir / CHECKPOINT
         kept = (
             f"the last good state is {checkpoint}" if checkpoint.exists() else "nothing was saved"
         )
@@ -223,3 +274,50 @@ def _fault(batch: StepLoss, model: nn.Module, step: int) -> str:
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"the gradient of {name} is not finite{where}"
     return ""
+
+
+def _save_state(
+    state: TrainingState, model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path
+) -> None:
+    """Write metrics.jsonl, and a checkpoint that holds its lines as well."""
+    write_text(run_dir / METRICS, "".join(f"{line}\n" for line in state.lines))
+    facts = dict(vars(state))
+    parts = {"model": model.state_dict(), "mean": facts.pop("mean"), "best": facts.pop("best")}
+    for name, parameter in model.named_parameters():
+        for moment, tensor in optimiser.state[parameter].items():
+            parts.setdefault(f"optimiser.{moment}", {})[name] = tensor
+    tensors = {f"{part}.{name}": t for part, named in parts.items() for name, t in named.items()}
+    save_tensors(run_dir / CHECKPOINT, tensors, facts)
+
+
+def _load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path) -> TrainingState:
+    """Put the checkpoint, if there is one, into the model and the optimiser; return the rest.
+
+    All of it goes to the model's device, wherever it was written, but for the optimiser's count of
+    steps, which AdamW keeps on the host.
+
+    Raises:
+        PipelineError: the checkpoint is damaged, or another model's.
+    """
+    path = run_dir / CHECKPOINT
+    if not path.exists():
+        return TrainingState()
+    tensors, facts = load_tensors(path)
+    try:
+        model.load_state_dict(_with_prefix(tensors, "model."))
+    except RuntimeError as error:
+        raise PipelineError(f"{path}: was written by another model; remove it") from error
+    parameters = dict(model.named_parameters())
+    for key, tensor in _with_prefix(tensors, "optimiser.").items():
+        moment, _, name = key.partition(".")
+        device = tensor.device if moment == "step" else parameters[name].device
+        optimiser.state[parameters[name]][moment] = tensor.to(device)
+    known: dict[str, Any] = dict(facts)
+    for part in ("mean", "best"):
+        named = _with_prefix(tensors, f"{part}.")
+        known[part] = {name: t.to(device_of(model)) for name, t in named.items()}
+    return TrainingState(**known)
+
+
+def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

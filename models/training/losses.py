@@ -1,9 +1,11 @@
 """Ranking losses over the c configs of one graph.
 
-Scores are runtime-like: the LOWER a score, the faster the config is predicted to be. Two configs
-of equal runtime are never compared, so a graph whose runtimes are all equal has a loss of exactly
-zero with a zero gradient. Runtimes are only compared with each other; hand them over as int64 or
-float64, because float32 merges runtimes that differ by less than one part in ten million.
+Each takes scores (c,) float and runtimes (c,) int or float of any unit, and returns () >= 0,
+differentiable in the scores; it raises ValueError where the two are not of one shape (c,). Scores
+are runtime-like: the LOWER a score, the faster the config is predicted to be; half precision is
+raised to float32. Two configs of equal runtime are never compared, so a graph whose runtimes are
+all equal has a loss of exactly zero with a zero gradient. Hand runtimes over as int64 or float64:
+float32 merges those that differ by less than one part in ten million.
 
 The pairwise losses take O(c²) memory: meant for the sample of configs of one training step, not a
 whole file. Each takes `weights` (c, c) >= 0, by which the pair of the faster config i and the
@@ -29,7 +31,7 @@ class PairwiseLoss(Protocol):
     """A loss that is a mean over pairs of configs."""
 
     def __call__(self, scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
-        """Return () >= 0 from scores (c,), runtimes (c,) and weights (c, c)."""
+        """Return () from scores (c,), runtimes (c,) and weights (c, c)."""
 
 
 def pairwise_hinge(
@@ -38,18 +40,6 @@ def pairwise_hinge(
     """Mean of max(0, margin - (s_j - s_i)) over the pairs where config i is faster than j.
 
     The ranking SVM's loss (Joachims, "Optimizing Search Engines using Clickthrough Data", 2002).
-
-    Args:
-        scores: (c,) float, lower = faster; half precision is raised to float32.
-        runtime: (c,) int or float, any unit.
-        margin: by how much the slower config's score should exceed the faster one's.
-        weights: (c, c) >= 0; None counts every pair the same.
-
-    Returns:
-        () >= 0, differentiable in `scores`.
-
-    Raises:
-        ValueError: `scores` and `runtime` are not of one shape (c,).
     """
     scores = _checked_scores(scores, runtime)
     return _mean_over_pairs(F.relu(margin - _gaps(scores)), runtime, weights)
@@ -60,8 +50,6 @@ def pairwise_logistic(scores: Tensor, runtime: Tensor, *, weights: Tensor | None
 
     RankNet's loss (Burges et al., "Learning to Rank using Gradient Descent", 2005): a hinge without
     a corner, which never stops asking for a wider gap.
-
-    Args, returns and raises as `pairwise_hinge`, without a margin.
     """
     scores = _checked_scores(scores, runtime)
     return _mean_over_pairs(F.softplus(-_gaps(scores)), runtime, weights)
@@ -73,8 +61,6 @@ def smooth_kendall(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = 
     With the sign in tanh's place the mean is Kendall's tau-a over the comparable pairs, so the loss
     runs from 0 (all in order) to 2 (all reversed). A pair that is far out of order is given up
     rather than pulled at, which suits noisy runtimes, and a poor start less.
-
-    Args, returns and raises as `pairwise_hinge`, without a margin.
     """
     scores = _checked_scores(scores, runtime)
     return _mean_over_pairs(1 - torch.tanh(_gaps(scores)), runtime, weights)
@@ -83,12 +69,10 @@ def smooth_kendall(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = 
 def order_confidence(runtime: Tensor, noise: float) -> Tensor:
     """How far the order of each pair of runtimes can be trusted; (c, c) in [0, 1], symmetric.
 
-    Measurements of one config scatter normally in ln(runtime), so that the difference of two is
-    normal with standard deviation s = noise / 0.6745. Two configs that were measured d =
-    |ln r_i - ln r_j| apart are in the right order with probability P = Phi(d / s), the normal
-    distribution's, where nothing else is known. The weight is 2 P - 1 = erf(d / (s sqrt(2))), the
-    probability that noise alone gives a smaller difference: what P says beyond a coin's 1/2, the
-    pair's expected sign. At d = noise it is 1/2.
+    Measurements of one config scatter normally in ln(runtime), so the difference of two is normal
+    with standard deviation s = noise / 0.6745. Two configs measured d = |ln r_i - ln r_j| apart are
+    in the right order with probability P = Phi(d / s). The weight is 2 P - 1 =
+    erf(d / (s sqrt(2))), what P says beyond a coin's 1/2. At d = noise it is 1/2.
 
     Args:
         runtime: (c,) > 0.
@@ -103,7 +87,7 @@ def order_confidence(runtime: Tensor, noise: float) -> Tensor:
 
 
 def list_mle(scores: Tensor, runtime: Tensor) -> Tensor:
-    """Mean negative log-likelihood of each config being picked before all slower ones.
+    """Negative log-likelihood of being picked before all slower configs; mean over those with any.
 
     ListMLE (Xia et al., "Listwise Approach to Learning to Rank", 2008): under a Plackett-Luce
     model with utility u = -score, config i wins against the strictly slower configs S(i) with
@@ -111,16 +95,6 @@ def list_mle(scores: Tensor, runtime: Tensor) -> Tensor:
     itself; configs of equal runtime are left out of each other's sums, which makes the loss
     independent of the row order. The sums are running log-sum-exps from the slowest config
     upwards, so that scores of any size neither overflow nor vanish.
-
-    Args:
-        scores: (c,) float, lower = faster; half precision is raised to float32.
-        runtime: (c,) int or float, any unit.
-
-    Returns:
-        () >= 0, the mean over the configs that have a slower one; differentiable in `scores`.
-
-    Raises:
-        ValueError: `scores` and `runtime` are not of one shape (c,).
     """
     scores = _checked_scores(scores, runtime)
     sorted_runtime, order = torch.sort(runtime, stable=True)  # (c,) fastest first
@@ -134,7 +108,7 @@ def list_mle(scores: Tensor, runtime: Tensor) -> Tensor:
 
 
 def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -> Tensor:
-    """Slowdown of the best of `picks` configs drawn by softmax(-scores), on average.
+    """Slowdown of the best of `picks` configs drawn by softmax(-scores), on average; () >= 1.
 
     Drawn independently, the same config twice or not, the best is config i or a slower one with
     probability S(i)^picks, where S(i) is the share of i and all slower ones. With runtimes r sorted
@@ -143,14 +117,6 @@ def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -
         r(1) + sum over i > 1 of (r(i) - r(i - 1)) S(i)^picks.
 
     Where a model cannot tell which of a few configs is the fastest, it gains by a share for each.
-
-    Args:
-        scores: (c,) float, lower = faster.
-        runtime: (c,) > 0.
-        picks: how many are drawn.
-
-    Returns:
-        () >= 1, over the fastest config's runtime; differentiable in `scores`.
     """
     sorted_runtime, order = torch.sort(runtime, stable=True)  # (c,) fastest first
     share = torch.softmax(-scores.float(), dim=0)[order]

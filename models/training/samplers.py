@@ -1,8 +1,8 @@
 """Which configs of a graph a training step takes.
 
 A sampler takes the runtimes (u,) of the distinct configs, how many to take and a random generator,
-and returns distinct positions among the u: min(size, u) of them. The same generator's state gives
-the same positions.
+and returns min(size, u) distinct positions among the u, int64: the same ones for the same state of
+the generator.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ Sampler = Callable[[NDArray[np.float64], int, np.random.Generator], NDArray[np.i
 def uniform(
     runtime_ns: NDArray[np.float64], size: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw configs with equal chances; (min(size, u),) int64."""
+    """Draw configs with equal chances."""
     return rng.permutation(len(runtime_ns))[:size]
 
 
 def stratified(
     runtime_ns: NDArray[np.float64], size: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw one config from each of `size` equal quantiles of the runtime; (min(size, u),) int64.
+    """Draw one config from each of `size` equal quantiles of the runtime.
 
     Fast and slow configs are in every sample, which a uniform one has only on average.
     """
@@ -36,13 +36,10 @@ def stratified(
 def near_miss(
     runtime_ns: NDArray[np.float64], size: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw half the sample as pairs of neighbours in runtime, the rest uniformly.
+    """Draw half the sample as pairs of neighbours in runtime, which come first; the rest uniformly.
 
     Pairs that lie far apart are soon learned; neighbours are the hardest pairs of all. Where the
     two runtimes are equal there is nothing to tell apart, so no such pair is drawn.
-
-    Returns:
-        (min(size, u),) int64, pairs first.
     """
     order = _by_runtime(runtime_ns, rng)
     first = rng.integers(2)  # pairs do not overlap: they begin at even ranks, or at odd ones

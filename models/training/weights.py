@@ -50,26 +50,21 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Put tensors named "model.…" into `model`.
+    """Put tensors named "model.…", read from `path`, into `model`.
 
     Raises:
-        PipelineError: they are those of another model; `path` is named.
+        PipelineError: they are those of another model.
     """
     weights = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise PipelineError(
-            f"{path}: holds the weights of another model than its recipe's"
-        ) from error
+        message = f"{path}: holds the weights of another model than its recipe's"
+        raise PipelineError(message) from error
 
 
 def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
-    """Write model.safetensors into a run folder.
-
-    Raises:
-        PipelineError: the file cannot be written.
-    """
+    """Write a network's weights, and what its nodes are scaled by, into a run folder."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors["nodes.shift"] = torch.from_numpy(scaler.shift)
     tensors["nodes.factor"] = torch.from_numpy(scaler.factor)
@@ -83,11 +78,7 @@ def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
         PipelineError: the weights are missing, damaged or of another model.
     """
     tensors, facts = load_tensors(run_dir / WEIGHTS)
-    scaler = NodeScaler(
-        str(facts["scaling"]),
-        tensors.pop("nodes.shift").numpy(),
-        tensors.pop("nodes.factor").numpy(),
-    )
+    shift, factor = (tensors.pop(f"nodes.{name}").numpy() for name in ("shift", "factor"))
     load_weights(model, tensors, run_dir / WEIGHTS)
     model.eval()
-    return scaler
+    return NodeScaler(str(facts["scaling"]), shift, factor)

@@ -24,7 +24,7 @@ from ensembles.members import Member
 from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import CONFIG
-from models.training.checkpoint import METRICS
+from models.training.loop import METRICS
 from models.trees.boosting import read_importances
 from pipeline.run.state import SUBMISSION, RunState
 from submissions.labels import Labels, read_labels_of

@@ -18,9 +18,9 @@ from models.run_folder import (
     mark_done,
 )
 from models.train import load_model, train_model
-from models.training.checkpoint import CHECKPOINT
 from models.training.dataset import LRUCache, split_usable
 from models.training.jobs import TrainJob
+from models.training.loop import CHECKPOINT
 
 XLA_RANDOM = collection_named("layout:xla:random")
 

@@ -1,17 +1,19 @@
-"""Folds that keep siblings together."""
+"""Folds that keep siblings together, and what is held out for early stop."""
 
 import gzip
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
 from common.settings import ROOT, SAMPLE
 from data.tree import GraphFile, collection_named, find_graphs
-from models.training.folds import family_of, grouped_folds
+from models.training.folds import family_of, grouped_folds, hold_out, part_configs
 
 
 def named(names: Sequence[str], collection: str = "layout:xla:default") -> list[GraphFile]:
@@ -27,7 +29,7 @@ LAYOUT_FAMILIES = {
         "resnet50.8x8.fp32",
     ],
     "resnet50_3d": ["resnet50_3d.2x2.bf16"],
-    "unet3d": ["unet_3d.4x4.bf16"],
+    "unet3d": ["unet_3d.4x4.bf16", "unet3d"],
     "bert_pretraining": ["bert_pretraining.4x4.fp16", "bert_pretraining.8x8.fp32.performance"],
     "bert_squad": ["bert_squad.2x2.fp32"],
     "alexnet": ["alexnet_train_batch_32"],
@@ -94,11 +96,6 @@ def test_siblings_share_a_family_and_programs_do_not(
     assert found == {name: family for family, names in families.items() for name in names}
 
 
-def test_a_dimension_makes_one_family_however_it_is_written() -> None:
-    files = named(["unet3d", "unet_3d.4x4.bf16"], "layout:xla:default")
-    assert [family_of(file) for file in files] == ["unet3d", "unet3d"]
-
-
 def test_every_graph_is_held_out_once_with_all_its_siblings() -> None:
     files = named([name for names in LAYOUT_FAMILIES.values() for name in names])
     folds = grouped_folds(files, 4, seed=0)
@@ -107,12 +104,8 @@ def test_every_graph_is_held_out_once_with_all_its_siblings() -> None:
     assert sum(map(len, families)) == len(set.union(*families))
     sizes = [len(fold) for fold in folds]
     assert max(sizes) - min(sizes) <= 1
-
-
-def test_folds_follow_the_seed_and_not_the_order_of_files() -> None:
-    files = named([name for names in LAYOUT_FAMILIES.values() for name in names])
-    assert grouped_folds(files, 3, seed=1) == grouped_folds(files[::-1], 3, seed=1)
-    assert len({grouped_folds(files, 3, seed=seed) for seed in range(5)}) > 1
+    assert grouped_folds(files[::-1], 4, seed=0) == folds
+    assert len({grouped_folds(files, 4, seed=seed) for seed in range(5)}) > 1
 
 
 def test_too_few_architectures_are_named() -> None:
@@ -139,3 +132,70 @@ def test_no_official_name_ends_as_our_own_do() -> None:
     names = gzip.decompress((ROOT / "data" / "official" / "names.txt.gz").read_bytes()).decode()
     ours = re.compile(r"_b\d+$|(_[a-z]\d+){2,}$")
     assert len(names) > 1000 and not [name for name in names.split() if ours.search(name)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whole_families_are_held_out(seed: int) -> None:
+    names = [f"net{family}_batch_{batch}" for family in "abcdefghij" for batch in (1, 2, 4)]
+    files = named(names)
+    held_out = hold_out(files, seed)
+    assert not held_out.by_config
+    assert {*held_out.learned, *held_out.judged} == set(files)
+    assert len(held_out.judged) == 3
+    assert not {*map(family_of, held_out.learned)} & {*map(family_of, held_out.judged)}
+    assert held_out == hold_out(files, seed)
+
+
+def test_no_more_than_about_a_hundred_graphs_judge() -> None:
+    held_out = hold_out(named([f"net{i}q" for i in range(3000)]), 0)
+    assert len(held_out.judged) == 100
+
+
+def test_one_family_alone_holds_out_configs() -> None:
+    files = named(["net_batch_1", "net_batch_2"])
+    held_out = hold_out(files, 0)
+    assert held_out.by_config
+    assert held_out.learned == held_out.judged == tuple(files)
+    learned, judged = (held_out.configs(200, judged=judged) for judged in (False, True))
+    assert len(judged) == 20
+    assert sorted([*learned, *judged]) == list(range(200))
+    everything = replace(held_out, by_config=False)
+    assert everything.configs(200, judged=True).tolist() == list(range(200))
+
+
+@pytest.mark.parametrize(("n", "n_judged"), [(2, 0), (19, 0), (20, 2), (1000, 100)])
+def test_small_graphs_keep_all_their_configs(n: int, n_judged: int) -> None:
+    learned, judged = part_configs(n)
+    assert len(judged) == n_judged
+    assert np.array_equal(np.sort(np.concatenate([learned, judged])), np.arange(n))
+    assert np.array_equal(part_configs(n)[1], judged)
+
+
+def test_no_collection_teaches_what_another_is_judged_on() -> None:
+    names = [f"net{letter}q" for letter in "abcdefghij"]
+    xla = named(names)
+    random = collection_named("layout:xla:random")
+    others = [replace(file, collection=random) for file in named([*names[3:], "net_other"])]
+    held_out = hold_out([*xla, *others], 0)
+    alone = [hold_out(files, 0) for files in (xla, others)]
+    assert {*held_out.judged} == {*alone[0].judged, *alone[1].judged}
+    judged = set(map(family_of, held_out.judged))
+    assert {*held_out.learned} == {f for f in [*xla, *others] if family_of(f) not in judged}
+    assert not held_out.by_config
+
+
+def test_configs_held_out_of_one_collection_are_held_out_of_all() -> None:
+    nlp = collection_named("layout:nlp:random")
+    single = [replace(file, collection=nlp) for file in named(["bert_batch_1", "bert_batch_2"])]
+    held_out = hold_out([*named(["neta", "netb", "netc"]), *single], 0)
+    assert held_out.by_config
+    assert {*single} < {*held_out.learned} and {*single} < {*held_out.judged}
+
+
+def test_collections_that_leave_no_graph_are_named() -> None:
+    xla = named(["neta_batch_1", "neta_batch_2", "netb"])  # netb is nearest to a tenth
+    random = collection_named("layout:xla:random")
+    others = [replace(f, collection=random) for f in named(["netb_batch_1", "netb_batch_2"])]
+    others += [replace(file, collection=random) for file in named(["neta"])]
+    with pytest.raises(PipelineError, match="leaves no graph to learn a shared model from"):
+        hold_out([*xla, *others], 0)

@@ -13,9 +13,23 @@ from torch import nn
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit
 from models.config.networks import TrainingConfig
-from models.training.checkpoint import CHECKPOINT, METRICS
-from models.training.loop import StepLoss, fit, learning_rate_factor
-from models.training.weights import load_tensors, save_tensors
+from models.config.recipe import Recipe
+from models.training import loop
+from models.training.device import CPU
+from models.training.jobs import TrainJob
+from models.training.loop import (
+    CHECKPOINT,
+    METRICS,
+    StepLoss,
+    Task,
+    TrainingState,
+    learning_rate_factor,
+)
+from models.training.weights import load_tensors
+
+
+def fit(model: nn.Module, task: Task, config: TrainingConfig, *, seed: int, run_dir: Path) -> None:
+    loop.fit(model, task, config, TrainJob("line", Recipe(), [], seed, run_dir), CPU)
 
 
 class Line:
@@ -138,6 +152,18 @@ def test_averaged_weights_are_the_mean_of_the_last_steps(tmp_path: Path) -> None
     assert mean.weight.item() != last.weight.item()
 
 
+def test_a_model_has_its_own_weights_again_though_judging_failed() -> None:
+    model, state = nn.Linear(2, 1), TrainingState()
+    state.average(model)
+    own = model.weight.detach() + 1
+    with torch.no_grad():
+        model.weight.copy_(own)
+    with pytest.raises(KeyboardInterrupt), state.averaged(model):
+        assert not torch.equal(model.weight, own)
+        raise KeyboardInterrupt
+    assert torch.equal(model.weight, own)
+
+
 def test_early_stop_ends_with_the_best_weights(tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"early_stop": 2, "eval_interval": 3})
     model, task = new_model(), Line(peak=1.0)  # passed on the way to 3
@@ -169,18 +195,23 @@ def test_bfloat16_keeps_weights_in_float32_and_still_learns(tmp_path: Path) -> N
     assert half.weight.item() == pytest.approx(full.weight.item(), abs=0.05)
 
 
-@pytest.mark.parametrize("stop_at", [3, 10, 27, 39])
-def test_a_broken_off_run_ends_as_an_undisturbed_one(tmp_path: Path, stop_at: int) -> None:
-    undisturbed, broken = new_model(), new_model()
-    fit(undisturbed, Line(), CONFIG, seed=5, run_dir=tmp_path / "a")
+@pytest.mark.parametrize("stop_at", [3, 10, 39])
+def test_a_broken_off_run_goes_on_from_its_last_checkpoint(tmp_path: Path, stop_at: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        fit(broken, Line(stop_at=stop_at), CONFIG, seed=5, run_dir=tmp_path / "b")
-    resumed, rest = new_model(), Line()
-    fit(resumed, rest, CONFIG, seed=5, run_dir=tmp_path / "b")
+        fit(new_model(), Line(stop_at=stop_at), CONFIG, seed=5, run_dir=tmp_path)
+    rest = Line()
+    fit(new_model(), rest, CONFIG, seed=5, run_dir=tmp_path)
     assert rest.calls == 40 - stop_at // 10 * 10
-    for one, other in zip(undisturbed.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert (tmp_path / "a" / METRICS).read_text() == (tmp_path / "b" / METRICS).read_text()
+
+
+def test_damaged_metrics_are_written_anew(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fit(new_model(), Line(stop_at=25), CONFIG, seed=5, run_dir=tmp_path / "b")
+    (tmp_path / "b" / METRICS).write_bytes(b'\xff{"step": 7')
+    undisturbed, resumed = new_model(), new_model()
+    fit(undisturbed, Line(), CONFIG, seed=5, run_dir=tmp_path / "a")
+    fit(resumed, Line(), CONFIG, seed=5, run_dir=tmp_path / "b")
+    assert_alike(undisturbed, resumed, tmp_path)
 
 
 def test_the_next_steps_draws_are_prefetched_and_change_nothing(tmp_path: Path) -> None:
@@ -211,17 +242,14 @@ def test_another_seed_takes_another_way(tmp_path: Path) -> None:
     assert not torch.equal(one.weight, other.weight)
 
 
-def test_a_loss_that_is_not_finite_stops_with_step_graph_and_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"nan at step 23, graph line; .*checkpoint"):
-        fit(new_model(), Line(nan_at=23), CONFIG, seed=0, run_dir=tmp_path)
-    _, facts = load_tensors(tmp_path / CHECKPOINT)
-    assert facts["step"] == 20
-
-
-def test_a_gradient_that_is_not_finite_stops_before_it_is_used(tmp_path: Path) -> None:
-    message = r"gradient of weight is not finite at step 23, graph line; .*checkpoint"
-    with pytest.raises(PipelineError, match=message):
-        fit(new_model(), Line(nan_gradient_at=23), CONFIG, seed=0, run_dir=tmp_path)
+@pytest.mark.parametrize(
+    ("task", "fault"),
+    [(Line(nan_at=23), "nan"), (Line(nan_gradient_at=23), "gradient of weight is not finite")],
+    ids=["loss", "gradient"],
+)
+def test_what_is_not_finite_stops_before_it_is_used(tmp_path: Path, task, fault: str) -> None:
+    with pytest.raises(PipelineError, match=f"{fault} at step 23, graph line; .*checkpoint"):
+        fit(new_model(), task, CONFIG, seed=0, run_dir=tmp_path)
     tensors, facts = load_tensors(tmp_path / CHECKPOINT)
     assert facts["step"] == 20
     assert all(tensor.isfinite().all() for tensor in tensors.values())
@@ -239,23 +267,3 @@ def test_learning_rate_warms_up_then_decays_to_zero() -> None:
     assert factors[4] == 1.0
     assert factors[4:] == sorted(factors[4:], reverse=True)
     assert factors[40] == pytest.approx(0)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"not safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "]
-)
-def test_damaged_weights_give_one_line_with_the_file(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(PipelineError, match=r"model\.safetensors") as caught:
-        load_tensors(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_tensors_come_back_as_they_were_saved(tmp_path: Path) -> None:
-    tensors = {"a": torch.randn(3, 4).T, "b": torch.arange(3)}
-    save_tensors(tmp_path / "t.safetensors", tensors, {"step": 4})
-    loaded, facts = load_tensors(tmp_path / "t.safetensors")
-    assert facts == {"step": 4}
-    for name, tensor in tensors.items():
-        assert torch.equal(loaded[name], tensor)

@@ -13,7 +13,7 @@ from common.errors import UsageError
 from common.locks import LOCK
 from common.settings import ROOT
 from models.config.networks import TrainingConfig
-from models.training.checkpoint import CHECKPOINT, METRICS
+from models.training.loop import CHECKPOINT, METRICS
 from models.training.torchrun import ENDED, check_processes, launched
 from models.training.weights import load_tensors
 from tests.command_line import call

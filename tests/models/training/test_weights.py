@@ -11,7 +11,7 @@ from common.errors import PipelineError
 from models.training.weights import load_tensors, save_tensors
 
 TENSORS = {
-    "model.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4),
+    "model.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4).T,  # not contiguous
     "optimiser.step.weight": torch.tensor(3.0),
     "model.half": torch.ones(2, dtype=torch.bfloat16),
 }
@@ -51,10 +51,15 @@ def test_a_flipped_bit_is_an_error_or_harmless(tmp_path: Path) -> None:
     assert refused > 350
 
 
-def test_weights_of_an_older_revision_have_no_checksum_and_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"not safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "]
+)
+def test_damaged_weights_give_one_line_with_the_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"
-    save_file({"model.weight": torch.zeros(2)}, path, {"facts": '{"step": 1}'})
-    assert load_tensors(path)[1] == {"step": 1}
+    path.write_bytes(content)
+    with pytest.raises(PipelineError, match=r"model\.safetensors") as caught:
+        load_tensors(path)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("facts", ["[]", "[1]", "1", "null", "{"])

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import PipelineError
 from models.run_folder import CONFIG, DONE
-from models.training.checkpoint import METRICS
+from models.training.loop import METRICS
 from pipeline.run.report import MAX_POINTS, learning_curves
 
 
