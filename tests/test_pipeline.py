@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from common.locks import alone_in
 from common.settings import ROOT
 from data.tree import COLLECTIONS, find_graphs
 from submissions.write import read_submission
@@ -149,12 +148,6 @@ def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been(
         assert (out / name).read_bytes() == (finished / name).read_bytes()
 
 
-def test_resume_refuses_another_recipe_or_other_data(finished: Path, tiny_tree: Path) -> None:
-    arguments = ("run", "--recipe", "smoke", "--out", finished, "--resume")
-    text = call(*arguments, "--data", tiny_tree, "--set", "features.prune=none", expect=2)
-    assert "recipe.features.prune = 'hops-1', now 'none'" in text
-
-
 def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(tiny_tree, tree)
@@ -280,17 +273,6 @@ def test_a_reader_that_stops_early_is_no_error(finished: Path, tiny_tree: Path) 
     )
     assert len(done.stdout) == 10
     assert done.stderr == ""
-
-
-def test_a_run_folder_takes_one_process_at_a_time(tiny_tree: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", out)
-    with alone_in(out):
-        text = call(
-            "run", "--data", tiny_tree, "--recipe", "smoke", "--out", out, "--resume", expect=2
-        )
-    assert "another process works in it" in text
-    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", out, "--resume")
 
 
 def test_a_graph_that_is_damaged_in_the_store_alone_is_packed_anew(

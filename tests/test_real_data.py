@@ -31,19 +31,6 @@ def test_the_submission_is_accepted_with_all_1001_configs(finished: Path) -> Non
     assert len(rankings["tile:xla:d6f5f54247bd1e58a10b9e7062c636ab"]) == 5
 
 
-def test_score_gives_tau_of_the_valid_layout_graph_and_the_tile_score(finished: Path) -> None:
-    text = call(
-        "score", "--submission", finished / "submission-valid.csv", "--data", REAL, "--json"
-    )
-    collections = json.loads(text)["collections"]
-    layout = collections["layout:xla:default"]
-    assert list(layout["per_graph"]) == ["unet_3d.4x4.bf16"]
-    assert layout["value"] == layout["per_graph"]["unet_3d.4x4.bf16"]["kendall_tau"]
-    assert layout["per_graph"]["unet_3d.4x4.bf16"]["n_configs"] == 1965
-    assert collections["tile:xla"]["n_graphs"] == 1
-    assert collections["layout:nlp:random"]["value"] is None
-
-
 def test_fallbacks_are_named_with_their_reasons(finished: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
     models = report["models"]

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,22 +56,6 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(
         raise error
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_interrupt_as_the_file_is_made_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = Path.open
-
-    def interrupted(path: Path, *args: str) -> None:
-        make(path, *args).close()
-        assert len(list(tmp_path.iterdir())) == 1
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "open", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_text(tmp_path / "file", "new")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["folder", "file/below", "x" * 300])
@@ -149,19 +132,7 @@ def test_an_error_of_something_else_in_the_block_is_its_own(tmp_path: Path, erro
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with pytest.raises(PipelineError) as caught, atomic_path(path) as temporary:
-        temporary.unlink()
-        temporary.symlink_to("/dev/full")
-        temporary.write_bytes(b"text")
-    assert str(caught.value) == f"{path}: cannot be written: No space left on device"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
-def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with subprocess.Popen(
@@ -172,10 +143,8 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, number: signal.Sign
     ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"begun\n"
-        writer.send_signal(number)
-        assert writer.wait(timeout=30) != 0
+        writer.kill()
     assert path.read_text() == "old"
-    left = [p for p in tmp_path.iterdir() if p != path]
     # Nobody can clean up after SIGKILL; what it leaves is hidden and never takes the file's place.
-    assert len(left) == (number == signal.SIGKILL)
-    assert all(p.name.startswith(".file.") and p.suffix == ".tmp" for p in left)
+    (left,) = [p for p in tmp_path.iterdir() if p != path]
+    assert left.name.startswith(".file.") and left.suffix == ".tmp"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.child_processes import children_end_with_block, end_with_parent, interrupts_held
+from common.child_processes import children_end_with_block, interrupts_held
 from tests.real_data import ROOT
 
 PARENT = """
@@ -41,12 +41,6 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
     while stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_the_first_process_of_all_has_no_parent_to_watch() -> None:
-    before = threading.active_count()
-    end_with_parent()
-    assert threading.active_count() == before
 
 
 def test_an_interrupt_comes_after_the_block_that_holds_it() -> None:

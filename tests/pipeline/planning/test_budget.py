@@ -67,13 +67,3 @@ def test_no_session_and_no_week_is_overfull_and_nothing_is_lost(
     assert [session.week for session in sessions] == sorted(session.week for session in sessions)
     for task in tasks:
         assert abs(done[task.name] - task.hours) < 1e-6
-
-
-@given(TASKS, BUDGETS)
-def test_what_fits_into_one_session_is_packed(tasks: list[Task], budget: Budget) -> None:
-    of_one = [task for task in tasks if task.collection == "a"]
-    fits = sum(task.hours for task in of_one) <= min(budget.session_hours, budget.gpu_hours)
-    if of_one and fits:
-        sessions = pack(of_one, budget, start_hours={})
-        assert sessions is not None
-        assert len(sessions) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.git import MAX_DIFF, changes
+from common.locks import alone_in
 from data.tree import find_graphs
 from tests.command_line import call
 
@@ -31,6 +32,13 @@ def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "tiles"
     call("run", "--data", tiny_tree, *TILES, "--out", out)
     return out
+
+
+def test_a_run_folder_takes_one_process_at_a_time(finished: Path, tiny_tree: Path) -> None:
+    words = ("run", "--data", tiny_tree, *TILES, "--out", finished, "--resume")
+    with alone_in(finished):
+        assert "another process works in it" in call(*words, expect=2)
+    call(*words)
 
 
 @pytest.mark.parametrize(

@@ -87,26 +87,6 @@ def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path:
         assert f"{figure:.4f}" in row
 
 
-def test_another_row_order_of_a_member_changes_no_choice(runs: list[Path], tmp_path: Path) -> None:
-    chosen = []
-    for order in (None, np.random.default_rng(0)):
-        files = []
-        for run in runs:
-            table = pl.read_parquet(run / "scores-valid.parquet")
-            if order is not None:
-                table = table[order.permutation(table.height)]
-                table = table.with_columns(config=pl.int_range(pl.len(), dtype=pl.UInt32))
-            files.append(tmp_path / f"{run.name}.parquet")
-            table.write_parquet(files[-1])
-        out = ("--out", tmp_path / "best.parquet", "--collection", "tile:xla", "--json")
-        runs_of = ("--runs", files[0], *files[1:])
-        chosen.append(
-            json.loads(call("blend", *runs_of, "--method", "best", "--labels", SAMPLE, *out))
-        )
-    assert chosen[0]["nested_value"] == pytest.approx(chosen[1]["nested_value"], abs=0.01)
-    assert chosen[0]["member_values"] == pytest.approx(chosen[1]["member_values"])
-
-
 def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     out = ("--out", tmp_path / "best.parquet", "--method", "best")
     both = ("--runs", runs[0], runs[1])
