@@ -5,7 +5,6 @@ in `-wheels` and holds its wheel (see `kernels.datasets.wheels`), through `datas
 """
 
 import base64
-import hashlib
 import lzma
 import pprint
 import re
@@ -128,7 +127,6 @@ def _rendered(
         "recipe": recipe_file,
         "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
         "required": dict(required_modules),
-        "sha256": hashlib.sha256(squeezed).hexdigest(),
     }
     filled = pprint.pformat(values, sort_dicts=False, width=100)
     archive = base64.encodebytes(squeezed).decode()

@@ -48,10 +48,7 @@ KINDS = {
     "train": Kind("train", "train SLUG", _TRAIN, "models/SLUG"),
     # The models are attached. Before the end their copies stay: the scores are of these.
     "infer": Kind(
-        "infer",
-        "infer",
-        f"{_RUN} --models {{input}}",
-        "run",
+        *("infer", "infer", f"{_RUN} --models {{input}}", "run"),
         takes_over=True,
         result="submission.csv",
         dropped="models",
@@ -76,12 +73,10 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
             f"ends a session after {_SESSION_MINUTES:g} and keeps nothing then"
         )
     kind = replace(KINDS[name], max_minutes=minutes)
-    if name != "train" and collection is not None:
-        raise UsageError(f"--collection: expected only with --kind train, not with --kind {name}")
-    if name != "train":
-        return kind
+    if (collection is None) is (name == "train"):
+        raise UsageError("--collection: expected with --kind train, and only there")
     if collection is None:
-        raise UsageError("--kind train: trains one collection; pass --collection as well")
+        return kind
     wanted = collection_named(collection)
     return replace(
         kind,

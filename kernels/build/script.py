@@ -12,7 +12,6 @@ PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and
 """
 
 import base64
-import hashlib
 import importlib.util
 import io
 import json
@@ -28,7 +27,7 @@ from pathlib import Path
 
 # What `kernels.build.kinds.Kind` describes, and: recipe, its file inside the archive; mounts, of
 # the competition's files below the input folder; required, module to distribution of what the image
-# may lack; sha256, of the archive.
+# may lack.
 SETTINGS = {}  # type: ignore[var-annotated]
 ARCHIVE = ""  # the project: a zip archive, xz, base64
 
@@ -136,10 +135,8 @@ def copy_folder(source: Path, target: Path) -> None:
 
 def unpack(folder: Path) -> None:
     """Unpack the embedded archive into `folder`."""
-    squeezed = base64.b64decode(ARCHIVE)
-    if hashlib.sha256(squeezed).hexdigest() != SETTINGS["sha256"]:
-        sys.exit("kernel: the embedded archive is damaged; build and push the kernel again")
-    with zipfile.ZipFile(io.BytesIO(lzma.decompress(squeezed))) as archive:
+    content = lzma.decompress(base64.b64decode(ARCHIVE))  # which checks it
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         archive.extractall(folder)
 
 

@@ -1,20 +1,13 @@
 """The `kernel` commands build, push, status, output, wheels and weights, and `dataset push`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from common.progress import log
-from pipeline.cli.console import (
-    Debug,
-    Json,
-    Overrides,
-    RecipeName,
-    Seed,
-    command,
-    print_json,
-)
+from pipeline.cli.console import Debug, Json, Overrides, RecipeName, Seed, command, print_json
 
 app = typer.Typer(
     help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
@@ -82,10 +75,8 @@ def build(
         title=title,
         beside=beside,
     )
-    if json:
-        print_json({"folder": str(built.folder), "script_bytes": built.script_bytes})
-    else:
-        typer.echo(f"kernel      {built.folder} ({built.script_bytes} bytes of script)")
+    facts = {"folder": str(built.folder), "script_bytes": built.script_bytes}
+    _tell(facts, f"kernel      {built.folder} ({built.script_bytes} bytes of script)", json=json)
 
 
 @app.command()
@@ -102,10 +93,12 @@ def push(
     from kernels.push import push as send
 
     version = send(folder)
-    if json:
-        print_json({"kernel": version.kernel_id, "version": version.version, "url": version.url})
-    else:
-        typer.echo(f"pushed      {version.kernel_id} version {version.version}  {version.url}")
+    facts = {
+        "kernel": version.kernel_id,
+        "version": version.version,
+        "url": version.url,
+    }
+    _tell(facts, "pushed      {kernel} version {version}  {url}".format(**facts), json=json)
 
 
 @app.command()
@@ -122,16 +115,9 @@ def status(
     from kernels.push import status as ask
 
     answer = ask(kernel)
-    if json:
-        print_json(
-            {
-                "kernel": answer.kernel_id,
-                "state": answer.state,
-                "failure_message": answer.failure_message,
-            }
-        )
-    else:
-        typer.echo(f"{answer.kernel_id}  {answer.state}  {answer.failure_message}".rstrip())
+    state, message = answer.state, answer.failure_message
+    facts = {"kernel": answer.kernel_id, "state": state, "failure_message": message}
+    _tell(facts, f"{answer.kernel_id}  {state}  {message}".rstrip(), json=json)
 
 
 @app.command()
@@ -153,13 +139,10 @@ def output(
     got = fetch_output(kernel, out)
     if got.unfinished:
         log.info(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
-    if json:
-        facts = {"kernel": got.kernel_id, "version": got.version, "files": got.files}
-        print_json({**facts, "folder": str(got.folder), "unfinished": got.unfinished})
-    else:
-        typer.echo(
-            f"output      {got.folder} ({got.files} files of {got.kernel_id} version {got.version})"
-        )
+    facts = {"kernel": got.kernel_id, "version": got.version, "files": got.files}
+    facts |= {"folder": str(got.folder), "unfinished": got.unfinished}
+    line = "output      {folder} ({files} files of {kernel} version {version})"
+    _tell(facts, line.format(**facts), json=json)
 
 
 @app.command()
@@ -178,10 +161,8 @@ def wheels(
     from kernels.datasets.wheels import write_wheels
 
     names = [path.name for path in write_wheels(out)]
-    if json:
-        print_json({"folder": str(out), "wheels": names})
-    else:
-        typer.echo(f"wheels      {out} ({', '.join(names)})")
+    facts = {"folder": str(out), "wheels": names}
+    _tell(facts, f"wheels      {out} ({', '.join(names)})", json=json)
 
 
 @app.command()
@@ -208,10 +189,8 @@ def weights(
     from kernels.datasets.weights import write_weights
 
     names = write_weights(run, out, title=title, licence=licence, unfinished=unfinished)
-    if json:
-        print_json({"folder": str(out), "models": names})
-    else:
-        typer.echo(f"weights     {out} ({len(names)} models)")
+    facts = {"folder": str(out), "models": names}
+    _tell(facts, f"weights     {out} ({len(names)} models)", json=json)
 
 
 @dataset_app.callback()
@@ -242,14 +221,18 @@ def push_dataset(
     from kernels.datasets.push import push_dataset as send
 
     made = send(folder, message, force=force)
+    facts = {
+        "dataset": made.dataset_id,
+        "version": made.version,
+        "created": made.is_new,
+    }
+    facts |= {"sent": made.was_sent, "files": made.files, "url": made.url}
+    verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"
+    _tell(facts, f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}", json=json)
+
+
+def _tell(facts: Mapping[str, object], line: str, *, json: bool) -> None:
     if json:
-        facts = {
-            "dataset": made.dataset_id,
-            "version": made.version,
-            "created": made.is_new,
-            "sent": made.was_sent,
-        }
-        print_json({**facts, "files": made.files, "url": made.url})
+        print_json(facts)
     else:
-        verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"
-        typer.echo(f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}")
+        typer.echo(line)

@@ -166,8 +166,7 @@ def result_of(study: "Study", question: Question, verdict: Verdict | None) -> Tu
 
 def candidates(records: Sequence[TrialRecord], n: int) -> list[TrialRecord]:
     """Return the n trials of the highest values, and the baseline, if it has a value at all."""
-    best = ranked(records)
-    return best[:n] + [record for record in best[n:] if record.is_baseline]
+    return [r for place, r in enumerate(ranked(records)) if place < n or r.is_baseline]
 
 
 def train_finalists(

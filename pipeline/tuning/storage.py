@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from filelock import FileLock, Timeout
 
 from common.errors import PipelineError
+from common.network import chain
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -163,7 +164,7 @@ def _server_turn(url: str) -> Iterator[None]:
 
 
 def without_password(url: str) -> str:
-    """Return a database URL as it may be shown: its password, wherever it stands, as ***."""
+    """Return a database URL as it may be shown, without its password, wherever it stands."""
     from sqlalchemy.engine import make_url
 
     parts = make_url(url)
@@ -180,13 +181,11 @@ def _connected(url: str) -> Iterator[None]:
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL + 1)
     try:
         yield
-    except Exception as error:
-        lost: BaseException | None = error  # Optuna's own, over noting a failure, tells nothing
-        while lost is not None and not isinstance(lost, OperationalError | InterfaceError):
-            lost = lost.__cause__ or lost.__context__
-        if lost is None or isinstance(error, PipelineError):
+    except Exception as error:  # Optuna's own, over noting a failure, tells nothing
+        lost = [e for e in chain(error) if isinstance(e, OperationalError | InterfaceError)]
+        if not lost or isinstance(error, PipelineError):
             raise
-        what = "connection lost" if url.startswith("postgresql") else _cause(lost)
+        what = "connection lost" if url.startswith("postgresql") else _cause(lost[0])
         where = f"storage {without_password(url)}"
         raise PipelineError(f"{where}: {what}; the same command goes on") from error
 

@@ -7,7 +7,6 @@ import pytest
 
 from common.errors import PipelineError
 from kernels.build.build import KernelFolder, build
-from kernels.build.metadata import METADATA_FILE
 from kernels.push import KernelStatus, KernelVersion, push, status
 from tests.command_line import call
 from tests.fake_kaggle import USERNAME, Answer, FakeKaggle, refusal
@@ -106,16 +105,6 @@ def test_wrong_metadata_is_refused_before_anything_is_sent(
     assert expected in line
     assert "may have started" not in line
     assert not fake_kaggle.calls("SaveKernel")
-
-
-@pytest.mark.parametrize("text", [None, "[]"])
-def test_a_folder_without_readable_metadata_is_refused(
-    fake_kaggle: FakeKaggle, tmp_path: Path, text: str | None
-) -> None:
-    if text is not None:
-        (tmp_path / METADATA_FILE).write_text(text)
-    assert METADATA_FILE in failure(tmp_path)
-    assert not fake_kaggle.received
 
 
 def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:

@@ -122,11 +122,10 @@ def test_a_title_can_be_chosen_and_a_long_one_is_told_what_is_left(
     ("asked", "expected"),
     [
         (("other", None, None), "--kind other: expected one of run, train, infer"),
-        (("train", None, None), "pass --collection as well"),
+        (("train", None, None), "--collection: expected with --kind train, and only there"),
         (("train", "tile:gpu", None), "no such collection"),
         (("train", "tile:xla", 706), "--max-minutes 706: expected more than 0 and at most 705"),
-        (("run", "tile:xla", None), "--collection: expected only with --kind train"),
-        (("infer", None, 0), "--max-minutes 0: expected more than 0"),
+        (("run", "tile:xla", None), "--collection: expected with --kind train, and only there"),
         (("run", None, float("nan")), "expected more than 0"),
     ],
 )

@@ -15,11 +15,9 @@ from kernels.datasets.weights import write_weights
 from models.config.recipe import Recipe, load_recipe
 from models.predict import read_scores
 from tests.command_line import call
-from tests.kernels import kaggle_machine
 from tests.kernels.kaggle_machine import (
     AT_A_CHECKPOINT,
     WITHIN_A_SPLIT,
-    has_namespaces,
     run_on_kaggle,
 )
 
@@ -174,31 +172,3 @@ def test_trained_collections_become_a_submission(
     )
     assert submission.read_bytes() == (tmp_path / "run" / "submission.csv").read_bytes()
     assert not (kaggle / "working" / "run" / "models").exists()
-
-
-@pytest.mark.parametrize("namespaces", [True, False])
-def test_the_stand_in_has_no_network_and_its_input_stays_as_it_is(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespaces: bool
-) -> None:
-    if namespaces and not has_namespaces():
-        pytest.skip("no namespaces here")
-    monkeypatch.setattr(kaggle_machine, "has_namespaces", lambda: namespaces)
-    (project / "pipeline/__main__.py").write_text(
-        "import pathlib, socket, sys\n"
-        "try:\n"
-        "    socket.create_connection(('127.0.0.1', 9), timeout=5)\n"
-        "except OSError as error:\n"
-        "    sys.stdout.write(f'{error}\\n')\n"
-        "try:\n"
-        "    pathlib.Path('/kaggle/input/new').write_text('x')\n"
-        "except OSError as error:\n"
-        "    sys.stdout.write(error.strerror)\n"
-    )
-    (tmp_path / "kaggle" / "input" / "predict-ai-model-runtime" / "npz").mkdir(parents=True)
-    (tmp_path / "scratch").mkdir()
-    built = build("cpu", {}, tmp_path / "out", kind=TRAIN_TILE, root=project, required_modules={})
-    ended = run_on_kaggle(built.script, tmp_path / "kaggle", tmp_path / "scratch")
-    assert ended.returncode == 0, ended.stderr
-    assert "unreachable" in ended.stdout or "no network in a kernel" in ended.stdout
-    assert "Read-only file system" in ended.stdout or not namespaces
-    assert not finished(tmp_path / "kaggle")  # there is no DONE mark

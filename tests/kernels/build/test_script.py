@@ -153,15 +153,6 @@ def test_a_failing_pipeline_fails_the_kernel(project: Path, tmp_path: Path) -> N
     assert not (machine.working / "submission.csv").exists()
 
 
-def test_a_damaged_archive_is_refused(project: Path, tmp_path: Path) -> None:
-    machine = Machine(project, tmp_path, KINDS["run"])
-    text = machine.script.read_text()
-    middle = text.rindex('ARCHIVE = """') + 200
-    other = "B" if text[middle] != "B" else "C"
-    machine.script.write_text(text[:middle] + other + text[middle + 1 :])
-    assert "archive is damaged" in machine.version(expect=1)
-
-
 def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
     project: Path, tmp_path: Path
 ) -> None:
