@@ -30,11 +30,7 @@ MAX_PROBLEMS = 1000  # more than the competition has rows
 class Problem(NamedTuple):
     """One thing that is wrong; `str()` gives it as one line.
 
-    Attributes:
-        file: the submission.
-        row: line number, the header being row 1; None for what concerns no line.
-        id: the submission ID, or None.
-        message: what was found and what was expected.
+    `row` counts from 1, the header; `row` and `id` are None for what concerns no line.
     """
 
     file: Path
@@ -78,7 +74,7 @@ def check_official(path: Path, known: Mapping[str, int]) -> list[Problem]:
 
     Args:
         path: the submission.
-        known: c, the number of configs, by submission ID, of test graphs whose files are at hand.
+        known: c by submission ID, of test graphs whose files are at hand.
     """
     return check_submission(path, {**official_rows(), **known})
 
@@ -106,23 +102,14 @@ def all_official(submission_ids: Iterable[str]) -> bool:
 def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
     """Return the number of configs of each graph of a split, by submission ID.
 
-    Args:
-        data_dir: the folder that holds npz/.
-        split: "train", "valid" or "test".
-
     Raises:
         PipelineError: the split has no graph, or a file is damaged.
     """
     files = find_graphs(data_dir, splits=(split,))
-    return {file.submission_id: count_configs(file.path) for file in files}
+    return {file.submission_id: _count_configs(file.path) for file in files}
 
 
-def count_configs(path: Path) -> int:
-    """Read c, the number of configs, from an npz file without reading the configs.
-
-    Raises:
-        PipelineError: the file is damaged, or holds no runtimes (c,) int64.
-    """
+def _count_configs(path: Path) -> int:
     with Archive(path) as archive:
         (n_configs,) = archive.header("config_runtime", dtype=np.int64, shape=(None,)).shape
         if n_configs == 0:

@@ -25,10 +25,9 @@ class SeedSpread(NamedTuple):
     """How far reports of the same graphs lie apart.
 
     Attributes:
-        collections: `mean`, `sd` (of a sample: one less than their number below the line), `min`
-            and `max` over reports, by collection; None unless every report has a value.
-        score: the same of the reports' scores; None also where they answer different collections,
-            since those are means of different things.
+        collections: `mean`, `sd` (of a sample), `min` and `max` over reports, by collection; None
+            unless every report has a value.
+        score: the same of the reports' scores; None also where they answer different collections.
         answered_by_some: collections that some reports have a value of, and some have not.
     """
 
@@ -42,12 +41,7 @@ def seed_spread(reports: Sequence[Report]) -> SeedSpread:
 
     Args:
         reports: at least two, all judged by the same labels.
-
-    Raises:
-        ValueError: fewer than two.
     """
-    if len(reports) < 2:
-        raise ValueError(f"{len(reports)} reports; expected at least two")
     collections, answered_by_some = {}, []
     for name in reports[0]["collections"]:
         values = [report["collections"][name]["value"] for report in reports]

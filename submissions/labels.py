@@ -73,10 +73,6 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
 def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
     """Read the labels of a split's graphs by submission ID, and nothing else of their files.
 
-    Args:
-        data_dir: the folder that holds npz/.
-        split: "train", "valid" or "test"; the runtimes of "test" are stored as 0.
-
     Raises:
         PipelineError: the split has no graph, or a file is damaged; the line names it.
     """
@@ -120,8 +116,7 @@ def check_split(
     """Refuse rankings of another split's graphs.
 
     Args:
-        answered: submission IDs that rankings were given for.
-        judged: submission IDs of the graphs to judge by.
+        answered, judged: submission IDs that rankings were given for, and those to judge by.
         data_dir: the folder that holds npz/.
         split: the one that is judged.
 

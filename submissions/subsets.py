@@ -39,8 +39,7 @@ def read_subsets(path: Path) -> dict[str, NDArray[np.int64]]:
     """Read which configs of each graph are to be judged.
 
     Args:
-        path: an index file, whose name tells the collection, or a folder of such files, whose
-            other files are not looked at.
+        path: an index file, whose name tells the collection, or a folder of such files.
 
     Returns:
         (m,) int64 distinct config indices, none below 0, by submission ID, in the order given.
@@ -113,7 +112,6 @@ def subset_remarks(labels: Mapping[str, Labels], subsets: Subsets) -> list[str]:
 
 
 def _collection(submission_id: str) -> str:
-    """Return "layout:xla:random" of "layout:xla:random:graph"."""
     return ":".join(submission_id.split(":")[:3])
 
 

@@ -29,12 +29,9 @@ SHOWN_CHARACTERS = 80
 
 
 class SubmissionRow(NamedTuple):
-    """One graph's answer.
+    """One graph's answer: the ID, and (c,) config indices, predicted fastest first.
 
-    Attributes:
-        id: collection, colon, file stem.
-        ranking: (c,) integer config indices, predicted fastest first; of a tile kernel only the
-            first five are written, and fewer than c may be given.
+    Of a tile kernel only the first five are written, and fewer than c may be given.
     """
 
     id: str
@@ -42,13 +39,10 @@ class SubmissionRow(NamedTuple):
 
 
 class ScannedRow(NamedTuple):
-    """One line of a submission file as it was found.
+    """One line of a submission file as it was found, the header being row 1.
 
-    Attributes:
-        row: the line's number; the header is row 1.
-        id: what stands before the comma; "" where it names no collection.
-        ranking: (m,) int64, or None where the line cannot be read.
-        fault: why it cannot be read, or None.
+    `id` is "" where it names no collection; `ranking` (m,) int64 is None where the line cannot be
+    read, and `fault` then says why.
     """
 
     row: int

@@ -113,13 +113,7 @@ CONTENDERS = {"layout": LAYOUT_CONTENDERS, "tile": TILE_CONTENDERS}
 
 @dataclass(frozen=True)
 class Cell:
-    """What is trained and judged.
-
-    Attributes:
-        task, contender: names.
-        overrides: recipe keys on top of the contender's own, "key=value".
-        kind: "layout" or "tile".
-    """
+    """What is trained and judged, with recipe keys on top of the contender's own."""
 
     task: str
     contender: str

@@ -48,13 +48,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """One question.
+    """One question: a note for the report, the source files, and the trainings for a seed.
 
-    Attributes:
-        note: what is asked, for the report.
-        files: the source files, by which a changed data set is told.
-        parts: the trainings for a seed; files that must be written go into the given folder.
-        needs_real: whether it asks for real files.
+    Files that must be written for a training go into the given folder.
     """
 
     note: str
@@ -198,8 +194,6 @@ def write_configs(
 
     Args:
         distinct: (d,) int64 numbers of distinct configs, as `distinct_configs` counts them.
-        folder: where npz/ goes.
-        split: "train" or "valid".
     """
     _, group = distinct_configs(graph)
     rows = np.flatnonzero(np.isin(group, distinct))

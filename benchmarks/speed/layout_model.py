@@ -72,7 +72,6 @@ class Case:
             (c, k, 18) values.
         runtime_ns: (c,) float64.
         n_nodes: n after pruning.
-        precision: of matrix products, "float32" or "bfloat16".
     """
 
     models: dict[str, tuple[nn.Module, object, object]]

@@ -21,21 +21,13 @@ from models.layout.inputs import LayoutInputs
 
 @dataclass(frozen=True)
 class PlainInputs:
-    """A pruned graph as plain tensors.
+    """A pruned graph as plain tensors."""
 
-    Attributes:
-        node_feat: (n, 140) float32 scaled.
-        opcode: (n,) int64.
-        layout: (n, 6) int64 embedding rows.
-        config_ids: (k,) int64 configurable nodes.
-        edge_index: (2, e) int64 from operand to user.
-    """
-
-    node_feat: Tensor
-    opcode: Tensor
-    layout: Tensor
-    config_ids: Tensor
-    edge_index: Tensor
+    node_feat: Tensor  # (n, 140) float32 scaled
+    opcode: Tensor  # (n,) int64
+    layout: Tensor  # (n, 6) int64 embedding rows
+    config_ids: Tensor  # (k,) int64 configurable nodes
+    edge_index: Tensor  # (2, e) int64 from operand to user
 
 
 def plain_inputs(inputs: LayoutInputs, graph: LayoutGraph, *, rule: str) -> PlainInputs:

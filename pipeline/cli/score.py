@@ -103,12 +103,6 @@ def _judged_files(
     *,
     ceiling: bool,
 ) -> list[Report]:
-    """Score submissions by the same labels.
-
-    Raises:
-        PipelineError: a file cannot be read, answers another split, or a ranking does not fit its
-            graph; the line names the file.
-    """
     from submissions.labels import check_split
     from submissions.score import score_submission
     from submissions.subsets import restrict, subset_remarks
@@ -151,9 +145,6 @@ def _ceilings(
     """Measure the noise ceilings of the layout collections that are judged.
 
     They are no condition of the scores: where they cannot be had, say why, and return None.
-
-    Args:
-        answered: the submission IDs that rankings were given for.
     """
     from data.graph_store.prepare import stored_graphs
     from data.tree import LAYOUT_COLLECTIONS

@@ -32,10 +32,7 @@ def print_scores(report: Mapping[str, Any]) -> None:
 
 
 def print_comparison(compared: Mapping[str, Any]) -> None:
-    """Print what `compare_reports` found: a row per collection, and their mean.
-
-    Graphs that only one of the two has judged are counted on standard error.
-    """
+    """Print what `compare_reports` found: a row per collection, and their mean."""
     rows = []
     for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
         counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
@@ -55,11 +52,6 @@ def print_seeds(files: Sequence[Path], reports: Sequence[Report], *, json: bool)
     """Print mean, standard deviation and range over one recipe's submissions, by collection.
 
     Collections that some submissions answer and some do not are named on standard error.
-
-    Args:
-        files: where each report's rankings come from.
-        reports: at least two, by `score_submission`.
-        json: print JSON, with the reports in full.
     """
     spread = seed_spread(reports)
     for name in spread.answered_by_some:
@@ -70,7 +62,16 @@ def print_seeds(files: Sequence[Path], reports: Sequence[Report], *, json: bool)
         ]
         say(f"{name}: no spread, nor one of the mean: not answered by {', '.join(silent)}")
     if json:
-        print_json(_as_json(files, reports, spread))
+        submissions = [
+            {
+                "file": str(file),
+                "score": report["score"],
+                "collections": {n: part["value"] for n, part in report["collections"].items()},
+            }
+            for file, report in zip(files, reports, strict=True)
+        ]
+        found = {"submissions": submissions, "spread": spread.collections, "score": spread.score}
+        print_json({**found, "reports": list(reports)})
         return
     for item in reports[0]["left_out"]:
         if all(item in report["left_out"] for report in reports):
@@ -92,22 +93,3 @@ def _seed_rows(reports: Sequence[Report], spread: SeedSpread) -> Iterator[Sequen
 
 def _cells(summary: dict[str, float] | None) -> list[float | None]:
     return [summary[name] if summary else None for name in STATISTICS]
-
-
-def _as_json(
-    files: Sequence[Path], reports: Sequence[Report], spread: SeedSpread
-) -> dict[str, Any]:
-    submissions = [
-        {
-            "file": str(file),
-            "score": report["score"],
-            "collections": {name: part["value"] for name, part in report["collections"].items()},
-        }
-        for file, report in zip(files, reports, strict=True)
-    ]
-    return {
-        "submissions": submissions,
-        "spread": spread.collections,
-        "score": spread.score,
-        "reports": list(reports),
-    }

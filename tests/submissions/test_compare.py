@@ -90,13 +90,6 @@ def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     lines = call("compare", *paths).splitlines()
     assert [line.split()[0] for line in lines] == ["collection", XLA, "mean"]
     assert "0.2000" in lines[1]
-    for path in paths:
-        path.write_text(json.dumps(report({"a.2x2": 0.1, "a.4x4": 0.2})))
-    assert f"no interval, nor one of the mean: graphs of one family alone in {XLA}" in call(
-        "compare", *paths
-    )
-    for path, value in zip(paths, (0.1, 0.3), strict=True):
-        path.write_text(json.dumps(report({"a": value, "b": value})))
     found = json.loads(call("compare", *paths, "--json"))
     assert found["mean"]["difference"] == pytest.approx(0.2)
     assert "no report" in call("compare", paths[0], tmp_path / "none", expect=1)
@@ -136,8 +129,3 @@ def test_what_one_answers_and_another_does_not_has_no_spread() -> None:
     assert spread.collections[XLA] is not None
     assert spread.answered_by_some == [N]  # nobody answers tiles: nothing to remark
     assert spread.score is None  # a mean of one collection beside a mean of two
-
-
-def test_one_report_has_no_spread() -> None:
-    with pytest.raises(ValueError, match="at least two"):
-        seed_spread([scored(0.4, x=0.4)])

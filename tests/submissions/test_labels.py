@@ -1,4 +1,4 @@
-"""Labels are read per split, and a submission of another split is told what to pass."""
+"""Labels are read per split, another split's submission is told so; ceilings, row by row."""
 
 from pathlib import Path
 
@@ -7,9 +7,15 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
+from common.metrics import ranking_from_scores
+from data.audit.noise import measure_noise
+from data.graph_store.prepare import stored_graphs
+from data.tree import find_graphs
 from data.withheld import WITHHELD, write_withheld
-from submissions.labels import read_labels
+from submissions.labels import Labels, read_ceilings, read_labels, read_labels_of
+from submissions.score import score_submission
 from tests.command_line import call
+from tests.real_data import real_file, requires_real_data
 from tests.submissions.made_up import noisy_submission, write_graph
 
 X = "layout:xla:default"
@@ -107,3 +113,100 @@ def test_another_splits_rankings_are_named(
     text = call("score", "--submission", path, "--data", tree, *options, expect=1)
     assert text.startswith(f"error: {path}: ") and text.count("\n") == 1
     assert said in text
+
+
+# Noise ceilings
+
+A, B = "layout:xla:default:a", "layout:nlp:random:b"
+
+
+def slow_ceiling(path: Path, kept: NDArray[np.int64] | None = None) -> float:
+    """Group the file's configs by comparing their bytes one after another."""
+    with np.load(path) as arrays:
+        configs, runtime_ns = arrays["node_config_feat"], arrays["config_runtime"]
+    if kept is not None:
+        configs, runtime_ns = configs[kept], runtime_ns[kept]
+    seen: list[bytes] = []
+    group = []
+    for config in configs:
+        if config.tobytes() not in seen:
+            seen.append(config.tobytes())
+        group.append(seen.index(config.tobytes()))
+    noise = measure_noise(runtime_ns, np.array(group))
+    assert noise is not None
+    return noise.tau
+
+
+def test_ceilings_are_those_of_the_npz_content(tmp_path: Path) -> None:
+    write_graph(tmp_path, "layout:xla:default", "valid", "a", seed=1)
+    write_graph(tmp_path, "layout:nlp:random", "valid", "b", seed=2)
+    files = find_graphs(tmp_path)
+    labels = read_labels(tmp_path, "valid")
+    expected = {file.submission_id: slow_ceiling(file.path) for file in files}
+    assert expected[A] != expected[B]
+    assert all(0.3 < tau < 0.95 for tau in expected.values())
+    assert read_ceilings(files, labels) == expected
+    stored = stored_graphs(tmp_path, store=tmp_path / "store")
+    assert all(file.path.suffix == ".safetensors" for file in stored)
+    assert read_ceilings(stored, labels) == expected
+
+
+def test_of_some_configs_these_alone_count(tmp_path: Path) -> None:
+    write_graph(tmp_path, "layout:xla:default", "valid", "a", seed=1)
+    (file,) = find_graphs(tmp_path)
+    labels = {A: read_labels_of(file)}
+    kept = np.random.default_rng(0).permutation(60)[:45]
+    found = read_ceilings([file], labels, subsets={A: kept})
+    assert found == {A: slow_ceiling(file.path, kept)}
+    assert found != read_ceilings([file], labels)
+    assert read_ceilings([file], labels, subsets={A: kept[:12]}) == {}  # too few repeat
+
+
+def test_runtimes_are_those_of_the_labels_not_of_the_files(tmp_path: Path) -> None:
+    runtime_ns, group = write_graph(
+        tmp_path, "layout:xla:default", "test", "a", seed=1, labelled=False
+    )
+    files = find_graphs(tmp_path)
+    noise = measure_noise(runtime_ns, group)
+    assert noise is not None
+    assert read_ceilings(files, {A: Labels(runtime_ns)}) == {A: noise.tau}
+    assert read_ceilings(files, read_labels(tmp_path, "test")) == {}
+    assert read_ceilings(files, {}) == {}
+
+
+@pytest.mark.parametrize("runtime_ns", [np.arange(1, 60), np.arange(60)])
+def test_labels_that_do_not_fit_the_file_are_refused(
+    tmp_path: Path, runtime_ns: NDArray[np.int64]
+) -> None:
+    write_graph(tmp_path, "layout:xla:default", "test", "a", seed=1)
+    (file,) = find_graphs(tmp_path)
+    with pytest.raises(PipelineError, match=r"a\.npz: .* for each of its 60 configs"):
+        read_ceilings([file], {A: Labels(runtime_ns)})
+
+
+def test_the_report_holds_each_graph_s_and_the_median_of_those_known() -> None:
+    rng = np.random.default_rng(0)
+    names = [f"layout:xla:default:{i}" for i in range(5)] + ["layout:nlp:random:n", "tile:xla:k"]
+    labels = {name: Labels(rng.permutation(9) + 1) for name in names}
+    labels["layout:xla:default:4"] = Labels(np.full(9, 5))  # no order: not judged
+    rankings = {name: ranking_from_scores(rng.random(9)) for name in names}
+    taus = (0.9, 0.2, float("nan"), 0.8, 0.1)
+    ceilings = dict(zip(names, taus, strict=False)) | {"tile:xla:k": 0.5}
+    plain = score_submission(rankings, labels)
+    report = score_submission(rankings, labels, ceilings=ceilings)
+    part = report["collections"]["layout:xla:default"]
+    assert [g["noise_ceiling"] for g in part["per_graph"].values()] == [0.9, 0.2, None, 0.8]
+    assert part["noise_ceiling"] == 0.8
+    assert report["collections"]["layout:nlp:random"]["noise_ceiling"] is None
+    assert report["collections"]["layout:nlp:default"]["noise_ceiling"] is None
+    assert report["collections"]["tile:xla"] == plain["collections"]["tile:xla"]
+    assert "noise_ceiling" not in str(plain)
+    assert report["score"] == plain["score"]
+
+
+@requires_real_data
+def test_two_measurements_of_unet3d_agree_to_tau_of_about_083() -> None:
+    file = real_file("layout:xla:default:unet3d")
+    ceilings = read_ceilings([file], {file.submission_id: read_labels_of(file)})
+    assert ceilings == {file.submission_id: slow_ceiling(file.path)}
+    assert 0.82 <= ceilings[file.submission_id] <= 0.83

@@ -1,6 +1,7 @@
-"""The report's scores against hand-made numbers, loops and scipy."""
+"""The report's scores against hand-made numbers, loops and scipy; what its figures hide is said."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from common.errors import PipelineError
 from common.metrics import ranking_from_scores
 from data.tree import COLLECTIONS
 from submissions.labels import Labels, read_labels
-from submissions.score import score_submission
+from submissions.report.page import write_report_page
+from submissions.score import FEW_GRAPHS, remarks_on, score_submission
 from submissions.write import SubmissionRow, read_submission, write_submission
 from tests.real_data import REAL, requires_real_data
 
@@ -183,3 +185,52 @@ def test_real_labels_through_a_submission_file(tmp_path: Path) -> None:
     assert unet["opa"] == 1
     assert 0.99998 < unet["kendall_tau"] < 1  # a ranking cannot say that two configs tie
     assert report["collections"]["tile:xla"]["value"] == 1
+
+
+# Remarks
+
+XLA = "layout:xla:default"
+
+
+def told_report(**changes: Any) -> dict[str, Any]:
+    part = {
+        "metric": "kendall_tau",
+        "value": 0.656,
+        "ci95": [0.6, 0.7],
+        "n_graphs": FEW_GRAPHS,
+        "per_graph": {},
+        "floor": 0.5,
+        "slowdown_curve": {"k": [1, 5, 7], "model": [1.2, 1.1, 1.1], "floor": [1.3, 1.1, 1.0]},
+    }
+    models = {XLA: {"members": ["net", "trees"], "member_values": {"net": 0.6, "trees": None}}}
+    return {"score": 0.656, "collections": {XLA: part | changes}, "models": models}
+
+
+def test_nothing_is_said_where_the_blend_leads() -> None:
+    assert remarks_on(told_report()) == []
+    assert remarks_on({"collections": {XLA: {"value": None}}}) == remarks_on({}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"value": 0.55}, "net alone has 0.6000, more than the blend with it, 0.5500"),
+        ({"floor": 0.7}, "the floor, without training, has 0.7000, more than this run"),
+        (
+            {"slowdown_curve": {"k": [1, 5], "model": [1.2, 1.1], "floor": [1.1, 1.2]}},
+            "the floor is ahead at the first picks: 10.0 % slower than the best after 1, this run "
+            "20.0 %",
+        ),
+        ({"n_graphs": 2}, "few graphs in layout:xla:default (2): these intervals are"),
+    ],
+)
+def test_what_is_behind_is_named_on_the_page_too(
+    tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
+    found = told_report(**changes)
+    (line,) = remarks_on(found)
+    assert expected in line
+    del found["collections"][XLA]["slowdown_curve"]
+    write_report_page(found, tmp_path / "p.html")
+    shown = (tmp_path / "p.html").read_text()
+    assert (expected in shown) == ("slowdown_curve" not in changes)

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from common.errors import PipelineError
-from common.metrics import ranking_from_scores
 from submissions.write import SubmissionRow, read_submission, write_submission
 
 LAYOUT = "layout:xla:default:unet_3d.4x4.bf16"
@@ -23,20 +20,6 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
     path = tmp_path / "submission.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
-
-
-@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30))
-@settings(max_examples=100, deadline=None)
-def test_ranking_puts_low_scores_first_and_keeps_row_order_in_ties(scores: list[int]) -> None:
-    expected = sorted(range(len(scores)), key=lambda config: (scores[config], config))
-    ranking = ranking_from_scores(np.array(scores, np.float32))
-    assert ranking.tolist() == expected
-    assert ranking.dtype == np.int64
-
-
-def test_ranking_refuses_scores_that_are_no_number() -> None:
-    with pytest.raises(ValueError, match="config 1 is nan"):
-        ranking_from_scores(np.array([1.0, np.nan]))
 
 
 def test_bytes_order_and_lengths(tmp_path: Path) -> None:
@@ -75,16 +58,13 @@ def test_a_long_row_survives_the_round_trip(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ([row("xla:a", 0)], "collection:name"),
-        ([row("tile:xla:", 0)], "collection:name"),
         ([row("tile:xla:a,b", 0)], "without blanks, commas"),
-        ([row("tile:xla:a\nb", 0)], "without blanks, commas"),
         ([row(TILE, 0), row(TILE, 1)], "given twice"),
         ([row(TILE)], r"shape \(0,\)"),
         ([SubmissionRow(TILE, np.array([0.0]))], "float64"),  # type: ignore[arg-type]
         ([row(TILE, 3, 3)], "each config index once"),
         ([row(TILE, -1)], "none below 0"),
         ([row(LAYOUT, 0, 2)], r"every config index 0\.\.1"),
-        ([row(LAYOUT, 1, 2)], r"every config index 0\.\.1"),
     ],
 )
 def test_rows_that_make_no_submission_are_refused(
@@ -102,8 +82,9 @@ def test_rows_that_make_no_submission_are_refused(
         b"ID,TopConfigs\ntile:xla:a,1;0\nlayout:nlp:random:b,0;1\n",
         b"\xef\xbb\xbfID,TopConfigs\r\ntile:xla:a,1;0\r\nlayout:nlp:random:b,0;1\r\n",
         b"ID,TopConfigs\n\ntile:xla:a,1;0\nlayout:nlp:random:b,0;1",
+        b"ID,TopConfigs\rtile:xla:a,1;0\rlayout:nlp:random:b,0;1\r",
     ],
-    ids=["plain", "bom-crlf", "blank-line-no-end"],
+    ids=["plain", "bom-crlf", "blank-line-no-end", "cr"],
 )
 def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> None:
     found = read_submission(written(tmp_path, content))
@@ -120,13 +101,10 @@ def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> Non
         ("\ufeff \n", "is empty"),
         (b"\x89\xff\x00", "not UTF-8"),
         ("ID;TopConfigs\n", "row 1: header is 'ID;TopConfigs'; expected 'ID,TopConfigs'"),
-        ("tile:xla:a,1;0\n", "row 1: header"),
         ("ID,TopConfigs\ntile:xla:a\n", "row 2: 'tile:xla:a' has one column"),
         ("ID,TopConfigs\ntile:xla:a,0\nfoo:a,0\n", "row 3: ID 'foo:a': expected collection:name"),
-        ("ID,TopConfigs\ntile:xla:,0\n", "row 2: ID 'tile:xla:'"),
         ("ID,TopConfigs\n\ntile:xla:a,0;x;1\n", "row 3: tile:xla:a: 'x' is no config index"),
         ("ID,TopConfigs\ntile:xla:a,0;\n", "row 2: tile:xla:a: '' is no config index"),
-        ("ID,TopConfigs\ntile:xla:a,1.0\n", "'1.0' is no config index"),
         ("ID,TopConfigs\ntile:xla:a,0,1\n", "'0,1' is no config index"),
         (f"ID,TopConfigs\ntile:xla:a,{'9' * 5000}\n", "99…' is no config index"),
         ("ID,TopConfigs\ntile:xla:a,٣\n", "'٣' is no config index"),
