@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.packing.configs import Alphabets, PackedConfigs
-from data.packing.vectors import N_VALUES, VectorTable
+from data.packing.vectors import N_WORDS, VECTOR_BYTES, VectorTable
 
+COMPARED_BYTES = 384 << 10  # small enough for a core's cache, beside the chunk
 COLUMNS_AT_ONCE = 64  # that are renumbered side by side, as a row of memory holds them
 
 
@@ -60,11 +61,8 @@ class ConfigEncoder:
         self._table = VectorTable()
         self._columns = TiedColumns.all_of(n_configurable)
         self._chunks: list[tuple[TiedColumns, NDArray[Any]]] = []  # ids (r, m) in these columns
-        # What ids mean is spelled out here; fresh memory for each chunk would double the time.
-        self._meant = bytearray()
-        self._vectors = np.empty((0, N_VALUES), np.float32)  # the same memory
-        self._places = np.empty(0, np.int64)
-        self._meant_by: TiedColumns | None = None
+        n_rows = max(1, COMPARED_BYTES // (VECTOR_BYTES * n_configurable))
+        self._meant = np.empty((n_rows, n_configurable, N_WORDS), np.uint64)
 
     def add(self, content: bytes) -> None:
         """Add whole configs: r · k layout vectors of 18 float32 values, compared bit by bit.
@@ -72,35 +70,36 @@ class ConfigEncoder:
         Raises:
             UnknownValueError: a value is not a whole number -1..5.
         """
-        vectors = np.frombuffer(content, np.float32).reshape(-1, self.n_configurable, N_VALUES)
-        firsts = vectors.take(self._columns.first, axis=1, mode="clip")
-        ids = self._table.guess(firsts.reshape(-1, N_VALUES)).reshape(firsts.shape[:2])
+        ids = self._guess(content)
         if not self._agrees(content, ids):
-            # Adding 0 makes 0 of -0, as which it is read; no other number changes.
-            content = (vectors + np.float32(0)).tobytes()
-            if not self._agrees(content, ids):
-                ids = self._mended(content, ids)
+            with np.errstate(invalid="ignore"):  # of bad values, refused below
+                # Adding 0 makes 0 of -0, as which it is read; no other number changes.
+                content = (np.frombuffer(content, np.float32) + np.float32(0)).tobytes()
+            ids = self._mended(content, self._guess(content))
         self._chunks.append((self._columns, ids.astype(self._table.id_dtype)))
         self.n_configs += len(ids)
 
+    def _guess(self, content: bytes) -> NDArray[np.int64]:
+        words = np.frombuffer(content, np.uint64).reshape(-1, self.n_configurable, N_WORDS)
+        return self._table.guess(words.take(self._columns.first, axis=1, mode="clip"))
+
     def _agrees(self, content: bytes, ids: NDArray[np.int64]) -> bool:
         """Tell whether `content`, r configs of k vectors, is what ids (r, m) and the ties say."""
-        columns = self._columns
-        if columns is not self._meant_by or len(content) != len(self._meant):
-            self._meant_by, self._meant = columns, bytearray(len(content))
-            self._vectors = np.frombuffer(self._meant, np.float32).reshape(-1, N_VALUES)
-            rows = np.arange(len(ids))[:, None] * ids.shape[1]
-            self._places = (rows + columns.group_of).reshape(-1)  # (r · k,) positions in ids
-        table = self._table.meant_by(ids.reshape(-1))
-        # "clip" spares a pass of checks: all places are positions.
-        table.take(self._places, axis=0, out=self._vectors, mode="clip")
-        return self._meant == content  # at memory speed
+        vectors, n_rows = self._table.meant_by(ids), len(self._meant)
+        for start in range(0, len(ids), n_rows):
+            part = vectors[start : start + n_rows]
+            meant = self._meant[: len(part)]
+            # "clip" spares a pass of checks: all groups are columns.
+            part.take(self._columns.group_of, axis=1, out=meant, mode="clip")
+            # At memory speed, where a slice of `content` would be a copy.
+            if not content.startswith(meant.data, start * self._meant[0].nbytes):
+                return False
+        return True
 
     def _mended(self, content: bytes, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ids (r, m) that are right, of columns that are tied in these configs as well."""
         ids = ids.take(self._columns.group_of, axis=1)  # in C order, to be mended in place
-        vectors = np.frombuffer(content, np.float32).reshape(-1, N_VALUES)
-        self._table.mend(vectors, ids.reshape(-1))
+        self._table.mend(np.frombuffer(content, np.uint64).reshape(-1, N_WORDS), ids.reshape(-1))
         # Chunks keep the columns that they were added with.
         self._columns = self._columns.split(ids)
         return ids[:, self._columns.first]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from common.atomic import atomic_path
+from common.atomic import write_bytes
 from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
 from common.errors import PipelineError
 from features.scaling import NodeScaler
@@ -26,9 +26,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     # One key of the header alone: the library writes several in an order that changes.
     header = {"facts": json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, header)
-        temporary.write_bytes(sealed(temporary.read_bytes()))
+    # The library's own way to files leaves others that nobody else may read, and that stay.
+    write_bytes(path, sealed(save(contiguous, header)))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:

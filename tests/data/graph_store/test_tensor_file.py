@@ -176,3 +176,14 @@ def test_a_file_without_facts_a_missing_one_and_a_folder_are_one_line(tmp_path: 
         for path in (tmp_path / "missing", tmp_path):
             with pytest.raises(PipelineError, match="cannot be read: "):
                 read(path)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o007])
+def test_files_have_the_permissions_of_any_new_file(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_tensors(tmp_path / "file", every_type(), facts=FACTS)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -16,7 +16,7 @@ from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import PackedConfigs
 
 WORD = 2**64
-SLOT_BITS = (0, 1, 4, vectors.SLOT_BITS)  # with few slots, nearly all vectors share one
+SLOT_BITS = (1, 4, vectors.SLOT_BITS)  # with few slots, nearly all vectors share one
 
 
 def reference_code(vector: list[int]) -> int:
@@ -167,5 +167,4 @@ def slots(bits: int) -> Iterator[None]:
     """Leave the table of vectors 2^bits slots."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectors, "SLOT_BITS", bits)
-        patch.setattr(vectors, "SLOT_MASK", np.int32((1 << bits) - 1))
         yield

@@ -1,5 +1,6 @@
 """Weights on disk: they come back, equal ones are equal bytes, and a flipped bit is noticed."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +69,15 @@ def test_facts_that_are_no_object_are_one_line(tmp_path: Path, facts: str) -> No
     save_file({"model.weight": torch.zeros(2)}, path, {"facts": facts})
     with pytest.raises(PipelineError, match="not a weights file of this project"):
         load_tensors(path)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o007])
+def test_weights_have_the_permissions_of_any_new_file(mask: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    before = os.umask(mask)
+    try:
+        save_tensors(path, TENSORS, FACTS)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+    assert list(tmp_path.iterdir()) == [path]
