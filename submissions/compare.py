@@ -8,7 +8,7 @@ where these are few.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,26 +21,17 @@ from models.training.folds import family_of
 Report = Mapping[str, Any]
 
 
-class SeedSpread(NamedTuple):
-    """How far reports of the same graphs lie apart.
-
-    Attributes:
-        collections: `mean`, `sd` (of a sample), `min` and `max` over reports, by collection; None
-            unless every report has a value.
-        score: the same of the reports' scores; None also where they answer different collections.
-        answered_by_some: collections that some reports have a value of, and some have not.
-    """
-
-    collections: dict[str, dict[str, float] | None]
-    score: dict[str, float] | None
-    answered_by_some: list[str]
-
-
-def seed_spread(reports: Sequence[Report]) -> SeedSpread:
+def seed_spread(reports: Sequence[Report]) -> dict[str, Any]:
     """Summarise what `score_submission` returned for submissions of one recipe's seeds.
 
     Args:
         reports: at least two, all judged by the same labels.
+
+    Returns:
+        spread: `mean`, `sd` (of a sample), `min` and `max` over reports, by collection; None unless
+            every report has a value.
+        score: the same of the reports' scores; None also where they answer different collections.
+        answered_by_some: collections that some reports have a value of, and some have not.
     """
     collections, answered_by_some = {}, []
     for name in reports[0]["collections"]:
@@ -49,7 +40,7 @@ def seed_spread(reports: Sequence[Report]) -> SeedSpread:
         if None in values and any(value is not None for value in values):
             answered_by_some.append(name)
     score = None if answered_by_some else _statistics([report["score"] for report in reports])
-    return SeedSpread(collections, score, answered_by_some)
+    return {"spread": collections, "score": score, "answered_by_some": answered_by_some}
 
 
 def compare_reports(first: Report, second: Report) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from pipeline.cli.console import print_json, print_table, say
-from submissions.compare import Report, SeedSpread, seed_spread
+from submissions.compare import Report, seed_spread
 from submissions.score import remarks_on
 
 STATISTICS = ("mean", "sd", "min", "max")
@@ -54,7 +54,7 @@ def print_seeds(files: Sequence[Path], reports: Sequence[Report], *, json: bool)
     Collections that some submissions answer and some do not are named on standard error.
     """
     spread = seed_spread(reports)
-    for name in spread.answered_by_some:
+    for name in spread["answered_by_some"]:
         silent = [
             str(file)
             for file, report in zip(files, reports, strict=True)
@@ -70,25 +70,25 @@ def print_seeds(files: Sequence[Path], reports: Sequence[Report], *, json: bool)
             }
             for file, report in zip(files, reports, strict=True)
         ]
-        found = {"submissions": submissions, "spread": spread.collections, "score": spread.score}
-        print_json({**found, "reports": list(reports)})
+        print_json({"submissions": submissions, **spread, "reports": list(reports)})
         return
     for item in reports[0]["left_out"]:
         if all(item in report["left_out"] for report in reports):
             typer.echo(f"left out: {item['graph']}: {item['reason']}")
     header = ("collection", "metric", *STATISTICS, "graphs", "ceiling")
-    print_table(header, list(_seed_rows(reports, spread)), if_known=("ceiling",))
+    rows = list(_seed_rows(reports, spread))
+    print_table(header, rows, if_known=("ceiling",))
 
 
-def _seed_rows(reports: Sequence[Report], spread: SeedSpread) -> Iterator[Sequence[object]]:
+def _seed_rows(reports: Sequence[Report], spread: Mapping[str, Any]) -> Iterator[Sequence[object]]:
     n_graphs = 0
-    for name, summary in spread.collections.items():
+    for name, summary in spread["spread"].items():
         parts = [report["collections"][name] for report in reports]
         judged = max(parts, key=lambda part: part["n_graphs"])  # the same in all that answer
         n_graphs += judged["n_graphs"]
         facts = (judged["n_graphs"], judged.get("noise_ceiling"))
         yield name, judged["metric"], *_cells(summary), *facts
-    yield "mean", "", *_cells(spread.score), n_graphs, None
+    yield "mean", "", *_cells(spread["score"]), n_graphs, None
 
 
 def _cells(summary: dict[str, float] | None) -> list[float | None]:

@@ -111,21 +111,6 @@ def test_an_index_beyond_the_graph_s_configs_is_named() -> None:
         restrict(rankings, labels, {A: ints(0, 3)})
 
 
-@pytest.mark.parametrize(
-    ("ranking", "message"),
-    [
-        (ints(0, 1), "has 2 indices; expected 3"),  # the subset alone is no answer
-        (ints(0, 1, 1), "index 1 is repeated"),
-        (ints(0, 1, 7), "index 7"),
-    ],
-)
-def test_the_whole_ranking_has_to_fit(ranking: NDArray[np.int64], message: str) -> None:
-    with pytest.raises(PipelineError, match=f"{A}: .*{message}"):
-        restrict({A: ranking}, {A: Labels(ints(3, 1, 2))}, {A: ints(0, 1)})
-    with pytest.raises(PipelineError, match=f"{A}: row is missing; expected 3"):
-        restrict({B: ranking}, {A: Labels(ints(3, 1, 2))}, {A: ints(0, 1)})
-
-
 def test_remarks_count_what_is_judged_whole_and_what_is_listed_in_vain() -> None:
     labels = {A: Labels(ints(1, 2)), B: Labels(ints(1, 2)), N: Labels(ints(1, 2))}
     labels["layout:xla:default:withheld"] = Labels(ints(0, 0))

@@ -43,18 +43,6 @@ def test_what_cannot_be_learned_or_had_is_left_out(
     assert "cross-graph: left out: needs real" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("contender", ["columns", "linear"])
-def test_rankers_without_steps_leave_a_cell(
-    contender: str, sources: Sources, tmp_path: Path
-) -> None:
-    cell = Cell("unet3d-100", contender, 0)
-    assert run_cell(cell, sources, tmp_path)
-    content = json.loads(cell.path(tmp_path).read_text())
-    (graph,) = content["graphs"].values()
-    assert -1 <= graph["kendall_tau"] <= 1
-    assert content["wall_s"] > 0
-
-
 def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
     sources: Sources, tmp_path: Path
 ) -> None:

@@ -10,11 +10,10 @@ import pytest
 from matplotlib.image import imread
 
 from benchmarks.accuracy.cells import CONTENDERS
-from benchmarks.accuracy.ladder import LAYOUT_PAGE, TILE_PAGE, draw_rungs, main, rungs_of
+from benchmarks.accuracy.ladder import LAYOUT_PAGE, TILE_PAGE, main, rungs_of
 from benchmarks.accuracy.table import difference, estimate, read_cells, report, values
 from benchmarks.accuracy.tasks import TASKS
 from common.atomic import write_text
-from submissions.report.pictures import new_figure
 
 FAMILIES = ["b", "a", "b", "c", "a", "b"]
 UNET3D = "unet3d-all"
@@ -147,12 +146,3 @@ def test_a_ladder_without_cells_stays_as_it_is(
     assert said.err.count("\n") == 1 and "layouts/cells: no results" in said.err
     assert said.out == f"{tmp_path / 'tile_ladder.md'}\n"
     assert (tmp_path / "ladder.md").read_text() == "as before"
-
-
-def test_a_panel_shows_means_and_intervals_top_down() -> None:
-    cells = [cell("sample-folds", name, 0, [0.1, 0.3]) for name in ("gcn", "plain")]
-    axes = new_figure((4, 3)).add_axes((0.1, 0.1, 0.8, 0.8))
-    draw_rungs(axes, rungs_of(LAYOUT_PAGE, cells))
-    points = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
-    assert points == [[pytest.approx(0.2)], [pytest.approx(0.2)]]
-    assert axes.yaxis_inverted()
