@@ -100,7 +100,6 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: RetryPolicy) -> Path:
-    """Download the files into a folder hidden beside `out`; return where they are, whole."""
     root = out.absolute().with_name(f".{out.name}.part")
     if _read_object(root / NOTE) != note:
         shutil.rmtree(root, ignore_errors=True)

@@ -96,7 +96,6 @@ def check_address(url: str) -> None:
 
 
 def _attempt(session: "Session", url: str, target: Path) -> None:
-    """Ask for the file, and, where a part of this version is there, for the rest alone."""
     with ExitStack() as open_answers:
         answer = open_answers.enter_context(_ask(session, "GET", url))
         total, version = _length(answer), _version(answer)
@@ -121,7 +120,6 @@ def _attempt(session: "Session", url: str, target: Path) -> None:
 
 
 def _store(answer: "Response", part: Path, held: int, total: int | None) -> int:
-    """Append the answer's body; return how many bytes are there then."""
     from requests.exceptions import RequestException
 
     try:
@@ -141,7 +139,6 @@ def _store(answer: "Response", part: Path, held: int, total: int | None) -> int:
 def _ask(
     session: "Session", method: str, url: str, headers: dict[str, str] | None = None
 ) -> "Response":
-    """Return the answer that brings the file, after redirects, none to an open line."""
     from requests.exceptions import RequestException
 
     check_address(_shown(url))

@@ -167,7 +167,6 @@ def _place(member: Member, target: Path) -> None:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Return name to size in bytes of the graph files in a folder, which may be missing."""
     return {path.name: path.stat().st_size for path in folder.glob("[!.]*.npz")}
 
 
@@ -219,7 +218,6 @@ def _ask_kaggle(api: Any, folder: Path) -> None:
 
 
 def _only_file(folder: Path) -> Path:
-    """Return the file that the client has written, by whatever name."""
     found = [p for p in folder.rglob("*") if p.is_file() and not p.name.endswith(_CLIENT_MARK)]
     if len(found) != 1:
         raise PipelineError(f"{folder}: expected one file, found {len(found)}; delete this folder")

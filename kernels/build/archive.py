@@ -115,7 +115,6 @@ def _tracked(root: Path, replaced: str) -> list[str]:
 
 
 def _found(root: Path) -> list[str]:
-    """List the files of the suffixes that the project has: what is at hand outside git."""
     paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
     return sorted(path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES)
 

@@ -121,7 +121,7 @@ def _rendered(
     kind: Kind, files: Mapping[str, bytes], recipe_file: str, required_modules: Mapping[str, str]
 ) -> str:
     """Return kernels/build/script.py, filled."""
-    squeezed = lzma.compress(pack(files), preset=9 | lzma.PRESET_EXTREME)
+    squeezed = lzma.compress(pack(files))
     values = {
         **asdict(kind),
         "recipe": recipe_file,
@@ -154,7 +154,6 @@ def _check_sources(
     kernel_sources: Sequence[str],
     required_modules: Mapping[str, str],
 ) -> None:
-    """Refuse an infer kernel without models; tell where nothing brings what the image lacks."""
     for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
         for source in sources:
             check_source(option, source)

@@ -41,8 +41,6 @@ class DatasetVersion:
 
 @dataclass(frozen=True)
 class _State:
-    """What Kaggle says of a dataset."""
-
     status: str
     version: int
     description: str
@@ -96,7 +94,6 @@ def push_dataset(
 
 
 def _look(session: KaggleSession, dataset_id: str) -> _State | None:
-    """Ask once for the dataset's state; None where there is no such dataset."""
     from kagglesdk.datasets.types import dataset_api_service as types
 
     owner, slug = dataset_id.split("/")
@@ -116,8 +113,6 @@ def _look(session: KaggleSession, dataset_id: str) -> _State | None:
 
 
 def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
-    """Wait until a version, or one after it, is no longer being made, or the time is over."""
-
     def settled() -> _State | None:
         state = _look(session, dataset_id)
         is_settled = state and state.version >= at_least and state.status in _SETTLED
@@ -133,7 +128,6 @@ def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
 
 
 def _upload(session: KaggleSession, folder: Path, names: Sequence[str]) -> list[str]:
-    """Upload the folder's entries, each folder packed, all or none; return their tokens."""
     from kagglesdk.blobs.types.blob_api_service import ApiStartBlobUploadRequest
 
     def upload(path: Path) -> str:
@@ -164,7 +158,6 @@ def _upload(session: KaggleSession, folder: Path, names: Sequence[str]) -> list[
 def _asked(
     table: Mapping[str, Any], message: str, tokens: Sequence[str], dataset_id: str
 ) -> dict[str, Any]:
-    """Return, under Kaggle's keys, what a new dataset or version is asked for with."""
     owner, slug = dataset_id.split("/")
     return {
         **{key: table.get(key) for key in ("title", "subtitle", "description")},
@@ -182,7 +175,6 @@ def _asked(
 def _make(
     session: KaggleSession, dataset_id: str, asked: Mapping[str, Any], before: _State | None
 ) -> None:
-    """Ask once for a dataset or version of the files that were uploaded."""
     from kagglesdk.datasets.types import dataset_api_service as types
 
     new = types.ApiCreateDatasetRequest.from_dict(asked)  # each takes the keys that it knows

@@ -152,7 +152,6 @@ def cross_validate(
 
 
 def _ranker(recipe: Recipe, model: str, fold: _Fold) -> Ranker:
-    """Train what is judged on a fold: one model, or all that the recipe blends."""
     from ensembles.choice.in_run import recipe_mixing
     from ensembles.ensemble import Ensemble
 

@@ -84,7 +84,6 @@ def _drawings(study: "Study") -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _png(draw: Callable[[], Any]) -> bytes:
-    """Draw one picture, and leave matplotlib as it was."""
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
@@ -100,7 +99,6 @@ def _png(draw: Callable[[], Any]) -> bytes:
 
 
 def _write_sheet(pictures: list[bytes], path: Path) -> None:
-    """Put pictures below each other, all as wide as the widest."""
     from matplotlib import image
 
     parts = [image.imread(io.BytesIO(content)) for content in pictures]  # (height, width, rgba)

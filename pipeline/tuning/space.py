@@ -242,7 +242,6 @@ def _is_read(key: str, study: StudyConfig, models: Sequence[str]) -> bool:
 
 
 def _check_values(key: str, parameter: Parameter, recipe: dict[str, Any], *, source: str) -> None:
-    """Raise UsageError where a recipe cannot take some of the parameter's values at `key`."""
     for value in parameter.ends():
         try:
             table = with_values(recipe, {key: value})

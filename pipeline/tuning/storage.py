@@ -174,7 +174,6 @@ def without_password(url: str) -> str:
 
 @contextmanager
 def _connected(url: str) -> Iterator[None]:
-    """Raise PipelineError, one line, if the database goes away while the block runs."""
     from sqlalchemy.exc import InterfaceError, OperationalError
 
     # It would log with a traceback that it cannot tidy up.
@@ -236,5 +235,4 @@ def is_at_rest(study: "Study") -> bool:
 
 
 def _replaced(trials: "Sequence[FrozenTrial]") -> set[int]:
-    """Return the numbers of trials of which another trial is the retry."""
     return {number for trial in trials for number in trial.system_attrs.get("retry_history", [])}

@@ -128,7 +128,6 @@ def _study(question: Question, shared: SharedStorage) -> "Study":
 
 
 def _enter(question: Question, shared: SharedStorage) -> "Study":
-    """Open or begin the question's study, and queue the recipe as it is, once."""
     config, space = question.config(), question.space
     with shared.turn():
         study = _study(question, shared)
@@ -152,7 +151,6 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
 
 
 def _search(question: Question, storage: Path | str, trials: int, part: int) -> None:
-    """Be one of a call's worker processes."""
     with open_storage(storage) as shared:
         run_trials(question, shared, trials)
 
@@ -233,7 +231,6 @@ def _choose(trial: "Trial", question: Question) -> Recipe:
 
 
 def _judge(trial: "Trial", recipe: Recipe, question: Question) -> float:
-    """Cross-validate a recipe in the trial's own folder."""
     study = question.space.study
     result = cross_validate(
         recipe,

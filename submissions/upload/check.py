@@ -52,7 +52,6 @@ def _problem(path: Path, message: str) -> Problem:
 
 
 def _dataset() -> Path | None:
-    """Return the dataset's folder, if it is found without being named."""
     try:
         folder = default_data_dir()
     except PipelineError:

@@ -148,7 +148,6 @@ def _start(session: KaggleSession, path: Path) -> Any:
 
 
 def _create(session: KaggleSession, token: str, description: str) -> int:
-    """Make a submission of an uploaded file and return its number."""
     from kagglesdk.competitions.types import competition_api_service as types
 
     facts = {"competitionName": COMPETITION, "blobFileTokens": token}
@@ -165,7 +164,6 @@ def _create(session: KaggleSession, token: str, description: str) -> int:
 
 
 def _tagged(session: KaggleSession, digest: str) -> list[Submission]:
-    """Return all submissions of a file, the newest first."""
     tag = re.compile(rf"\[sha256:{digest[:_HASH_SHOWN]}( #[0-9]+)?\]")
     return [row for row in _rows(session) if tag.search(row.description)]
 
@@ -206,7 +204,6 @@ def _text(text: str) -> str:
 
 
 def _score(text: str) -> float | None:
-    """Read a score; Kaggle sends it as text, empty while there is none."""
     try:
         score = float(text)
     except (TypeError, ValueError):

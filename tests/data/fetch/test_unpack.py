@@ -56,7 +56,7 @@ def refusal(call: Callable[[], object]) -> str:
     return line
 
 
-@pytest.mark.parametrize("lead", ["", "./", "npz_all/", "./npz_all/"])
+@pytest.mark.parametrize("lead", ["", "./npz_all/"])
 def test_every_graph_lands_in_its_place(make_job: MakeJob, lead: str) -> None:
     folders = special(f"{lead}npz/layout/xla/default/train", tarfile.DIRTYPE)
     out = unpack_tar(make_job(TRAIN), tar_bytes(part_files(TRAIN), folders, lead=lead))

@@ -111,7 +111,7 @@ class Machine:
         return found
 
 
-@pytest.mark.parametrize("mount", [MOUNT, OLD_MOUNT, f"{MOUNT}/npz_all"])
+@pytest.mark.parametrize("mount", [OLD_MOUNT, f"{MOUNT}/npz_all"])
 def test_the_kernel_runs_the_recipe_on_the_mounted_data(
     project: Path, tmp_path: Path, mount: str
 ) -> None:

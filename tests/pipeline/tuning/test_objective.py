@@ -238,8 +238,8 @@ def test_hyperband_gives_up_the_worse_half_and_no_baseline() -> None:
 
 def test_a_pruned_trial_is_recorded_and_counts(tiny_tree: Path, tmp_path: Path) -> None:
     space = space_over(PARAMETERS, pruner="hyperband")
-    result = search(tiny_tree, tmp_path, trials=8, space=space)
-    assert len(result.trials) == 8 and result.trials[0].state == "complete"
+    result = search(tiny_tree, tmp_path, trials=6, space=space)
+    assert len(result.trials) == 6 and result.trials[0].state == "complete"
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
     assert pruned, [trial.state for trial in result.trials]
     for trial in pruned:
@@ -247,4 +247,4 @@ def test_a_pruned_trial_is_recorded_and_counts(tiny_tree: Path, tmp_path: Path) 
         assert is_done(folder / "fold-0") and not (folder / "fold-1").exists()
         assert trial.value is None and "1 of 2 folds" in (trial.reason or "")
     assert result.best.state == "complete"
-    assert outcome(search(tiny_tree, tmp_path, trials=8, space=space)) == outcome(result)
+    assert outcome(search(tiny_tree, tmp_path, trials=6, space=space)) == outcome(result)
