@@ -9,7 +9,7 @@ from common.kaggle.errors import one_line, status_of
 from common.kaggle.sender import ask, send_once
 from common.kaggle.session import POLICY, KaggleSession, kaggle_session
 from common.retry import RetryPolicy
-from kernels.build.metadata import check_source, read_metadata
+from kernels.building.metadata import check_source, read_metadata
 
 UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
 _PAGE = 200
@@ -44,8 +44,7 @@ class KernelStatus:
 
 
 def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
-    """Send the kernel in `folder`, which `kernels.build.build` wrote, as a new version; it starts
-    to run.
+    """Send the kernel in `folder`, which `kernel build` wrote, as a new version; it starts to run.
 
     It is never sent twice: where the answer is lost, Kaggle is asked for the kernel's version.
 

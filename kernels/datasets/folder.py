@@ -8,7 +8,7 @@ from typing import Any
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.kaggle.secrets import refuse_secrets
-from kernels.build.metadata import read_object, slug_of
+from kernels.building.metadata import read_object, slug_of
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
 CHECKSUMS = "SHA256SUMS"

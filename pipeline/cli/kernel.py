@@ -57,8 +57,8 @@ def build(
     Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
     """
     from common.settings import recipe_path
-    from kernels.build.build import build as build_kernel
-    from kernels.build.kinds import kind_named
+    from kernels.building.build import build as build_kernel
+    from kernels.building.kinds import kind_named
     from models.config.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.build.archive import PACKAGES
+from kernels.building.archive import PACKAGES
 
 # Stands in for the real command line: takes the same arguments, writes the same file.
 PIPELINE = """

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from common.retry import RetryPolicy
-from kernels.build.build import build
-from kernels.build.kinds import KINDS, kind_named
+from kernels.building.build import build
+from kernels.building.kinds import KINDS, kind_named
 from kernels.datasets.push import push_dataset
 from kernels.datasets.weights import write_weights
 from kernels.datasets.wheels import write_wheels

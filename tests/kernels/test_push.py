@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from kernels.build.build import KernelFolder, build
+from kernels.building.build import KernelFolder, build
 from kernels.push import KernelStatus, KernelVersion, push, status
 from tests.command_line import call
 from tests.fake_kaggle import USERNAME, Answer, FakeKaggle, refusal

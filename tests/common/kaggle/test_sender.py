@@ -12,7 +12,7 @@ from common.kaggle.errors import never_acted_on
 from common.kaggle.sender import LOOK_AFTER_S, ask
 from common.kaggle.session import kaggle_session
 from common.retry import RetryPolicy
-from kernels.build.metadata import METADATA_FILE, KernelMetadata
+from kernels.building.metadata import METADATA_FILE, KernelMetadata
 from kernels.datasets.push import push_dataset
 from kernels.push import push
 from submissions.upload.send import submit

@@ -13,7 +13,7 @@ import pytest
 from common.errors import PipelineError
 from common.kaggle.secrets import known_secrets
 from common.kaggle.session import kaggle_session
-from kernels.build.build import build
+from kernels.building.build import build
 from kernels.push import push, status
 from submissions.upload.send import list_submissions, submit
 from tests.fake_kaggle import (

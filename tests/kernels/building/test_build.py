@@ -12,12 +12,12 @@ import pytest
 
 from common import settings
 from common.errors import PipelineError, UsageError
-from kernels.build.archive import PACKAGES
-from kernels.build.build import SOURCE_LIMIT_BYTES, build
-from kernels.build.kinds import KINDS, Kind, kind_named
+from kernels.building.archive import PACKAGES
+from kernels.building.build import SOURCE_LIMIT_BYTES, build
+from kernels.building.kinds import KINDS, Kind, kind_named
 from tests.command_line import call
 from tests.fake_kaggle import KEY
-from tests.kernels.build.test_script import RECIPE, Machine
+from tests.kernels.building.test_script import RECIPE, Machine
 from tests.kernels.conftest import stand_in_pipeline
 
 LONG = kind_named("train", "layout:nlp:default")
@@ -142,8 +142,8 @@ def test_this_projects_own_packages_fit_and_import_in_a_kernel(tmp_path: Path) -
     root = tmp_path / "project"
     for package in PACKAGES:
         shutil.copytree(settings.ROOT / package, root / package, ignore=ignored)
-    pipeline = stand_in_pipeline("kernels.build.build", "_SCRIPT")
+    pipeline = stand_in_pipeline("kernels.building.build", "_SCRIPT")
     machine = Machine(root, tmp_path, KINDS["run"], pipeline)
     machine.version()
     seen = machine.seen()
-    assert seen["marker"].endswith("/kernels/build/script.py")
+    assert seen["marker"].endswith("/kernels/building/script.py")

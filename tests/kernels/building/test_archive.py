@@ -11,7 +11,7 @@ import pytest
 from common.errors import PipelineError, UsageError
 from common.git import revision
 from common.settings import ROOT
-from kernels.build.archive import collect_files, own_packages, pack
+from kernels.building.archive import collect_files, own_packages, pack
 from tests.kernels.conftest import git
 
 

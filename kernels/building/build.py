@@ -20,9 +20,9 @@ from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.kaggle.secrets import refuse_secrets
 from common.progress import log
-from kernels.build.archive import collect_files, own_packages, pack
-from kernels.build.kinds import Kind, kind_named
-from kernels.build.metadata import (
+from kernels.building.archive import collect_files, own_packages, pack
+from kernels.building.kinds import Kind, kind_named
+from kernels.building.metadata import (
     METADATA_FILE,
     T4,
     KernelMetadata,
@@ -120,7 +120,7 @@ def build(
 def _rendered(
     kind: Kind, files: Mapping[str, bytes], recipe_file: str, required_modules: Mapping[str, str]
 ) -> str:
-    """Return kernels/build/script.py, filled."""
+    """Return kernels/building/script.py, filled."""
     squeezed = lzma.compress(pack(files))
     values = {
         **asdict(kind),

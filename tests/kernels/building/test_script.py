@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.build.build import build
-from kernels.build.kinds import KINDS, Kind, kind_named
+from kernels.building.build import build
+from kernels.building.kinds import KINDS, Kind, kind_named
 from tests.kernels.conftest import stand_in_pipeline
 
 RECIPE = {"seed": 0, "features": {"prune": "config"}}

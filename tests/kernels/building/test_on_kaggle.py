@@ -9,8 +9,8 @@ import pytest
 
 from common.git import revision
 from data.tree import COLLECTIONS
-from kernels.build.build import build
-from kernels.build.kinds import KINDS, Kind, kind_named
+from kernels.building.build import build
+from kernels.building.kinds import KINDS, Kind, kind_named
 from kernels.datasets.weights import write_weights
 from models.config.recipe import Recipe, load_recipe
 from models.predict import read_scores

@@ -13,7 +13,7 @@ _SAVING_MINUTES = 15.0  # for what cannot stop at once; as long again is left fo
 
 @dataclass(frozen=True)
 class Kind:
-    """What sets one kernel of a recipe apart from another; `kernels.build.script` works by it.
+    """What sets one kernel of a recipe apart from another; `kernels.building.script` works by it.
 
     Attributes:
         kind: "run", "train" or "infer".
