@@ -27,7 +27,7 @@ LAYOUT_KEYS = (
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
 KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_normalizers"}
-CONFIG_CHUNK_BYTES = 768 << 10  # small enough for a core's cache
+CONFIG_CHUNK_BYTES = 384 << 10  # small enough for a core's cache
 
 
 def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
