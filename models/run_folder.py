@@ -13,7 +13,6 @@ from common.settings import read_toml
 
 CONFIG = "config.toml"
 DONE = "DONE"
-MAX_NAMED = 8
 
 
 def is_done(folder: Path) -> bool:
@@ -24,9 +23,7 @@ def is_done(folder: Path) -> bool:
 def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
     """Say that everything in `folder` has been written.
 
-    Args:
-        folder: the run's folder.
-        files: those in it that do not change any more; the mark holds their checksums.
+    The mark holds the checksums of `files`: those in it that do not change any more.
     """
     lines = [f"{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
     write_text(folder / DONE, "".join(["done\n", *lines]))
@@ -59,9 +56,7 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     """Refuse a folder that is in use, before any work is done for it.
 
     Args:
-        folder: the run's folder.
         config: what is known already of that which decides the run's outcome.
-        resume: whether a folder that a run has begun may be gone on with.
 
     Raises:
         UsageError: the folder is in use and `resume` is off, or it belongs to another run; names
@@ -82,12 +77,10 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Make a run folder, or go on with one of the very same configuration.
+    """Make a run folder with a config.toml of what decides the run's outcome, or go on with it.
 
     Args:
-        folder: the run's folder.
-        config: what decides the run's outcome; written to config.toml.
-        resume: whether a folder that a run has begun may be gone on with.
+        resume: whether a folder that was begun with the same configuration may be gone on with.
 
     Raises:
         UsageError: as `check_free`.
@@ -124,8 +117,7 @@ def _why_no_run(folder: Path) -> str:
     inner = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
     if not inner:
         return f"not a run folder; {CONFIG} is missing"
-    more = f" and {len(inner) - MAX_NAMED} more" if len(inner) > MAX_NAMED else ""
-    return f"not a run folder, but holds such: {', '.join(inner[:MAX_NAMED])}{more}; pass one"
+    return f"not a run folder, but holds such: {', '.join(inner)}; pass one"
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:

@@ -81,7 +81,7 @@ def command_of_torchrun(function: Callable[P, None]) -> Callable[P, None]:
 def _guarded(function: Callable[P, None], *, together: bool) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        started_s, begun, stops = time.time(), list[str](), list[int]()
+        begun, stops = list[str](), list[int]()
         max_minutes: Any = kwargs.get("max_minutes")
         try:
             with _terminated_by_sigterm(stops), _told_here(kwargs, begun), time_limit(max_minutes):
@@ -107,41 +107,19 @@ def _guarded(function: Callable[P, None], *, together: bool) -> Callable[P, None
             raise
         except Exception as error:  # a defect of ours: still one line, and how to see more
             line = " ".join(f"{type(error).__name__}: {error}".split())
-            changed = _changed_since(started_s)
-            edited = f"{changed}: the code changed while the command ran ({line}); run it again"
-            _fail(
-                edited if changed else f"internal error: {line}; --debug shows where",
-                EXIT_FAULT,
-                kwargs,
-            )
+            _fail(f"internal error: {line}; --debug shows where", EXIT_FAULT, kwargs)
 
     return guarded
 
 
 def _what_is_kept(begun: Sequence[str], options: Mapping[str, Any]) -> str:
-    """Say what an interrupted command leaves; nothing where no stage had begun."""
     goes_on = "; the same command with --resume goes on" if "resume" in options else ""
     return f"; what was finished is kept{goes_on}" if begun else ""
 
 
-def _changed_since(started_s: float) -> Path | None:
-    """Return a file of our code, imported already, that was changed after a time."""
-    from common.settings import ROOT
-
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    for path in sorted({Path(file) for file in files if file}):
-        if path.is_relative_to(ROOT) and path.is_file() and path.stat().st_mtime > started_s:
-            return path
-    return None
-
-
 @contextmanager
 def _told_here(options: Mapping[str, Any], begun: list[str]) -> Iterator[None]:
-    """Show what the work logs and how far it is on standard error, while the block runs.
-
-    Args:
-        begun: gets the stages that begin.
-    """
+    """Show on standard error what the work logs and how far it is; note the stages that begin."""
     handler = _Remarks()
     log.addHandler(handler)
     log.setLevel(logging.DEBUG if options.get("debug") else logging.INFO)
@@ -177,11 +155,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
-    """Raise Terminated on SIGTERM while the block runs; only a process's main thread can.
-
-    Args:
-        stops: gets the signals that came.
-    """
+    """Raise Terminated on SIGTERM, and note it; only a process's main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -219,7 +193,6 @@ def _run(body: Callable[[], None], *, together: bool) -> None:
 
 
 def _exit_code(error: Exception) -> int:
-    """Return the exit code of a command that raised `error`."""
     if isinstance(error, OutOfTime | BrokenPipeError):
         return 0
     if isinstance(error, typer.Exit):

@@ -1,6 +1,5 @@
 """The command that tells what a recipe costs: plan."""
 
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,10 +75,6 @@ def plan(
     from pipeline.planning.memory import fit_memory
     from pipeline.planning.plan import fit_plan, make_plan, sizes_of
 
-    limits = {"--gpu-speedup": gpu_speedup, "--gpu-hours": gpu_hours, "--memory": memory}
-    for option, value in (limits | {"--session-hours": session_hours}).items():
-        if value is not None and not isfinite(value):
-            raise UsageError(f"{option} {value}: expected a finite number")
     if gpu_hours and not gpu_speedup:
         raise UsageError("--gpu-hours: there is no GPU with --gpu-speedup 0")
     if out and out.suffix != ".toml":

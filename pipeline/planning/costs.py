@@ -95,7 +95,6 @@ def _collection_costs(
 
 
 def may_use_gpu(recipe: Recipe, model: str) -> bool:
-    """Tell whether a model is a network that the recipe does not keep on the processor."""
     return model in NETWORKS and recipe.accelerator != "cpu"
 
 
@@ -111,7 +110,6 @@ def axes_of(part: PartSize, rule: str = "none") -> dict[str, float]:
 
 
 def training_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float:
-    """Return the processor seconds of one training of a model."""
     config = getattr(recipe, model)
     if model in NETWORKS:
         steps = config.training.steps + config.training.pretrain_steps  # shared ones in each
@@ -126,15 +124,11 @@ def training_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float
 
 
 def boosting_rounds(config: Any) -> float:
-    """Return about how many rounds on all rows a booster takes at most.
-
-    Each fold learns from all rows but its own part.
-    """
+    """Return the rounds on all rows at most; each fold learns from all rows but its own part."""
     return float(config.num_boost_round * (1 + (config.folds - 1 if config.early_stop else 0)))
 
 
 def step_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float:
-    """Return the processor seconds of one step of a network."""
     config = getattr(recipe, model)
     if model in TILE_NETWORKS:
         pairs = config.kernels_per_step * config.configs_per_kernel

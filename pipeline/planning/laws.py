@@ -16,12 +16,7 @@ from common.errors import PipelineError
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """A cost as a product of powers of sizes.
-
-    Attributes:
-        coefficient: the cost where every size is 1.
-        exponents: by the name of each size.
-    """
+    """A cost as a product of powers of sizes, by the name of each."""
 
     coefficient: float
     exponents: Mapping[str, float]
@@ -57,13 +52,9 @@ def fit_law(
 
 @dataclass(frozen=True)
 class Laws:
-    """What was measured on one machine.
+    """What was measured on one machine: processor seconds of one unit of each stage, and memory.
 
-    Attributes:
-        seconds: processor seconds of one unit of each stage.
-        mib: memory of a stage beyond what the interpreter and its libraries take.
-        libraries_mib: the latter.
-        machine: processor, threads, revision, as measured.
+    `mib` is of a stage, beyond what the interpreter and its libraries take.
     """
 
     seconds: Mapping[str, PowerLaw]

@@ -27,10 +27,7 @@ KEPT_MIB, RANKING_TENSORS = 512, 8
 
 
 def peak_mib(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws) -> dict[str, float]:
-    """Return the most memory that each part of a recipe takes, by "train MODEL" and "rank MODEL".
-
-    The largest graph counts, with the interpreter's libraries and the cache of graphs.
-    """
+    """Return the most memory by "train MODEL" and "rank MODEL", of the largest graph, in MiB."""
     peaks: dict[str, float] = {}
     for part in sizes:
         kind = part.collection.split(":", 1)[0]
@@ -110,7 +107,6 @@ def fit_memory(
 
 
 def _half(recipe: Recipe, name: str) -> tuple[str, str, int] | None:
-    """Return the model, the key and half its value; None where it cannot be smaller."""
     stage, model = name.split()
     config = getattr(recipe, model)
     if stage == "rank":

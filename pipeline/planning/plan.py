@@ -49,20 +49,15 @@ class Plan:
     machine: dict[str, Any]
 
     def total(self, table: str) -> float:
-        """Return the sum of `gpu_hours`, `cpu_hours` or `disk_bytes` over everything."""
         return float(sum(sum(getattr(row, table).values()) for row in self.collections))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as `--json` prints it."""
         tables = ("gpu_hours", "cpu_hours", "disk_bytes")
         return {**asdict(self), "total": {table: self.total(table) for table in tables}}
 
 
 def make_plan(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, *, gpu_speedup: float) -> Plan:
-    """Compute what a recipe costs.
-
-    Args:
-        gpu_speedup: by how much a GPU trains and ranks faster than the laws say; 0 = no GPU.
+    """Compute what a recipe costs with a GPU that is so much faster than the laws say; 0 = none.
 
     Raises:
         UsageError: the recipe has a model whose cost was not measured.
@@ -85,7 +80,6 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, *, gpu_spee
 
 
 def _hours(costs: Sequence[StageCost], stage: str, gpu_speedup: float, *, on_gpu: bool) -> float:
-    """Sum what a stage takes on the GPU, or beside it."""
     there = [cost for cost in costs if cost.stage == stage]
     hours = sum(c.cpu_s for c in there if (c.on_gpu and gpu_speedup > 0) == on_gpu) / HOUR_S
     return hours / gpu_speedup if on_gpu and hours else hours

@@ -90,12 +90,7 @@ def train_collection(
 
 
 def predict_split(
-    data_dir: Path,
-    run: Path,
-    *,
-    split: str,
-    out: Path | None = None,
-    collection: str | None = None,
+    data_dir: Path, run: Path, *, split: str, out: Path | None, collection: str | None
 ) -> tuple[Path, int]:
     """Score every config of a split with a run's models.
 
@@ -118,7 +113,7 @@ def predict_split(
     if target.kind != ensemble.collection.kind:
         raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
     files = stored_graphs(data_dir, collections=(target,), splits=(split,))
-    path = out or _scores_file(run, split)
+    path = out or run / f"scores-{split}.parquet"
     write_scores(path, ensemble.predict(files))
     return path, len(files)
 
@@ -224,10 +219,6 @@ def _labelled_files(
     return list(by_name.values())
 
 
-def _scores_file(run: Path, split: str) -> Path:
-    return run / f"scores-{split}.parquet"
-
-
 def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
     """Read the scores of a split that `predict` left in run folders, or score files themselves."""
     tables = {}
@@ -237,7 +228,7 @@ def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
                 f"{run}: no such folder or file; expected a run folder after `predict`, or its "
                 "scores"
             )
-        path = _scores_file(run, split) if run.is_dir() else run
+        path = run / f"scores-{split}.parquet" if run.is_dir() else run
         if not path.exists():
             command = f"predict --run {run} --split {split}"
             raise PipelineError(f"{path}: no such file; run `{command}` first")

@@ -42,7 +42,6 @@ def test_the_table_says_what_was_not_measured() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "named"),
     [
-        (("--gpu-hours", "inf"), 2, "--gpu-hours inf: expected a finite number"),
         (("--gpu-hours", 3, "--gpu-speedup", 0), 2, "no GPU with --gpu-speedup 0"),
         (("--gpu-hours", 3, "--set", "accelerator=cpu"), 2, "the recipe uses no GPU"),
         (("--gpu-hours", 0.2, "--session-hours", 0.1), 1, "budget even with one seed"),

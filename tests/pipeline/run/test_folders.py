@@ -102,13 +102,10 @@ def test_without_its_scores_a_report_tells_what_the_folder_holds(run: Path) -> N
     assert "<strong>layout:xla:random</strong>: cross_config_sage-seed0" in page
 
 
-def test_one_model_by_itself_is_drawn(run: Path) -> None:
+def test_one_model_is_drawn_and_faults_are_one_line(run: Path, tmp_path: Path) -> None:
     model = run / "models" / "layout-xla-random" / "cross_config_sage-seed0"
     assert "One model by itself" in call("report", "--run", model)
     assert "at the end: cross_config_sage-seed0" in (model / "report.html").read_text()
-
-
-def test_faults_are_one_line(run: Path, tmp_path: Path) -> None:
     assert "no such folder" in call("report", "--run", tmp_path / "none", expect=1)
     (run / "report.json").write_text('{"collections": {"tile:xla": {"metric": "tile_score"}}}')
     output = call("report", "--run", run, expect=1)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,21 +54,6 @@ def test_every_training_is_dealt_to_one_shard(tmp_path: Path, of: int, keys: lis
         for hand in hands:
             layouts = [name for slug, name in hand if name.startswith("cross_config_sage")]
             assert all(layouts.count(name) == 4 for name in layouts)
-
-
-def test_each_shard_gets_some_of_each_model(tmp_path: Path) -> None:
-    keys = ["seeds=[0,1]"]
-    trainings, models = all_trainings(keys)
-    recipe, usable = load_recipe("smoke", keys), graphs(tmp_path)
-    for number in (1, 2):
-        hand = dealt(trainings, Shard(number, 2), recipe=recipe, usable=usable)
-        own = [member.model for _, member in hand]
-        counts = {model: own.count(model) for model in models}
-        assert counts == {model: 4 if model in recipe.layout.models else 1 for model in models}
-        for (one, a), (other, b) in pairwise(hand):  # the largest graphs first, model by model
-            if a.model == b.model:
-                sizes = [usable[c.name][0].path.stat().st_size for c in (one, other)]
-                assert sizes[0] >= sizes[1]
 
 
 @pytest.mark.parametrize(
