@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from common.atomic import write_text
+from common.atomic import write_bytes
+from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
 from common.errors import PipelineError
 from common.progress import log
 from data.tree import Collection, GraphFile
@@ -136,8 +137,9 @@ def choice_file(out: Path, collection: Collection) -> Path:
 
 
 def write_choice(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a choice, whole or not at all."""
-    write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    """Write a choice with its checksum, whole or not at all: a resumed run reads and reports it."""
+    text = json.dumps({**record, SEAL_KEY: UNSEALED}, indent=1, allow_nan=False) + "\n"
+    write_bytes(path, sealed(text.encode()))
 
 
 def read_choice(path: Path) -> dict[str, Any] | None:
@@ -148,6 +150,7 @@ def read_choice(path: Path) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
+    check_seal(path, "remove the file, and the choice is made again")
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         _mixing_in(record)
@@ -156,7 +159,7 @@ def read_choice(path: Path) -> dict[str, Any] | None:
             f"{path}: cannot be read: {error}; expected a choice with method and weights; remove "
             "the file, and the choice is made again"
         ) from error
-    return record
+    return {key: value for key, value in record.items() if key != SEAL_KEY}
 
 
 def _mixing_in(record: Mapping[str, Any]) -> Mixing:
