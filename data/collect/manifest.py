@@ -91,8 +91,8 @@ def check_family(manifest: dict[str, dict[str, Any]], job: Job) -> None:
 
 def add_environment(manifest: Mapping[str, dict[str, Any]], facts: Mapping[str, str]) -> str:
     """Note a machine and its versions once; return the digest that graphs refer to it by."""
-    text = json.dumps(dict(facts), sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    text = json.dumps(dict(facts), sort_keys=True).encode()
+    digest = hashlib.blake2b(text, digest_size=4).hexdigest()
     manifest["environments"][digest] = dict(facts)
     return digest
 

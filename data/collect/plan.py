@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from data.collect.job import LAYOUT_SEARCHES, Effort, Job, make_job
 from data.collect.programs.catalogue import catalogue, split_of
@@ -12,55 +12,24 @@ from data.collect.tiles.catalogue import families
 TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
 
 
-@dataclass(frozen=True)
-class SamplePlan:
-    """How much to measure.
-
-    Attributes:
-        layouts: of each program and search.
-        tiles: of each kernel, whose tiles are so many at most.
-        kernels: kernels to measure; empty for the whole catalogue.
-        programs: programs to measure; empty for the whole catalogue.
-    """
-
-    layouts: Effort
-    tiles: Effort
-    kernels: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
+LAYOUTS = Effort(120, timeout_s=120.0)  # of each program and search
+TILES = Effort(40, timeout_s=120.0)  # of each kernel
 
 
-PLANS = {
-    "sample": SamplePlan(Effort(120, timeout_s=120.0), Effort(40, timeout_s=120.0)),
-    "tiny": SamplePlan(
-        layouts=Effort(8, timeout_s=120.0),
-        tiles=Effort(6, timeout_s=120.0),
-        kernels=(
-            "scale_transpose_a256_b2048",
-            "mean_pool_n32_h8_w8_c256",
-            "distances_m384_n320_d32",
-        ),
-        programs=("mlp_b16", "attention_b2"),
-    ),
-}
-
-
-def sample_jobs(plan: SamplePlan, *, seed: int = 0, device: str | None = None) -> list[Job]:
-    """Return the graphs of a plan, ordered so that every collection and split grows alike.
+def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
+    """Return the sample's graphs, ordered so that every collection and split grows alike.
 
     Stopped early, the tree holds about the same share of each layout collection and split.
     """
-    tiles, layouts = replace(plan.tiles, seed=seed), replace(plan.layouts, seed=seed)
+    tiles, layouts = replace(TILES, seed=seed), replace(LAYOUTS, seed=seed)
     jobs = [
-        make_job(
-            name, kind="tile", split=families()[k.family]["split"], device=device, effort=tiles
-        )
-        for name, k in tile_catalogue().items()
-        if not plan.kernels or name in plan.kernels
+        make_job(name, kind="tile", split=split, device=device, effort=tiles)
+        for name, kernel in tile_catalogue().items()
+        for split in [families()[kernel.family]["split"]]
     ]
     jobs += [
         make_job(p.name, kind="layout", search=s, split=split_of(p), device=device, effort=layouts)
         for p in catalogue()
-        if not plan.programs or p.name in plan.programs
         for s in LAYOUT_SEARCHES
     ]
     return _in_order(jobs)

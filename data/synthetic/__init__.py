@@ -1,6 +1,6 @@
 """Synthetic data of the official format, with a known cost model behind its runtimes."""
 
-from data.synthetic.costs import layout_runtime_ns, tile_runtime_ns
+from data.synthetic.costs import layout_cost, tile_runtime_ns
 from data.synthetic.write import (
     PLANS,
     GraphSize,
@@ -15,7 +15,7 @@ __all__ = [
     "PLANS",
     "GraphSize",
     "SyntheticPlan",
-    "layout_runtime_ns",
+    "layout_cost",
     "parse_size",
     "synthesize",
     "synthesize_sizes",

@@ -6,6 +6,7 @@ dimensions.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,6 @@ def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def operands_of(graph: GraphArrays) -> list[list[int]]:
-    """Return each node's operands in the order of their positions."""
     operands: list[list[int]] = [[] for _ in graph.node_opcode]
     for consumer, producer in graph.edge_index.tolist():
         operands[consumer].append(producer)
@@ -124,31 +124,13 @@ def layout_cost(graph: LayoutArrays) -> LayoutCost:
     return LayoutCost(base_ns, moved_ns, default, comes_from, copy_ns)
 
 
-def layout_runtime_ns(
-    graph: LayoutArrays, configs: NDArray[np.int8], *, chunk: int = 512
-) -> NDArray[np.float64]:
-    """Return the (c,) noise-free runtimes of `configs` (c, k, 18), in chunks to bound memory."""
-    cost = layout_cost(graph)
-    starts = range(0, len(configs), chunk)
-    parts = [cost.runtime_ns(configs[start : start + chunk]) for start in starts]
-    return np.concatenate(parts) if parts else np.zeros(0)
+class TileProblem(NamedTuple):
+    """What a kernel's cost depends on."""
 
-
-@dataclass(frozen=True)
-class TileProblem:
-    """What a kernel's cost depends on.
-
-    Attributes:
-        shape: tensor whose tiles are walked: a product's output, else the largest tensor.
-        kernel: shape of the weight that is contracted; empty where nothing is.
-        element_bytes: bytes per element.
-        n_streams: tensors of the walked shape that are read or written once per output tile.
-    """
-
-    shape: Shape
-    kernel: Shape
-    element_bytes: int
-    n_streams: int
+    shape: Shape  # of the tensor whose tiles are walked: a product's output, else the largest one
+    kernel: Shape  # of the weight that is contracted; empty where nothing is
+    element_bytes: int  # per element
+    n_streams: int  # tensors of the walked shape that are read or written once per output tile
 
 
 def tile_problem(graph: GraphArrays) -> TileProblem:

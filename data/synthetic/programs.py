@@ -6,8 +6,8 @@ the order of their positions, so a weight always comes after the tensor that it 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,10 +89,6 @@ class ProgramBuilder:
         """Append the broadcast of `x`, whose axes become `dimensions` of `shape`."""
         return self.add("broadcast", shape, (x,), dimensions=dimensions)
 
-    def along_last(self, x: int, shape: Shape) -> int:
-        """Append the broadcast of a vector `x` along the last axis of `shape`."""
-        return self.broadcast(x, shape, (len(shape) - 1,))
-
     def scalar_like(self, x: int) -> int:
         """Append a constant, broadcast to the shape of `x`."""
         return self.broadcast(self.add("constant", ()), self.shapes[x], ())
@@ -118,7 +114,9 @@ class ProgramBuilder:
         """Append x · W + bias over the last axis."""
         shape = (*self.shapes[x][:-1], width)
         product = self.add("dot", shape, (x, self.weight((self.shapes[x][-1], width))))
-        return self.map("add", product, self.along_last(self.weight((width,)), shape))
+        return self.map(
+            "add", product, self.broadcast(self.weight((width,)), shape, (len(shape) - 1,))
+        )
 
     def convolve(self, x: int, features: int, *, size: int = 3, stride: int = 1) -> int:
         """Append a same-size (or strided) convolution of NHWC `x` with an HWIO weight."""
@@ -187,7 +185,8 @@ Block = Callable[[ProgramBuilder, int], int]
 def _scale(b: ProgramBuilder, x: int) -> int:
     """Scale and shift each channel, as normalisation is compiled for serving."""
     for opcode in ("multiply", "add"):
-        x = b.map(opcode, x, b.along_last(b.weight(b.shapes[x][-1:]), b.shapes[x]))
+        shape = b.shapes[x]
+        x = b.map(opcode, x, b.broadcast(b.weight(shape[-1:]), shape, (len(shape) - 1,)))
     return x
 
 
@@ -228,25 +227,15 @@ BLOCKS: dict[str, Block] = {
 }
 
 
-@dataclass(frozen=True)
-class Family:
-    """What siblings of one architecture have in common; they differ in depth, width and batch.
-
-    Attributes:
-        name: of the architecture.
-        layer: names in BLOCKS, and "add", which adds what entered the layer.
-        width: channels or hidden size.
-        extent: the image side or the sequence length.
-        is_image: whether the input is an image, else a sequence.
-        element_type: "f32" or "bf16".
-    """
+class Family(NamedTuple):
+    """What siblings of one architecture have in common; they differ in depth, width and batch."""
 
     name: str
-    layer: str
-    width: int
-    extent: int
-    is_image: bool = True
-    element_type: str = "f32"
+    layer: str  # names in BLOCKS, and "add", which adds what entered the layer
+    width: int  # channels or hidden size
+    extent: int  # the image side or the sequence length
+    is_image: bool = True  # whether the input is an image, else a sequence
+    element_type: str = "f32"  # or "bf16"
 
 
 _TEXT = "attend8 add normalise perceptron add"
@@ -292,7 +281,7 @@ def siblings(source: str, split: str, n_graphs: int) -> list[tuple[Family, int]]
     for i in range(n_graphs):
         growth, turn = divmod(i // len(families), len(BATCHES))
         family = families[i % len(families)]
-        result.append((replace(family, width=family.width * (1 + growth)), BATCHES[turn]))
+        result.append((family._replace(width=family.width * (1 + growth)), BATCHES[turn]))
     return result
 
 
@@ -311,25 +300,19 @@ def build_program(
     n_nodes: int | None = None,
     n_configurable: int | None = None,
 ) -> LayoutProgram:
-    """Build one program of `family`.
+    """Build one program of `family`, of `depth` layers.
 
     Args:
-        depth: number of layers.
         n_nodes: exact node count, filled up with weight updates of an optimizer; by default each
             weight is updated once.
         n_configurable: how many of the candidates are configurable, evenly spread; all by default.
 
     Raises:
-        PipelineError: the program has more nodes, or fewer candidates, than asked for.
+        PipelineError: the program has more nodes than asked for.
     """
     b = _network(family, depth, batch)
     candidates = [node for node, opcode in enumerate(b.opcodes) if opcode in CONFIGURABLE]
     n_wanted = len(candidates) if n_configurable is None else n_configurable
-    if n_wanted > len(candidates):
-        raise PipelineError(
-            f"a {family.name} of {depth} layers has {len(candidates)} configurable nodes, fewer "
-            f"than the {n_wanted} asked for"
-        )
     if n_nodes is not None and len(b.shapes) + 1 > n_nodes:
         raise PipelineError(
             f"a program with {n_wanted} configurable nodes has {len(b.shapes) + 1} nodes, more "

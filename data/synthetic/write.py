@@ -5,14 +5,15 @@ Runtimes come from the known cost models of `data.synthetic.costs`, with measure
 
 import hashlib
 import itertools
+import re
 import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,23 +49,14 @@ LABELLED_SPLITS = SPLITS[:2]
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class SyntheticPlan:
-    """Counts of one synthetic tree; triples are for train, valid and test.
+class SyntheticPlan(NamedTuple):
+    """Counts of one synthetic tree: for train, valid and test, or the fewest and most."""
 
-    Attributes:
-        layout_graphs: graphs per split of each layout collection.
-        nodes: fewest and most nodes of a layout graph; one layer may already exceed the most.
-        layout_configs: fewest and most configs of a layout graph.
-        tile_kernels: kernels per split.
-        tile_configs: fewest and most configs of a kernel, as far as it has that many tilings.
-    """
-
-    layout_graphs: tuple[int, int, int]
-    nodes: Range
-    layout_configs: Range
+    layout_graphs: tuple[int, int, int]  # of each layout collection
+    nodes: Range  # of a layout graph; one layer may already exceed the most
+    layout_configs: Range  # of a layout graph
     tile_kernels: tuple[int, int, int]
-    tile_configs: Range
+    tile_configs: Range  # of a kernel, as far as it has that many tilings
 
 
 PLANS = {
@@ -84,21 +76,61 @@ def synthesize(out: Path, *, seed: int = 0, plan: SyntheticPlan = PLANS["small"]
         PipelineError: the tree cannot be written.
     """
     total = 4 * sum(plan.layout_graphs) + sum(plan.tile_kernels)
-    with _whole_tree(out) as folder:
-        tree = _Tree(folder, seed, plan)
-        for written, _ in enumerate(itertools.chain(tree.layouts(), tree.tiles()), start=1):
+    runtimes: dict[str, NDArray[np.int64]] = {}
+    normalizers: dict[str, NDArray[np.int64]] = {}
+    with _whole_tree(out) as tree:
+        graphs = itertools.chain(_layouts(tree, seed, plan), _kernels(tree, seed, plan))
+        for written, (file, runtime_ns) in enumerate(graphs, start=1):
+            if file.split == "test":
+                runtimes[file.submission_id] = runtime_ns
+                if file.collection.kind == "tile":
+                    normalizers[file.submission_id] = np.full_like(runtime_ns, runtime_ns[0])
             progress("synthesize", written, total)
-        write_withheld(folder / WITHHELD, tree.runtimes, normalizers=tree.normalizers)
+        write_withheld(tree / WITHHELD, runtimes, normalizers=normalizers)
+
+
+def _layouts(
+    tree: Path, seed: int, plan: SyntheticPlan
+) -> Iterator[tuple[GraphFile, NDArray[np.int64]]]:
+    """Write each layout graph under both searches; yield file and runtimes (c,)."""
+    for source, (split, n_graphs) in itertools.product(
+        ("xla", "nlp"), zip(SPLITS, plan.layout_graphs, strict=True)
+    ):
+        for family, batch in siblings(source, split, n_graphs):
+            sizes = f"w{family.width}_b{batch}"
+            rng = generator(seed, "size", family.name, sizes)
+            depth = depth_within(family, int(rng.integers(*plan.nodes, endpoint=True)))
+            program = build_program(family, depth=depth, batch=batch)
+            name = f"{family.name}_d{depth}_{sizes}"
+            for search in ("default", "random"):
+                place = collection_named(f"layout:{source}:{search}")
+                rng = generator(seed, "configs", place.name, name)
+                n_configs = int(rng.integers(*plan.layout_configs, endpoint=True))
+                file = _file_in(tree, place, split, file_stem(name, split))
+                yield file, write_layout(file, program, n_configs=n_configs, seed=seed, graph=name)
+
+
+def _kernels(
+    tree: Path, seed: int, plan: SyntheticPlan
+) -> Iterator[tuple[GraphFile, NDArray[np.int64]]]:
+    """Write the kernels of each split; some come from one program, as in the real data."""
+    for split, n_kernels in zip(SPLITS, plan.tile_kernels, strict=True):
+        programs = siblings("xla", split, -(-n_kernels // KERNELS_PER_PROGRAM))
+        for number in range(n_kernels):
+            family, batch = programs[number // KERNELS_PER_PROGRAM]
+            program = f"{family.name}_w{family.width}_b{batch}"
+            digest = hashlib.blake2b(f"{program}/{number}".encode(), digest_size=8)
+            name = f"{program}_{digest.hexdigest()}"
+            rng = generator(seed, "tile", name)
+            kernel = random_kernel(rng)
+            n_configs = int(rng.integers(*plan.tile_configs, endpoint=True))
+            file = _file_in(tree, collection_named("tile:xla"), split, file_stem(name, split))
+            yield file, write_tile(file, kernel, n_configs, rng)
 
 
 @contextmanager
 def _whole_tree(out: Path) -> Iterator[Path]:
-    """Yield a new folder beside `out`; it becomes `out` if the block succeeds, else it is removed.
-
-    Raises:
-        UsageError: `out` exists and is not an empty folder.
-        PipelineError: the tree cannot be written: no permission, no space.
-    """
+    """Yield a new folder beside `out`; it becomes `out` if the block succeeds, else it goes."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; give another one")
     unfinished = out.parent / f".{out.name}.{secrets.token_hex(4)}.tmp"
@@ -110,62 +142,6 @@ def _whole_tree(out: Path) -> Iterator[Path]:
         raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-@dataclass
-class _Tree:
-    """A tree in the making; the two tables gather what the test split hides."""
-
-    folder: Path
-    seed: int
-    plan: SyntheticPlan
-    runtimes: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    normalizers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-
-    def layouts(self) -> Iterator[Path]:
-        """Write each layout graph under both searches; yield the paths."""
-        for source in ("xla", "nlp"):
-            for split, n_graphs in zip(SPLITS, self.plan.layout_graphs, strict=True):
-                for family, batch in siblings(source, split, n_graphs):
-                    sizes = f"w{family.width}_b{batch}"
-                    rng = generator(self.seed, "size", family.name, sizes)
-                    most = int(rng.integers(*self.plan.nodes, endpoint=True))
-                    depth = depth_within(family, most)
-                    program = build_program(family, depth=depth, batch=batch)
-                    name = f"{family.name}_d{depth}_{sizes}"
-                    for search in ("default", "random"):
-                        file = self._file(f"layout:{source}:{search}", split, name)
-                        rng = generator(self.seed, "configs", file.collection.name, name)
-                        n_configs = int(rng.integers(*self.plan.layout_configs, endpoint=True))
-                        runtime_ns = write_layout(
-                            file, program, n_configs=n_configs, seed=self.seed, graph=name
-                        )
-                        if split == "test":
-                            self.runtimes[file.submission_id] = runtime_ns
-                        yield file.path
-
-    def tiles(self) -> Iterator[Path]:
-        """Write the kernels of each split; some come from one program, as in the real data."""
-        for split, n_kernels in zip(SPLITS, self.plan.tile_kernels, strict=True):
-            programs = siblings("xla", split, -(-n_kernels // KERNELS_PER_PROGRAM))
-            for number in range(n_kernels):
-                family, batch = programs[number // KERNELS_PER_PROGRAM]
-                program = f"{family.name}_w{family.width}_b{batch}"
-                digest = hashlib.blake2b(f"{program}/{number}".encode(), digest_size=8)
-                name = f"{program}_{digest.hexdigest()}"
-                rng = generator(self.seed, "tile", name)
-                kernel = random_kernel(rng)
-                n_configs = int(rng.integers(*self.plan.tile_configs, endpoint=True))
-                file = self._file("tile:xla", split, name)
-                runtime_ns = write_tile(file, kernel, n_configs, rng)
-                if split == "test":
-                    self.runtimes[file.submission_id] = runtime_ns
-                    self.normalizers[file.submission_id] = np.full_like(runtime_ns, runtime_ns[0])
-                yield file.path
-
-    def _file(self, collection: str, split: str, name: str) -> GraphFile:
-        place = collection_named(collection)
-        return _file_in(self.folder, place, split, file_stem(name, split))
 
 
 def _file_in(tree: Path, collection: Collection, split: str, stem: str) -> GraphFile:
@@ -180,7 +156,6 @@ def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float
 def _measured_ns(
     runtime_ns: NDArray[np.float64], noise: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return whole nanoseconds (c,), each with its own relative error of about `noise`."""
     factor = np.exp(noise * rng.standard_normal(len(runtime_ns)))
     return np.maximum(1, np.rint(runtime_ns * factor)).astype(np.int64)
 
@@ -191,9 +166,6 @@ def write_tile(
     """Draw configs of a kernel, measure and write them; return the runtimes (c,) in ns.
 
     In the test split the file holds runtimes of 0. Row 0 is the default, the normalizer.
-
-    Raises:
-        PipelineError: the file cannot be written.
     """
     config_feat = tile_configs(kernel, n_configs, rng)
     noise = _log_uniform(rng, TILE_NOISE)
@@ -231,9 +203,6 @@ def write_layout(
 
     Returns:
         The runtimes (c,) in ns.
-
-    Raises:
-        PipelineError: the file cannot be written.
     """
     shared = generator(seed, "space", graph)
     space, noise = layout_space(program, shared), _log_uniform(shared, LAYOUT_NOISE)
@@ -299,17 +268,15 @@ def parse_size(text: str) -> GraphSize:
     Raises:
         UsageError: it is not three whole numbers above 0, or no graph has such a size.
     """
-    parts = text.split(":")
-    if len(parts) != 3 or not all(part.isascii() and part.isdecimal() for part in parts):
-        raise UsageError(f"graph '{text}': expected {FORM}, such as 14000:500:50000")
-    size = GraphSize(*map(int, parts))
-    if min(size.n_nodes, size.n_configurable, size.n_configs) < 1:
-        raise UsageError(f"graph '{text}': expected {FORM}, each at least 1")
-    if size.n_configurable > size.n_nodes:
-        raise UsageError(f"graph '{text}': has more configurable nodes than nodes")
-    if size.n_nodes > MAX_NODES or size.n_configs > MAX_CONFIGS:
+    match = re.fullmatch(r"([1-9]\d*):([1-9]\d*):([1-9]\d*)", text, re.ASCII)
+    if not match:
+        raise UsageError(f"graph '{text}': expected {FORM}, each at least 1: 14000:500:50000")
+    size = GraphSize(*map(int, match.groups()))
+    most = (MAX_NODES, size.n_nodes, MAX_CONFIGS)
+    if any(given > limit for given, limit in zip(astuple(size), most, strict=True)):
         raise UsageError(
-            f"graph '{text}': expected at most {MAX_NODES} nodes and {MAX_CONFIGS} configs"
+            f"graph '{text}': expected at most {MAX_NODES} nodes, no more configurable ones, and "
+            f"{MAX_CONFIGS} configs"
         )
     return size
 
@@ -340,15 +307,6 @@ def synthesize_sizes(
         raise UsageError(f"collection '{place.name}': expected a layout collection")
     if split not in LABELLED_SPLITS:
         raise UsageError(f"split '{split}': expected one of {', '.join(LABELLED_SPLITS)}")
-    _check_sizes(sizes)
-    with _whole_tree(out) as tree:
-        for size in sizes:
-            write_sized(tree, size, collection=place, split=split, seed=seed)
-    return [_file_in(out, place, split, size.name) for size in sizes]
-
-
-def _check_sizes(sizes: Sequence[GraphSize]) -> None:
-    """Refuse what cannot be made, before anything is written."""
     for size, count in Counter(sizes).items():
         given = f"graph '{size.n_nodes}:{size.n_configurable}:{size.n_configs}'"
         if count > 1:
@@ -357,6 +315,10 @@ def _check_sizes(sizes: Sequence[GraphSize]) -> None:
             sized_program(size.n_nodes, size.n_configurable)
         except PipelineError as error:
             raise UsageError(f"{given}: {error}") from error
+    with _whole_tree(out) as tree:
+        for size in sizes:
+            write_sized(tree, size, collection=place, split=split, seed=seed)
+    return [_file_in(out, place, split, size.name) for size in sizes]
 
 
 def write_sized(
@@ -367,11 +329,7 @@ def write_sized(
     split: str = "train",
     seed: int = 0,
 ) -> GraphFile:
-    """Write one labelled layout graph of exactly this size into a tree, whole or not at all.
-
-    Raises:
-        PipelineError: the size is impossible, or the file cannot be written.
-    """
+    """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
     file = _file_in(tree, collection, split, size.name)
     program = sized_program(size.n_nodes, size.n_configurable)
     write_layout(file, program, n_configs=size.n_configs, seed=seed, graph=size.name, tell=True)

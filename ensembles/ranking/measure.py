@@ -15,7 +15,7 @@ from common.seeds import generator
 from data.collect.job import Job
 from data.collect.measuring.journal import open_journal
 from data.collect.measuring.rounds import Visitor, run_rounds
-from data.collect.measuring.search import Choices, Space, draw_choices
+from data.collect.measuring.search import Space, draw_choices
 from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.worker import Description
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
@@ -45,7 +45,6 @@ class Trial:
 
     @property
     def default_ns(self) -> float:
-        """The runtime of the compiler's own choice."""
         return float(self.runtime_ns[0])
 
     @property
@@ -71,12 +70,7 @@ class Trial:
 
 
 def try_ranking(
-    job: Job,
-    ranker: Ensemble,
-    *,
-    n_candidates: int,
-    n_picks: int,
-    n_others: int,
+    job: Job, ranker: Ensemble, *, n_candidates: int, n_picks: int, n_others: int
 ) -> Trial:
     """Rank candidates of a program, then compile and time the best and some others.
 
@@ -106,7 +100,13 @@ def try_ranking(
         others = rng.permutation(rest)[:n_others]
         rows = np.unique(np.concatenate([[0], picks, others]))
         runtime_ns = np.full(len(choices), np.nan)
-        runtime_ns[rows] = _measure(session, job, choices[rows], rng)
+        with tempfile.TemporaryDirectory() as folder:
+            journal = open_journal(Path(folder) / "visits.jsonl", {})
+            total = len(rows) * job.n_rounds
+            visitor = Visitor(session, journal, what=job.program, total=total)
+            run_rounds(visitor, choices[rows], n_rounds=job.n_rounds, rng=rng)
+        shortest_ns = journal.shortest_ns()
+        runtime_ns[rows] = [shortest_ns.get(place, np.inf) for place in range(len(rows))]
     if not np.isfinite(runtime_ns[0]):
         raise ProgramFailed(f"{job.program}: the compiler's own choice failed; expected it to run")
     return Trial(ranked, picks, others, runtime_ns)
@@ -127,16 +127,3 @@ def _graph(job: Job, description: Description, configs: NDArray[np.generic]) -> 
         node_config_ids=arrays["node_config_ids"],
         node_splits=arrays["node_splits"],
     )
-
-
-def _measure(
-    session: Session, job: Job, choices: Choices, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Return the shortest runs in ns of choices (m, g); (m,), inf for those that fail."""
-    with tempfile.TemporaryDirectory() as folder:
-        journal = open_journal(Path(folder) / "visits.jsonl", {"program": job.program})
-        total = len(choices) * job.n_rounds
-        visitor = Visitor(session, journal, what=job.program, total=total)
-        run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
-        shortest = journal.shortest_ns()
-    return np.array([shortest.get(row, np.inf) for row in range(len(choices))])

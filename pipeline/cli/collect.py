@@ -1,14 +1,11 @@
 """The `collect` command: one program, or a whole plan."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pipeline.cli.console import Debug, Json, Seed, command, print_json, print_table, say
-
-if TYPE_CHECKING:
-    from data.collect.plan import SamplePlan
 
 PLANNED = ("kind", "configs", "search", "split", "rounds", "timeout_s")  # a plan has its own
 HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
@@ -26,7 +23,7 @@ def collect(
     kind: Annotated[str, typer.Option(help="What is varied: layout or tile.")] = "layout",
     plan: Annotated[
         str | None,
-        typer.Option(help="Measure a plan instead, with settings of its own: sample or tiny."),
+        typer.Option(help="Measure a plan instead, with settings of its own: sample."),
     ] = None,
     configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
     search: Annotated[
@@ -82,7 +79,8 @@ def collect(
             make_job(program, kind=kind, search=search, split=split, device=device, effort=effort)
         ]
     else:
-        jobs = sample_jobs(_plan_named(plan or "", call), seed=seed or 0, device=device)
+        _check_plan(plan, call)
+        jobs = sample_jobs(seed=seed or 0, device=device)
     outcomes = collect_jobs(jobs, out, remeasure=remeasure, workers=workers)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
@@ -99,15 +97,13 @@ def collect(
     typer.echo(f"data        {out}")
 
 
-def _plan_named(plan: str, call: typer.Context) -> "SamplePlan":
-    """Return a plan; refuses one that does not exist, and settings beside it, which has its own."""
+def _check_plan(plan: str | None, call: typer.Context) -> None:
+    """Refuse a plan that does not exist, and settings beside one, which has its own."""
     from common.errors import UsageError
-    from data.collect.plan import PLANS
 
-    if plan not in PLANS:
-        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(PLANS)}")
+    if plan != "sample":
+        raise UsageError(f"--plan {plan}: no such plan; known: sample")
     for name in PLANNED:
         source = call.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"--{name.replace('_', '-')}: a --plan has settings of its own")
-    return PLANS[plan]

@@ -5,10 +5,10 @@ positions count instructions in the order of the module's computations.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from common.errors import PipelineError
 from data.collect.measuring.worker import first_line
@@ -38,19 +38,12 @@ class ProgramSource:
     build: Build
 
 
-@dataclass(frozen=True)
-class ConfigurableNode:
-    """An instruction whose layouts a config chooses.
+class ConfigurableNode(NamedTuple):
+    """An instruction whose layouts a config chooses."""
 
-    Attributes:
-        position: its node in the graph.
-        instruction: its message.
-        shapes: dimensions of its output, its input and, but for reshapes, its kernel.
-    """
-
-    position: int
-    instruction: Any
-    shapes: tuple[tuple[int, ...], ...]
+    position: int  # of its node in the graph
+    instruction: Any  # its message
+    shapes: tuple[tuple[int, ...], ...]  # of output, input and, but for reshapes, kernel
 
 
 def dump_module(source: ProgramSource) -> tuple[Any, tuple[Any, ...]]:
@@ -97,32 +90,26 @@ def _read_dump(name: str, folder: Path) -> Any:
     return message_class("HloProto").FromString(largest.read_bytes()).hlo_module
 
 
-def instructions(module: Any) -> Iterator[tuple[int, Any]]:
-    """Yield each instruction with its node position."""
-    position = 0
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            yield position, instruction
-            position += 1
+def _instructions(module: Any) -> list[Any]:
+    """Return the instructions in the order of their nodes."""
+    return [given for computation in module.computations for given in computation.instructions]
 
 
 def configurable_nodes(module: Any) -> list[ConfigurableNode]:
     """Return the convolutions, dots and reshapes of which a tensor has two dimensions to order."""
-    positions = [
-        position
-        for position, instruction in instructions(module)
-        if instruction.opcode in CONFIGURABLE
+    found = [
+        place for place, given in enumerate(_instructions(module)) if given.opcode in CONFIGURABLE
     ]
     return [
         node
-        for node in nodes_at(module, positions)
+        for node in nodes_at(module, found)
         if any(sum(size > 1 for size in shape) > 1 for shape in node.shapes)
     ]
 
 
 def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
     """Return the instructions at some node positions with the shapes of their tensors."""
-    in_order = [instruction for _, instruction in instructions(module)]
+    in_order = _instructions(module)
     by_id = {instruction.id: instruction for instruction in in_order}
     nodes = []
     for position in positions:

@@ -34,7 +34,7 @@ def node_options(node: ConfigurableNode) -> NDArray[np.int8]:
 
 
 def spell_row(orders: Sequence[Order]) -> list[int]:
-    """Return the 18 values of a node from major-to-minor orders of its tensors."""
+    """Return the 18 values of a node from major-to-minor orders of its tensors; see `read_row`."""
     padded = [*orders, *[UNSET] * (N_TENSORS - len(orders))]
     return [
         value for order in padded for value in [*reversed(order), *[-1] * (MAX_RANK - len(order))]
@@ -93,7 +93,6 @@ def _distinct(orders: Sequence[Order], shape: Order) -> list[Order]:
 
 
 def _orders(node: ConfigurableNode) -> list[list[Order]]:
-    """Return candidate orders of each tensor of a node."""
     if node.instruction.opcode == "dot":
         return _dot_orders(node.instruction.dot_dimension_numbers, node.shapes)
     if node.instruction.opcode == "convolution":
@@ -110,18 +109,15 @@ def _plain_orders(rank: int) -> list[Order]:
 
 def _dot_orders(numbers: Any, shapes: Sequence[Order]) -> list[list[Order]]:
     """Order batch, free and contracted axes of the operands; batch, left, right of the output."""
-    batch = (tuple(numbers.lhs_batch_dimensions), tuple(numbers.rhs_batch_dimensions))
-    contracted = (
-        tuple(numbers.lhs_contracting_dimensions),
-        tuple(numbers.rhs_contracting_dimensions),
-    )
     operands, n_free = [], []
-    for shape, shared, summed in zip(shapes[1:], batch, contracted, strict=True):
+    for side, shape in zip(("lhs", "rhs"), shapes[1:], strict=True):
+        shared = tuple(getattr(numbers, f"{side}_batch_dimensions"))
+        summed = tuple(getattr(numbers, f"{side}_contracting_dimensions"))
         free = tuple(axis for axis in range(len(shape)) if axis not in (*shared, *summed))
         n_free.append(len(free))
         orders = [shared + free + summed, shared + summed + free]
         operands.append(_with_batch_inside(orders, shared))
-    n_batch = len(batch[0])
+    n_batch = len(numbers.lhs_batch_dimensions)
     shared = tuple(range(n_batch))
     left = tuple(range(n_batch, n_batch + n_free[0]))
     right = tuple(range(n_batch + n_free[0], n_batch + sum(n_free)))
@@ -139,8 +135,10 @@ def _with_batch_inside(orders: list[Order], shared: Order) -> list[Order]:
 def _convolution_orders(numbers: Any) -> list[list[Order]]:
     """Order batch, channel and window axes; of the kernel, input and output channels."""
 
-    def activations(batch: int, feature: int, spatial: Sequence[int]) -> list[Order]:
-        window = tuple(spatial)
+    def activations(tensor: str) -> list[Order]:
+        batch = getattr(numbers, f"{tensor}_batch_dimension")
+        feature = getattr(numbers, f"{tensor}_feature_dimension")
+        window = tuple(getattr(numbers, f"{tensor}_spatial_dimensions"))
         return [
             (batch, *window, feature),
             (batch, feature, *window),
@@ -150,16 +148,5 @@ def _convolution_orders(numbers: Any) -> list[list[Order]]:
 
     inner, outer = numbers.kernel_input_feature_dimension, numbers.kernel_output_feature_dimension
     window = tuple(numbers.kernel_spatial_dimensions)
-    return [
-        activations(
-            numbers.output_batch_dimension,
-            numbers.output_feature_dimension,
-            numbers.output_spatial_dimensions,
-        ),
-        activations(
-            numbers.input_batch_dimension,
-            numbers.input_feature_dimension,
-            numbers.input_spatial_dimensions,
-        ),
-        [(*window, inner, outer), (*window, outer, inner), (outer, inner, *window)],
-    ]
+    kernel = [(*window, inner, outer), (*window, outer, inner), (outer, inner, *window)]
+    return [activations("output"), activations("input"), kernel]

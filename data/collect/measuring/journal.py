@@ -32,11 +32,7 @@ class Journal:
     failed: dict[int, str] = field(default_factory=dict)
 
     def add(self, config: int, choice: Sequence[int], **found: Any) -> None:
-        """Record a visit (round, runtime_ns, n_runs) of a config, or why it failed.
-
-        Raises:
-            PipelineError: the file cannot be written.
-        """
+        """Record a visit (round, runtime_ns, n_runs) of a config, or why it `failed`."""
         line: dict[str, Any] = {"config": config, **found}
         if config not in self.choices:
             line["choice"] = list(choice)

@@ -25,6 +25,11 @@ class Visitor:
         what: is visited, as the progress is called.
         total: visits in all.
         is_over: asked before each visit, which raises OutOfTime if so.
+
+    Raises:
+        OutOfTime: the time is over.
+        ProgramFailed: no config has ever run.
+        PipelineError: the journal cannot be written.
     """
 
     def __init__(
@@ -43,13 +48,7 @@ class Visitor:
         self._is_over = is_over
 
     def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
-        """Return the runtime in ns of a config in a round; inf if it fails or has failed.
-
-        Raises:
-            OutOfTime: the time is over.
-            ProgramFailed: nothing works.
-            PipelineError: the journal cannot be written.
-        """
+        """Return the runtime in ns of a config in a round; inf if it fails or has failed."""
         known = self._journal.visits.get((config, turn))
         if known is not None:
             return known.runtime_ns
@@ -66,17 +65,16 @@ class Visitor:
             visit = self._session.visit(choice)
         except ConfigFailed as failure:
             self._journal.add(config, genes, failed=str(failure))
-            self._give_up(str(failure))
+            n_failed = len(self._journal.failed)
+            if not self._journal.visits and n_failed >= MAX_FAILED_AT_START:
+                # The program is at fault, and not its configs.
+                raise ProgramFailed(
+                    f"{self._what}: the first {n_failed} configs all failed: {failure}"
+                ) from failure
             return math.inf
         self._journal.add(config, genes, round=turn, **visit._asdict())
         progress(self._what, len(self._journal.visits), self._total)
         return visit.runtime_ns
-
-    def _give_up(self, reason: str) -> None:
-        """Stop where no config has ever run: the program is at fault, and not its configs."""
-        if not self._journal.visits and len(self._journal.failed) >= MAX_FAILED_AT_START:
-            n_failed = len(self._journal.failed)
-            raise ProgramFailed(f"{self._what}: the first {n_failed} configs all failed: {reason}")
 
 
 def run_search(visitor: Visitor, search: Search) -> Choices:

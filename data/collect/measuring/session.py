@@ -68,11 +68,7 @@ class Session:
         return description
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return choices (c, g) as the file's config features (c, …).
-
-        Raises:
-            ProgramFailed: the subject cannot spell them.
-        """
+        """Return choices (c, g) as the file's config features (c, …)."""
         if self._process is None:
             self.describe()
         spelled, problem = self._ask("spell", choices, OPEN_TIMEOUT_S)

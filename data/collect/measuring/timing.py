@@ -48,11 +48,7 @@ def clock_for(platform: str) -> Clock:
 def time_visit(
     run: Callable[[], object], clock: Clock, *, budget_ns: int = VISIT_BUDGET_NS
 ) -> Visit:
-    """Run a program until `budget_ns` are spent, at least 3 and at most 1,000 times.
-
-    Args:
-        run: runs the program once and returns when it has ended.
-    """
+    """Call `run`, which returns at its end, until `budget_ns` are spent, 3 to 1,000 times."""
     fastest, spent, n_runs = 0, 0, 0
     while n_runs < MIN_RUNS or (spent < budget_ns and n_runs < MAX_RUNS):
         start = clock.now_ns()

@@ -78,7 +78,11 @@ class TileKernel:
             PipelineError: fewer than two tiles remain.
         """
         sizes = [_sizes(self.extents[axis], axis not in self.output) for axis in self.tiled]
-        tiles = [tile for tile in itertools.product(*sizes) if self._is_legal(tile)]
+        tiles = [
+            tile
+            for tile in itertools.product(*sizes)
+            if self.block_bytes(tile) <= MAX_BLOCK_BYTES and 2 <= self.n_steps(tile) <= MAX_STEPS
+        ]
         if len(tiles) < 2:
             raise PipelineError(
                 f"{self.name}: {len(tiles)} tiles of {self.tiled} are legal; expected 2 or more, "
@@ -86,10 +90,6 @@ class TileKernel:
             )
         tiles.sort(key=lambda tile: (self.n_steps(tile), -self.block_bytes(tile), tile))
         return np.array(tiles, np.int64)
-
-    def _is_legal(self, tile: Sequence[int]) -> bool:
-        fits = self.block_bytes(tile) <= MAX_BLOCK_BYTES
-        return fits and 2 <= self.n_steps(tile) <= MAX_STEPS
 
     def block_bytes(self, tile: Sequence[int]) -> int:
         """Return the bytes of all blocks of one step under a tile (g,)."""
@@ -148,96 +148,66 @@ def _sizes(extent: int, must_divide: bool) -> list[int]:
 def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any]:
     """Return the kernel as a function of its arguments that loops over tiles (g,).
 
-    The last tile of an axis is moved back to end with it, so that every block has one shape; it
-    then makes some elements a second time, to the same values.
+    An outer loop covers the output's tiled axes, an inner one those that are contracted. The last
+    tile of an axis is moved back to end with it, so that every block has one shape; it then makes
+    some elements a second time, to the same values.
     """
-    loops = _Loops(kernel, tuple(tile))
+    sizes = dict(kernel.extents) | dict(zip(kernel.tiled, tile, strict=True))
+    outer = [axis for axis in kernel.tiled if axis in kernel.output]
+    inner = [axis for axis in kernel.tiled if axis not in kernel.output]
 
-    def tiled(*arguments: Any) -> Any:
-        from jax import lax
-        from jax import numpy as jnp
+    def n_steps(axes: Sequence[str]) -> int:
+        return math.prod(-(-kernel.extents[axis] // sizes[axis]) for axis in axes)
 
-        empty = jnp.zeros([kernel.extents[axis] for axis in kernel.output], jnp.float32)
-        return lax.fori_loop(
-            0,
-            loops.n_steps(loops.outer),
-            lambda i, output: loops.outer_step(i, output, arguments),
-            empty,
-        )
-
-    return tiled
-
-
-@dataclass(frozen=True)
-class _Loops:
-    """The two loops of a tiled kernel: over the output's tiles, and over contracted ones."""
-
-    kernel: TileKernel
-    tile: tuple[int, ...]
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """Return each axis's size within a block."""
-        return dict(self.kernel.extents) | dict(zip(self.kernel.tiled, self.tile, strict=True))
-
-    @cached_property
-    def outer(self) -> list[str]:
-        """Return the tiled axes of the output."""
-        return [axis for axis in self.kernel.tiled if axis in self.kernel.output]
-
-    @cached_property
-    def inner(self) -> list[str]:
-        """Return the tiled axes that are contracted."""
-        return [axis for axis in self.kernel.tiled if axis not in self.kernel.output]
-
-    def n_steps(self, axes: Sequence[str]) -> int:
-        """Return how many tiles cover these axes."""
-        return math.prod(-(-self.kernel.extents[axis] // self.sizes[axis]) for axis in axes)
-
-    def outer_step(self, i: Any, output: Any, arguments: Sequence[Any]) -> Any:
-        """Make the i-th block of the output and put it in its place."""
-        from jax import lax
-
-        kernel = self.kernel
-        starts = self._starts(i, self.outer)
-        n = len(kernel.operands)
-        made = self._contracted(starts, arguments[:n])
-        extras = zip(arguments[n:], kernel.extras, strict=True)
-        made = kernel.epilogue(made, *(self._block(a, part, starts) for a, part in extras))
-        places = [starts.get(axis, 0) for axis in kernel.output]
-        return lax.dynamic_update_slice(output, made, places)
-
-    def _contracted(self, starts: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
-        """Combine the operands' blocks, summed over the contracted tiles."""
-        from jax import lax
-        from jax import numpy as jnp
-
-        def partial(j: Any) -> Any:
-            both = {**starts, **self._starts(j, self.inner)}
-            pairs = zip(arguments, self.kernel.operands, strict=True)
-            return self.kernel.combine(*(self._block(a, operand, both) for a, operand in pairs))
-
-        n_inner = self.n_steps(self.inner)
-        if n_inner == 1:
-            return partial(0)
-        empty = jnp.zeros([self.sizes[axis] for axis in self.kernel.output], jnp.float32)
-        return lax.fori_loop(0, n_inner, lambda j, total: total + partial(j), empty)
-
-    def _starts(self, step: Any, axes: Sequence[str]) -> dict[str, Any]:
+    def starts_of(step: Any, axes: Sequence[str]) -> dict[str, Any]:
         """Return where the tile of a step begins on each of these axes; the last varies first."""
         from jax import numpy as jnp
 
         starts: dict[str, Any] = {}
         for axis in reversed(axes):
-            last = self.kernel.extents[axis] - self.sizes[axis]
-            count = self.n_steps([axis])
-            starts[axis] = jnp.minimum(step % count * self.sizes[axis], last)
+            last, count = kernel.extents[axis] - sizes[axis], n_steps([axis])
+            starts[axis] = jnp.minimum(step % count * sizes[axis], last)
             step = step // count
         return starts
 
-    def _block(self, array: Any, operand: Operand, starts: Mapping[str, Any]) -> Any:
-        """Cut an operand's block out of its array."""
+    def cut(arrays: Any, operands: Sequence[Operand], starts: Mapping[str, Any]) -> list[Any]:
         from jax import lax
 
-        shape = self.kernel.block_shape(operand, self.tile)
-        return lax.dynamic_slice(array, [starts.get(axis, 0) for axis in operand.axes], shape)
+        return [
+            lax.dynamic_slice(
+                array, [starts.get(a, 0) for a in part.axes], kernel.block_shape(part, tile)
+            )
+            for array, part in zip(arrays, operands, strict=True)
+        ]
+
+    def combined(arrays: Any, starts: Mapping[str, Any]) -> Any:
+        """Combine the operands' blocks, summed over the contracted tiles."""
+        from jax import lax
+        from jax import numpy as jnp
+
+        def partial(j: Any) -> Any:
+            both = {**starts, **starts_of(j, inner)}
+            return kernel.combine(*cut(arrays, kernel.operands, both))
+
+        if n_steps(inner) == 1:
+            return partial(0)
+        empty = jnp.zeros([sizes[axis] for axis in kernel.output], jnp.float32)
+        return lax.fori_loop(0, n_steps(inner), lambda j, total: total + partial(j), empty)
+
+    def tiled(*arguments: Any) -> Any:
+        from jax import lax
+        from jax import numpy as jnp
+
+        n = len(kernel.operands)
+
+        def step(i: Any, output: Any) -> Any:
+            starts = starts_of(i, outer)
+            made = combined(arguments[:n], starts)
+            made = kernel.epilogue(made, *cut(arguments[n:], kernel.extras, starts))
+            places = [starts.get(axis, 0) for axis in kernel.output]
+            return lax.dynamic_update_slice(output, made, places)
+
+        empty = jnp.zeros([kernel.extents[axis] for axis in kernel.output], jnp.float32)
+        return lax.fori_loop(0, n_steps(outer), step, empty)
+
+    return tiled

@@ -47,11 +47,7 @@ def find_kernel(program: str) -> TileKernel:
 
 
 def open_kernel(name: str, device: str | None) -> "TileSubject":
-    """Return a kernel by name, with its arguments on a device.
-
-    Raises:
-        PipelineError: no such kernel or device.
-    """
+    """Return a kernel by name, with its arguments on a device; raises as `find_kernel`."""
     facts = open_device(device)
     return TileSubject(find_kernel(name), facts)
 

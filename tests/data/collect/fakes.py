@@ -27,6 +27,7 @@ class SpinSource:
         flat: every option takes the same time.
         broken: the subject cannot be opened.
         collection_kind: "layout" or "tile", whose arrays it has.
+        n_nodes: of its graph.
     """
 
     crashes: int = -1
@@ -35,6 +36,7 @@ class SpinSource:
     flat: bool = False
     broken: bool = False
     collection_kind: str = "layout"
+    n_nodes: int = 3
 
     def __call__(self) -> "SpinSubject":
         if self.broken:
@@ -48,13 +50,13 @@ class SpinSubject:
 
     def describe(self) -> Description:
         arrays: dict[str, NDArray[Any]] = {
-            "node_feat": np.zeros((3, 140), np.float32),
-            "node_opcode": np.array([63, 63, 34], np.uint8),
+            "node_feat": np.zeros((self._source.n_nodes, 140), np.float32),
+            "node_opcode": np.array([*[63] * (self._source.n_nodes - 1), 34], np.uint8),
             "edge_index": np.array([[2, 0], [2, 1]], np.int64),
         }
         if self._source.collection_kind == "layout":
             arrays["node_config_ids"] = np.array([1, 2], np.int64)
-            arrays["node_splits"] = np.array([[0, 3]], np.int64)
+            arrays["node_splits"] = np.array([[0, self._source.n_nodes]], np.int64)
         facts = {"platform": "cpu", "jax": "none", "device": "fake"}
         return Description(np.array([4, 4]), np.array([0, 1]), arrays, facts)
 

@@ -3,11 +3,11 @@
 import json
 
 from common.settings import SAMPLE
-from data.collect.plan import PLANS, sample_jobs
+from data.collect.plan import sample_jobs
 from data.collect.tiles.catalogue import catalogue
 from data.tree import COLLECTIONS
 
-JOBS = sample_jobs(PLANS["sample"])
+JOBS = sample_jobs()
 
 
 def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:
@@ -37,8 +37,3 @@ def test_a_plan_that_is_stopped_early_has_some_of_everything() -> None:
     layouts = [place for place, job in enumerate(JOBS) if job.collection.kind == "layout"]
     half = JOBS[: layouts[len(layouts) // 2] + 1]  # kernels are many, and cheap
     assert len({(job.collection.name, job.split) for job in half}) == 15
-
-
-def test_the_tiny_plan_names_programs_that_exist() -> None:
-    plan = PLANS["tiny"]
-    assert {job.program for job in sample_jobs(plan)} == {*plan.kernels, *plan.programs}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.synthetic import costs, layout_runtime_ns, tile_runtime_ns
+from data.synthetic import costs, layout_cost, tile_runtime_ns
 from data.synthetic.configs import layout_space
 from data.synthetic.programs import FAMILIES, Family, LayoutProgram, build_program
 
@@ -59,7 +59,7 @@ def test_layout_cost_equals_the_slow_reference(family: Family) -> None:
     configs[0] = -1
     slow = [slow_layout_ns(program, config) for config in configs]
     assert len(set(slow)) > 3
-    np.testing.assert_allclose(layout_runtime_ns(program, configs, chunk=3), slow, rtol=1e-9)
+    np.testing.assert_allclose(layout_cost(program).runtime_ns(configs), slow, rtol=1e-9)
 
 
 def slow_tile_ns(problem: costs.TileProblem, config: NDArray[np.float32]) -> float:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from common.settings import ROOT
 from data.collect.tiles.catalogue import catalogue
-from data.graphs.graph import LayoutGraph, TileGraph
+from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import find_graphs
 from pipeline.cli.collect import collect
@@ -56,46 +56,6 @@ def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.Mon
     assert (graph.config_feat[:, 8:10] <= [256, 192]).all()
 
 
-OWN_PROGRAM = """
-import numpy as np
-
-FAMILY = "small_mlp"
-
-def step(weights, x):
-    from jax import numpy as jnp
-
-    hidden = jnp.tanh(x @ weights["first"])
-    return hidden @ weights["second"]
-
-def step_arguments():
-    weights = {"first": np.ones((256, 512), np.float32), "second": np.ones((512, 128), np.float32)}
-    return weights, np.ones((128, 256), np.float32)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("search", ["random", "default"])
-def test_a_program_of_ones_own_end_to_end(
-    search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("jax")
-    (tmp_path / "own_program.py").write_text(OWN_PROGRAM)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    options = ("--program", "own_program:step", "--configs", 20)
-    code, out, err = run(*options, "--search", search, "--out", tmp_path / "data", "--json")
-    assert code == 0, err
-    ((name, entry),) = json.loads(out).items()
-    assert name == f"layout:xla:{search}:own_program.step"
-    assert entry["family"] == "small_mlp"
-    assert entry["n_configs"] + len(entry["failed"]) == 20
-    if "reason" not in entry:
-        graph = read_graph(find_graphs(tmp_path / "data")[0])
-        assert isinstance(graph, LayoutGraph)
-        assert graph.configs.n_configurable == entry["n_genes"]
-        assert graph.is_labelled
-
-
 @pytest.mark.parametrize(
     ("options", "code", "line"),
     [
@@ -121,7 +81,7 @@ def test_a_program_of_ones_own_end_to_end(
             2,
             "--device npu: no such value; known: cpu",
         ),
-        (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample, tiny"),
+        (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -161,7 +121,7 @@ def test_programs_are_listed() -> None:
     ids=lambda option: option[0],
 )
 def test_a_plan_takes_no_settings_but_its_own(tmp_path: Path, option: tuple[str, object]) -> None:
-    code, _, err = run("--plan", "tiny", *option, "--out", tmp_path / "data")
+    code, _, err = run("--plan", "sample", *option, "--out", tmp_path / "data")
     assert code == 2
     assert err == f"error: {option[0]}: a --plan has settings of its own\n"
     assert not (tmp_path / "data").exists()

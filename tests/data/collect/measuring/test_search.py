@@ -69,7 +69,7 @@ def test_nodes_of_a_group_are_often_given_the_same_option() -> None:
     assert (~(group == group[:, :1]).all(axis=1)).mean() > 0.15
 
 
-def test_genetic_search_starts_at_the_default_is_legal_and_improves() -> None:
+def test_genetic_search_starts_at_the_default_is_legal_improves_and_can_be_replayed() -> None:
     choices = evolve(200, distance_ns)
     assert choices.shape == (200, 8)
     assert not choices[0].any()
@@ -77,11 +77,8 @@ def test_genetic_search_starts_at_the_default_is_legal_and_improves() -> None:
     runtime_ns = distance_ns(choices)
     assert runtime_ns[-50:].mean() < runtime_ns[:50].mean() - 2
     assert runtime_ns.min() == 100.0
-
-
-def test_genetic_search_is_the_same_for_the_same_seed_and_runtimes() -> None:
-    assert np.array_equal(evolve(60, distance_ns), evolve(60, distance_ns))
-    assert not np.array_equal(evolve(60, distance_ns), evolve(60, distance_ns, seed=1))
+    assert np.array_equal(choices, evolve(200, distance_ns))
+    assert not np.array_equal(choices, evolve(200, distance_ns, seed=1))
 
 
 def test_genetic_search_breeds_from_no_config_that_failed() -> None:

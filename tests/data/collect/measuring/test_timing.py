@@ -1,6 +1,5 @@
 """Clocks, visits, figures, and a worker process that may crash or hang."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from common.errors import PipelineError
-from data.collect.measuring.session import Session, idlest_core
+from data.collect.measuring.session import Session
 from data.collect.measuring.timing import MAX_RUNS, MIN_RUNS, Clock, clock_for, figures, time_visit
 from tests.data.collect.fakes import STEP_NS, SpinSource
 
@@ -31,12 +30,9 @@ class FakeClock:
         return Clock("fake", lambda: self.now)
 
 
-def test_a_visit_is_the_shortest_run() -> None:
-    fake = FakeClock([50, 20, 30, 90])
-    assert time_visit(fake.run, fake.clock, budget_ns=100) == (20, 3)
-
-
 def test_runs_go_on_until_the_budget_is_spent_within_bounds() -> None:
+    fake = FakeClock([50, 20, 30, 90])
+    assert time_visit(fake.run, fake.clock, budget_ns=100) == (20, 3)  # the shortest counts
     fake = FakeClock([10] * 20)
     assert time_visit(fake.run, fake.clock, budget_ns=95).n_runs == 10
     slow = FakeClock([1000] * 20)
@@ -48,10 +44,7 @@ def test_runs_go_on_until_the_budget_is_spent_within_bounds() -> None:
 def test_a_cpu_is_timed_by_what_the_process_uses_and_an_accelerator_by_the_wall() -> None:
     cpu, gpu = clock_for("cpu"), clock_for("gpu")
     assert (cpu.name, gpu.name) == ("process CPU time", "wall time")
-    before = cpu.now_ns(), gpu.now_ns()
-    time.sleep(0.05)
-    after = cpu.now_ns(), gpu.now_ns()
-    assert after[0] - before[0] < after[1] - before[1]  # a sleep uses no processor
+    assert (cpu.now_ns, gpu.now_ns) == (time.process_time_ns, time.perf_counter_ns)
 
 
 def test_figures_agree_with_scipy() -> None:
@@ -85,11 +78,6 @@ def test_a_subject_that_cannot_be_opened_is_one_line() -> None:
         session.describe()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="cores are pinned on Linux")
-def test_the_idlest_core_is_one_of_ours() -> None:
-    assert idlest_core() in os.sched_getaffinity(0)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")
 def test_the_worker_ends_when_its_parent_is_killed() -> None:
     code = (
@@ -104,16 +92,9 @@ def test_the_worker_ends_when_its_parent_is_killed() -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
+    status = Path(f"/proc/{worker}/stat")
     for _ in range(100):
-        if not is_alive(worker):
+        if not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z":
             return
         time.sleep(0.05)
     raise AssertionError("the worker outlives its parent")
-
-
-def is_alive(process: int) -> bool:
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-        return status.rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
