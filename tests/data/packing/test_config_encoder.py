@@ -112,39 +112,6 @@ def test_thousands_of_vectors_that_share_slots_are_told_apart(bits: int) -> None
     check_same(configs, pack_values(values))
 
 
-def test_minus_zero_is_packed_as_zero() -> None:
-    rng = np.random.default_rng(6)
-    values = np.repeat(random_vectors(rng, 30, 4), 2, axis=1)
-    minus = np.where(values == 0, np.float32(-0.0), values.astype(np.float32))
-    some = np.where(rng.random(values.shape) < 0.5, minus, values.astype(np.float32))
-    assert np.signbit(some[some == 0]).any()
-    for floats in (minus, some):
-        check_same(encoded(floats, rows_per_chunk=7), pack_values(values))
-    assert not encoded(np.full((2, 2, 18), -0.0), rows_per_chunk=1).rows(np.arange(2)).any()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.5, 6, -2])
-@pytest.mark.parametrize("rows_per_chunk", [1, 4, 12])
-@pytest.mark.parametrize(
-    ("config", "node", "place"), [(0, 0, 0), (0, 5, 17), (3, 2, 4), (4, 0, 1), (11, 5, 17)]
-)
-def test_a_bad_value_is_refused_with_its_place_in_its_chunk(
-    value: float, rows_per_chunk: int, config: int, node: int, place: int
-) -> None:
-    values = np.repeat(random_vectors(np.random.default_rng(9), 12, 2), 3, axis=1)  # tied columns
-    floats = values.astype(np.float32)
-    floats[config, node, place] = value
-    n_before, row = divmod(config, rows_per_chunk)
-    chunks = as_chunks(floats, rows_per_chunk)
-    encoder = ConfigEncoder(6)
-    for content in chunks[:n_before]:
-        encoder.add(content)
-    with pytest.raises(UnknownValueError) as error:
-        encoder.add(chunks[n_before])
-    assert (error.value.vector, error.value.place) == (row * 6 + node, place)
-    np.testing.assert_equal(error.value.value, float(value))
-
-
 @pytest.mark.parametrize("rows_per_chunk", [1, 5])
 def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied(
     rows_per_chunk: int,

@@ -17,7 +17,6 @@ from data.packing.npz_graphs import encode_configs
 from data.read import read_layout
 from data.tree import GraphFile
 from tests.data.packing.references import (
-    check_packed,
     check_rows,
     check_same,
     config_tables,
@@ -27,12 +26,6 @@ from tests.real_data import real_file, real_files, requires_real_data
 
 STEADY = settings(deadline=None, derandomize=True, max_examples=100)
 KEY = "node_config_feat"
-
-
-@STEADY
-@given(config_tables())
-def test_any_configs_come_back_as_they_were(values: NDArray[np.int8]) -> None:
-    check_packed(pack_values(values), values)
 
 
 @STEADY
@@ -49,15 +42,6 @@ def test_rows_come_in_the_order_asked_for_and_as_often(
     ids = configs.vector_ids(index)
     assert (ids.dtype, ids.shape) == (np.int64, (len(index), values.shape[1]))
     np.testing.assert_array_equal(configs.vectors[ids], rows)
-
-
-def test_distinct_vectors_are_listed_once_each_and_nothing_else() -> None:
-    rng = np.random.default_rng(0)
-    values = random_vectors(rng, 40)[rng.integers(40, size=(30, 4))]
-    vectors = pack_values(values).vectors
-    want = {tuple(vector) for vector in values.reshape(-1, 18).tolist()}
-    assert len(vectors) == len(want)
-    assert {tuple(vector) for vector in vectors.tolist()} == want
 
 
 def write_configs(path: Path, values: NDArray[np.generic]) -> Path:
