@@ -48,7 +48,7 @@ def train_and_predict(path: Path) -> dict[str, float]:
         start = time.process_time()
         train(TrainJob("segment_sage", recipe(), [file], 0, Path(name)))
         found |= {"train_s": time.process_time() - start, "train_mib": own_peak_mib()}
-        graph, ranker = read_layout(file), load(Path(name), recipe())
+        graph, ranker = read_layout(file), load("segment_sage", Path(name), recipe())
     start = time.process_time()
     assert len(ranker.score(graph)) == graph.n_configs
     seconds = (time.process_time() - start) * 1_000 / graph.n_configs

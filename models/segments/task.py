@@ -303,7 +303,7 @@ class SegmentRanker:
             return score_all(self.model, parts, chunk_configs=chunk)
 
 
-def load(run_dir: Path, recipe: Recipe) -> SegmentRanker:
+def load(_name: str, run_dir: Path, recipe: Recipe) -> SegmentRanker:
     """Load what `train` wrote.
 
     Raises:

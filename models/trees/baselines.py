@@ -10,53 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.distinct import distinct_configs
-from data.graphs.graph import Graph, LayoutGraph
+from data.graphs.graph import Graph
 from features.statistics.configs import STATISTICS, graph_statistics
 
 
 @dataclass(frozen=True)
-class FewestCopies:
-    """Layouts: fewest copied bytes along edges plus least padding is fastest."""
+class Baseline:
+    """Scores a config by a weighted sum of its plain statistics; `weights` are by their names."""
+
+    weights: dict[str, float]
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of a layout graph; (c,) float32, lower = faster."""
-        assert isinstance(graph, LayoutGraph)
+        """Score every config of a graph; (c,) float32, lower = faster."""
         first, group = distinct_configs(graph)
         statistics = graph_statistics(graph, first)
-        copies = statistics[:, STATISTICS["layout"].index("copied_bytes_share")]
-        padding = statistics[:, STATISTICS["layout"].index("log_padding")]
-        return (copies + padding)[group]
+        scores = np.zeros(len(first), np.float32)
+        for name, weight in self.weights.items():
+            column = STATISTICS[graph.file.collection.kind].index(name)
+            scores += np.float32(weight) * statistics[:, column]
+        return scores[group]
 
 
-@dataclass(frozen=True)
-class FewestCopiedBytes:
-    """Layouts: fewest bytes copied along edges is fastest."""
-
-    def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of a layout graph; (c,) float32, lower = faster."""
-        assert isinstance(graph, LayoutGraph)
-        first, group = distinct_configs(graph)
-        column = STATISTICS["layout"].index("copied_bytes_share")
-        return graph_statistics(graph, first)[group, column]
-
-
-@dataclass(frozen=True)
-class FewestSteps:
-    """Tiles: fewest steps over the output is fastest; among equals, the largest kernel tile."""
-
-    def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of a kernel; (c,) float32, lower = faster."""
-        statistics = graph_statistics(graph, np.arange(graph.n_configs))
-        steps = statistics[:, STATISTICS["tile"].index("log_steps")]
-        volume = statistics[:, STATISTICS["tile"].index("log_kernel_bounds_product")]
-        return steps - np.float32(1e-3) * volume
-
-
-BASELINES: dict[str, FewestCopies | FewestSteps] = {
-    "layout": FewestCopies(),
-    "tile": FewestSteps(),
+# Fewest steps over the output; among equals, the largest kernel tile.
+TILE = Baseline({"log_steps": 1.0, "log_kernel_bounds_product": -1e-3})
+BASELINES = {
+    "layout": Baseline({"copied_bytes_share": 1.0, "log_padding": 1.0}),
+    "tile": TILE,
 }
-FLOORS: dict[str, FewestCopiedBytes | FewestSteps] = {
-    "layout": FewestCopiedBytes(),
-    "tile": FewestSteps(),
-}
+FLOORS = {"layout": Baseline({"copied_bytes_share": 1.0}), "tile": TILE}

@@ -9,7 +9,7 @@ that does. LightGBM has no such objective of its own.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,16 @@ from common.errors import PipelineError
 from common.metrics import kendall_tau, tile_score
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
-from data.tree import GraphFile
-from features.statistics.configs import statistics_names, statistics_of
+from features.statistics.configs import (
+    STATISTICS,
+    RowStatistics,
+    statistics_names,
+    statistics_of,
+)
 from models.config.rankers import BoostingConfig
+from models.config.recipe import Recipe
 from models.training.folds import family_of, grouped_folds
+from models.training.jobs import TrainJob
 from models.trees.rows import (
     GraphRows,
     OpenGraph,
@@ -53,91 +59,58 @@ Advance = Callable[[], NDArray[np.float64]]
 Begin = Callable[[NDArray[np.int64], NDArray[np.int64]], Advance]
 
 
-def train_boosting(
-    files: Sequence[GraphFile],
-    config: BoostingConfig,
-    *,
-    seed: int,
-    threads: int,
-    run_dir: Path,
-) -> None:
-    """Train on labelled graphs, one in memory at a time; write booster.txt and importances.parquet.
+def train(job: TrainJob) -> None:
+    """Train on labelled graphs of one kind, one in memory at a time.
 
-    Args:
-        files: of one kind.
-        config: rounds, tree sizes, and how many configs of a graph are taken.
-        seed: of the sample of configs and of the boosting.
-        threads: LightGBM's own; it must not fight others for cores.
-        run_dir: where the model goes.
+    Writes booster.txt and importances.parquet.
 
     Raises:
         PipelineError: no graph has two configs of different runtime, or the disk is full.
     """
-    graphs = sample_rows(files, config, seed)
-    names = statistics_names(files[0].collection.kind, config.statistics)
-    table = OpenGraph(config.statistics)
-    train_on_rows(graphs, config, table, names, seed=seed, threads=threads, run_dir=run_dir)
+    config: BoostingConfig = getattr(job.recipe, job.model)
+    graphs = sample_rows(job.files, config, job.seed)
+    names = statistics_names(job.files[0].collection.kind, config.statistics)
+    train_on_rows(job, graphs, OpenGraph(config.statistics), names)
 
 
 def train_on_rows(
-    graphs: Sequence[GraphRows],
-    config: BoostingConfig,
-    table: Table,
-    names: Sequence[str],
-    *,
-    seed: int,
-    threads: int,
-    run_dir: Path,
+    job: TrainJob, graphs: Sequence[GraphRows], table: Table, names: Sequence[str]
 ) -> None:
     """Train on some rows of graphs, whose columns `table` computes and `names` names."""
-    dataset = binned(graphs, config, table, names)
-    begin = partial(_begin, graphs, dataset, config, seed, threads)
-    rounds = config.num_boost_round
-    if config.early_stop:
-        rounds = choose_rounds(
-            graphs,
-            lambda learned, held_out: _judged(begin(learned), dataset, held_out),
-            at_most=config.num_boost_round,
-            patience=config.early_stop,
-            n_folds=config.folds,
-            seed=seed,
-        )
-    booster, update = begin(None)
-    for _ in range(rounds):
-        update()
-    write_booster(booster, run_dir)
-
-
-def _begin(  # noqa: PLR0917 (bound one after the other)
-    graphs: Sequence[GraphRows],
-    dataset: "lightgbm.Dataset",
-    config: BoostingConfig,
-    seed: int,
-    threads: int,
-    rows: NDArray[np.int64] | None,
-) -> tuple["lightgbm.Booster", Advance]:
-    """Start a training on some rows, or on all; return it, and what takes a round."""
     import lightgbm
 
-    train_set = dataset if rows is None else dataset.subset(rows.tolist()).construct()
-    n_rows = sum(len(graph.rows) for graph in graphs)
-    parameters = booster_parameters(config, n_rows, seed=seed, threads=threads)
-    booster = lightgbm.Booster(parameters, train_set)
-    if config.objective == "lambdarank":
-        return booster, booster.update
+    config: BoostingConfig = getattr(job.recipe, job.model)
+    dataset = binned(graphs, config, table, names)
     runtime = np.concatenate([graph.runtime for graph in graphs])
-    part = runtime if rows is None else runtime[rows]
-    objective = pairwise_logistic(part, np.asarray(train_set.get_group()).tolist())
-    return booster, lambda: booster.update(fobj=objective)
+    parameters = booster_parameters(config, len(runtime), seed=job.seed, threads=job.recipe.threads)
+
+    def begin(
+        train_set: "lightgbm.Dataset", runtime: NDArray[np.float64]
+    ) -> tuple["lightgbm.Booster", Callable[[], object]]:
+        booster = lightgbm.Booster(parameters, train_set)
+        if config.objective == "lambdarank":
+            return booster, booster.update
+        objective = pairwise_logistic(runtime, np.asarray(train_set.get_group()).tolist())
+        return booster, lambda: booster.update(fobj=objective)
+
+    def begin_fold(learned: NDArray[np.int64], held_out: NDArray[np.int64]) -> Advance:
+        train_set = dataset.subset(learned.tolist()).construct()
+        booster, update = begin(train_set, runtime[learned])
+        return _with_scores(booster, update, dataset.subset(held_out.tolist()).construct())
+
+    rounds = config.num_boost_round
+    if config.early_stop:
+        rounds = choose_rounds(graphs, begin_fold, config, job.seed)
+    booster, update = begin(dataset, runtime)
+    for _ in range(rounds):
+        update()
+    _write_booster(booster, job.run_dir)
 
 
-def _judged(
-    begun: tuple["lightgbm.Booster", Advance],
-    dataset: "lightgbm.Dataset",
-    held_out: NDArray[np.int64],
+def _with_scores(
+    booster: "lightgbm.Booster", update: Callable[[], object], held_out: "lightgbm.Dataset"
 ) -> Advance:
-    booster, update = begun
-    booster.add_valid(dataset.subset(held_out.tolist()).construct(), "held out")
+    booster.add_valid(held_out, "held out")
     scores = np.empty(0)
 
     def keep(predicted: NDArray[np.float64], _: "lightgbm.Dataset") -> tuple[str, float, bool]:
@@ -174,8 +147,7 @@ def booster_parameters(
     }
 
 
-def write_booster(booster: "lightgbm.Booster", run_dir: Path) -> None:
-    """Write the model, and how much each statistic gained and how often it split."""
+def _write_booster(booster: "lightgbm.Booster", run_dir: Path) -> None:
     write_text(run_dir / MODEL_FILE, booster.model_to_string())
     importances = pl.DataFrame(
         {
@@ -225,53 +197,56 @@ def read_booster(run_dir: Path) -> "lightgbm.Booster":
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
 
 
-def load_boosting(
-    run_dir: Path, config: BoostingConfig, *, kind: str, threads: int
-) -> Callable[[Graph], NDArray[np.float32]]:
-    """Return what scores every config of a graph; (c,) float32, lower = faster.
+@dataclass(frozen=True)
+class BoostingRanker:
+    """A trained booster on statistics."""
 
-    Args:
-        kind: of the graphs' configs, "layout" or "tile".
+    booster: "lightgbm.Booster"
+    config: BoostingConfig
+    threads: int
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of a graph; (c,) float32, lower = faster."""
+        table = statistics_of(graph, self.config.statistics)
+        return boosted_scores(self.booster, graph, table, self.threads)
+
+
+def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
+    """Load what `train` wrote for the model `name`.
 
     Raises:
-        PipelineError: the model file is missing or was trained on other statistics.
+        PipelineError: the model file is missing, damaged or was trained on other statistics.
     """
+    config: BoostingConfig = getattr(recipe, name)
     booster = read_booster(run_dir)
-    if tuple(booster.feature_name()) != statistics_names(kind, config.statistics):
+    known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
+    if tuple(booster.feature_name()) not in known:
         raise PipelineError(f"{run_dir / MODEL_FILE}: of other statistics; train it again")
-    return partial(_scores, booster, config, threads)
+    return BoostingRanker(booster, config, recipe.threads)
 
 
-def _scores(
-    booster: "lightgbm.Booster", config: BoostingConfig, threads: int, graph: Graph
+def boosted_scores(
+    booster: "lightgbm.Booster", graph: Graph, table: RowStatistics, threads: int
 ) -> NDArray[np.float32]:
+    """Score every config of a graph by what `table` gives for its distinct ones; (c,) float32."""
     first, group = distinct_configs(graph)
-    statistics = statistics_of(graph, config.statistics)
     parts = [
-        np.asarray(booster.predict(statistics(part), num_threads=threads), dtype=np.float32)
+        np.asarray(booster.predict(table(part), num_threads=threads))
         for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
     ]
-    return -np.concatenate(parts)[group]
+    return -np.concatenate(parts).astype(np.float32)[group]
 
 
 def choose_rounds(
-    graphs: Sequence[GraphRows],
-    begin: Begin,
-    *,
-    at_most: int,
-    patience: int,
-    n_folds: int,
-    seed: int,
+    graphs: Sequence[GraphRows], begin: Begin, config: BoostingConfig, seed: int
 ) -> int:
     """Return the round at which the mean of the folds is best, over those that all of them reached.
 
     Folds are trained one after the other, each until its own held-out graphs have not been ranked
-    better for `patience` rounds.
-
-    Args:
-        begin: starts a training on some rows.
+    better for `early_stop` rounds.
     """
-    fold_of = row_folds(graphs, n_folds, seed)
+    at_most, patience = config.num_boost_round, config.early_stop
+    fold_of = row_folds(graphs, config.folds, seed)
     curves = []
     for fold in range(fold_of.max() + 1):
         held_out = np.flatnonzero(fold_of == fold)
@@ -302,9 +277,7 @@ def ranked(
 ) -> float:
     """Return how well held-out rows are ranked, as their collection is judged; mean over graphs.
 
-    Args:
-        held_out: (h,) ascending row numbers over all graphs.
-        scores: (h,) higher = faster.
+    `held_out` are ascending row numbers (h,) over all graphs; `scores` (h,) higher = faster.
     """
     values = []
     start = 0
@@ -323,14 +296,10 @@ def _judge_tile(scores: NDArray[np.float64], runtime: NDArray[np.float64]) -> fl
 
 
 def pairwise_logistic(runtime: NDArray[np.float64], sizes: Sequence[int]) -> Objective:
-    """Return an objective for LightGBM.
+    """Return an objective for LightGBM: runtimes (r,) of rows, in consecutive groups of `sizes`.
 
     The loss of a group of g rows is 1/g · Σ log(1 + exp(s_slow − s_fast)) over its pairs of
     different runtime; a higher score s means faster.
-
-    Args:
-        runtime: (r,) of the training rows.
-        sizes: of consecutive groups, adding up to r.
     """
     ends = np.cumsum(sizes)
 

@@ -5,8 +5,7 @@ each less its mean over the graph's configs; so only differences within a graph 
 """
 
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +15,16 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
-from data.tree import GraphFile
-from features.statistics.configs import statistics_names, statistics_of
+from features.statistics.configs import STATISTICS, statistics_names, statistics_of
 from models.config.rankers import LinearConfig
+from models.config.recipe import Recipe
+from models.training.jobs import TrainJob
 from models.trees.rows import OpenGraph, sample_rows
 
 MODEL_FILE = "linear.json"
 
 
-def train_linear(
-    files: Sequence[GraphFile], config: LinearConfig, *, seed: int, run_dir: Path
-) -> None:
+def train(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time, and write linear.json.
 
     Raises:
@@ -37,9 +35,10 @@ def train_linear(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    config: LinearConfig = getattr(job.recipe, job.model)
     open_graph = OpenGraph(config.statistics)
     tables, targets = [], []
-    for graph in sample_rows(files, config, seed):
+    for graph in sample_rows(job.files, config, job.seed):
         statistics = open_graph(graph.file, graph.rows)
         tables.append(statistics - statistics.mean(axis=0))
         ranks = rankdata(graph.runtime)  # a few very slow configs would decide all weights
@@ -49,37 +48,40 @@ def train_linear(
     )
     model.fit(np.concatenate(tables).astype(np.float64), np.concatenate(targets))
     weights = model[-1].coef_ / model[0].scale_
-    names = statistics_names(files[0].collection.kind, config.statistics)
+    names = statistics_names(job.files[0].collection.kind, config.statistics)
     content = dict(zip(names, weights.tolist(), strict=True))
-    write_text(run_dir / MODEL_FILE, json.dumps(content, indent=1) + "\n")
+    write_text(job.run_dir / MODEL_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def load_linear(
-    run_dir: Path, config: LinearConfig, *, kind: str
-) -> Callable[[Graph], NDArray[np.float32]]:
-    """Return what scores every config of a graph; (c,) float32, lower = faster.
+@dataclass(frozen=True)
+class LinearRanker:
+    """Weights (f,) of the statistics that `config` names."""
 
-    Args:
-        kind: of the graphs' configs, "layout" or "tile".
+    weights: NDArray[np.float64]
+    config: LinearConfig
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of a graph; (c,) float32, lower = faster."""
+        first, group = distinct_configs(graph)
+        statistics = statistics_of(graph, self.config.statistics)(first).astype(np.float64)
+        # The mean is the same for all, and would only cost digits.
+        scores = (statistics - statistics.mean(axis=0)) @ self.weights
+        return scores.astype(np.float32)[group]
+
+
+def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
+    """Load what `train` wrote for the model `name`.
 
     Raises:
         PipelineError: the model file is missing, damaged, or was trained on other statistics.
     """
+    config: LinearConfig = getattr(recipe, name)
     path = run_dir / MODEL_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(content, dict) or tuple(content) != statistics_names(kind, config.statistics):
+    known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
+    if not isinstance(content, dict) or tuple(content) not in known:
         raise PipelineError(f"{path}: of other statistics; train it again")
-    return partial(_scores, np.asarray(list(content.values())), config)
-
-
-def _scores(
-    weights: NDArray[np.float64], config: LinearConfig, graph: Graph
-) -> NDArray[np.float32]:
-    first, group = distinct_configs(graph)
-    statistics = statistics_of(graph, config.statistics)(first).astype(np.float64)
-    # The mean is the same for all, and would only cost digits.
-    scores = (statistics - statistics.mean(axis=0)) @ weights
-    return scores.astype(np.float32)[group]
+    return LinearRanker(np.asarray(list(content.values())), config)

@@ -10,7 +10,6 @@ c configs, k configurable nodes in m columns, f features.
 """
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,14 +20,14 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.errors import PipelineError
-from data.graphs.distinct import distinct_configs, program_content
+from data.graphs.distinct import program_content
 from data.graphs.graph import Graph, LayoutGraph
 from data.read import read_layout
-from data.tree import GraphFile
 from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.layout import TENSORS
-from models.config.rankers import ConfigColumnsConfig
-from models.trees.boosting import SCORED_ROWS, read_booster, train_on_rows
+from models.config.recipe import Recipe
+from models.training.jobs import TrainJob
+from models.trees.boosting import boosted_scores, read_booster, train_on_rows
 from models.trees.rows import sample_rows
 
 if TYPE_CHECKING:
@@ -96,40 +95,52 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
     return ColumnFeatures(program_content(graph), graph.file.name, node, tensor, layout)
 
 
-def train_config_columns(
-    files: Sequence[GraphFile],
-    config: ConfigColumnsConfig,
-    *,
-    seed: int,
-    threads: int,
-    run_dir: Path,
-) -> None:
+def train(job: TrainJob) -> None:
     """Train on the labelled configs of one graph; write booster.txt and columns.json.
 
     Raises:
         PipelineError: more than one graph is given, or its runtimes give no order.
     """
-    if len(files) != 1:
-        names = ", ".join(file.name for file in files[:3])
+    if len(job.files) != 1:
+        names = ", ".join(file.name for file in job.files[:3])
         raise PipelineError(
-            f"config_columns_boosting: {len(files)} graphs ({names}, …); it learns one program's "
-            "configs; expected one train file"
+            f"{job.model}: {len(job.files)} graphs ({names}, …); it learns one program's configs; "
+            "expected one train file"
         )
-    graph = read_layout(files[0])
-    taken = sample_rows(files, config, seed)
+    graph = read_layout(job.files[0])
+    taken = sample_rows(job.files, getattr(job.recipe, job.model), job.seed)
     features = column_features(graph, taken[0].rows)
-
-    def table(_: GraphFile, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        return features.table(graph, rows)
-
-    train_on_rows(taken, config, table, features.names, seed=seed, threads=threads, run_dir=run_dir)
-    write_text(run_dir / COLUMNS_FILE, json.dumps(asdict(features)) + "\n")
+    train_on_rows(job, taken, lambda _, rows: features.table(graph, rows), features.names)
+    write_text(job.run_dir / COLUMNS_FILE, json.dumps(asdict(features)) + "\n")
 
 
-def load_config_columns(run_dir: Path, *, threads: int) -> Callable[[Graph], NDArray[np.float32]]:
-    """Return what scores every config of the very program that was learned.
+@dataclass(frozen=True)
+class ColumnsRanker:
+    """A trained booster, and the features of the one program that it has learned."""
 
-    It gives (c,) float32, lower = faster, and raises PipelineError for another program.
+    booster: "lightgbm.Booster"
+    features: ColumnFeatures
+    run_dir: Path
+    threads: int
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of the very program; (c,) float32, lower = faster.
+
+        Raises:
+            PipelineError: another program.
+        """
+        assert isinstance(graph, LayoutGraph)
+        if program_content(graph) != self.features.program:
+            raise PipelineError(
+                f"{graph.file.path}: another program than {self.features.name}, whose configs "
+                f"{self.run_dir} has learned; expected that one, or a model of another kind"
+            )
+        table = partial(self.features.table, graph)
+        return boosted_scores(self.booster, graph, table, self.threads)
+
+
+def load(_name: str, run_dir: Path, recipe: Recipe) -> ColumnsRanker:
+    """Load what `train` wrote.
 
     Raises:
         PipelineError: the model's files are missing or damaged.
@@ -139,21 +150,4 @@ def load_config_columns(run_dir: Path, *, threads: int) -> Callable[[Graph], NDA
         features = ColumnFeatures(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
-    return partial(_scores, features, read_booster(run_dir), run_dir, threads)
-
-
-def _scores(
-    features: ColumnFeatures, booster: "lightgbm.Booster", run_dir: Path, threads: int, graph: Graph
-) -> NDArray[np.float32]:
-    assert isinstance(graph, LayoutGraph)
-    if program_content(graph) != features.program:
-        raise PipelineError(
-            f"{graph.file.path}: another program than {features.name}, whose configs "
-            f"{run_dir} has learned; expected that one, or a model of another kind"
-        )
-    first, group = distinct_configs(graph)
-    parts = [
-        np.asarray(booster.predict(features.table(graph, part), num_threads=threads))
-        for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
-    ]
-    return -np.concatenate(parts).astype(np.float32)[group]
+    return ColumnsRanker(read_booster(run_dir), features, run_dir, recipe.threads)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graphs.distinct import distinct_configs, group_means
-from data.graphs.graph import Graph, TileGraph
+from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import GraphFile
 from features.statistics.configs import RowStatistics, StatisticsSet, statistics_of
@@ -56,24 +56,26 @@ class GraphRows:
 
 
 def relevance(runtime: NDArray[np.float64], levels: int) -> NDArray[np.int32]:
-    """Cut runtimes (c,) into relevance levels: the fastest get `levels` - 1, the slowest 0.
-
-    Equal runtimes get equal levels; (c,) int32.
-    """
+    """Cut runtimes (c,) into levels (c,) int32: the fastest get `levels` - 1, the slowest 0."""
     distinct, position = np.unique(runtime, return_inverse=True)
     share = position / max(1, len(distinct) - 1)
     return np.round((1 - share) * (levels - 1)).astype(np.int32)
 
 
 def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> list[GraphRows]:
-    """Draw distinct configs of each graph; graphs that give no order are left out.
+    """Draw distinct configs of each graph, in random order; graphs without order are left out.
 
     Raises:
         PipelineError: no graph has two configs of different runtime.
     """
     sampled = []
     for number, file in enumerate(files):
-        rows, runtime = _sample(read_graph(file), config.configs_per_graph, [seed, number])
+        graph = read_graph(file)
+        first, group = distinct_configs(graph)
+        relative = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
+        order = np.random.default_rng([seed, number]).permutation(len(first))
+        chosen = order[: config.configs_per_graph]
+        rows, runtime = first[chosen], group_means(relative, group)[chosen]
         if len(rows) >= 2 and runtime.min() < runtime.max():
             levels = relevance(runtime, config.relevance_levels)
             sampled.append(GraphRows(file, rows, runtime, levels))
@@ -81,16 +83,6 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
         kind = files[0].collection.kind if files else ""
         raise PipelineError(f"boosting: no {kind} graph has two configs of different runtime")
     return sampled
-
-
-def _sample(
-    graph: Graph, at_most: int, seed: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Draw distinct configs of a graph, in random order; their rows and their mean runtimes."""
-    first, group = distinct_configs(graph)
-    relative = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
-    chosen = np.random.default_rng(seed).permutation(len(first))[:at_most]
-    return first[chosen], group_means(relative, group)[chosen]
 
 
 class OpenGraph:
@@ -113,12 +105,7 @@ class OpenGraph:
 def binned(
     graphs: Sequence[GraphRows], config: BoostingConfig, table: Table, names: Sequence[str]
 ) -> "lightgbm.Dataset":
-    """Return LightGBM's binned rows of all graphs, in order, constructed.
-
-    Args:
-        table: what is learned from.
-        names: of its columns.
-    """
+    """Return LightGBM's binned rows of all graphs, in order; `names` are those of the columns."""
     import lightgbm
 
     class Rows(lightgbm.Sequence):

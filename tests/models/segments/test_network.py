@@ -310,7 +310,7 @@ def test_a_graph_of_many_segments_is_learned(layout_graph: LayoutGraph, tmp_path
         hidden=16, training=training, head_steps=40, table_configs=64, configs_per_step=32
     )
     train(TrainJob("segment_sage", recipe, [layout_graph.file], 0, tmp_path))
-    ranker = load(tmp_path, recipe)
+    ranker = load("segment_sage", tmp_path, recipe)
     scores = ranker.score(layout_graph)
     agreement = np.corrcoef(scores.argsort().argsort(), layout_graph.runtime_ns.argsort().argsort())
     assert agreement[0, 1] > 0.8

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,8 @@ from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.rankers import BoostingConfig
+from models.config.recipe import Recipe
+from models.training.jobs import TrainJob
 from models.trees import boosting as module
 from models.trees import rows as boosting_rows
 from models.trees.boosting import (
@@ -24,12 +25,11 @@ from models.trees.boosting import (
     MODEL_FILE,
     booster_parameters,
     choose_rounds,
-    load_boosting,
+    load,
     pairwise_logistic,
     ranked,
     read_importances,
     row_folds,
-    train_boosting,
 )
 from models.trees.rows import GraphRows, OpenGraph, relevance, sample_rows
 
@@ -43,7 +43,8 @@ def files(tiny_tree: Path) -> list[GraphFile]:
 
 
 def train(files: list[GraphFile], config: BoostingConfig, folder: Path) -> str:
-    train_boosting(files, config, seed=0, threads=1, run_dir=folder)
+    recipe = Recipe(threads=1, layout_boosting=config)
+    module.train(TrainJob("layout_boosting", recipe, files, 0, folder))
     return (folder / MODEL_FILE).read_text()
 
 
@@ -91,11 +92,10 @@ def test_streamed_bins_are_those_of_one_table(files: list[GraphFile]) -> None:
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("objective", ["lambdarank", "pairwise_logistic"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_few_rows_are_enough(objective, files: list[GraphFile], tmp_path: Path) -> None:
     config = BoostingConfig(objective=objective, configs_per_graph=6, num_boost_round=3)
-    train_boosting(files[:1], config, seed=0, threads=1, run_dir=tmp_path)
-    assert "split_gain" in (tmp_path / MODEL_FILE).read_text()
+    assert "split_gain" in train(files[:1], config, tmp_path)
 
 
 def test_memory_is_bytes_per_row_and_statistic() -> None:
@@ -187,8 +187,9 @@ def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
 
 def test_a_model_of_other_statistics_is_refused(files: list[GraphFile], tmp_path: Path) -> None:
     train(files, BoostingConfig(num_boost_round=2), tmp_path)
+    other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
     with pytest.raises(PipelineError, match="of other statistics; train it again"):
-        load_boosting(tmp_path, BoostingConfig(statistics="all"), kind="layout", threads=1)
+        load("layout_boosting", tmp_path, other)
 
 
 def kernel_file(name: str) -> GraphFile:
@@ -201,16 +202,13 @@ def layout_rows(name: str, runtime: list[float]) -> GraphRows:
     return GraphRows(file, np.arange(len(values)), values, relevance(values, 32))
 
 
-def test_folds_keep_families_apart() -> None:
+def test_folds_keep_families_apart_and_part_the_configs_of_one() -> None:
     names = ["alpha_b1", "beta_b1", "alpha_b2", "gamma_b1", "beta_b4"]
-    graphs = [layout_rows(name, [1.0, 2.0, 3.0]) for name in names]
-    folds = row_folds(graphs, 3, seed=0).reshape(5, 3)
+    folds = row_folds([layout_rows(name, [1.0, 2.0, 3.0]) for name in names], 3, seed=0)
+    folds = folds.reshape(5, 3)
     assert (folds == folds[:, :1]).all()
     assert folds[0, 0] == folds[2, 0] and folds[1, 0] == folds[4, 0]
     assert sorted(set(folds[:, 0].tolist())) == [0, 1, 2]
-
-
-def test_one_family_is_parted_by_config() -> None:
     graphs = [layout_rows(name, [1.0, 2.0, 3.0, 4.0]) for name in ("alpha_b1", "alpha_b2")]
     assert row_folds(graphs, 2, seed=0).tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
 
@@ -246,7 +244,8 @@ def test_the_best_round_is_that_of_the_mean_curve() -> None:
 
         return advance
 
-    rounds = choose_rounds(graphs, begin, at_most=50, patience=3, n_folds=2, seed=0)
+    config = BoostingConfig(num_boost_round=50, early_stop=3, folds=2)
+    rounds = choose_rounds(graphs, begin, config, 0)
     assert taken == {0: 5, 1: 7}
 
     def tau(kept: int) -> float:
@@ -273,19 +272,6 @@ def test_early_stopping_takes_fewer_rounds(
         train(files, fixed, tmp_path / "fixed").split("parameters:")[0]
         == (model.split("parameters:")[0])
     )
-
-
-def test_many_configs_are_compared_within_groups(files: list[GraphFile], tmp_path: Path) -> None:
-    """LightGBM refuses groups of more than 10,000."""
-    graph = sample_rows(files[:1], BoostingConfig(), 0)[0]
-    many = replace(
-        graph,
-        rows=np.resize(graph.rows, 25_000),
-        runtime=np.resize(graph.runtime, 25_000),
-        relevance=np.resize(graph.relevance, 25_000),
-    )
-    assert max(many.groups(10_000)) <= 10_000
-    assert sum(many.groups(10_000)) == 25_000
 
 
 def slow_loss(scores: list[float], runtime: list[float], sizes: list[int]) -> float:
@@ -320,15 +306,9 @@ def test_derivatives_are_those_of_the_loss(max_pairs: int, monkeypatch: pytest.M
         assert hessian[row] == pytest.approx(max(curvature, 1e-6), abs=1e-4)
 
 
-def test_equal_runtimes_pull_nowhere() -> None:
+def test_equal_runtimes_pull_nowhere_and_scores_far_apart_stay_finite() -> None:
     gradient, hessian = pairwise_logistic(np.ones(4), [4])(np.arange(4.0), None)
-    assert not gradient.any()
-    assert (hessian > 0).all()
-
-
-def test_scores_far_apart_stay_finite() -> None:
-    gradient, hessian = pairwise_logistic(np.asarray([1.0, 2.0]), [2])(
-        np.asarray([-1e6, 1e6]), None
-    )
-    np.testing.assert_allclose(gradient, [-0.5, 0.5], atol=1e-6)
-    assert np.isfinite(hessian).all()
+    assert not gradient.any() and (hessian > 0).all()
+    apart = pairwise_logistic(np.asarray([1.0, 2.0]), [2])(np.asarray([-1e6, 1e6]), None)
+    np.testing.assert_allclose(apart[0], [-0.5, 0.5], atol=1e-6)
+    assert np.isfinite(apart[1]).all()

@@ -13,14 +13,17 @@ from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from models.config.rankers import LinearConfig
-from models.trees.linear import MODEL_FILE, load_linear, train_linear
+from models.config.recipe import Recipe
+from models.training.jobs import TrainJob
+from models.trees.linear import MODEL_FILE, load, train
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
 def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path: Path) -> None:
     files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind][:3]
     config = LinearConfig(configs_per_graph=1000, penalty=10.0)
-    train_linear(files, config, seed=0, run_dir=tmp_path)
+    name, recipe = f"{kind}_linear", Recipe(**{f"{kind}_linear": config})
+    train(TrainJob(name, recipe, files, 0, tmp_path))
     rows, targets = [], []
     for graph in map(read_graph, files):
         first, group = distinct_configs(graph)
@@ -39,15 +42,16 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     predicted = x @ np.asarray(list(content.values()))
     np.testing.assert_allclose(predicted, x @ want, atol=1e-3 * np.abs(y).max())
     graph = read_graph(files[0])
-    scores = load_linear(tmp_path, config, kind=kind)(graph)
+    scores = load(name, tmp_path, recipe).score(graph)
     assert kendall_tau(scores, graph.runtime_ns) > 0.3
 
 
 def test_a_model_of_other_statistics_is_refused(tiny_tree: Path, tmp_path: Path) -> None:
     files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "tile"]
-    train_linear(files[:2], LinearConfig(), seed=0, run_dir=tmp_path)
+    train(TrainJob("tile_linear", Recipe(), files[:2], 0, tmp_path))
+    other = Recipe(tile_linear=LinearConfig(statistics="plain"))
     with pytest.raises(PipelineError, match="of other statistics; train it again"):
-        load_linear(tmp_path, LinearConfig(statistics="plain"), kind="layout")
+        load("tile_linear", tmp_path, other)
     (tmp_path / MODEL_FILE).write_text("{")
     with pytest.raises(PipelineError, match="cannot be read"):
-        load_linear(tmp_path, LinearConfig(), kind="layout")
+        load("tile_linear", tmp_path, Recipe())

@@ -14,17 +14,16 @@ from data.graphs.graph import LayoutGraph
 from data.read import read_layout
 from data.tree import find_graphs
 from models.config.rankers import ConfigColumnsConfig
-from models.config.recipe import load_recipe
+from models.config.recipe import Recipe
+from models.train import load_model
+from models.training.jobs import TrainJob
 from models.trees.boosting import MODEL_FILE
-from models.trees.one_program import (
-    COLUMNS_FILE,
-    column_features,
-    load_config_columns,
-    train_config_columns,
-)
+from models.trees.one_program import COLUMNS_FILE, column_features, load, train
 from tests.command_line import call
 from tests.features.graphs import random_layout_graph, relabelled
 from tests.models.rearrange import relabel_nodes
+
+NAME = "config_columns_boosting"
 
 
 def test_features_are_one_hot_layouts_of_tensors() -> None:
@@ -41,13 +40,7 @@ def test_features_are_one_hot_layouts_of_tensors() -> None:
         ]
         np.testing.assert_array_equal(table.T, np.asarray(want).reshape(-1, len(rows)))
         assert len(set(features.names)) == len(features.names)
-
-
-def test_features_tell_all_configs_apart_and_none_is_there_twice() -> None:
-    for seed in range(10):
-        graph = random_layout_graph(seed)
-        rows = np.arange(graph.n_configs)
-        table = column_features(graph, rows).table(graph, rows)
+        # All configs are told apart, and no feature is there twice.
         first, _ = distinct_configs(graph)
         assert len(np.unique(table[first], axis=0)) == len(first)
         columns = {tuple(column) for column in table.T.tolist()}
@@ -59,7 +52,6 @@ def test_layouts_never_seen_set_no_feature() -> None:
     graph = random_layout_graph(4)
     features = column_features(graph, np.arange(2))
     table = features.table(graph, np.arange(graph.n_configs))
-    assert table.shape == (graph.n_configs, len(features.node))
     seen = {tuple(layout) for layout in features.layout}
     values = graph.configs.rows(np.arange(graph.n_configs)).reshape(graph.n_configs, -1, 3, 6)
     for row, config in zip(table, values.tolist(), strict=True):
@@ -111,42 +103,34 @@ def parted(layout_graph: LayoutGraph, tmp_path: Path) -> tuple[LayoutGraph, Layo
     return read_layout(files[0]), read_layout(files[1])
 
 
-def test_further_configs_are_ranked(parted, tmp_path: Path) -> None:
-    learned, further = parted
-    config = load_recipe("within_graph").config_columns_boosting
-    train_config_columns([learned.file], config, seed=0, threads=1, run_dir=tmp_path)
-    scores = load_config_columns(tmp_path, threads=1)(further)
-    assert scores.shape == (further.n_configs,)
-    assert kendall_tau(scores, further.runtime_ns) > 0.3
+def trained(learned: LayoutGraph, folder: Path) -> Recipe:
+    recipe = Recipe(threads=1, config_columns_boosting=ConfigColumnsConfig(num_boost_round=3))
+    train(TrainJob(NAME, recipe, [learned.file], 0, folder))
+    return recipe
 
 
 def test_another_program_is_refused_in_one_line(parted, tiny_tree: Path, tmp_path: Path) -> None:
     learned, _ = parted
-    train_config_columns(
-        [learned.file], ConfigColumnsConfig(num_boost_round=3), seed=0, threads=1, run_dir=tmp_path
-    )
+    ranker = load(NAME, tmp_path, trained(learned, tmp_path))
     graphs = [read_layout(f) for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
     other = next(g for g in graphs if g.n_nodes != learned.n_nodes)
     with pytest.raises(PipelineError, match=f"another program than {learned.file.name}") as error:
-        load_config_columns(tmp_path, threads=1)(other)
+        ranker.score(other)
     assert "\n" not in str(error.value)
 
 
 def test_several_graphs_are_refused(tiny_tree: Path, tmp_path: Path) -> None:
     files = [f for f in find_graphs(tiny_tree) if f.collection.name == "layout:xla:random"][:2]
     with pytest.raises(PipelineError, match=r"2 graphs .* expected one train file"):
-        train_config_columns(files, ConfigColumnsConfig(), seed=0, threads=1, run_dir=tmp_path)
+        train(TrainJob(NAME, Recipe(), files, 0, tmp_path))
 
 
 @pytest.mark.parametrize("name", [COLUMNS_FILE, MODEL_FILE])
 def test_a_damaged_model_is_named(parted, tmp_path: Path, name: str) -> None:
-    learned, _ = parted
-    train_config_columns(
-        [learned.file], ConfigColumnsConfig(num_boost_round=3), seed=0, threads=1, run_dir=tmp_path
-    )
+    recipe = trained(parted[0], tmp_path)
     (tmp_path / name).write_text("{}")
     with pytest.raises(PipelineError, match=name):
-        load_config_columns(tmp_path, threads=1)(learned)
+        load(NAME, tmp_path, recipe)
 
 
 def test_the_commands_train_and_rank(parted, tmp_path: Path) -> None:
@@ -157,6 +141,9 @@ def test_the_commands_train_and_rank(parted, tmp_path: Path) -> None:
         *("train", "--data", tmp_path, "--recipe", "within_graph", "--out", out),
         *("--collection", learned.file.collection.name, "--set", "seeds=[0]"),
     )
+    scores = load_model(out / f"{NAME}-seed0").score(further)
+    assert scores.shape == (further.n_configs,)
+    assert kendall_tau(scores, further.runtime_ns) > 0.3
     printed = call(
         *("rank", "--run", out / "config_columns_boosting-seed0", further.file.path),
         *("--top", 3, "--json"),
