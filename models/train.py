@@ -13,15 +13,7 @@ from data.graph_store.fingerprint import fingerprint
 from data.tree import COLLECTIONS, Collection
 from models.config.recipe import Recipe, recipe_from_table
 from models.registry import model_entry
-from models.run_folder import (
-    CONFIG,
-    DONE,
-    begin,
-    check_done,
-    is_done,
-    mark_done,
-    read_config,
-)
+from models.run_folder import CONFIG, DONE, begin, check_done, is_done, mark_done, read_config
 from models.training.device import training_device
 from models.training.jobs import Ranker, SharedModel, TrainJob, pretrain_steps, recipe_of_shared
 from models.training.loop import CHECKPOINT
@@ -48,7 +40,12 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
             f"model '{job.model}' ranks {entry.kind} configs; expected one for {collection.name}"
         )
     check_device(job.recipe, job.model)
-    _check_shared(job)
+    steps = pretrain_steps(job.recipe, job.model)
+    if steps and not (job.shared and job.shared.files):
+        raise UsageError(
+            f"{job.model}.training.pretrain_steps = {steps}: the graphs of all collections are not "
+            "at hand here; expected 0"
+        )
     config = _config(job, collection=collection.name)
     if job.shared:
         config["shared_data"] = fingerprint(job.shared.files)
@@ -70,15 +67,6 @@ def check_device(recipe: Recipe, model: str) -> None:
     training = recipe.training_of(model)
     if training:
         training_device(recipe.accelerator, processes=training.processes)
-
-
-def _check_shared(job: TrainJob) -> None:
-    steps = pretrain_steps(job.recipe, job.model)
-    if steps and not (job.shared and job.shared.files):
-        raise UsageError(
-            f"{job.model}.training.pretrain_steps = {steps}: the graphs of all collections are not "
-            "at hand here; expected 0"
-        )
 
 
 def _config(job: TrainJob, **place: object) -> dict[str, Any]:
@@ -115,14 +103,11 @@ def _train_begun(job: TrainJob, place: str) -> None:
             on_processes(_train_on_one, (job, deadline), processes=n, precision=precision)
         else:
             entry.train(job)
-        mark_done(job.run_dir, _results(job.run_dir))
+        held = (path for path in sorted(job.run_dir.iterdir()) if path.is_file())
+        passing = (CHECKPOINT, DONE)
+        results = [p for p in held if p.name not in passing and not p.name.startswith(".")]
+        mark_done(job.run_dir, results)
     (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
-
-
-def _results(folder: Path) -> list[Path]:
-    passing = (CHECKPOINT, DONE)
-    files = (path for path in sorted(folder.iterdir()) if path.is_file())
-    return [path for path in files if path.name not in passing and not path.name.startswith(".")]
 
 
 def _train_on_one(fabric: "Fabric", given: tuple[TrainJob, float]) -> None:

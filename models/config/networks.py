@@ -59,11 +59,9 @@ class TrainingConfig(FrozenConfig):
 
 
 def _each_collection_by_itself(training: TrainingConfig) -> TrainingConfig:
-    if training.pretrain_steps:
-        raise ValueError(
-            f"pretrain_steps = {training.pretrain_steps}: this network is trained on each "
-            "collection by itself; expected 0"
-        )
+    if steps := training.pretrain_steps:
+        message = "this network is trained on each collection by itself; expected 0"
+        raise ValueError(f"pretrain_steps = {steps}: {message}")
     return training
 
 
@@ -186,11 +184,9 @@ class SegmentSageConfig(CrossConfigSageConfig):
     @field_validator("training")
     @classmethod
     def _shares_nothing(cls, training: TrainingConfig) -> TrainingConfig:
-        if training.processes > 1:
-            raise ValueError(
-                f"processes = {training.processes}: what is remembered of segments is not shared; "
-                "expected 1"
-            )
+        if (n := training.processes) > 1:
+            message = "what is remembered of segments is not shared; expected 1"
+            raise ValueError(f"processes = {n}: {message}")
         return _each_collection_by_itself(training)
 
 

@@ -103,10 +103,7 @@ class LayoutConfig(FrozenConfig):
         tuple[Annotated[str, _known_model("layout", get_args(LayoutModelName))], ...],
         Field(min_length=1),
         AfterValidator(_called_apart),
-    ] = (
-        "cross_config_sage",
-        "layout_boosting",
-    )
+    ] = ("cross_config_sage", "layout_boosting")
 
 
 class TileConfig(FrozenConfig):
@@ -120,10 +117,7 @@ class TileConfig(FrozenConfig):
         tuple[Annotated[str, _known_model("tile", get_args(TileModelName))], ...],
         Field(min_length=1),
         AfterValidator(_called_apart),
-    ] = (
-        "late_fusion_sage",
-        "tile_boosting",
-    )
+    ] = ("late_fusion_sage", "tile_boosting")
 
 
 class BlendConfig(FrozenConfig):
@@ -248,11 +242,11 @@ class Recipe(FrozenConfig):
 
 
 def _own_models(table: dict[str, Any], kind: str) -> tuple[str, ...]:
-    part = table.get(kind)
-    models = part.get("models") if isinstance(part, dict) else None
-    entries = models if isinstance(models, list | tuple) else ()
-    own = (model for model in entries if isinstance(model, str) and is_own(model))
-    return tuple(dict.fromkeys(own))
+    match table.get(kind):
+        case {"models": [*entries]}:
+            own = (entry for entry in entries if isinstance(entry, str) and is_own(entry))
+            return tuple(dict.fromkeys(own))
+    return ()
 
 
 @functools.cache
@@ -276,12 +270,9 @@ def _recipe_of(table: dict[str, Any]) -> Recipe:
 def load_recipe(
     name_or_file: str, overrides: Sequence[str] = (), *, seed: int | None = None
 ) -> Recipe:
-    """Read a recipe by name or file, with `--set` overrides applied before the check.
+    """Read a recipe by name or .toml file; overrides, "dotted.key=value", come before the check.
 
-    Args:
-        name_or_file: "cpu", or a path that ends in .toml.
-        overrides: "dotted.key=value" each.
-        seed: if given, the first of the recipe's seeds; the others follow it.
+    A `seed` becomes the first of the recipe's seeds; the others follow it.
 
     Raises:
         UsageError: no such recipe, an unknown key, or a value that does not fit.
@@ -290,11 +281,9 @@ def load_recipe(
     path = recipe_path(name_or_file)
     table = apply_overrides({"name": path.stem, **read_toml(path)}, overrides)
     recipe = Recipe.from_table(table, source=f"recipe {path.stem}")
-    if seed is not None:
-        recipe = recipe.model_copy(
-            update={"seeds": tuple(seed + i for i in range(len(recipe.seeds)))}
-        )
-    return recipe
+    if seed is None:
+        return recipe
+    return recipe.model_copy(update={"seeds": tuple(range(seed, seed + len(recipe.seeds)))})
 
 
 def recipe_from_table(table: dict[str, Any], *, path: Path) -> Recipe:

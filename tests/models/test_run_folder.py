@@ -18,7 +18,7 @@ from models.run_folder import (
     mark_done,
 )
 from models.train import load_model, train_model
-from models.training.dataset import LRUCache, split_usable
+from models.training.dataset import split_usable
 from models.training.jobs import TrainJob
 from models.training.loop import CHECKPOINT
 
@@ -122,9 +122,6 @@ def test_first_difference_names_the_key() -> None:
     assert first_difference({"a": {"b": 1}}, {"a": {"b": 1}}) is None
     assert first_difference({"a": {"b": 1}}, {"a": {"b": 2}}) == "a.b = 1, now 2"
     assert first_difference({"a": {}}, {"a": {"c": 2}}) == "a.c = None, now 2"
-
-
-def test_another_recipe_is_told_by_its_name() -> None:
     old, new = ({"recipe": load_recipe(n).model_dump(mode="json")} for n in ("smoke", "reference"))
     assert first_difference(old, new) == "recipe.name = 'smoke', now 'reference'"
 
@@ -170,17 +167,3 @@ def test_withheld_and_single_config_graphs_teach_nothing(tiny_tree: Path, tmp_pa
         "runtimes are withheld",
         "only one distinct config, measured 5 times",
     ]
-
-
-def test_recently_used_keeps_within_its_bytes(tiny_tree: Path) -> None:
-    files = find_graphs(tiny_tree)[:3]
-    made = []
-
-    def make(file):  # type: ignore[no-untyped-def]
-        made.append(file.name)
-        return file.name
-
-    kept = LRUCache(make, size=lambda item: 10, max_bytes=20)
-    for number in (0, 1, 0, 2, 0, 1):
-        assert kept(files[number]) == files[number].name
-    assert made == [files[i].name for i in (0, 1, 2, 1)]

@@ -3,18 +3,7 @@
 import pytest
 
 from common.errors import UsageError
-from common.settings import CONFIGS
-from models.config.recipe import load_recipe, recipe_from_table
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
-def test_shipped_recipes_load_and_survive_being_written(path, tmp_path) -> None:
-    recipe = load_recipe(path.stem)
-    assert recipe.name == path.stem
-    written = tmp_path / "written.toml"
-    written.write_text(recipe.to_toml())
-    assert load_recipe(str(written)) == recipe
-    assert recipe_from_table(recipe.model_dump(mode="json"), path=path) == recipe
+from models.config.recipe import load_recipe
 
 
 @pytest.mark.parametrize(
@@ -23,6 +12,7 @@ def test_shipped_recipes_load_and_survive_being_written(path, tmp_path) -> None:
         ("seeds=[0,0]", "each entry once"),
         ("seeds=[]", "seeds"),
         ("seeds=[-1]", "seeds"),
+        ("accelerator=tpu", "accelerator.*'auto', 'cpu' or 'cuda'"),
         ('layout.models=["layout_boosting","layout_boosting"]', "each entry once"),
         ('tile.models=["layout_boosting"]', "tile.models"),
         ("blend.weights.typo=3", "blend.weights.typo"),

@@ -59,7 +59,7 @@ def test_a_fault_in_prefetching_is_raised_where_the_item_is_asked_for() -> None:
     def make(file: GraphFile) -> bytes:
         raise PipelineError(f"{file.path}: damaged")
 
-    cache = LRUCache(make, size=len, max_bytes=25)
+    cache = LRUCache(make, size=len)
     file = GraphFile(TILE, "train", "a", Path("a"))
     cache.prefetch([file])
     with pytest.raises(PipelineError, match="a: damaged"):

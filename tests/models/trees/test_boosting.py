@@ -152,21 +152,15 @@ def test_relevance_falls_with_runtime() -> None:
     assert found.tolist() == [1, 3, 2, 3, 0]
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_importances_are_those_of_the_trees(
-    files: list[GraphFile], tmp_path: Path, objective
-) -> None:
-    import lightgbm
-
-    train(files, BoostingConfig(num_boost_round=8, objective=objective), tmp_path)
-    booster = lightgbm.Booster(model_file=str(tmp_path / MODEL_FILE))
+def test_importances_are_those_of_the_trees(files: list[GraphFile], tmp_path: Path) -> None:
+    lines = train(files, BoostingConfig(num_boost_round=8), tmp_path).splitlines()
+    names = next(line for line in lines if line.startswith("feature_names=")).split("=")[1].split()
     table = pl.read_parquet(tmp_path / IMPORTANCES)
-    assert sorted(table["statistic"]) == sorted(booster.feature_name())
+    assert sorted(table["statistic"]) == sorted(names)
     assert table["gain"].is_sorted(descending=True)
     splits = dict(table.select("statistic", "splits").iter_rows())
-    lines = (tmp_path / MODEL_FILE).read_text().splitlines()
     used = Counter(
-        booster.feature_name()[int(number)]
+        names[int(number)]
         for line in lines
         if line.startswith("split_feature=")
         for number in line.removeprefix("split_feature=").split()
