@@ -63,7 +63,6 @@ class FrozenConfig(BaseModel):
 
 
 def _dotted(place: Sequence[str | int]) -> str:
-    """Return a place in a table as it is written: `layout.models[0]`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return "".join(parts).removeprefix(".")
 
@@ -113,10 +112,9 @@ def default_data_dir() -> Path:
 
 
 def default_store_dir(data_dir: Path) -> Path:
-    """Return where the packed graphs of a data folder are kept.
+    """Return where a data folder's packed graphs are kept: below PIPELINE_STORE, or data/store.
 
-    That is a folder of its own for each data folder, below PIPELINE_STORE, or data/store, or, on
-    Kaggle, whose working folder is small, the system's temporary folder.
+    On Kaggle, whose working folder is small, it is below the system's temporary folder.
     """
     place = data_dir.resolve()
     digest = hashlib.blake2b(str(place).encode(), digest_size=4).hexdigest()

@@ -87,15 +87,10 @@ def bytes_held(item: object) -> int:
 
 
 class LRUCache(Generic[Item]):
-    """Keeps what was made of graphs in memory up to a number of bytes, least recent out first.
+    """Keeps what `make` made of graphs, up to `max_bytes` by `size`, least recent out first.
 
-    What is prefetched is made by a thread of its own, so that reading and pruning the next step's
-    graphs goes on beside the present step.
-
-    Args:
-        make: builds the item of a file.
-        max_bytes: how much to keep; a single larger item is kept alone.
-        size: an item's bytes.
+    A single larger item is kept alone. What is prefetched is made by a thread of its own, so that
+    reading and pruning the next step's graphs goes on beside the present step.
     """
 
     def __init__(

@@ -38,13 +38,10 @@ COLUMNS_FILE = "columns.json"
 
 @dataclass(frozen=True)
 class ColumnFeatures:
-    """What the features are, and of which program.
+    """What the features are, and of which program: its content, and its file's name.
 
-    Attributes:
-        program: its content.
-        name: of the file that was learned from, to say which program is expected.
-        node, tensor: per feature, a place in config order and 0..2.
-        layout: per feature, the layout (6 values) that sets it to 1.
+    A feature is 1 where the tensor (0..2) of a node (a place in config order) has a layout, 6
+    values.
     """
 
     program: str

@@ -1,10 +1,8 @@
 """The rows that boosting learns from: which configs, their labels, and their statistics on demand.
 
 Bins are made from some rows of every graph; then LightGBM reads all rows block by block, through
-`lightgbm.Sequence`, and keeps one byte per statistic. So what is in memory is one graph, the rows
-that bins are made from, one block of statistics, a byte per row and statistic (two of them while
-trees grow, and again for what a fold learns from), and a few numbers per row. Measured with 20
-graphs of 50,000 rows of 100 statistics: 3 bytes per row and statistic, 7 while folds are tried.
+`lightgbm.Sequence`, and keeps a byte per row and statistic. Measured with 20 graphs of 50,000 rows
+of 100 statistics: 3 bytes per row and statistic, 7 while folds are tried.
 """
 
 import math

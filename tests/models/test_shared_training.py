@@ -191,12 +191,3 @@ def test_what_a_fold_holds_out_is_held_out_of_every_collection(
         assert read_config(shared)["train_data"] == fingerprint(others)
         begun_from = read_config(tmp_path / f"fold-{number}")["shared_data"]
         assert begun_from == fingerprint(others)
-
-
-def test_without_shared_steps_nothing_is_shared(files: Sequence[GraphFile], tmp_path: Path) -> None:
-    own = [file for file in files if file.collection == XLA]
-    folds = grouped_folds(own, 2, seed=0)
-    cross_validate(recipe_of("pretrain_steps=0"), SAGE, folds, tmp_path, shared=files)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"fold-0", "fold-1", "config.toml", "report.json", "DONE"}
-    assert "shared_data" not in read_config(tmp_path) | read_config(tmp_path / "fold-0")
