@@ -4,17 +4,9 @@ import itertools
 
 import numpy as np
 
-from features.layout_codes import N_CODES, N_SYMBOLS, layout_symbols, minor_codes
+from features.layout_codes import N_CODES, minor_codes
 
 VALUES = range(-1, 6)
-
-
-def test_symbols_count_from_zero_and_keep_the_shape() -> None:
-    values = np.asarray([[[-1, 0], [5, 4]]], dtype=np.int8)
-    symbols = layout_symbols(values)
-    assert symbols.tolist() == [[[0, 1], [6, 5]]]
-    assert symbols.dtype == np.int64
-    assert len({int(layout_symbols(np.int8([v]))[0]) for v in VALUES}) == N_SYMBOLS
 
 
 def test_each_pair_of_minor_dimensions_has_its_own_code() -> None:

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from data.read import read_layout
-from features.pruning.rules import PrunedGraph, config_graph_edges, prune, pruning_rule
-from tests.real_data import real_file, real_layout_graphs, requires_real_data
+from features.pruning.rules import PrunedGraph, prune, pruning_rule
+from tests.real_data import real_layout_graphs, requires_real_data
 
 # The same examples in every run, however slow the machine.
 STEADY = settings(deadline=None, derandomize=True)
 Edges = NDArray[np.int64]
-N_NODES, N_EDGES, N_CONFIGURABLE = 43_615, 75_000, 3_142  # of the largest program
 
 
 @st.composite
@@ -160,18 +158,9 @@ def test_config_graph_follows_paths_and_collapse_merges_parts(
     check_collapse(*graph)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_larger_random_graphs_are_cut_as_the_references_say(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    edges = rng.integers(0, 300, (int(rng.integers(200, 700)), 2))
-    config_ids = rng.choice(300, int(rng.integers(10, 90)), replace=False)
-    check_config_graph(edges, 300, config_ids)
-    check_collapse(edges, 300, config_ids)
-
-
 @pytest.mark.parametrize(
     "name",
-    ["", "hops", "hops-", "hops-0", "hops-01", "hops-100", "hops--1", "hops-1.5", "Collapse"],
+    ["", "hops-0", "hops-100", "Collapse"],
 )
 def test_unknown_rules_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -185,31 +174,6 @@ def test_unknown_rules_are_refused_with_the_known_ones(name: str) -> None:
 
 @requires_real_data
 @pytest.mark.parametrize(
-    ("submission_id", "counts"),
-    [
-        (
-            "layout:xla:default:cd708819d3f5103afd6460b15e74eaf3",
-            {"none": 490, "config": 38, "collapse": 43, "hops-1": 118, "hops-3": 297},
-        ),
-        (
-            "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba",
-            {"none": 21918, "config": 848, "collapse": 851, "hops-1": 2850, "hops-3": 9455},
-        ),
-    ],
-)
-def test_real_graphs_are_cut_to_known_sizes(submission_id: str, counts: dict[str, int]) -> None:
-    graph = read_layout(real_file(submission_id))
-    for rule, n_kept in counts.items():
-        pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
-        assert len(pruned.kept) == n_kept
-        np.testing.assert_array_equal(pruned.kept[pruned.config_ids], graph.node_config_ids)
-    within = nodes_within(graph.edge_index, graph.node_config_ids, 2)
-    pruned = prune("hops-2", graph.edge_index, graph.n_nodes, graph.node_config_ids)
-    assert pruned.kept.tolist() == within
-
-
-@requires_real_data
-@pytest.mark.parametrize(
     "nodes",
     [range(5_000), pytest.param(range(5_000, 50_000), marks=pytest.mark.slow)],
     ids=["small", "large"],
@@ -219,20 +183,3 @@ def test_real_graphs_are_cut_as_the_references_say(nodes: range) -> None:
         if graph.n_nodes in nodes:
             check_config_graph(graph.edge_index, graph.n_nodes, graph.node_config_ids)
             check_collapse(graph.edge_index, graph.n_nodes, graph.node_config_ids)
-
-
-def configurable_nodes() -> NDArray[np.int64]:
-    rng = np.random.default_rng(0)
-    return np.sort(rng.choice(N_NODES, N_CONFIGURABLE, replace=False))
-
-
-def test_the_order_of_nodes_of_a_large_program_changes_nothing() -> None:
-    rng, reach = np.random.default_rng(0), 50
-    consumers = rng.integers(1, N_NODES, N_EDGES)
-    producers = np.maximum(0, consumers - rng.integers(1, reach + 1, N_EDGES))
-    edges = np.stack([consumers, producers], axis=1)
-    configurable, new_of_old = configurable_nodes(), rng.permutation(N_NODES)
-    found = config_graph_edges(edges, N_NODES, configurable)
-    moved = config_graph_edges(new_of_old[edges], N_NODES, new_of_old[configurable])
-    np.testing.assert_array_equal(moved, found)
-    assert len(found) > N_CONFIGURABLE

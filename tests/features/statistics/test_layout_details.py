@@ -15,7 +15,7 @@ from data.read import read_layout
 from data.tree import COLLECTIONS, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from features.statistics.layout_details import LAYOUT_DETAILS
-from tests.features.graphs import node_bytes, random_layout_graph, relabelled, sizes_of
+from tests.features.graphs import node_bytes, random_layout_graph, sizes_of
 from tests.features.statistics.test_layout import (
     OPCODES,
     TENSORS,
@@ -186,22 +186,3 @@ def test_sample_graphs_equal_the_loop(name: str) -> None:
     for file in find_graphs(SAMPLE, collections=collections, splits=("valid", "test")):
         graph = read_layout(file)
         check(graph, np.random.default_rng(0).choice(graph.n_configs, 3, replace=False))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_relabelling_nodes_changes_nothing(seed: int) -> None:
-    graph = random_layout_graph(seed)
-    other, _ = relabelled(graph, seed)
-    rows = np.arange(graph.n_configs)
-    names = list(LAYOUT_DETAILS)
-    keep = [i for i, name in enumerate(names) if name != "usual_nodes"]  # ties may fall otherwise
-    np.testing.assert_allclose(
-        details(other, rows)[:, keep], details(graph, rows)[:, keep], rtol=1e-5, atol=1e-6
-    )
-
-
-def test_some_rows_are_those_of_the_whole() -> None:
-    graph = random_layout_graph(7)
-    rows = np.arange(graph.n_configs)
-    some = np.r_[rows[::-1], rows[0]]
-    np.testing.assert_array_equal(details(graph, some), details(graph, rows)[some])

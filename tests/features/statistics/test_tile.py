@@ -156,19 +156,3 @@ def test_the_output_is_the_root_of_most_bytes() -> None:
         assert output_node(replace(graph, node_feat=rootless)) == slow_output(
             replace(graph, node_feat=rootless)
         )
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_order_of_configs_and_nodes_does_not_matter(seed: int) -> None:
-    graph = random_tile_graph(seed)
-    rng = np.random.default_rng(seed)
-    configs, nodes = rng.permutation(graph.n_configs), rng.permutation(graph.n_nodes)
-    other = replace(
-        graph,
-        config_feat=graph.config_feat[configs],
-        node_feat=graph.node_feat[nodes],
-        node_opcode=graph.node_opcode[nodes],
-    )
-    np.testing.assert_allclose(
-        tile_statistics(other), tile_statistics(graph)[configs], rtol=1e-6, atol=1e-6
-    )
