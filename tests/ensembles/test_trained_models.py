@@ -87,16 +87,7 @@ def test_models_of_other_settings_are_refused(trained: Path, tmp_path: Path) -> 
         take_models(trained, other, [TILE], tmp_path / "run")
 
 
-def test_a_finished_model_goes_before_an_unfinished_one(tmp_path: Path) -> None:
-    write_model(tmp_path / "in" / "first", done=False)
-    write_model(tmp_path / "in" / "second", done=True)
-    (copied,) = continue_earlier(tmp_path / "in", TILE, tmp_path / "out", tmp_path / "shared")
-    assert copied == tmp_path / "out" / "a-seed0"
-    names = {path.name for path in copied.iterdir()}
-    assert names == {"DONE", "config.toml", "checkpoint.safetensors"}
-
-
-def test_two_unfinished_trainings_of_one_model_are_refused(tmp_path: Path) -> None:
+def test_of_unfinished_trainings_one_is_continued_unless_one_is_finished(tmp_path: Path) -> None:
     write_model(tmp_path / "in" / "first", done=False)
     write_model(tmp_path / "in" / "second", done=False)
     places = TILE, tmp_path / "out", tmp_path / "shared"
@@ -104,6 +95,12 @@ def test_two_unfinished_trainings_of_one_model_are_refused(tmp_path: Path) -> No
     (tmp_path / "in" / "second" / "checkpoint.safetensors").write_bytes(b"other")
     with pytest.raises(PipelineError, match=r"the same model is in .*first; expected one"):
         continue_earlier(tmp_path / "in", *places)
+    (tmp_path / "in" / "second" / "DONE").write_text("done\n")
+    shutil.rmtree(tmp_path / "out")
+    (copied,) = continue_earlier(tmp_path / "in", *places)
+    assert copied == tmp_path / "out" / "a-seed0"
+    names = {path.name for path in copied.iterdir()}
+    assert names == {"DONE", "config.toml", "checkpoint.safetensors"}
 
 
 def test_shared_models_go_to_their_own_place_and_what_is_there_stays(tmp_path: Path) -> None:

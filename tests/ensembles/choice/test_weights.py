@@ -7,7 +7,7 @@ import pytest
 
 from common.metrics import kendall_tau
 from ensembles.choice.objectives import Floats, Metric, ScoredGraphs, best_of_five, tau_judge
-from ensembles.choice.weights import PARTS, exchange_parts, greedy_counts, search_weights, to_parts
+from ensembles.choice.weights import PARTS, greedy_counts, search_weights, to_parts
 from tests.ensembles.made_up import exact_judge, noisy
 
 SEEDS = range(6)
@@ -52,21 +52,6 @@ def test_the_search_of_few_members_equals_brute_force(metric: Metric, n_members:
         found = search_weights(objective, n_members, starts=(), parts=8)
         assert found.sum() == pytest.approx(1)
         assert objective(found[None])[0] == pytest.approx(best)
-
-
-def test_exchanges_end_at_the_best_of_a_concave_function() -> None:
-    """Separable and concave: there, where no single exchange helps is the maximum of all."""
-    target = np.asarray([0.5, 0.0, 0.3, 0.2, 0.0])
-
-    def objective(weightings: Floats) -> Floats:
-        return -((weightings - target) ** 2).sum(axis=1)
-
-    grid = [c for c in itertools.product(range(9), repeat=5) if sum(c) == 8]
-    best = objective(np.asarray(grid) / 8).max()
-    for start in (np.eye(5)[1], np.ones(5), np.asarray([0.0, 1, 0, 0, 3])):
-        counts = exchange_parts(objective, to_parts(start, 8))
-        assert counts.sum() == 8
-        assert objective(counts[None] / 8)[0] == pytest.approx(best)
 
 
 def test_the_search_among_many_members_is_never_worse_than_its_starts_and_near_the_best() -> None:

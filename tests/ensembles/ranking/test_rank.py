@@ -7,40 +7,9 @@ import numpy as np
 
 from data.tree import find_graphs
 from ensembles import load_graph, load_ranker, rank
-from ensembles.ranking.program import NamedGraph
-from ensembles.ranking.rank import Ranked
 from features.statistics.configs import statistics_of
 from tests.command_line import call
 from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, TILE_MODEL, TILES
-from tests.features.graphs import random_tile_graph
-
-SCORES = np.array([0.3, 0.1, 0.2, 0.1, 0.3], np.float32)
-RANKED = Ranked(
-    "tile:xla",
-    {"one": SCORES},
-    SCORES,
-    np.array([0, 1, 0, 1, 2]),
-    NamedGraph(random_tile_graph(0)),
-    seconds=1.0,
-)
-
-
-def listed(best: list[dict[str, object]]) -> list[tuple[object, object, object]]:
-    return [(entry["rank"], entry["config"], entry["same_as"]) for entry in best]
-
-
-def test_a_repeated_config_names_the_row_listed_first() -> None:
-    assert listed(RANKED.best(9, distinct=False)) == [
-        *((1, 1, None), (2, 3, 1), (3, 2, None), (4, 0, 2), (5, 4, None))
-    ]
-    assert listed(RANKED.best(2, distinct=False)) == [(1, 1, None), (2, 3, 1)]
-
-
-def test_distinct_configs_are_listed_once_each() -> None:
-    best = RANKED.best(2)
-    assert listed(best) == [(1, 1, None), (2, 2, None)]
-    assert [entry["score"] for entry in best] == [SCORES[1], SCORES[2]]
-    assert listed(RANKED.best(9))[2:] == [(3, 4, None)]
 
 
 def test_rank_has_a_column_where_configs_repeat(

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from data.hlo.programs import read_hlo_file
 from data.hlo.write import featurize_files
 from ensembles.ranking import configs as shown_configs
 from ensembles.ranking.program import load_graph
@@ -23,13 +21,8 @@ from tests.ensembles.programs import (
     write,
 )
 from tests.features.hlo_modules import layout_tuning, tile_tuning
-from tests.real_data import REAL
 
 CHOICE = "compiler's choice"
-real = pytest.mark.skipif(
-    not (REAL / "pb").is_dir(),
-    reason=f"needs real tuning data at {REAL / 'pb'} (set TPUGRAPHS_REAL to look elsewhere)",
-)
 
 
 def ranked(file: Path, run: Path, *words: object) -> Any:
@@ -41,42 +34,6 @@ def said_lists(layouts: list[dict[str, Any]]) -> list[list[list[int]]]:
     tensors = ("output", "input", "kernel")
     lists = [[node.get(tensor, CHOICE) for tensor in tensors] for node in layouts]
     return [[[] if order == CHOICE else order for order in node] for node in lists]
-
-
-def lists_of_row(row: np.ndarray) -> list[list[list[int]]]:
-    """The same from a config (k, 18): the values before the trailing -1."""
-    return [
-        [list(map(int, tensor[: 1 + max(np.flatnonzero(tensor >= 0), default=-1)])) for tensor in n]
-        for n in row.reshape(len(row), 3, 6)
-    ]
-
-
-@real
-def test_a_real_layout_protobuf_ranks_as_its_npz_with_the_modules_names(
-    rankers: Path, tmp_path: Path
-) -> None:
-    path = REAL / "pb" / "module_tuning_data_layout.pb"
-    [written] = featurize_files([path], tmp_path)
-    run, words = rankers / LAYOUT_MODEL, ("--collection", LAYOUTS, "--top", 200)
-    of_pb, of_npz = (ranked(file, run, *words) for file in (path, written.path))
-    assert len(of_pb["configs"]) == of_pb["n_configs"] == 112
-    shared = ("rank", "config", "score", "same_as")
-    for one, other in zip(of_pb["configs"], of_npz["configs"], strict=True):
-        assert [one[key] for key in shared] == [other[key] for key in shared]
-    assert len({one["score"] for one in of_pb["configs"]}) > 50
-    entry = read_hlo_file(path).tuned[0]
-    names = [i.name for c in entry.module.computations for i in c.instructions]
-    with np.load(written.path) as arrays:
-        configs, ids = arrays["node_config_feat"], arrays["node_config_ids"].tolist()
-    for one, other in zip(of_pb["configs"], of_npz["configs"], strict=True):
-        assert [node["name"] for node in one["layouts"]] == [names[node] for node in ids]
-        assert [node["node"] for node in other["layouts"]] == ids
-        assert "name" not in other["layouts"][0]
-        lists = said_lists(one["layouts"])
-        assert lists == said_lists(other["layouts"]) == lists_of_row(configs[one["config"]])
-        run_layouts = entry.runs[one["run"]].module_config.layout_config.nodes
-        of_run = [[list(tensor.dims) for tensor in node.tensors] for node in run_layouts]
-        assert [node[: len(own)] for node, own in zip(lists, of_run, strict=True)] == of_run
 
 
 def test_layouts_of_a_protobuf_by_name_and_run(rankers: Path, tmp_path: Path) -> None:
@@ -196,17 +153,12 @@ def bad_configs(folder: Path, **arrays: np.ndarray) -> Path:
 def test_configs_that_do_not_fit_are_one_line(rankers: Path, tmp_path: Path) -> None:
     module = write(tmp_path / "dense.pb", dense_module())
     configs = np.full((2, 3, 18), -1, np.float32)
-    too_deep, twice, odd = configs.copy(), configs.copy(), configs.copy()
+    too_deep = configs.copy()
     too_deep[1, 1, 6:9] = [2, 1, 0]  # the input of the reshape has two dimensions
-    twice[1, 2, :3] = [1, 1, 0]
-    odd[0, 0, 0] = 7
     feat = "node_config_feat"
     cases: list[tuple[dict[str, np.ndarray], str]] = [
         ({feat: configs[:, :2]}, "has shape (2, 2, 18); expected (any, 3, 18)"),
-        ({feat: configs[:0]}, "has zero configs"),
         ({feat: too_deep}, "input is given the order [2, 1, 0]; expected distinct dimensions of 0"),
-        ({feat: twice}, "output is given the order [1, 1, 0]; expected distinct"),
-        ({feat: odd}, "config 0, node 0, value 0 is 7.0; expected a whole number"),
         ({feat: configs, "node_config_ids": np.array([2, 3, 99])}, "expected some of 7"),
         ({"config_feat": np.ones((2, 24), np.float32)}, f"key '{feat}'"),
     ]
@@ -223,21 +175,15 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
     layouts, tiles = rankers / LAYOUT_MODEL, rankers / TILE_MODEL
     tuned = write(tmp_path / "tuned.pb", layout_tuning())
     kernels = write(tmp_path / "kernels.pb", tile_tuning())
-    cut = tmp_path / "cut.pb"
-    cut.write_bytes(tuned.read_bytes()[:-30])
     noise = tmp_path / "noise.pb"
     noise.write_bytes(bytes(range(256)) * 4)
     cut_npz = tmp_path / "cut.npz"
     cut_npz.write_bytes(next(tiny_tree.rglob("*.npz")).read_bytes()[:500])
-    text = tmp_path / "module.txt"
-    text.write_text("HloModule dense\n")
     plain = write(tmp_path / "plain.pb", plain_module())
     deep = write(tmp_path / "deep.pb", dense_module(deepest=7))
     cases: list[tuple[tuple[object, ...], int, str]] = [
         ((noise, "--run", layouts), 1, "damaged, cut short or something else; expected a ser"),
-        ((cut, "--run", layouts), 1, "damaged, cut short or something else; expected a ser"),
         ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
-        ((text, "--run", layouts), 1, "is HLO text; expected"),
         ((tuned, "--run", tiles), 1, f"{tiles}: ranks tile configs; {tuned} holds layout"),
         ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
         ((tuned, "--run", layouts, "--collection", TILES), 2, "holds layout configs, but its"),
