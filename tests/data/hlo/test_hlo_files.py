@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError
 from data.hlo import featurize_module
 from data.hlo.descriptor import message_class
 from data.hlo.write import featurize_files
@@ -105,8 +105,6 @@ def nodes(entry: Any) -> Any:
             lambda entry: entry.config_index_to_node.__setitem__(1, 20),
             "config_index_to_node names 2 nodes; expected at least one, each once, of 0..19",
         ),
-        (lambda entry: entry.config_index_to_node.__setitem__(1, 10), "each once"),
-        (lambda entry: entry.ClearField("config_index_to_node"), "names 0 nodes"),
         (lambda entry: nodes(entry).pop(), "gives layouts to 1 nodes; expected 2"),
         (lambda entry: nodes(entry)[0].tensors.add(), "lays out 4 tensors"),
         (
@@ -159,23 +157,12 @@ def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "program.pb", small_module())
     out = tmp_path / "out"
     assert "cannot be read" in fails([tmp_path / "none.pb"], out)
-    assert "cannot be read" in fails([tmp_path], out)
     assert "known: zero, minus-one" in fails([path], out, padding="two")
     assert "no file given" in fails([], out)
     (tmp_path / "other").mkdir()
     twin = write(tmp_path / "other" / "program.hlo.pb", small_module())
     assert "would be written over" in fails([path, twin], out)
     assert "cannot be written" in fails([path], path)
-    with pytest.raises(UsageError):
-        featurize_files([], out)
-
-
-def test_more_dimensions_than_the_format_holds_are_refused_for_ranking(tmp_path: Path) -> None:
-    entry = layout_tuning()
-    entry.module.CopyFrom(small_module(deepest=7))
-    line = fails([write(tmp_path / "deep.pb", entry)], tmp_path / "out")
-    assert "instruction 'broadcast." in line
-    assert "more than 6 dimensions" in line
 
 
 def damage(content: bytes, rng: random.Random) -> bytes:

@@ -2,7 +2,6 @@
 
 import math
 import re
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from data.graphs.node_columns import (
 from data.graphs.node_layouts import minor_to_major
 from data.hlo import featurize_module
 from data.hlo.node_features import sequence_features
-from data.hlo.tuning_data import tuned_configs
-from tests.features.hlo_modules import ModuleBuilder, layout_tuning, small_module
+from tests.features.hlo_modules import ModuleBuilder, small_module
 
 XLA_TYPE_NUMBERS = dict(zip(ELEMENT_TYPES[:13], range(13), strict=True)) | {
     "bf16": 16,
@@ -224,40 +222,6 @@ def test_parts_that_do_not_fit_are_one_line(what: str, said: str) -> None:
     assert line.startswith("given.pb: ")
     assert said in line
     assert "\n" not in line
-
-
-def test_a_name_with_line_breaks_stays_one_line() -> None:
-    module = small_module()
-    module.name = "two\nlines"
-    spoil(module, "empty")
-    with pytest.raises(PipelineError, match=r"^HLO module 'two\\nlines': "):
-        featurize_module(module)
-
-
-def test_the_product_of_a_long_list_needs_no_long_number() -> None:
-    values = [(1 << 62) - 1, -3] * 10_000
-    expected = 1
-    for value in values:
-        expected = (expected * value + (1 << 63)) % (1 << 64) - (1 << 63)
-    tracemalloc.start()
-    *_, product = sequence_features(values, 6)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert product == expected
-    assert peak < 50_000  # the whole product has 160,000 bytes
-
-
-def test_room_is_made_only_for_runs_that_fit_the_module() -> None:
-    entry = layout_tuning()
-    entry.config_index_to_node[:] = range(20)
-    run = entry.runs[0]
-    entry.runs.extend([run] * 5_000)
-    tracemalloc.start()
-    with pytest.raises(PipelineError, match="layouts to 2 nodes; expected 20"):
-        tuned_configs(entry, 20, "x.pb")
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 5_000_000  # all of them take 14 MB
 
 
 def test_opcodes_are_numbered_as_in_the_dataset() -> None:
