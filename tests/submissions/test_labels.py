@@ -15,7 +15,6 @@ from data.withheld import WITHHELD, write_withheld
 from submissions.labels import Labels, read_ceilings, read_labels, read_labels_of
 from submissions.score import score_submission
 from tests.command_line import call
-from tests.real_data import real_file, requires_real_data
 from tests.submissions.made_up import noisy_submission, write_graph
 
 X = "layout:xla:default"
@@ -50,14 +49,6 @@ def test_labels_are_read_per_split(tmp_path: Path) -> None:
         read_labels(tmp_path, "test")
 
 
-def test_withheld_runtimes_are_read_as_such(tmp_path: Path) -> None:
-    zeros, ones = ints(0, 0), ints(1, 1)
-    place_npz(tmp_path, "tile/xla/test", config_runtime=zeros, config_runtime_normalizers=ones)
-    labels = read_labels(tmp_path, "test")["tile:xla:g"]
-    assert not labels.is_labelled
-    assert labels.runtime.tolist() == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -66,12 +57,8 @@ def test_withheld_runtimes_are_read_as_such(tmp_path: Path) -> None:
             {"config_runtime": ints(1, 2), "config_runtime_normalizers": ints(1, 0)},
             "row 1 is 0; expected a runtime above 0",
         ),
-        ({"config_runtime": ints(1, 2), "config_runtime_normalizers": ints(1)}, "shape"),
         ({"config_runtime": ints(5, 0)}, "row 1 is 0; expected a runtime above 0"),
-        ({"config_runtime": ints(-5, 1)}, "row 0 is -5"),
         ({"config_runtime": ints()}, "zero configs"),
-        ({"config_runtime": np.array([1.0])}, "dtype"),
-        ({"other": ints(1)}, "'config_runtime' is missing"),
     ],
 )
 def test_bad_labels_are_named(
@@ -170,7 +157,9 @@ def test_runtimes_are_those_of_the_labels_not_of_the_files(tmp_path: Path) -> No
     noise = measure_noise(runtime_ns, group)
     assert noise is not None
     assert read_ceilings(files, {A: Labels(runtime_ns)}) == {A: noise.tau}
-    assert read_ceilings(files, read_labels(tmp_path, "test")) == {}
+    withheld = read_labels(tmp_path, "test")
+    assert not withheld[A].is_labelled
+    assert read_ceilings(files, withheld) == {}
     assert read_ceilings(files, {}) == {}
 
 
@@ -202,11 +191,3 @@ def test_the_report_holds_each_graph_s_and_the_median_of_those_known() -> None:
     assert report["collections"]["tile:xla"] == plain["collections"]["tile:xla"]
     assert "noise_ceiling" not in str(plain)
     assert report["score"] == plain["score"]
-
-
-@requires_real_data
-def test_two_measurements_of_unet3d_agree_to_tau_of_about_083() -> None:
-    file = real_file("layout:xla:default:unet3d")
-    ceilings = read_ceilings([file], {file.submission_id: read_labels_of(file)})
-    assert ceilings == {file.submission_id: slow_ceiling(file.path)}
-    assert 0.82 <= ceilings[file.submission_id] <= 0.83

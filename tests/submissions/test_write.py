@@ -58,10 +58,8 @@ def test_a_long_row_survives_the_round_trip(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ([row("xla:a", 0)], "collection:name"),
-        ([row("tile:xla:a,b", 0)], "without blanks, commas"),
         ([row(TILE, 0), row(TILE, 1)], "given twice"),
         ([row(TILE)], r"shape \(0,\)"),
-        ([SubmissionRow(TILE, np.array([0.0]))], "float64"),  # type: ignore[arg-type]
         ([row(TILE, 3, 3)], "each config index once"),
         ([row(TILE, -1)], "none below 0"),
         ([row(LAYOUT, 0, 2)], r"every config index 0\.\.1"),
@@ -98,16 +96,12 @@ def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> Non
     ("content", "message"),
     [
         ("", "is empty"),
-        ("\ufeff \n", "is empty"),
         (b"\x89\xff\x00", "not UTF-8"),
         ("ID;TopConfigs\n", "row 1: header is 'ID;TopConfigs'; expected 'ID,TopConfigs'"),
         ("ID,TopConfigs\ntile:xla:a\n", "row 2: 'tile:xla:a' has one column"),
         ("ID,TopConfigs\ntile:xla:a,0\nfoo:a,0\n", "row 3: ID 'foo:a': expected collection:name"),
         ("ID,TopConfigs\n\ntile:xla:a,0;x;1\n", "row 3: tile:xla:a: 'x' is no config index"),
-        ("ID,TopConfigs\ntile:xla:a,0;\n", "row 2: tile:xla:a: '' is no config index"),
-        ("ID,TopConfigs\ntile:xla:a,0,1\n", "'0,1' is no config index"),
         (f"ID,TopConfigs\ntile:xla:a,{'9' * 5000}\n", "99…' is no config index"),
-        ("ID,TopConfigs\ntile:xla:a,٣\n", "'٣' is no config index"),
         ("ID,TopConfigs\ntile:xla:a,0\ntile:xla:a,1\n", "row 3: tile:xla:a comes twice"),
     ],
 )
@@ -117,8 +111,3 @@ def test_damage_is_named_with_its_row(tmp_path: Path, content: str | bytes, mess
         read_submission(path)
     assert str(raised.value).startswith(f"{path}: ")
     assert "\n" not in str(raised.value)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"none\.csv: cannot be read: No such file"):
-        read_submission(tmp_path / "none.csv")

@@ -25,24 +25,11 @@ def test_a_row_for_scores_and_one_for_each_judged_collection(tmp_path: Path) -> 
     report, ranks = illustrated_report()
     expected = (round(WIDTH_INCHES * DPI), round(3 * ROW_INCHES * DPI))
     assert size_of(report, ranks, tmp_path / "report.png") == expected
+    write_overview(report, None, tmp_path / "without.png")
+    assert (tmp_path / "report.png").read_bytes() != (tmp_path / "without.png").read_bytes()
 
 
 def test_without_pictures_or_labels_it_still_renders(tmp_path: Path) -> None:
     assert size_of(scored_report(), None, tmp_path / "a.png")[1] == round(3 * ROW_INCHES * DPI)
     empty = score_submission({}, {})
     assert size_of(empty, None, tmp_path / "b.png")[1] == round(ROW_INCHES * DPI)
-
-
-def test_an_unjudged_run_has_a_row_for_each_collection_that_was_learned(tmp_path: Path) -> None:
-    curve = {"step": [1], "loss": [1.0], "held_out_step": [], "held_out": []}
-    groups = ("tile:xla", "layout:xla:default", "layout:xla:default")
-    curves = [{"group": group, "member": f"n-seed{i}", **curve} for i, group in enumerate(groups)]
-    report = score_submission({}, {}) | {"learning_curves": curves}
-    assert size_of(report, None, tmp_path / "a.png")[1] == round(3 * ROW_INCHES * DPI)
-
-
-def test_what_is_drawn_shows(tmp_path: Path) -> None:
-    report, ranks = illustrated_report()
-    write_overview(report, ranks, tmp_path / "with.png")
-    write_overview(report, None, tmp_path / "without.png")
-    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
