@@ -104,15 +104,6 @@ def test_a_kernel_is_judged_by_runtimes_over_their_normalizers(sources: Sources)
         assert found[f"top{k}_error"] == pytest.approx(expected)
 
 
-def test_picks_are_spread_where_the_name_says_so() -> None:
-    cells = {name: Cell("sample", name, 0, kind="tile") for name in CONTENDERS["tile"]}
-    spread = {
-        name for name, cell in cells.items() if cell.recipe().blend.pick_diversity_for("tile")
-    }
-    assert spread == {"ours", "boosting-spread", "early-spread", "floor-spread"}
-    assert cells["best-first"].members == cells["ours"].members
-
-
 def test_the_command_trains_resumes_and_reports(
     sources: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

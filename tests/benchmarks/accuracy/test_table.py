@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from benchmarks.accuracy.cells import CONTENDERS
 from benchmarks.accuracy.ladder import LAYOUT_PAGE, TILE_PAGE, main, rungs_of
 from benchmarks.accuracy.table import difference, estimate, read_cells, report, values
-from benchmarks.accuracy.tasks import TASKS
 from common.atomic import write_text
 
 FAMILIES = ["b", "a", "b", "c", "a", "b"]
@@ -95,12 +93,6 @@ def test_gains_are_paired_and_go_from_rung_to_rung() -> None:
     assert low.to_top is not None and low.to_top.mean == pytest.approx((0.4 + 0.5) / 2)
 
 
-@pytest.mark.parametrize(("page", "kind"), [(LAYOUT_PAGE, "layout"), (TILE_PAGE, "tile")])
-def test_every_rung_is_a_contender_on_a_task(page: Any, kind: str) -> None:
-    assert set(page.rungs) <= set(CONTENDERS[kind])
-    assert set(page.ladders) <= set(TASKS[kind])
-
-
 def ladders_of(folder: Path, *, expected: int = 0) -> None:
     folders = ["--layouts", str(folder / "layouts"), "--tiles", str(folder / "tiles")]
     assert main([*folders, "--out", str(folder)]) == expected
@@ -120,17 +112,6 @@ def test_ladders_and_pictures_come_from_the_cells(tmp_path: Path) -> None:
         assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
         assert rows[0].count("**") == 2  # no gain, but below the top
         assert "**+0.1" in rows[1]
-
-
-def test_an_interval_that_holds_0_is_not_bold(tmp_path: Path) -> None:
-    for name, taus in {"gcn": [0.3, 0.5], "blend": [0.4, 0.4]}.items():
-        for seed in (0, 1):
-            path = tmp_path / "layouts" / "cells" / f"{name}-{seed}.json"
-            write_text(path, json.dumps(cell("sample-folds", name, seed, taus)))
-    ladders_of(tmp_path)
-    lines = (tmp_path / "ladder.md").read_text().splitlines()
-    (row,) = [line for line in lines if line.startswith("| + blend with")]
-    assert "+0.000 [-0.100, +0.100]" in row and "**" not in row
 
 
 def test_a_ladder_without_cells_stays_as_it_is(

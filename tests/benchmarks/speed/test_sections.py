@@ -52,11 +52,6 @@ def test_the_winning_model_has_seconds_and_ratios() -> None:
     assert all(float(cell) >= 0 for cell in cells(line)[1:])
 
 
-def test_a_ratio_is_theirs_over_ours() -> None:
-    seconds = {"ours": [1.0, 2.0, 4.0], "other": [5.0, 8.0, 20.0]}
-    assert layout_model.ratio_cells(seconds) == ["1.00", "5.00", "5.00", "4.00"]
-
-
 def test_statistics_have_a_line_per_set() -> None:
     plain, every = map(cells, statistics_cost.report(GraphSize(400, 20, 300))[-2:])
     assert (plain[0], every[0]) == ("plain", "all")
