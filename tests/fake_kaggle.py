@@ -91,6 +91,7 @@ class FakeKaggle(ThreadingHTTPServer):
         verdict: what a scored submission is listed with.
         kernels: latest version by "owner/slug".
         outputs: of any kernel: address by file name.
+        archive: address of the competition's files.
         statuses: of any dataset, before it is ready.
     """
 
@@ -106,17 +107,15 @@ class FakeKaggle(ThreadingHTTPServer):
         self.kernels: dict[str, int] = {}
         self.outputs: dict[str, str] = {}
         self.log = ""
+        self.archive = ""
         self.datasets: dict[str, Dataset] = {}
         self.statuses: list[str] = []
         self._blobs: dict[str, tuple[str, bytes]] = {}  # name and content by token
-        self._queued: dict[str, list[Answer]] = defaultdict(list)
+        self.queued: dict[str, list[Answer]] = defaultdict(list)
 
     def will_answer(self, method: str, *answers: Answer) -> None:
         """Queue answers for the next calls of `method`; after them it does what it is asked."""
-        self._queued[method].extend(answers)
-
-    def queued(self, method: str) -> Answer | None:
-        return self._queued[method].pop(0) if self._queued[method] else None
+        self.queued[method].extend(answers)
 
     def calls(self, method: str) -> list[Received]:
         return [request for request in self.received if request.method == method]
@@ -161,6 +160,9 @@ class FakeKaggle(ThreadingHTTPServer):
         rows = [{**row, **self.verdict} for row in reversed(self.submissions)]
         start, size = (int(asked.get("page", 1)) - 1) * asked["pageSize"], asked["pageSize"]
         return {"submissions": rows[start : start + size]}
+
+    def _download_data_files(self, asked: dict[str, Any]) -> object:
+        return Answer(302, {}, {"Location": self.archive})
 
     def _get_kernel(self, asked: dict[str, Any]) -> object:
         name = f"{asked['userName']}/{asked['kernelSlug']}"
@@ -244,13 +246,14 @@ class KaggleHandler(BaseHTTPRequestHandler):
 
     def serve(self, method: str) -> None:
         """Answer the call of `method`, the last part of the path, or "PUT"."""
-        answer = self.server.queued(method)
+        queued = self.server.queued[method]
+        answer = queued.pop(0) if queued else None
         if answer and answer.drop and not answer.acts:
             self.rfile.read(int(self.headers["Content-Length"]) // 2)
             self.server.received.append(Received(method, self.path, dict(self.headers), b""))
             self.drop()
             return
-        body = self.read_body()
+        body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.received.append(Received(method, self.path, dict(self.headers), body))
         acts = answer is None or answer.acts
         acted = self.server.act(method, self.path, body) if acts else None
@@ -259,9 +262,6 @@ class KaggleHandler(BaseHTTPRequestHandler):
             self.drop()
         else:
             self.send(acted if acted and answer in (None, LATE) else answer)
-
-    def read_body(self) -> bytes:
-        return self.rfile.read(int(self.headers["Content-Length"]))
 
     def drop(self) -> None:
         """End the connection without an answer."""

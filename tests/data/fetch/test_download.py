@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError, UsageError
-from data.fetch.download import check_address, download, http_session, remote_size
+from data.fetch.download import check_address, download, http_session
 from tests.data.fetch.conftest import POLICY
 from tests.data.fetch.file_server import FileServer, Trouble
 
@@ -34,15 +34,6 @@ def failure(files: FileServer, folder: Path, query: str = "") -> str:
         fetch(files, folder, query)
     assert not (folder / "a.tar").exists()
     return str(caught.value)
-
-
-def test_a_file_arrives_and_one_that_is_there_is_not_asked_for(
-    files: FileServer, tmp_path: Path
-) -> None:
-    assert fetch(files, tmp_path) == CONTENT
-    (tmp_path / "a.tar").write_bytes(b"there")
-    assert fetch(files, tmp_path) == b"there"
-    assert len(files.asked) == 1
 
 
 def test_a_file_that_breaks_off_often_is_gone_on_with(files: FileServer, tmp_path: Path) -> None:
@@ -87,13 +78,6 @@ def test_a_truncated_body_is_never_taken_for_the_file(
     assert fetch(files, tmp_path) == CONTENT
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_asked_again(files: FileServer, tmp_path: Path, status: int) -> None:
-    files.will(PATH, Trouble(status), Trouble(status, {"Retry-After": "0"}))
-    assert fetch(files, tmp_path) == CONTENT
-    assert len(files.gets(PATH)) == 3
-
-
 @pytest.mark.parametrize(("status", "tries"), [(404, 1), (503, 4)])
 def test_a_refusal_is_one_line_without_the_signature(
     files: FileServer, tmp_path: Path, status: int, tries: int
@@ -103,14 +87,6 @@ def test_a_refusal_is_one_line_without_the_signature(
     assert f"{PATH}: HTTP {status}; " in line
     assert "planted" not in line
     assert len(files.gets(PATH)) == tries
-
-
-def test_nobody_listening_is_said() -> None:
-    with (
-        http_session(POLICY) as session,
-        pytest.raises(PipelineError, match="connection refused; check address"),
-    ):
-        remote_size(session, "http://127.0.0.1:9/a.tar")
 
 
 def test_a_stalled_server_is_not_waited_for_for_ever(

@@ -4,8 +4,7 @@ import io
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -15,24 +14,18 @@ from common.retry import RetryPolicy
 from data.fetch.fetch import COMPETITION, FetchJob, fetch_kaggle
 from data.fetch.parts import PUBLISHED_GRAPHS
 from tests.data.fetch.conftest import TRAIN, VALID, part_files, tree_of
-from tests.data.fetch.fake_kaggle_files import (
-    ARCHIVE,
-    SIGNATURE,
-    FakeKaggleFiles,
-    running_fake_kaggle_files,
-)
 from tests.data.fetch.file_server import FileServer, Trouble
-from tests.fake_kaggle import KEY, Answer
+from tests.fake_kaggle import KEY, SIGNATURE, Answer, FakeKaggle
 
 MakeJob = Callable[..., FetchJob]
-METHOD = "DownloadDataFiles"
+METHOD, ARCHIVE = "DownloadDataFiles", "/storage/archive.zip"
 
 
 @pytest.fixture
 def kaggle(
-    files: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[FakeKaggleFiles]:
-    """A Kaggle that has the competition's archive."""
+    fake_kaggle: FakeKaggle, files: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> FakeKaggle:
+    """A Kaggle that sends to a signed address on another host for the competition's archive."""
     monkeypatch.setattr("data.fetch.fetch._KAGGLE_ABOUT", 1000)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -41,10 +34,11 @@ def kaggle(
             for name, content in part_files(part).items():
                 archive.writestr(f"npz_all/{name}", content)
     files.files[ARCHIVE] = packed.getvalue()
-    with running_fake_kaggle_files(files, monkeypatch, tmp_path / "home") as server:
-        impatient = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
-        monkeypatch.setattr(sys.modules["kaggle.api.kaggle_api_extended"], "time", impatient)
-        yield server
+    host = files.url.replace("127.0.0.1", "localhost")
+    fake_kaggle.archive = f"{host}{ARCHIVE}?signature={SIGNATURE}"
+    impatient = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
+    monkeypatch.setattr(sys.modules["kaggle.api.kaggle_api_extended"], "time", impatient)
+    return fake_kaggle
 
 
 def failure(job: FetchJob) -> str:
@@ -58,9 +52,8 @@ def failure(job: FetchJob) -> str:
 
 
 def test_chosen_parts_arrive_and_a_second_call_asks_nothing(
-    kaggle: FakeKaggleFiles, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
+    kaggle: FakeKaggle, files: FileServer, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kaggle.storage.url = kaggle.storage.url.replace("127.0.0.1", "localhost")
     job = make_job(TRAIN, VALID)
     fetch_kaggle(job)
     done = fetch_kaggle(job)
@@ -71,40 +64,40 @@ def test_chosen_parts_arrive_and_a_second_call_asks_nothing(
     ]
     assert [request.json for request in kaggle.received] == [{"competitionName": COMPETITION}]
     assert not (job.downloads / COMPETITION).exists()
-    assert not any("Authorization" in asked.headers for asked in kaggle.storage.asked)
+    assert not any("Authorization" in asked.headers for asked in files.asked)
     assert capsys.readouterr() == ("", "")
 
 
 def test_an_archive_that_broke_off_is_gone_on_with(
-    kaggle: FakeKaggleFiles, make_job: MakeJob
+    kaggle: FakeKaggle, files: FileServer, make_job: MakeJob
 ) -> None:
     retries = [Trouble(cut_after=0)] * 5  # the client's own
-    kaggle.storage.will(ARCHIVE, Trouble(cut_after=2_500_000), *retries)
+    files.will(ARCHIVE, Trouble(cut_after=2_500_000), *retries)
     assert "was dropped" in failure(make_job(TRAIN, policy=RetryPolicy(attempts=1)))
     job = make_job(TRAIN, keep_archives=True)
     fetch_kaggle(job)
     assert tree_of(job.out) == part_files(TRAIN)
-    assert int(kaggle.storage.gets(ARCHIVE)[-1].range[6:-1]) >= 1_000_000
+    assert int(files.gets(ARCHIVE)[-1].range[6:-1]) >= 1_000_000
     (archive,) = (job.downloads / COMPETITION).iterdir()
-    assert archive.read_bytes() == kaggle.storage.files[ARCHIVE]
-    asked = len(kaggle.storage.gets(ARCHIVE))
+    assert archive.read_bytes() == files.files[ARCHIVE]
+    asked = len(files.gets(ARCHIVE))
     fetch_kaggle(make_job(VALID))  # of the archive that was kept
-    assert len(kaggle.storage.gets(ARCHIVE)) == asked + 1  # whether it is still the same
+    assert len(files.gets(ARCHIVE)) == asked + 1  # whether it is still the same
     assert tree_of(job.out) == part_files(TRAIN) | part_files(VALID)
 
 
 def test_a_refusal_in_the_middle_is_never_stored_as_the_file(
-    kaggle: FakeKaggleFiles, make_job: MakeJob, caplog: pytest.LogCaptureFixture
+    kaggle: FakeKaggle, files: FileServer, make_job: MakeJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusal = Trouble(403, body=b"<Error>expired</Error>")
-    kaggle.storage.will(ARCHIVE, Trouble(cut_after=1_700_000), refusal, refusal)
+    files.will(ARCHIVE, Trouble(cut_after=1_700_000), refusal, refusal)
     job = make_job(TRAIN)
     fetch_kaggle(job)
     assert tree_of(job.out) == part_files(TRAIN)
     assert "what came is not the file that was announced; next try" in caplog.text
 
 
-def test_a_refusal_is_one_line(kaggle: FakeKaggleFiles, make_job: MakeJob) -> None:
+def test_a_refusal_is_one_line(kaggle: FakeKaggle, make_job: MakeJob) -> None:
     kaggle.will_answer(METHOD, Answer(403, {"code": 403, "message": "a\nreason"}))
     line = failure(make_job(TRAIN))
     assert f"{COMPETITION}: HTTP 403: the account may not do this; accept the" in line
@@ -112,7 +105,7 @@ def test_a_refusal_is_one_line(kaggle: FakeKaggleFiles, make_job: MakeJob) -> No
 
 
 def test_what_may_pass_is_tried_again_with_the_wait_that_kaggle_asks_for(
-    kaggle: FakeKaggleFiles, make_job: MakeJob
+    kaggle: FakeKaggle, make_job: MakeJob
 ) -> None:
     busy = {"code": 429, "message": "slow down"}
     answers = (Answer(429, busy, {"Retry-After": "9"}), Answer(502, {}), Answer(drop=True))
@@ -122,12 +115,3 @@ def test_what_may_pass_is_tried_again_with_the_wait_that_kaggle_asks_for(
     fetch_kaggle(job)
     assert tree_of(job.out) == part_files(TRAIN)
     assert waits == [9.0, 2.0, 4.0]
-
-
-def test_a_small_disk_is_said_before_anything_is_downloaded(
-    kaggle: FakeKaggleFiles, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = type("Usage", (), {"free": 900})
-    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    assert "are free; make room" in failure(make_job(TRAIN))
-    assert not kaggle.received

@@ -149,13 +149,6 @@ def test_a_blends_value_is_that_of_models_trained_one_by_one_and_blended(
     assert trainings(folder / "out") == once, "trials that differ in the blend alone train once"
 
 
-def test_a_model_is_trained_anew_where_its_own_keys_change(tiny_tree: Path, tmp_path: Path) -> None:
-    space = blend_space({"layout_boosting.learning_rate": {"low": 0.01, "high": 0.5}})
-    search(tiny_tree, tmp_path, trials=3, space=space, recipe=blend_recipe())
-    done = trainings(tmp_path / "out")
-    assert (done.count("layout_linear-seed0"), done.count("layout_boosting-seed0")) == (2, 6)
-
-
 def test_kept_scores_change_no_value_and_tell_features_apart(
     tiny_tree: Path, tmp_path: Path
 ) -> None:

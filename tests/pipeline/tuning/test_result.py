@@ -9,11 +9,9 @@ import pytest
 
 from common.bootstrap import family_interval
 from common.progress import time_limit
-from common.settings import CONFIGS
 from models.config.recipe import load_recipe
 from models.run_folder import is_done, read_config
 from pipeline.tuning.result import TrialRecord, TuneResult, candidates, verdict_of
-from pipeline.tuning.space import load_space
 from tests.pipeline.tuning.small_study import (
     PARAMETERS,
     outcome,
@@ -90,9 +88,3 @@ def test_finalists_train_with_other_seeds_and_decide(
     before = [path.stat().st_mtime_ns for path in reports]
     assert search(tiny_tree, tmp_path, trials=3, space=ONE).verdict == verdict
     assert [path.stat().st_mtime_ns for path in reports] == before
-
-
-@pytest.mark.parametrize("path", sorted((CONFIGS / "tune").glob("*.toml")), ids=lambda p: p.stem)
-def test_all_spaces_of_ours_judge_finalists(path: Path) -> None:
-    study = load_space(path.stem).study
-    assert (study.finalists, study.seeds) == (3, 3)

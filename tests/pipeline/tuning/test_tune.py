@@ -126,15 +126,6 @@ def test_a_failing_trial_is_recorded_and_the_study_goes_on(
     assert len(search(tiny_tree, tmp_path, trials=3, space=DIVERGES).trials) == 3
 
 
-def test_a_model_that_does_not_fit_into_memory_fails_its_trial_alone(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    petabytes = space_over({"cross_config_sage.hidden": {"choices": [10**15]}})
-    result = search(tiny_tree, tmp_path, trials=2, space=petabytes)
-    assert [trial.state for trial in result.trials] == ["complete", "fail"]
-    assert "memory" in (result.trials[1].reason or "")
-
-
 def test_a_baseline_that_is_interrupted_is_always_tried_again_where_it_was(
     tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
