@@ -13,7 +13,7 @@ import threading
 import time
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from common.errors import PipelineError
 
 USERNAME = "planted-user"
 KEY = "planted-key-93af17c2"
@@ -278,6 +280,16 @@ class KaggleHandler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
+
+
+def failure_of(call: Callable[[], object]) -> str:
+    """Return the one line that `call` fails with, in which nothing is secret."""
+    with pytest.raises(PipelineError) as caught:
+        call()
+    line = str(caught.value)
+    assert "\n" not in line
+    assert not any(secret in line for secret in (KEY, TOKEN, SIGNATURE))
+    return line
 
 
 def clear_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:

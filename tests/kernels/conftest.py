@@ -1,11 +1,13 @@
-"""A small project to build kernels from."""
+"""A small project to build kernels from, a stand-in for pip, and a server of kernels' outputs."""
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kernels.building.archive import PACKAGES
+from tests.data.fetch.file_server import FileServer, running_file_server
 
 # Stands in for the real command line: takes the same arguments, writes the same file.
 PIPELINE = """
@@ -54,6 +56,35 @@ def project(tmp_path: Path) -> Path:
     (root / "pipeline/cli/console.py").write_text("")
     (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
     return root
+
+
+class FakePip:
+    """Stands in for `pip download`: writes wheels, or fails, and keeps the command."""
+
+    def __init__(self, *names: str, error: str = "") -> None:
+        self.names, self.error, self.command = names, error, [""]
+
+    def __call__(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        self.command = command
+        folder = Path(command[command.index("--dest") + 1])
+        for name in self.names:
+            (folder / name).write_bytes(name.encode())
+        return subprocess.CompletedProcess(command, bool(self.error), "", self.error)
+
+
+WHEELS = ("tomli_w-1.2.0-py3-none-any.whl", "torch_geometric-2.8.1-py3-none-any.whl")
+
+
+@pytest.fixture
+def storage() -> Iterator[FileServer]:
+    with running_file_server() as server:
+        yield server
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return what each file below a folder holds."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def git(project: Path, *arguments: str) -> None:

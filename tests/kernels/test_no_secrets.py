@@ -4,7 +4,6 @@ import base64
 import io
 import lzma
 import re
-import subprocess
 import tempfile
 import zipfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from kernels.datasets.weights import write_weights
 from kernels.datasets.wheels import write_wheels
 from kernels.push import push
 from tests.fake_kaggle import KEY, FakeKaggle
+from tests.kernels.conftest import WHEELS, FakePip
 
 SECRET = "planted-secret-7f3e91"
 
@@ -44,7 +44,7 @@ def test_nothing_written_or_sent_holds_a_secret(
         (run / name).write_text(SECRET)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr("kernels.datasets.wheels.run", _download)
+    monkeypatch.setattr("kernels.datasets.wheels.run", FakePip(*WHEELS))
 
     written = tmp_path / "written"
     for name, kind in {**KINDS, "train": kind_named("train", "tile:xla")}.items():
@@ -64,14 +64,6 @@ def test_nothing_written_or_sent_holds_a_secret(
     contents += [request.body for request in fake_kaggle.received]
     for secret in (SECRET, KEY):
         assert not any(secret.encode() in content for content in contents)
-
-
-def _download(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-    """Stand in for pip."""
-    folder = Path(command[command.index("--dest") + 1])
-    for name in ("a-1-py3-none-any.whl", "b-1-py3-none-any.whl"):
-        (folder / name).write_bytes(b"wheel")
-    return subprocess.CompletedProcess(command, 0, "", "")
 
 
 def _unpacked(script: str) -> bytes:

@@ -1,24 +1,18 @@
 """The README's way to a submission through Kaggle, every command of it, against our own server."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.command_line import call
-from tests.data.fetch.file_server import FileServer, running_file_server
+from tests.data.fetch.file_server import FileServer
 from tests.fake_kaggle import USERNAME, Answer, FakeKaggle
-from tests.kernels.datasets.test_dataset_folders import WHEELS, FakePip, write_run
+from tests.kernels.conftest import WHEELS, FakePip
+from tests.kernels.datasets.test_dataset_folders import write_run
 
 TRAIN = "fast-or-slow-smoke-train-tile-xla"
 INFER = "fast-or-slow-smoke-infer"
-
-
-@pytest.fixture
-def storage() -> Iterator[FileServer]:
-    with running_file_server() as server:
-        yield server
 
 
 def finish(kaggle: FakeKaggle, storage: FileServer, folder: Path) -> None:

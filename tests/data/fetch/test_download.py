@@ -1,6 +1,5 @@
 """One file from a server that breaks off, refuses, changes its mind or lies."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -87,14 +86,6 @@ def test_a_refusal_is_one_line_without_the_signature(
     assert f"{PATH}: HTTP {status}; " in line
     assert "planted" not in line
     assert len(files.gets(PATH)) == tries
-
-
-def test_a_stalled_server_is_not_waited_for_for_ever(
-    files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("data.fetch.download._TIMEOUT_S", (0.2, 0.2))
-    monkeypatch.setattr(files, "next_trouble", lambda method, path: time.sleep(1) or Trouble(404))
-    assert "did not answer in time" in failure(files, tmp_path)
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(files: FileServer, tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.errors import PipelineError
 from common.retry import RetryPolicy
 from data.fetch.fetch import COMPETITION, FetchJob, fetch_kaggle
 from data.fetch.parts import PUBLISHED_GRAPHS
 from tests.data.fetch.conftest import TRAIN, VALID, part_files, tree_of
 from tests.data.fetch.file_server import FileServer, Trouble
-from tests.fake_kaggle import KEY, SIGNATURE, Answer, FakeKaggle
+from tests.fake_kaggle import SIGNATURE, Answer, FakeKaggle, failure_of
 
 MakeJob = Callable[..., FetchJob]
 METHOD, ARCHIVE = "DownloadDataFiles", "/storage/archive.zip"
@@ -41,16 +40,6 @@ def kaggle(
     return fake_kaggle
 
 
-def failure(job: FetchJob) -> str:
-    with pytest.raises(PipelineError) as caught:
-        fetch_kaggle(job)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert KEY not in line
-    assert SIGNATURE not in line
-    return line
-
-
 def test_chosen_parts_arrive_and_a_second_call_asks_nothing(
     kaggle: FakeKaggle, files: FileServer, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +62,9 @@ def test_an_archive_that_broke_off_is_gone_on_with(
 ) -> None:
     retries = [Trouble(cut_after=0)] * 5  # the client's own
     files.will(ARCHIVE, Trouble(cut_after=2_500_000), *retries)
-    assert "was dropped" in failure(make_job(TRAIN, policy=RetryPolicy(attempts=1)))
+    assert "was dropped" in failure_of(
+        lambda: fetch_kaggle(make_job(TRAIN, policy=RetryPolicy(attempts=1)))
+    )
     job = make_job(TRAIN, keep_archives=True)
     fetch_kaggle(job)
     assert tree_of(job.out) == part_files(TRAIN)
@@ -99,7 +90,7 @@ def test_a_refusal_in_the_middle_is_never_stored_as_the_file(
 
 def test_a_refusal_is_one_line(kaggle: FakeKaggle, make_job: MakeJob) -> None:
     kaggle.will_answer(METHOD, Answer(403, {"code": 403, "message": "a\nreason"}))
-    line = failure(make_job(TRAIN))
+    line = failure_of(lambda: fetch_kaggle(make_job(TRAIN)))
     assert f"{COMPETITION}: HTTP 403: the account may not do this; accept the" in line
     assert len(kaggle.calls(METHOD)) == 1
 

@@ -12,9 +12,7 @@ import pytest
 from common.errors import PipelineError
 from data.fetch.archives import opened
 from data.fetch.fetch import FetchJob, finished, unpack
-from data.fetch.parts import PUBLISHED_GRAPHS, Part, parts_named
-from data.tree import COLLECTIONS, SPLITS
-from tests.data.fetch.conftest import TRAIN, VALID, XLA, part_files, tar_bytes, tree_of
+from tests.data.fetch.conftest import TRAIN, part_files, tar_bytes, tree_of
 
 MakeJob = Callable[..., FetchJob]
 
@@ -204,10 +202,3 @@ def test_zip_members_are_checked_alike(make_job: MakeJob) -> None:
         assert "nothing of it" in refusal(lambda c=content: unpack_archive(make_job(TRAIN), c))
     assert tree_of(make_job().out) == {}
     assert tree_of(unpack_archive(make_job(TRAIN), zip_bytes(*members))) == wanted
-
-
-def test_parts_are_chosen_by_name() -> None:
-    assert parts_named(None, None) == list(PUBLISHED_GRAPHS)
-    assert len(PUBLISHED_GRAPHS) == len(COLLECTIONS) * len(SPLITS)
-    assert parts_named("layout:xla:default,layout-xla-default", "valid, valid") == [VALID]
-    assert parts_named("layout:xla:default", None) == [Part(XLA, split) for split in SPLITS]

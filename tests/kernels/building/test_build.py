@@ -1,11 +1,9 @@
 """Built kernels: their bytes, their metadata, and what is refused before anything is written."""
 
-import ast
 import json
 import random
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from common.errors import PipelineError, UsageError
 from kernels.building.archive import PACKAGES
 from kernels.building.build import SOURCE_LIMIT_BYTES, build
 from kernels.building.kinds import KINDS, Kind, kind_named
-from tests.command_line import call
 from tests.fake_kaggle import KEY
 from tests.kernels.building.test_script import RECIPE, Machine
 from tests.kernels.conftest import stand_in_pipeline
@@ -24,7 +21,7 @@ LONG = kind_named("train", "layout:nlp:default")
 
 
 @pytest.mark.parametrize("kind", [KINDS["run"], LONG, KINDS["infer"]], ids=KINDS)
-def test_every_kind_is_one_file_with_the_same_bytes_for_older_and_newer_pythons(
+def test_every_kind_is_one_file_with_the_same_bytes(
     project: Path, tmp_path: Path, kind: Kind
 ) -> None:
     one, two, other = (
@@ -34,17 +31,6 @@ def test_every_kind_is_one_file_with_the_same_bytes_for_older_and_newer_pythons(
     text = one.script.read_text()
     assert text == two.script.read_text() != other.script.read_text()
     assert one.metadata.read_bytes() == two.metadata.read_bytes()
-    for minor in (11, 12):
-        tree = ast.parse(text, feature_version=(3, minor))
-        compile(tree, str(one.script), "exec")
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
-    named = {alias.name.split(".")[0] for node in imports for alias in node.names}
-    named |= {
-        str(node.module).split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-    }
-    assert named <= sys.stdlib_module_names
 
 
 def test_without_gpu_or_wheels_there_is_no_accelerator_and_a_warning(
@@ -79,27 +65,6 @@ def test_a_credential_in_the_recipe_or_the_metadata_is_not_built_in(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["../x", "Big", "a" * 60])
-def test_a_name_that_cannot_name_a_kernel_is_wrong_usage(
-    project: Path, tmp_path: Path, name: str
-) -> None:
-    with pytest.raises(UsageError, match=f"{re.escape(name)}'"):
-        build(name, RECIPE, tmp_path / "out", root=project)
-
-
-@pytest.mark.parametrize(
-    ("option", "source"),
-    [("--dataset", "OWNER/wheels"), ("--kernel", "https://www.kaggle.com/a/b")],
-)
-def test_a_source_that_kaggle_cannot_know_is_wrong_usage(
-    tmp_path: Path, option: str, source: str
-) -> None:
-    text = call("kernel", "build", "--out", tmp_path / "out", option, source, expect=2)
-    assert text.startswith(f"error: {option}")
-    assert len(text.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
 def test_an_infer_kernel_without_models_is_wrong_usage(project: Path, tmp_path: Path) -> None:
     options = {"kind": KINDS["infer"], "root": project, "dataset_sources": ["a/tpu-wheels"]}
     with pytest.raises(UsageError, match="nothing attached holds trained models"):
@@ -112,8 +77,6 @@ def test_a_title_can_be_chosen_and_a_long_one_is_told_what_is_left(
 ) -> None:
     with pytest.raises(UsageError, match="--title takes 25 at most"):
         build("a" * 30, RECIPE, tmp_path / "long", kind=LONG, root=project)
-    with pytest.raises(UsageError, match="10 characters; expected 5 to 50 of plain ASCII"):
-        build("cpu", RECIPE, tmp_path / "other", root=project, title="two\nGrößen")
     built = build("a" * 30, RECIPE, tmp_path / "out", kind=LONG, root=project, title="y" * 25)
     assert built.kernel_id == f"{'y' * 25}-train-layout-nlp-default"
 
@@ -123,10 +86,8 @@ def test_a_title_can_be_chosen_and_a_long_one_is_told_what_is_left(
     [
         (("other", None, None), "--kind other: expected one of run, train, infer"),
         (("train", None, None), "--collection: expected with --kind train, and only there"),
-        (("train", "tile:gpu", None), "no such collection"),
         (("train", "tile:xla", 706), "--max-minutes 706: expected more than 0 and at most 705"),
         (("run", "tile:xla", None), "--collection: expected with --kind train, and only there"),
-        (("run", None, float("nan")), "expected more than 0"),
     ],
 )
 def test_options_of_another_kind_are_wrong_usage(

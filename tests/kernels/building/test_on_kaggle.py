@@ -1,30 +1,81 @@
 """Built kernels of every kind, the real pipeline in them, on a stand-in for Kaggle's machine."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from common.git import revision
 from data.tree import COLLECTIONS
 from kernels.building.build import build
 from kernels.building.kinds import KINDS, Kind, kind_named
 from kernels.datasets.weights import write_weights
 from models.config.recipe import Recipe, load_recipe
-from models.predict import read_scores
 from tests.command_line import call
-from tests.kernels.kaggle_machine import (
-    AT_A_CHECKPOINT,
-    WITHIN_A_SPLIT,
-    run_on_kaggle,
-)
 
 TILE = "tile:xla"
 TRAIN_TILE = kind_named("train", TILE)
 ONE_MODEL = ["threads=1", 'tile.models=["late_fusion_sage"]']
+OVERRIDES = [part for value in ONE_MODEL for part in ("--set", value)]
 RunKernel = Callable[..., str]
+
+
+_NO_SOCKETS = """
+import socket
+def refuse(*arguments, **options):
+    raise OSError("no network in a kernel")
+socket.socket.connect = socket.socket.connect_ex = refuse
+socket.getaddrinfo = refuse
+"""
+# The pipeline's clock, not the kernel's, jumps ahead as soon as there is a checkpoint.
+AT_A_CHECKPOINT = """
+import os, pathlib
+working = pathlib.Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working"))
+def is_late():
+    return any(working.rglob("checkpoint.safetensors"))
+"""
+_JUMP = """
+import sys, time
+if "pipeline" in sys.orig_argv:
+    real = time.monotonic
+    def monotonic():
+        return real() + (86400 if is_late() else 0)
+    time.monotonic = monotonic
+"""
+
+
+def run_on_kaggle(
+    script: Path, kaggle: Path, scratch: Path, *, stops: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a kernel in a fresh process, told where /kaggle is, without network."""
+    shutil.rmtree(kaggle / "working", ignore_errors=True)
+    for folder in (kaggle / "working", kaggle / "input", scratch / "site"):
+        folder.mkdir(parents=True, exist_ok=True)
+    customs = _NO_SOCKETS + (stops + _JUMP if stops else "")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "PYTHONPATH": str(scratch / "site"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "PIPELINE_KAGGLE_INPUT": str(kaggle / "input"),
+        "PIPELINE_KAGGLE_WORKING": str(kaggle / "working"),
+    }
+    (scratch / "site" / "sitecustomize.py").write_text(customs)
+    return subprocess.run(
+        [sys.executable, str(script)],
+        cwd=scratch,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -39,7 +90,7 @@ def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
 def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
     """Build a kernel, run it, and return its log."""
 
-    def run(recipe: Recipe, kind: Kind, *, stops: str = "", expect: int = 0) -> str:
+    def run(recipe: Recipe, kind: Kind, *, stops: str = "") -> str:
         number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
         place = tmp_path / f"version{number}"
         table = recipe.model_dump(mode="json", exclude_none=True)
@@ -47,7 +98,7 @@ def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
         built = build("smoke", table, place / "built", kind=kind, kernel_sources=sources)
         (place / "scratch").mkdir()
         ended = run_on_kaggle(built.script, kaggle, place / "scratch", stops=stops)
-        assert ended.returncode == expect, ended.stderr
+        assert ended.returncode == 0, ended.stderr
         left = [path.name for path in (place / "scratch").iterdir()]
         assert not [name for name in left if name.startswith("pipeline-") and "store" not in name]
         return ended.stdout + ended.stderr
@@ -75,7 +126,6 @@ def test_a_training_that_was_stopped_goes_on_in_the_next_version(
 
     log = run_kernel(recipe, TRAIN_TILE, stops=AT_A_CHECKPOINT)
     assert "out of time at step 4 of 6" in log
-    assert "push the kernel again with its own output attached" in log
     assert not finished(kaggle)
     assert not (folder / "DONE").exists()
     assert (folder / "checkpoint.safetensors").exists()
@@ -85,60 +135,12 @@ def test_a_training_that_was_stopped_goes_on_in_the_next_version(
     assert "goes on with an earlier training" in log
     assert finished(kaggle)
     assert (folder / "DONE").exists()
-    assert not (folder / "checkpoint.safetensors").exists()
 
-    arguments = ["--data", tiny_tree, "--collection", TILE, "--recipe", "smoke"]
-    overrides = [part for value in ONE_MODEL for part in ("--set", value)]
-    call("train", *arguments, *overrides, "--out", tmp_path / "undisturbed")
+    arguments = ["--data", tiny_tree, "--collection", TILE, "--recipe", "smoke", *OVERRIDES]
+    call("train", *arguments, "--out", tmp_path / "undisturbed")
     for name in ("model.safetensors", "metrics.jsonl", "config.toml"):
         undisturbed = tmp_path / "undisturbed" / folder.name / name
         assert (folder / name).read_bytes() == undisturbed.read_bytes()
-
-
-@pytest.mark.slow
-def test_a_ranking_that_was_stopped_goes_on_in_the_next_version(
-    kaggle: Path, run_kernel: RunKernel, tmp_path: Path
-) -> None:
-    (mount,) = kaggle.rglob("npz_all")
-    shutil.rmtree(mount / "npz" / "layout")
-    recipe, undisturbed = load_recipe("smoke", ONE_MODEL), tmp_path / "undisturbed"
-    overrides = [part for value in ONE_MODEL for part in ("--set", value)]
-    call("run", "--data", mount, "--recipe", "smoke", *overrides, "--out", undisturbed)
-    shutil.copytree(undisturbed / "models", kaggle / "input" / "weights")
-    scores = kaggle / "working" / "run" / "scores" / "tile-xla" / "late_fusion_sage-seed0"
-
-    log = run_kernel(recipe, KINDS["infer"], stops=WITHIN_A_SPLIT)
-    assert "out of time with 1 of 3 graphs" in log
-    assert "push the kernel again with its own output attached" in log
-    assert not finished(kaggle)
-    kept = {path.name: read_scores(path)["graph"].n_unique() for path in scores.iterdir()}
-    assert kept == {"test.parquet": 3, "valid.begun.parquet": 1}
-
-    attach_output(kaggle, "notebooks/someone/fast-or-slow-smoke-infer")
-    for note in (kaggle / "input").rglob("weights/**/metrics.jsonl"):
-        note.write_text("trained again")  # other models than those in the output, by now
-    # Were all begun anew, the time would be over again, at the same graph.
-    run_kernel(recipe, KINDS["infer"], stops=WITHIN_A_SPLIT)
-    assert finished(kaggle)
-    submission = kaggle / "working" / "submission.csv"
-    assert submission.read_bytes() == (undisturbed / "submission.csv").read_bytes()
-    assert not (kaggle / "working" / "run" / "models").exists()
-
-    other = load_recipe("smoke", [*ONE_MODEL, "features.prune=hops-2"])
-    log = run_kernel(other, KINDS["infer"], expect=1)
-    assert "run: was begun with recipe.features.prune = " in log
-    assert "now 'hops-2'" in log
-
-
-@pytest.mark.slow
-def test_a_whole_recipe_runs_in_a_kernel(
-    kaggle: Path, run_kernel: RunKernel, tiny_tree: Path
-) -> None:
-    run_kernel(load_recipe("smoke"), KINDS["run"])
-    report = json.loads((kaggle / "working" / "run" / "report.json").read_text())
-    assert report["revision"] == revision()
-    submission = kaggle / "working" / "submission.csv"
-    call("submission", "check", submission, "--data", tiny_tree)
 
 
 @pytest.mark.slow
@@ -146,29 +148,21 @@ def test_trained_collections_become_a_submission(
     kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
 ) -> None:
     recipe = load_recipe("smoke", ["threads=1"])
-    mounts = ["fast-or-slow-smoke-{}", "notebooks/someone/fast-or-slow-smoke-{}"]
     for number, collection in enumerate(COLLECTIONS):
         run_kernel(recipe, kind_named("train", collection.name))
         assert finished(kaggle)
-        if number < len(mounts):
-            attach_output(kaggle, mounts[number].format(collection.slug))
-        else:  # as a dataset of weights, in the old place and in the new one
+        if number < 2:
+            attach_output(kaggle, f"notebooks/someone/fast-or-slow-smoke-{collection.slug}")
+        else:  # as a dataset of weights
             out = tmp_path / "weights" / collection.slug
             write_weights(kaggle / "working", out, title="Some weights", licence="CC-BY-4.0")
-            old = number % 2 == 0
-            mount = f"weights-{collection.slug}" if old else f"datasets/a/w-{collection.slug}"
-            shutil.copytree(out, kaggle / "input" / mount)
+            shutil.copytree(out, kaggle / "input" / "datasets" / "a" / f"w-{collection.slug}")
 
     run_kernel(recipe, KINDS["infer"])
 
     submission = kaggle / "working" / "submission.csv"
     call("submission", "check", submission, "--data", tiny_tree)
-    call(
-        "run",
-        "--data",
-        tiny_tree,
-        *["--recipe", "smoke", "--set", "threads=1"],
-        *["--out", tmp_path / "run"],
-    )
+    options = ("--recipe", "smoke", "--set", "threads=1", "--out", tmp_path / "run")
+    call("run", "--data", tiny_tree, *options)
     assert submission.read_bytes() == (tmp_path / "run" / "submission.csv").read_bytes()
     assert not (kaggle / "working" / "run" / "models").exists()

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import PipelineError
 from common.progress import time_limit
 from common.retry import RetryPolicy
 from kernels.datasets.folder import DATASET_METADATA_FILE, dataset_metadata, seal
 from kernels.datasets.push import DatasetVersion, push_dataset
-from tests.command_line import call
-from tests.fake_kaggle import KEY, LOST, USERNAME, Answer, Dataset, FakeKaggle
+from tests.fake_kaggle import KEY, LOST, USERNAME, Answer, Dataset, FakeKaggle, failure_of
 
 TITLE, SLUG = "Some small models", "some-small-models"
 ID = f"{USERNAME}/{SLUG}"
@@ -46,15 +44,6 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def push(folder: Path, policy: RetryPolicy) -> Push:
     return lambda: push_dataset(folder, "what is new", policy=policy)
-
-
-def failure(push: Push) -> str:
-    with pytest.raises(PipelineError) as caught:
-        push()
-    line = str(caught.value)
-    assert "\n" not in line
-    assert KEY not in line
-    return line
 
 
 def change(folder: Path, name: str = "top.txt", content: bytes = b"changed") -> None:
@@ -97,16 +86,6 @@ def test_a_public_dataset_must_be_asked_for(
     assert fake_kaggle.datasets[ID].asked.get("isPrivate", False) is is_private
 
 
-def test_an_existing_dataset_gets_a_version(fake_kaggle: FakeKaggle, push: Push) -> None:
-    fake_kaggle.datasets[ID] = Dataset(version=6)
-    assert push() == DatasetVersion(ID, 7, False, len(FILES) + 1, URL)
-    body = fake_kaggle.calls("CreateDatasetVersion")[0].json["body"]
-    assert body["versionNotes"] == "what is new"
-    assert body["subtitle"] == "Made up for the tests alone"
-    assert not fake_kaggle.calls("CreateDataset")
-    assert set(fake_kaggle.datasets[ID].files) == {*FILES, "SHA256SUMS"}
-
-
 def test_what_kaggle_has_is_not_sent_again(
     fake_kaggle: FakeKaggle, push: Push, folder: Path
 ) -> None:
@@ -122,14 +101,6 @@ def test_what_kaggle_has_is_not_sent_again(
     assert creations(fake_kaggle) == 4
 
 
-def test_it_waits_until_the_dataset_is_ready(
-    fake_kaggle: FakeKaggle, push: Push, waits: list[float]
-) -> None:
-    fake_kaggle.statuses = ["NOT_YET_PERSISTED", "BLOBS_RECEIVED"]
-    assert push().version == 1
-    assert waits == [3.0, 4.5]
-
-
 @pytest.mark.parametrize("version", [0, 3])
 def test_a_push_after_one_that_saw_no_end_waits_for_its_version(
     fake_kaggle: FakeKaggle, push: Push, version: int
@@ -138,7 +109,7 @@ def test_a_push_after_one_that_saw_no_end_waits_for_its_version(
         fake_kaggle.datasets[ID] = Dataset(version)
     fake_kaggle.statuses = ["READY"] * bool(version) + ["BLOBS_RECEIVED"] * 3
     with time_limit(0):
-        line = failure(push)
+        line = failure_of(push)
     assert f"version {version + 1} is not ready in time; it was sent" in line
     made = push()
     assert (made.version, made.is_new, made.was_sent) == (version + 1, False, False)
@@ -160,52 +131,26 @@ def test_a_version_that_fails_is_told_and_can_be_followed_by_another(
     fake_kaggle: FakeKaggle, push: Push, status: str
 ) -> None:
     fake_kaggle.statuses = [status]
-    assert f"version 1 is {status.lower()}; look at {URL}" in failure(push)
+    assert f"version 1 is {status.lower()}; look at {URL}" in failure_of(push)
     fake_kaggle.statuses = ["FAILED"]
     assert push().version == 2
 
 
-def test_a_title_that_is_taken_is_told_in_kaggles_words(
-    fake_kaggle: FakeKaggle, push: Push
-) -> None:
-    taken = {"status": "error", "error": "The requested title\nis already in use"}
-    fake_kaggle.will_answer("CreateDataset", Answer(body=taken))
-    assert f"dataset {ID}: Kaggle refused it: The requested title is already" in failure(push)
-
-
-def test_the_command_says_what_was_made(fake_kaggle: FakeKaggle, folder: Path) -> None:
-    assert call("dataset", "push", folder, "-m", "one") == f"created     {ID} version 1  {URL}\n"
-    same = call("dataset", "push", folder, "-m", "one")
-    assert same == f"unchanged   {ID} version 1  {URL}\n"
-    made = json.loads(call("dataset", "push", folder, "-m", "two", "--force", "--json"))
-    facts = {"dataset": ID, "version": 2, "created": False, "files": 6, "url": URL}
-    assert made == {**facts, "sent": True}
-    assert "error: -m: expected a text" in call("dataset", "push", folder, "-m", " ", expect=2)
-
-
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("text", "expected"),
     [
-        ({"title": None}, "key 'title' is missing"),
-        ({"licenses": [{"name": "WTFPL"}]}, "key 'licenses': expected one of CC0-1.0"),
+        (None, DATASET_METADATA_FILE),
+        ("[" * 100_000, DATASET_METADATA_FILE),
+        ('{"title": null}', "key 'id' is missing"),
     ],
 )
 def test_wrong_metadata_is_refused_before_anything_is_sent(
-    fake_kaggle: FakeKaggle, push: Push, folder: Path, fields: dict[str, object], expected: str
-) -> None:
-    change_metadata(folder, **fields)
-    assert expected in failure(push)
-    assert not fake_kaggle.received
-
-
-@pytest.mark.parametrize("text", [None, "[]", "[" * 100_000])
-def test_a_folder_without_readable_metadata_is_refused(
-    fake_kaggle: FakeKaggle, push: Push, folder: Path, text: str | None
+    fake_kaggle: FakeKaggle, push: Push, folder: Path, text: str | None, expected: str
 ) -> None:
     (folder / DATASET_METADATA_FILE).unlink()
     if text is not None:
         (folder / DATASET_METADATA_FILE).write_text(text)
-    assert DATASET_METADATA_FILE in failure(push)
+    assert expected in failure_of(push)
     assert not fake_kaggle.received
 
 
@@ -223,12 +168,12 @@ def test_files_that_would_not_arrive_as_they_are_are_refused(
 ) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(content)
-    assert expected in failure(push)  # with no server to ask
+    assert expected in failure_of(push)  # with no server to ask
 
 
 def test_a_credential_in_a_file_is_not_sent(
     fake_kaggle: FakeKaggle, push: Push, folder: Path
 ) -> None:
     change(folder, content=b"\0" * ((1 << 20) - 5) + KEY.encode())
-    assert "top.txt: holds a Kaggle credential" in failure(push)
+    assert "top.txt: holds a Kaggle credential" in failure_of(push)
     assert not fake_kaggle.received

@@ -11,7 +11,6 @@ from common.settings import CONFIGS
 from models.config.recipe import Recipe, load_recipe
 from pipeline.tuning.space import (
     SearchSpace,
-    load_space,
     space_from_table,
     value_at,
     with_values,
@@ -129,8 +128,3 @@ def test_a_weight_that_a_recipe_leaves_out_is_one() -> None:
     assert value_at(table, "blend.weights.layout_boosting") == 0.25
     assert value_at(table, "blend.weights.layout_linear") == 1
     assert value_at(table, "blend.wights") is None
-
-
-def test_a_missing_space_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"search space 'gpu': no such file; known: .*cpu"):
-        load_space("gpu")

@@ -196,13 +196,3 @@ def test_another_question_is_refused_in_the_same_folder_and_in_the_same_storage(
     pruned = space_over(PARAMETERS, pruner="hyperband")
     with pytest.raises(UsageError, match=r"space\.study\.pruner = 'none', now 'hyperband'"):
         search(tiny_tree, tmp_path / "pruned", trials=1, space=pruned, storage=shared)
-
-
-def test_machines_that_differ_in_threads_alone_share_a_study(
-    tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
-) -> None:
-    shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
-    elsewhere, journal = small_recipe(threads=2, accelerator="cpu"), tmp_path / "journal.log"
-    beside = search(tiny_tree, tmp_path / "b", trials=3, recipe=elsewhere, storage=journal)
-    assert outcome(beside) == outcome(searched[1])
-    assert load_recipe(str(beside.best_recipe)).threads == 2
