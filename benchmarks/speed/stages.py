@@ -18,7 +18,6 @@ from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of
 from models.config.recipe import load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inference import chunk_for, score_all
 from models.layout.inputs import layout_inputs
 from models.training.device import prepare_torch
 from models.training.losses import pairwise_hinge
@@ -63,9 +62,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
         "prepare for the GNN": lambda: layout_inputs(graph, rule=rule, scaler=scaler),
         "statistics for boosting": statistics,
         f"GNN training step, {config.configs_per_step} configs": training_step,
-        "GNN scores of all configs": lambda: score_all(
-            model, inputs, chunk_configs=chunk_for(inputs, config)
-        ),
+        "GNN scores of all configs": lambda: model.score_all(inputs),
         "Kendall tau": lambda: kendall_tau(scores, graph.runtime_ns),
     }
 

@@ -5,14 +5,12 @@ cross-config attention follow the competition's winning solution (TGraph). Diffe
 are node-major, the first layer is split into a part per node and a part per config, norms are per
 node and config, and the attention is exact over all configs however they are cut into chunks.
 
-Tensors are node-major, (n, c, h): nodes, configs, channels. That makes the aggregation over
-neighbours one product of a sparse (n, n) matrix with a dense (n, c·h) one. What follows it concerns
-each node alone, so it is computed for a slice of nodes at a time, whose tensors stay in the
-processor's cache, and computed again for the gradients instead of being kept: on a processor,
-memory traffic costs more than arithmetic.
+Tensors are (n, c, h): nodes, configs, channels. Aggregating over neighbours is then one product of
+a sparse (n, n) matrix with a dense (n, c·h) one. What follows it concerns each node alone: it is
+computed for a slice of nodes at a time, which stays in the processor's cache, and again for the
+gradients instead of being kept, since memory traffic costs more than arithmetic.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -25,7 +23,6 @@ from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
-from models.layout.inference import chunk_for, score_all
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.sparse_aggregation import (
@@ -35,20 +32,18 @@ from models.layout.sparse_aggregation import (
     node_slices,
 )
 
+KEPT_BYTES = 512 << 20  # of what ranking keeps of configs between two blocks
 MAX_STATISTIC = 10.0  # of what is usual among train configs
 
-# (y, normaliser) -> what is joined of y, (n, c, h) each
-Parts = Callable[[Tensor, Tensor | None], tuple[Tensor, ...]]
+Parts = Callable[[Tensor], tuple[Tensor, ...]]  # y -> what is joined of it, (n, c, h) each
+Reached = tuple[int, Tensor, Tensor]  # a block's number, its x and its messages, (n, c, h) each
 
 
 class ChannelAttention(nn.Module):
     """Gate each channel by what the others say: x · sigmoid(W2 relu(W1 x)).
 
-    Squeeze-and-excitation (Hu et al., 2018) as the competition's winners used it on GNN layers.
-
-    Args:
-        width: h.
-        reduction: the inner width is h / reduction.
+    Squeeze-and-excitation (Hu et al., 2018) as the competition's winners used it on GNN layers. W1
+    makes h channels `reduction` times fewer.
     """
 
     def __init__(self, width: int, reduction: int) -> None:
@@ -68,9 +63,8 @@ class CrossConfigAttention(nn.Module):
 
     From the competition's winning solution, with one change: the softmax is multiplied by the
     number of configs, so weights average 1 and 64 configs in training mean the same as 1,000 in
-    ranking. What must be known of the other configs is one number per node and channel,
-    log mean exp(x / T): `normaliser`. Given from outside, it makes scores independent of how
-    configs are cut into chunks.
+    ranking. All that must be known of the other configs is log mean exp(x / T), the `normaliser`,
+    (n, 1, h). Given from outside, it makes scores independent of how configs are cut into chunks.
     """
 
     def __init__(self) -> None:
@@ -82,12 +76,7 @@ class CrossConfigAttention(nn.Module):
         return x * torch.exp(-self.log_temperature)
 
     def forward(self, x: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Map (n, c, h) to (n, c, 2h).
-
-        Args:
-            x: (n, c, h).
-            normaliser: (n, 1, h) log mean exp(x / T) over all configs; from x itself if None.
-        """
+        """Map (n, c, h) to (n, c, 2h); the normaliser is that of x itself if None."""
         return torch.cat([x, x * self.weights(x, normaliser)], dim=-1)
 
     def weights(self, x: Tensor, normaliser: Tensor | None = None) -> Tensor:
@@ -104,11 +93,6 @@ class CrossConfigAttention(nn.Module):
         return total.log_().add_(highest)
 
 
-def log_mean_exp(x: Tensor, *, dim: int) -> Tensor:
-    """Return log(mean(exp(x))) along `dim`, which stays as an axis of length 1."""
-    return torch.logsumexp(x, dim=dim, keepdim=True) - math.log(x.shape[dim])
-
-
 class SageBlock(nn.Module):
     """One residual round of message passing with attention over channels and configs.
 
@@ -116,11 +100,6 @@ class SageBlock(nn.Module):
     x + P [y, cross-config attention of y], with y gated by channel attention. The mean
     aggregation is GraphSAGE's (Hamilton et al., 2017), with edge directions kept apart. The norm
     is over channels, per node and config, so configs stay independent but for the attention.
-
-    Args:
-        width: h.
-        channel_reduction: see ChannelAttention.
-        cross_config: whether configs see each other.
     """
 
     def __init__(self, width: int, *, channel_reduction: int, cross_config: bool) -> None:
@@ -138,12 +117,9 @@ class SageBlock(nn.Module):
         return self._aggregated(x, neighbours.every, self.own.bias)
 
     def aggregate_split(self, shared: Tensor, varying: Tensor, split: SplitAggregation) -> Tensor:
-        """Do as `aggregate` where configs differ at some nodes only; the same result for less.
+        """Do as `aggregate` where all configs have `shared` (n, 1, h) but for `varying` (k, c, h).
 
-        Args:
-            shared: (n, 1, h) what all configs have.
-            varying: (k, c, h) what the nodes that vary have instead.
-            split: what rows take of these nodes, and of the others.
+        The same result, (r, c, h) of the rows of `split`, for less.
         """
         common = self._aggregated(shared, split.fixed, self.own.bias)  # (r, 1, h)
         return self._aggregated(varying, split.of_varying, common)
@@ -152,72 +128,51 @@ class SageBlock(nn.Module):
         weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
         return aggregation(x, self.norm, weights, added)
 
-    def messages(self, y: Tensor) -> Tensor:
-        """Map what `aggregate` gives, (n, c, h), to (n, c, h): up to where configs meet."""
-        return self.channels(nn.functional.gelu(y))
+    def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
+        """Return the block's result, (n, c, h), on configs that see each other alone.
+
+        `aggregated` (n, c, h), what `aggregate` makes of x, is overwritten in inference mode.
+        """
+        weight, bias = self.project.weight, self.project.bias
+        if torch.is_inference_mode_enabled():
+            for part in node_slices(aggregated):
+                aggregated[part] = _added(x[part], self.attend(aggregated[part]), weight, bias)
+            return aggregated
+        layers = [self.channels] + ([self.configs] if self.configs else [])
+        inner = [parameter for layer in layers for parameter in layer.parameters()]
+        result: Tensor = _AddInSlices.apply(self.attend, x, aggregated, weight, bias, *inner)
+        return result
+
+    def attend(self, y: Tensor) -> tuple[Tensor, ...]:
+        """Map what `aggregate` gives to what the block adds up, (n, c, h) each; node by node."""
+        return self.meet(self.channels(nn.functional.gelu(y)))
+
+    def meet(self, messages: Tensor, normaliser: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the messages, (n, c, h), and the same weighted by what the other configs say."""
+        if self.configs is None:
+            return (messages,)
+        return messages, messages * self.configs.weights(messages, normaliser)
+
+    # A block in two halves, for ranking in chunks: what is known of a config by itself, and what
+    # follows once the normaliser of all configs is known.
 
     def messages_(self, y: Tensor) -> Tensor:
-        """Do as `messages`, in place, for slices of nodes in turn; for inference."""
+        """Make messages of what `aggregate` gives, (n, c, h), in place."""
         for part in node_slices(y):
             inner = nn.functional.gelu(y[part])
             torch.mul(inner, self.channels.gate(inner), out=y[part])
         return y
 
-    def log_sum_exp(self, messages: Tensor) -> Tensor:
-        """Return (n, 1, h): log of the sum over the configs of exp(x / T); for inference."""
-        assert self.configs is not None
-        parts = [self.configs.log_sum_exp(messages[part]) for part in node_slices(messages)]
-        return torch.cat(parts)
-
     def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
-        """Return the block's result, (n, c, h), from its messages; for inference.
-
-        Args:
-            x: (n, c, h).
-            messages: (n, c, h) of x, by `aggregate` and `messages_`; overwritten.
-            normaliser: (n, 1, h) as in CrossConfigAttention.
-        """
-        return self._add_in_place(self.meet, x, messages, normaliser)
-
-    def _add_in_place(
-        self, function: Parts, x: Tensor, y: Tensor, normaliser: Tensor | None
-    ) -> Tensor:
-        """Return x + P [function(y, …)], in y's memory; for inference."""
-        for part in node_slices(y):
-            joined = function(y[part], _of(normaliser, part))
-            y[part] = _added(x[part], joined, self.project.weight, self.project.bias)
-        return y
-
-    def meet(self, messages: Tensor, normaliser: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return what a block adds up, (n, c, h) each: messages, and the same weighted."""
-        if self.configs is None:
-            return (messages,)
-        return messages, messages * self.configs.weights(messages, normaliser)
-
-    def attend(self, y: Tensor, normaliser: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Map what `aggregate` gives, (n, c, h), to what `meet` gives; node by node."""
-        return self.meet(self.messages(y), normaliser)
-
-    def forward(self, x: Tensor, aggregated: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Return the block's result, (n, c, h).
-
-        Args:
-            x: (n, c, h).
-            aggregated: (n, c, h) of x, by `aggregate`; overwritten in inference mode.
-            normaliser: as in CrossConfigAttention.
-        """
-        if torch.is_inference_mode_enabled():
-            return self._add_in_place(self.attend, x, aggregated, normaliser)
-        parts = [self.channels] + ([self.configs] if self.configs else [])
-        inner = [parameter for part in parts for parameter in part.parameters()]
-        result: Tensor = _AddInSlices.apply(
-            self.attend, x, aggregated, normaliser, self.project.weight, self.project.bias, *inner
-        )
-        return result
+        """Return the block's result, (n, c, h), in the memory of its messages."""
+        for part in node_slices(messages):
+            joined = self.meet(messages[part], normaliser[part])
+            messages[part] = _added(x[part], joined, self.project.weight, self.project.bias)
+        return messages
 
 
 class _AddInSlices(torch.autograd.Function):
-    """x + W [function(y, …)] + b for slices of nodes in turn; function(y, …) is not kept."""
+    """x + W [function(y)] + b for slices of nodes in turn; function(y) is not kept."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 -- autograd functions take no keywords
@@ -225,28 +180,27 @@ class _AddInSlices(torch.autograd.Function):
         function: Parts,
         x: Tensor,
         y: Tensor,
-        normaliser: Tensor | None,
         weight: Tensor,
         bias: Tensor,
         *parameters: Tensor,
     ) -> Tensor:
         ctx.function, ctx.parameters = function, parameters
-        ctx.save_for_backward(y, normaliser, weight)
+        ctx.save_for_backward(y, weight)
         out = torch.empty_like(x, dtype=torch.promote_types(x.dtype, bias.dtype))
         for part in node_slices(y):
-            out[part] = _added(x[part], function(y[part], _of(normaliser, part)), weight, bias)
+            out[part] = _added(x[part], function(y[part]), weight, bias)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, normaliser, weight = ctx.saved_tensors
+        y, weight = ctx.saved_tensors
         grad_y, grad_weight = torch.empty_like(y), torch.zeros_like(weight)
         totals = [torch.zeros_like(parameter) for parameter in ctx.parameters]
         width = y.shape[-1]
         for part in node_slices(y):
             with torch.enable_grad():
                 leaf = y[part].detach().requires_grad_()
-                joined = ctx.function(leaf, _of(normaliser, part))
+                joined = ctx.function(leaf)
             rows, grads = grad[part].flatten(0, 1), []
             for z, of_z, into in zip(
                 joined, weight.split(width, 1), grad_weight.split(width, 1), strict=True
@@ -257,11 +211,7 @@ class _AddInSlices(torch.autograd.Function):
             grad_y[part] = gradients[0]
             for total, value in zip(totals, gradients[1:], strict=True):
                 total.add_(value)
-        return None, grad, grad_y, None, grad_weight, grad.sum((0, 1)), *totals
-
-
-def _of(normaliser: Tensor | None, part: slice) -> Tensor | None:
-    return None if normaliser is None else normaliser[part]
+        return None, grad, grad_y, grad_weight, grad.sum((0, 1)), *totals
 
 
 def _added(x: Tensor, joined: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> Tensor:
@@ -276,9 +226,6 @@ class CrossConfigSage(LayoutNetwork):
     """Score configs of one graph; lower = faster.
 
     Shapes: m kept nodes, c configs, k configurable nodes, h channels.
-
-    Args:
-        config: widths and depth.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
@@ -310,7 +257,7 @@ class CrossConfigSage(LayoutNetwork):
         self.register_buffer("known_opcode", torch.ones(N_OPCODES, dtype=torch.bool))
 
     def make_block(self, config: CrossConfigSageConfig) -> SageBlock:
-        """Return one block of the network."""
+        """Return one of the network's blocks."""
         return SageBlock(
             config.hidden,
             channel_reduction=config.channel_reduction,
@@ -340,7 +287,7 @@ class CrossConfigSage(LayoutNetwork):
         """
         width = self.layout.embedding_dim
         weight = self.tensor_roles.weight.view(-1, N_LAYOUT_VALUES, width)  # (h, 18, w)
-        table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(0, 1)
+        table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(0, 1)  # (126, h)
         offsets = torch.arange(N_LAYOUT_VALUES, device=vectors.device) * N_SYMBOLS
         summed = nn.functional.embedding_bag(vectors + offsets, table, mode="sum")  # (v, h)
         return nn.functional.embedding(choices.T, summed + self.tensor_roles.bias)
@@ -353,25 +300,13 @@ class CrossConfigSage(LayoutNetwork):
         x = nodes.expand(-1, len(choices), -1).index_copy(0, ids, varying)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
-    def forward(
-        self, inputs: LayoutInputs, distinct: Positions, normalisers: Sequence[Tensor] = ()
-    ) -> Tensor:
-        """Score configs.
-
-        Args:
-            inputs: the graph.
-            distinct: (c,) int64 positions of distinct configs.
-            normalisers: one (m, 1, h) per block, see CrossConfigAttention; where there are none,
-                each block takes the configs at hand for all there are.
-
-        Returns:
-            (c,) float32 scores, lower = faster.
-        """
-        x, aggregated = self.embed(inputs, distinct)
+    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+        """Score the configs at `distinct` (c,) int64, which see each other alone; (c,) float32."""
+        x, aggregated = self.embed(inputs, distinct)  # (m, c, h) each
         for i, block in enumerate(self.blocks):
             if i > 0:
                 aggregated = block.aggregate(x, inputs.neighbours)
-            x = block(x, aggregated, normalisers[i] if normalisers else None)
+            x = block(x, aggregated)
         return self.read_out(inputs, x, distinct)
 
     def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions) -> Tensor:
@@ -385,11 +320,7 @@ class CrossConfigSage(LayoutNetwork):
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
 
     def _pool(self, inputs: LayoutInputs, x: Tensor) -> list[Tensor]:
-        """Pool norm(x) over nodes: means of all, of the configurable, by bytes, and the largest.
-
-        The means are one product with a (2 or 3, m) matrix, taken slice by slice where no gradient
-        is asked for.
-        """
+        """Pool norm(x) over nodes: means of all, of the configurable, by bytes, and the largest."""
         weights = x.new_zeros(2, len(x), dtype=torch.float32)
         weights[0] = 1 / len(x)
         weights[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))
@@ -406,6 +337,78 @@ class CrossConfigSage(LayoutNetwork):
         highest = largest[0] if len(largest) == 1 else torch.stack(largest).amax(dim=0)
         return [*total.view(-1, *x.shape[1:]), highest]
 
-    def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
-        """Score every config of a graph, as if all went through together; (c,) float32."""
-        return score_all(self, inputs, chunk_configs=chunk_for(inputs, self.config))
+    @torch.inference_mode()
+    def score_all(
+        self,
+        inputs: LayoutInputs,
+        *,
+        chunk_configs: int | None = None,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> NDArray[np.float32]:
+        """Score every config of a graph, as if all went through together; (c,) float32.
+
+        A block needs its normaliser over all configs before any can pass it. So configs go through
+        block by block, `chunk_configs` at a time; what they have become is kept in between as far
+        as `kept_bytes` reach, the others start again. Memory does not grow with c.
+
+        Args:
+            inputs: the graph.
+            chunk_configs: if None, so many that an (m, c, h) tensor takes `inference_tensor_mib`.
+                Some 12 MiB stay in the processor's cache and below the size from which the C
+                library asks the system for fresh, zeroed pages each time: 3 to 4 times faster than
+                64 configs at once on 2,850 kept nodes (docs/results/answered_once.md).
+            kept_bytes: of what is kept of configs between two blocks.
+        """
+        n_distinct = len(inputs.first)
+        if chunk_configs is None:
+            bytes_per_config = len(inputs.opcode) * self.config.hidden * 4
+            chunk_configs = max(4, (self.config.inference_tensor_mib << 20) // bytes_per_config)
+        chunks = np.array_split(np.arange(n_distinct), max(1, -(-n_distinct // chunk_configs)))
+        if self.config.cross_config and len(chunks) > 1:
+            scores = self._scores_by_block(inputs, chunks, kept_bytes)
+        else:  # with all configs in one chunk, each block sees them all
+            scores = [self(inputs, chunk) for chunk in chunks]
+        return torch.cat(scores).cpu().numpy()[inputs.group]
+
+    def _scores_by_block(
+        self, inputs: LayoutInputs, chunks: Sequence[Positions], kept_bytes: int
+    ) -> list[Tensor]:
+        kept: list[Reached | None] = [None] * len(chunks)
+        normalisers: list[Tensor] = []
+        for target, block in enumerate(self.blocks):
+            assert block.configs is not None
+            total, left = None, kept_bytes
+            for number, chunk in enumerate(chunks):
+                reached = kept[number] or self._start(inputs, chunk)
+                reached = self._advance(inputs, reached, target, normalisers)
+                _, x, messages = reached
+                part = torch.cat(
+                    [block.configs.log_sum_exp(messages[s]) for s in node_slices(messages)]
+                )
+                total = part if total is None else torch.logaddexp(total, part)
+                left -= x.nbytes + messages.nbytes
+                kept[number] = reached if left >= 0 else None
+            assert total is not None
+            normalisers.append(total - np.log(len(inputs.first)))  # (m, 1, h)
+        scores = []
+        for number, chunk in enumerate(chunks):
+            reached = kept[number] or self._start(inputs, chunk)
+            _, x, messages = self._advance(inputs, reached, len(self.blocks) - 1, normalisers)
+            x = self.blocks[-1].finish(x, messages, normalisers[-1])
+            scores.append(self.read_out(inputs, x, chunk))
+            kept[number] = None
+        return scores
+
+    def _start(self, inputs: LayoutInputs, chunk: Positions) -> Reached:
+        x, aggregated = self.embed(inputs, chunk)
+        return 0, x, self.blocks[0].messages_(aggregated)
+
+    def _advance(
+        self, inputs: LayoutInputs, reached: Reached, target: int, normalisers: Sequence[Tensor]
+    ) -> Reached:
+        start, x, messages = reached
+        for number in range(start, target):
+            x = self.blocks[number].finish(x, messages, normalisers[number])
+            block = self.blocks[number + 1]
+            messages = block.messages_(block.aggregate(x, inputs.neighbours))
+        return target, x, messages

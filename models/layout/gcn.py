@@ -35,12 +35,8 @@ N_NUMERIC = MINOR_TO_MAJOR.start
 def symmetric_product(edge_index: Tensor, n_nodes: int) -> SparseProduct:
     """Return the product with D^(-1/2) (A + Aᵀ + I) D^(-1/2), D the diagonal of its row sums.
 
-    The graph convolution of Kipf and Welling (2017).
-
-    Args:
-        edge_index: (e, 2) int64; an edge that is there twice counts twice. The product is for
-            tensors on its device.
-        n_nodes: n.
+    The graph convolution of Kipf and Welling (2017), for tensors on the device of `edge_index`
+    (e, 2) int64; an edge that is there twice counts twice.
     """
     consumer, producer = edge_index.cpu().numpy().T
     ones = np.ones(len(consumer), dtype=np.float32)
@@ -50,18 +46,8 @@ def symmetric_product(edge_index: Tensor, n_nodes: int) -> SparseProduct:
     return SparseProduct((root @ joined @ root).tocsr()).to(edge_index.device)
 
 
-def edges_product(inputs: LayoutInputs) -> SparseProduct:
-    """Return the `symmetric_product` of a graph's edges."""
-    return symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
-
-
 class TwoLayers(nn.Module):
-    """W' leaky(W x + b) + b'.
-
-    Args:
-        in_width: f.
-        width: h, of both layers.
-    """
+    """W' leaky(W x + b) + b'."""
 
     def __init__(self, in_width: int, width: int) -> None:
         super().__init__()
@@ -74,24 +60,14 @@ class TwoLayers(nn.Module):
 
 
 class GcnLayer(nn.Module):
-    """x + leaky(TwoLayers(Â [s, x])): s the settings, Â by `symmetric_product`.
-
-    Args:
-        width: h.
-    """
+    """x + leaky(TwoLayers(Â [s, x])): s the settings, Â by `symmetric_product`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layers = TwoLayers(N_LAYOUT_VALUES + width, width)
 
     def forward(self, x: Tensor, settings: Tensor, product: SparseProduct) -> Tensor:
-        """Map (n, c, h) to (n, c, h).
-
-        Args:
-            x: (n, c, h).
-            settings: (n, c, 18).
-            product: of the graph's edges.
-        """
+        """Map (n, c, h), beside settings (n, c, 18), to (n, c, h)."""
         y = self.layers(product(torch.cat([settings, x], dim=-1)))
         return x + F.leaky_relu(y, SLOPE)
 
@@ -100,9 +76,6 @@ class BaselineGcn(LayoutNetwork):
     """Score configs of one graph; lower = faster.
 
     Shapes: m kept nodes, c configs, k configurable nodes, h channels.
-
-    Args:
-        config: width and depth.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = BaselineGcnConfig
@@ -130,27 +103,30 @@ class BaselineGcn(LayoutNetwork):
         fixed = chosen.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
         return fixed.index_copy(0, inputs.config_ids, chosen)
 
+    def _product(self, inputs: LayoutInputs) -> SparseProduct:
+        return symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
+
     def forward(
         self, inputs: LayoutInputs, distinct: Positions, product: SparseProduct | None = None
     ) -> Tensor:
-        """Score configs, each on its own; see LayoutNetwork. A caller may have the product."""
-        product = product or edges_product(inputs)
+        """Score the configs at `distinct` (c,), each on its own; (c,) float32."""
+        product = product or self._product(inputs)
         layout = inputs.layout / (N_SYMBOLS - 1)
         parts = [inputs.node_feat[:, :N_NUMERIC], layout, self.opcode(inputs.opcode)]
         choices = inputs.choices(distinct)
-        nodes = torch.cat(parts, dim=1)[:, None, :].expand(-1, len(choices), -1)
-        settings = self.settings(inputs, choices)
-        x = F.leaky_relu(self.first(torch.cat([settings, nodes], dim=-1)), SLOPE)
+        nodes = torch.cat(parts, dim=1)[:, None, :].expand(-1, len(choices), -1)  # (m, c, f)
+        settings = self.settings(inputs, choices)  # (m, c, 18)
+        x = F.leaky_relu(self.first(torch.cat([settings, nodes], dim=-1)), SLOPE)  # (m, c, h)
         for layer in self.layers:
             x = layer(x, settings, product)
-        directions = [F.normalize(x.sum(dim=0), dim=-1)]
-        directions += [F.normalize(x[inputs.config_ids].sum(dim=0), dim=-1)]
+        sums = x.sum(dim=0), x[inputs.config_ids].sum(dim=0)  # (c, h) each
+        directions = [F.normalize(total, dim=-1) for total in sums]
         return self.head(torch.cat([x.mean(dim=0), *directions], dim=-1)).squeeze(-1)
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
         """Score every config of a graph; the widest tensor is one of `inference_tensor_mib`."""
-        product, n_distinct = edges_product(inputs), len(inputs.first)
+        product, n_distinct = self._product(inputs), len(inputs.first)
         bytes_per_config = len(inputs.opcode) * max(self.in_width, self.config.hidden) * 4
         chunk = max(1, (self.config.inference_tensor_mib << 20) // bytes_per_config)
         chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk))

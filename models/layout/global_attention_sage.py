@@ -1,10 +1,9 @@
 """The layout GNN with attention over nodes beside message passing.
 
-Two rounds of messages reach two edges far; what a config costs also depends on layouts that stand
-further apart. Each block of models/layout/cross_config_sage.py gets a second, parallel path in
-which every node reads from all others of its config, as in GraphGPS (Rampášek et al., 2022), by
-linear attention. That path concerns each config alone, so scores stay independent of how configs
-are cut into chunks.
+Two rounds of messages reach two edges far; what a config costs also depends on layouts further
+apart. Each block of models/layout/cross_config_sage.py gets a parallel path in which every node
+reads from all others of its config, as in GraphGPS (Rampášek et al., 2022), by linear attention.
+That path concerns each config alone, so scores stay independent of how configs are chunked.
 """
 
 from typing import ClassVar
@@ -19,11 +18,6 @@ from models.layout.cross_config_sage import CrossConfigSage, SageBlock
 LEAST_WEIGHT = 1e-6
 
 
-def positive(x: Tensor) -> Tensor:
-    """Return elu(x) + 1: x + 1 above 0, exp(x) below."""
-    return nn.functional.elu(x) + 1
-
-
 class LinearAttention(nn.Module):
     """Let each node read from all others of its config.
 
@@ -32,11 +26,8 @@ class LinearAttention(nn.Module):
     phi = elu + 1 (Katharopoulos et al., "Transformers are RNNs", 2020). Because phi(q_i) does not
     depend on j, the sums of phi(k_j) v_jᵀ and phi(k_j) are taken once for all i.
 
-    The last layer starts at zero, so that a network begins as it would be without attention.
-
-    Args:
-        width: h.
-        heads: how many attentions, of h / heads channels rounded down, stand side by side.
+    The last layer starts at zero, so that a network begins as it would be without attention. Each
+    of the heads has h / heads channels, rounded down.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -53,7 +44,7 @@ class LinearAttention(nn.Module):
         n_nodes, n_configs, _ = x.shape
         parts = self.inputs(x).view(n_nodes, n_configs, 3, self.heads, -1)
         q, k, v = parts.unbind(dim=2)  # (n, c, heads, d)
-        q, k = positive(q), positive(k)
+        q, k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1
         summary = torch.einsum("nahd,nahe->ahde", k, v) / n_nodes  # (c, heads, d, d)
         read = torch.einsum("nahd,ahde->nahe", q, summary)
         weight = torch.einsum("nahd,ahd->nah", q, k.mean(dim=0))
@@ -61,11 +52,7 @@ class LinearAttention(nn.Module):
 
 
 class GlobalAttentionBlock(SageBlock):
-    """SageBlock(x) + LinearAttention(norm(x)).
-
-    Args:
-        config: widths, heads, and whether configs see each other.
-    """
+    """SageBlock(x) + LinearAttention(norm(x))."""
 
     def __init__(self, config: GlobalAttentionSageConfig) -> None:
         super().__init__(
@@ -76,29 +63,21 @@ class GlobalAttentionBlock(SageBlock):
         self.attention_norm = nn.LayerNorm(config.hidden)
         self.attention = LinearAttention(config.hidden, config.heads)
 
-    def forward(self, x: Tensor, aggregated: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Return the block's result, (n, c, h); arguments as in SageBlock."""
-        return super().forward(x, aggregated, normaliser) + self._from_all_nodes(x)
+    def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
+        """Return the block's result, (n, c, h); see SageBlock."""
+        return super().forward(x, aggregated) + self.attention(self.attention_norm(x))
 
     def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
-        """Return the block's result, (n, c, h); arguments as in SageBlock."""
-        return super().finish(x, messages, normaliser) + self._from_all_nodes(x)
-
-    def _from_all_nodes(self, x: Tensor) -> Tensor:
-        result: Tensor = self.attention(self.attention_norm(x))
-        return result
+        """Return the block's result, (n, c, h); see SageBlock."""
+        return super().finish(x, messages, normaliser) + self.attention(self.attention_norm(x))
 
 
 class GlobalAttentionSage(CrossConfigSage):
-    """Score configs of one graph; lower = faster. See CrossConfigSage.
-
-    Args:
-        config: widths, depth and heads.
-    """
+    """Score configs of one graph; lower = faster. See CrossConfigSage."""
 
     Config: ClassVar[type[LayoutGnnConfig]] = GlobalAttentionSageConfig
 
     def make_block(self, config: CrossConfigSageConfig) -> SageBlock:
-        """Return one block of the network."""
+        """Return one of the network's blocks."""
         assert isinstance(config, GlobalAttentionSageConfig)
         return GlobalAttentionBlock(config)

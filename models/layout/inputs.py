@@ -86,23 +86,22 @@ def layout_inputs(
         rule: pruning rule, see features.pruning.rules.
         scaler: learned on the train split.
         padding: of each node's own layout beyond its rank.
-        with_noise: also find out how far repeated measurements differ.
-        with_statistics: also compute the statistics of every distinct config.
+        with_noise, with_statistics: also fill these in.
     """
     pruned, nodes = prune_layout_graph(graph, rule=rule)
     scaled = scaler(nodes.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
     first, group = distinct_configs(graph)
-    config_ids = torch.from_numpy(pruned.config_ids)
+    edges, config_ids = map(torch.from_numpy, (pruned.edge_index, pruned.config_ids))
+    sizes = output_bytes(nodes.node_feat)
+    shares = (sizes / max(sizes.sum(), 1.0)).astype(np.float32)
     return LayoutInputs(
         node_feat=torch.from_numpy(scaled),
         opcode=torch.from_numpy(nodes.opcode.astype(np.int64)),
         layout=torch.from_numpy(layout_symbols(padded(nodes.minor_to_major, padding))),
         config_ids=config_ids,
-        neighbours=Neighbours(
-            torch.from_numpy(pruned.edge_index), len(pruned.kept), varying=config_ids
-        ),
-        bytes_share=_shares(output_bytes(nodes.node_feat)),
+        neighbours=Neighbours(edges, len(pruned.kept), varying=config_ids),
+        bytes_share=torch.from_numpy(shares),
         vectors=torch.from_numpy(layout_symbols(graph.configs.vectors)),
         configs=graph.configs,
         first=first,
@@ -113,11 +112,6 @@ def layout_inputs(
     )
 
 
-def _shares(sizes: NDArray[np.float64]) -> Tensor:
-    return torch.from_numpy((sizes / max(sizes.sum(), 1.0)).astype(np.float32))
-
-
 def _noise(runtime_ns: NDArray[np.int64], group: NDArray[np.int64]) -> float:
-    """Return how far two measurements of a config differ; 0 where too few were measured twice."""
     measured = measure_noise(runtime_ns, group, draws=1) if (runtime_ns > 0).all() else None
-    return measured.same if measured else 0.0
+    return measured.same if measured else 0.0  # too few were measured twice

@@ -19,10 +19,7 @@ class LayoutNetwork(nn.Module):
     """Scores configs of one graph; lower = faster. A subclass has a `forward`.
 
     Attributes:
-        Config: what its table in a recipe may hold.
-
-    Args:
-        config: that table.
+        Config: what its table in a recipe, `config`, may hold.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = LayoutGnnConfig
@@ -32,14 +29,10 @@ class LayoutNetwork(nn.Module):
         self.config = config
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score a step's configs.
-
-        Args:
-            inputs: the graph.
-            distinct: (c,) int64 positions among the graph's distinct configs.
+        """Score a step's configs, those at `distinct` (c,) int64 among the graph's distinct ones.
 
         Returns:
-            (c,) float32 scores, lower = faster.
+            (c,) float32, lower = faster.
         """
         raise NotImplementedError
 
@@ -50,8 +43,7 @@ class LayoutNetwork(nn.Module):
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
         """Score every config of a graph; (c,) float32.
 
-        For networks that score each config by itself: as many at a time as a step takes, equal ones
-        once.
+        For networks that score each config by itself: as many at a time as a step takes.
         """
         every, chunk = np.arange(len(inputs.first)), self.config.configs_per_step
         chunks = np.array_split(every, -(-len(every) // chunk))

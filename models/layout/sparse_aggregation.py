@@ -20,18 +20,14 @@ DEVICE_SLICE_BYTES = 256 << 20
 
 
 def node_slices(x: Tensor) -> list[slice]:
-    """Cut the nodes of (n, c, h) so that a slice's tensor takes about SLICE_BYTES on the CPU."""
+    """Cut the nodes of (n, c, h) so that a slice's tensor takes about SLICE_BYTES."""
     slice_bytes = SLICE_BYTES if x.device.type == "cpu" else DEVICE_SLICE_BYTES
     step = max(1, slice_bytes // max(1, x[:1].nbytes))
     return [slice(start, start + step) for start in range(0, len(x), step)]
 
 
 class SparseProduct(OnDevice):
-    """Multiply (n, c, h) tensors by a fixed sparse matrix along nodes.
-
-    Args:
-        matrix: (r, n).
-    """
+    """Multiply (n, c, h) tensors by a fixed sparse matrix (r, n) along nodes."""
 
     def __init__(self, matrix: sparse.csr_matrix) -> None:
         self.matrix = _torch_csr(matrix)
@@ -66,15 +62,12 @@ def _multiply(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 class Aggregation(OnDevice):
-    """Which rows take what of which nodes: their own value, and means over operands and users.
+    """Which of r rows take what of m nodes: own values, and means over operands and over users.
 
     Attributes:
-        means: (r, 2m) the operands' and the users' part.
+        means: the product with the (r, 2m) right part of `joint` (r, 3m).
         row: (m,) int64 the row that takes a node's own value, -1 = none; None where r = m and
             each node is its own row.
-
-    Args:
-        joint: (r, 3m) own part, operands' and users'.
     """
 
     def __init__(self, joint: sparse.csr_matrix) -> None:
@@ -87,7 +80,7 @@ class Aggregation(OnDevice):
         self.means = SparseProduct(joint[:, n_nodes:].tocsr())
 
     def __call__(self, x: Tensor, norm: nn.LayerNorm, weights: Tensor, added: Tensor) -> Tensor:
-        """Return the sums over what rows take of norm(x), each part by its own weights.
+        """Return what rows take of norm(x), each part by its own weights, plus what is added.
 
         Args:
             x: (m, c, h).
@@ -113,7 +106,6 @@ class SplitAggregation(OnDevice):
 
     Args:
         matrix: (r, 3n) rows as of `joint_matrix`.
-        varying: (k,) int64.
     """
 
     def __init__(self, matrix: sparse.csr_matrix, varying: Tensor) -> None:
@@ -133,13 +125,11 @@ class Neighbours(SplitAggregation):
 
     Attributes:
         every: all of it, as of `joint_matrix`.
-        n_nodes: n.
-        edge_index: (e, 2) int64 the edges themselves.
+        edge_index: (e, 2) int64 the edges themselves; a row [u, v] means that u consumes v.
 
     Args:
-        edge_index: (e, 2) int64 on the CPU; a row [u, v] means that u consumes v.
-        n_nodes: n.
-        varying: (k,) int64 on the CPU; nodes that differ from config to config before any message.
+        varying: (k,) int64 nodes that differ from config to config before any message; all that is
+            given is on the CPU.
     """
 
     def __init__(self, edge_index: Tensor, n_nodes: int, varying: Tensor) -> None:
@@ -151,12 +141,7 @@ class Neighbours(SplitAggregation):
 
 
 def joint_matrix(edge_index: Tensor, n_nodes: int) -> sparse.csr_matrix:
-    """Return (n, 3n): the node itself, the mean over its operands, the mean over its users.
-
-    Args:
-        edge_index: (e, 2) int64 on the CPU; a row [u, v] means that u consumes v.
-        n_nodes: n.
-    """
+    """Return (n, 3n): the node itself, the mean over its operands, the mean over its users."""
     consumer, producer = edge_index.numpy().T
     operands = _means(consumer, producer, n_nodes)
     users = _means(producer, consumer, n_nodes)
@@ -165,18 +150,13 @@ def joint_matrix(edge_index: Tensor, n_nodes: int) -> sparse.csr_matrix:
 
 
 def _means(row: Any, column: Any, n_nodes: int) -> sparse.csr_matrix:
-    """Return (n, n): each row's mean over its neighbours; 0 where there are none."""
     degree = np.bincount(row, minlength=n_nodes)
     weights = (1 / degree[row]).astype(np.float32)
     return sparse.csr_matrix((weights, (row, column)), shape=(n_nodes, n_nodes))
 
 
 class _NormProjectAggregate(torch.autograd.Function):
-    """Aggregation.__call__; keeps no more than x for the gradients.
-
-    The norm and the three projections are taken for a slice of nodes at a time, and the norm again
-    for the gradients.
-    """
+    """Aggregation.__call__: keeps x alone for the gradients, and takes the norm again for them."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 -- autograd functions take no keywords

@@ -61,11 +61,9 @@ class BatchAttention(nn.Module):
 
 
 class Attentions(nn.Module):
-    """Attention over channels, then over the batch's configs, up to the block's width.
+    """Attention over channels, then over the batch's configs, up to the block's width h.
 
-    Args:
-        width: h, what comes out. What goes in is `inner` wide: h/2 where configs see each other.
-        cross_config: whether they do.
+    What goes in is `inner` wide: h/2 where configs see each other.
     """
 
     def __init__(self, width: int, *, cross_config: bool) -> None:
@@ -80,13 +78,7 @@ class Attentions(nn.Module):
 
 
 class LinearBlock(nn.Module):
-    """gelu(attentions(norm(W x + b))), node by node.
-
-    Args:
-        in_width: f.
-        width: h.
-        cross_config: see Attentions.
-    """
+    """gelu(attentions(norm(W x + b))), node by node."""
 
     def __init__(self, in_width: int, width: int, *, cross_config: bool) -> None:
         super().__init__()
@@ -105,11 +97,6 @@ class ResidualBlock(nn.Module):
 
     SAGEConv is W h + W' mean of h over a node's users + b: their edges run from the instruction
     that reads to the one that is read, in that direction only.
-
-    Args:
-        width: h.
-        dropout: share of values that a training step drops.
-        cross_config: see Attentions.
     """
 
     def __init__(self, width: int, *, dropout: float, cross_config: bool) -> None:
@@ -128,9 +115,6 @@ class Tgraph(LayoutNetwork):
     """Score configs of one graph; lower = faster.
 
     Shapes: m kept nodes, e edges, c configs, k configurable nodes, h channels.
-
-    Args:
-        config: widths and depth.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = TgraphConfig
@@ -155,11 +139,7 @@ class Tgraph(LayoutNetwork):
         self.head = nn.Linear(width, 1)
 
     def edges(self, inputs: LayoutInputs) -> Tensor:
-        """Return the edges that touch a configurable node, which is all their pruning keeps.
-
-        Returns:
-            (2, e) int64 from user to operand.
-        """
+        """Return what their pruning keeps: edges that touch a configurable node; (2, e) int64."""
         edge_index = inputs.neighbours.edge_index
         configurable = edge_index.new_zeros(len(inputs.opcode), dtype=torch.bool)
         configurable[inputs.config_ids] = True
@@ -179,17 +159,10 @@ class Tgraph(LayoutNetwork):
         return torch.cat([nodes, self.layout(symbols).flatten(2)], dim=2)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score configs together.
-
-        Args:
-            inputs: the graph.
-            distinct: (c,) int64 positions of distinct configs.
-
-        Returns:
-            (c,) float32 scores, lower = faster; they depend on which configs are at hand.
-        """
+        """Score the configs at `distinct` (c,), which see each other alone; (c,) float32."""
         edges = self.edges(inputs)
-        x = self.second(self.first(self.features(inputs, inputs.choices(distinct))))
+        x = self.features(inputs, inputs.choices(distinct))  # (c, m, f)
+        x = self.second(self.first(x))  # (c, m, h)
         for block in self.blocks:
             x = block(x, edges)
         return self.head(x.mean(dim=1)).squeeze(-1)
@@ -201,11 +174,10 @@ class Tgraph(LayoutNetwork):
         A score depends on the batch that its config stands in, so the configs are shuffled
         `permutations` times, cut into equal batches of at most `inference_configs`, and a config's
         scores are averaged. The shuffles start from the order of the configs' content hashes, so
-        the order in the file does not matter; a file with other configs does. Equal configs get
-        equal scores, since only distinct ones are scored. Memory grows with `inference_configs`.
+        the order in the file does not matter; a file with other configs does.
 
         Returns:
-            (c,) float32 scores, lower = faster.
+            (c,) float32, lower = faster.
         """
         by_content = np.argsort(inputs.configs.content_hashes()[inputs.first])
         n_batches = -(-len(by_content) // self.config.inference_configs)

@@ -12,6 +12,7 @@ What is remembered of segments while training goes on is Graph Segment Training'
 al., "Learning Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.config.networks import SegmentSageConfig
-from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, log_mean_exp
+from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage
 from models.segments.cut import Segment, SegmentedGraph
 from models.segments.receptive_field import advance, advance_shared
 from models.training.device import device_of
@@ -56,7 +57,8 @@ class SegmentHead(nn.Module):
         """Return the attention's (1, 1, h) over all configs, from all their (c, 3h)."""
         if self.configs is None:
             return None
-        return log_mean_exp(self.configs.logits(self.mixed(pooled)), dim=1)
+        logits = self.configs.logits(self.mixed(pooled))
+        return torch.logsumexp(logits, dim=1, keepdim=True) - math.log(len(pooled))
 
     def forward(self, pooled: Tensor, normaliser: Tensor | None = None) -> Tensor:
         """Map (c, 3h) to (c,) scores; lower = faster.

@@ -9,7 +9,6 @@ from features.scaling import fit_node_scaler
 from models.config.networks import GlobalAttentionSageConfig
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
 from models.layout.global_attention_sage import GlobalAttentionSage, LinearAttention
-from models.layout.inference import score_all
 from models.layout.inputs import LayoutInputs, layout_inputs
 
 
@@ -100,7 +99,7 @@ def test_an_untrained_network_scores_as_it_would_without_attention(inputs: Layou
 def test_scores_do_not_depend_on_the_chunk(
     model: GlobalAttentionSage, inputs: LayoutInputs, chunk_configs: int
 ) -> None:
-    whole = score_all(model, inputs, chunk_configs=10_000)
+    whole = model.score_all(inputs, chunk_configs=10_000)
     assert len(whole) > 32
-    chunked = score_all(model, inputs, chunk_configs=chunk_configs)
+    chunked = model.score_all(inputs, chunk_configs=chunk_configs)
     np.testing.assert_allclose(chunked, whole, atol=1e-5 * np.abs(whole).max())

@@ -17,7 +17,6 @@ from features.statistics.configs import (
 from models.config.networks import CrossConfigSageConfig
 from models.config.recipe import load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inference import score_all
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import MODELS
 from models.training.jobs import TrainJob
@@ -46,10 +45,10 @@ def test_they_are_what_tells_the_configs_of_a_graph_apart(layout_graph: LayoutGr
 def test_scores_depend_on_them_and_not_on_chunks(inputs: LayoutInputs) -> None:
     torch.manual_seed(0)
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16, statistics=True)).eval()
-    whole = score_all(model, inputs, chunk_configs=10_000)
-    np.testing.assert_allclose(score_all(model, inputs, chunk_configs=7), whole, atol=1e-5)
+    whole = model.score_all(inputs, chunk_configs=10_000)
+    np.testing.assert_allclose(model.score_all(inputs, chunk_configs=7), whole, atol=1e-5)
     model.set_statistics_scale(np.full(N_CONFIG_STATISTICS, 0.1, np.float32))
-    other = score_all(model, inputs, chunk_configs=10_000)
+    other = model.score_all(inputs, chunk_configs=10_000)
     assert np.abs(other - whole).max() > 1e-3
 
 
