@@ -9,8 +9,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,50 +60,10 @@ def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
     return replace(graph, configs=configs, runtime_ns=runtime_ns)
 
 
-def unpacked_bytes(inputs: LayoutInputs) -> int:
-    """Return what was charged when configs were counted as int8 values, one per layout entry."""
-    configs = inputs.configs.n_configs * inputs.configs.n_configurable * 18
-    return configs + inputs.node_feat.nbytes + bytes_held(inputs.neighbours)
-
-
-@dataclass
-class Reads:
-    """What a run of steps cost."""
-
-    made: int
-    kept_bytes: int
-    seconds_per_graph: float
-
-    @property
-    def share(self) -> float:
-        """Return the share of steps that made their graph anew."""
-        return self.made / N_STEPS
-
-
-def take_steps(
-    make: Callable[[GraphFile], LayoutInputs],
-    files: list[GraphFile],
-    size: Callable[[LayoutInputs], int],
-) -> Reads:
-    """Ask a cache for the graphs of all steps."""
-    seconds: list[float] = []
-
-    def timed(file: GraphFile) -> LayoutInputs:
-        start = time.perf_counter()
-        inputs = make(file)
-        seconds.append(time.perf_counter() - start)
-        return inputs
-
-    cache = LRUCache(timed, size=size)
-    for step in range(N_STEPS):
-        cache(files[np.random.default_rng([0, step]).permutation(len(files))[0]])
-    kept = sum(held for _, held in cache._items.values())
-    return Reads(len(seconds), kept, float(np.mean(seconds)))
-
-
 def measure() -> list[str]:
-    """Measure both ways to count, and return the page."""
+    """Ask a cache for the graphs of all steps; return the page."""
     prepare_torch(seed=0, threads=1)
+    seconds: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         graphs = [mapped_graph(Path(name), size) for size in sizes()]
         scaler = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p")
@@ -117,23 +76,17 @@ def measure() -> list[str]:
                 files.append(replace(graph.file, path=path))
 
         def make(file: GraphFile) -> LayoutInputs:
-            return layout_inputs(by_name[str(file.path)], rule="hops-1", scaler=scaler)
+            start = time.perf_counter()
+            inputs = layout_inputs(by_name[str(file.path)], rule="hops-1", scaler=scaler)
+            seconds.append(time.perf_counter() - start)
+            return inputs
 
-        before = resident_mib()
-        new = take_steps(make, files, bytes_held)
+        held = [bytes_held(make(file)) for file in files[::NAMES_PER_SIZE]]
+        seconds.clear()
+        before, cache = resident_mib(), LRUCache(make)
+        for step in range(N_STEPS):
+            cache(files[np.random.default_rng([0, step]).permutation(len(files))[0]])
         grown = resident_mib() - before
-        some = [make(file) for file in files[::NAMES_PER_SIZE]]
-        charged = [(unpacked_bytes(inputs), bytes_held(inputs)) for inputs in some]
-        # Nothing is made anew here but what the count decides, so each size is made once.
-        ready = {str(file.path): some[i // NAMES_PER_SIZE] for i, file in enumerate(files)}
-        old = take_steps(lambda file: ready[str(file.path)], files, unpacked_bytes)
-    return page(new, old, charged, grown)
-
-
-def page(new: Reads, old: Reads, charged: list[tuple[int, int]], grown: float) -> list[str]:
-    """Return the page's lines."""
-    before, after = (int(np.mean(column)) >> 20 for column in zip(*charged, strict=True))
-    most = max(old for old, _ in charged) >> 20
     return [
         "# How often training reads a graph again",
         "",
@@ -142,14 +95,9 @@ def page(new: Reads, old: Reads, charged: list[tuple[int, int]], grown: float) -
         f"{MOST_NODES:,} nodes), pruned by `hops-1`, {N_STEPS:,} steps of one graph each, a cache",
         f"of {CACHE_BYTES >> 20:,} MiB.",
         "",
-        "| configs counted as | MiB a graph | steps that read their graph anew |",
-        "|---|---|---|",
-        f"| unpacked values | {before} (at most {most}) | {old.share:.1%} |",
-        f"| what is held | {after} | {new.share:.1%} |",
-        "",
-        f"Reading anew takes {new.seconds_per_graph:.3f} s a graph, the store's checks aside.",
-        f"With what is held counted, {new.made} graphs are read in all; those kept count for",
-        f"{new.kept_bytes >> 20} MiB; the process grew by {grown:.0f} MiB, mapped files included.",
+        f"A graph counts for {int(np.mean(held)) >> 20} MiB; {len(seconds) / N_STEPS:.1%} of the",
+        f"steps read theirs anew, {len(seconds)} in all, in {np.mean(seconds):.3f} s each, the",
+        f"store's checks aside. The process grew by {grown:.0f} MiB, mapped files included.",
         "",
         f"Measured on {platform.machine()}, revision {revision()}.",
     ]
@@ -162,12 +110,7 @@ def resident_mib() -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def main() -> None:
-    """Measure, and write the page."""
+if __name__ == "__main__":
     path = PAGES / "graph_cache.md"
     write_text(path, "\n".join(measure()) + "\n")
     print(path)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

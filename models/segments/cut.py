@@ -1,7 +1,11 @@
-"""A layout graph cut into segments of consecutive nodes in topological order.
+"""A layout graph cut into segments of consecutive nodes, and how far configs reach in each.
 
 Graph Segment Training (Cao et al., NeurIPS 2023) cuts a graph too large for one training step into
 parts of bounded size. A segment keeps the edges among its nodes; those between segments are lost.
+
+A config sets the layouts of k configurable nodes. One round of message passing carries that one
+edge further: after l rounds only nodes within l edges of a configurable one differ between
+configs, and are computed per config. All others have one value, (n, 1, h).
 """
 
 import heapq
@@ -11,6 +15,7 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
 from data.graphs.graph import LayoutGraph
@@ -18,9 +23,47 @@ from data.graphs.node_layouts import Padding
 from features.pruning.rules import prune
 from features.scaling import NodeScaler
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.sparse_aggregation import Neighbours
-from models.segments.receptive_field import ReceptiveField, receptive_field
+from models.layout.sparse_aggregation import Neighbours, SplitAggregation, joint_matrix
 from models.training.device import OnDevice
+
+
+class Ring(SplitAggregation):
+    """What the nodes that vary after a block read: of those that vary before it, and of the rest.
+
+    Attributes:
+        varying: (b,) int64 the nodes that vary before the block.
+        after: (a,) int64 ascending, those that vary after it; contains all of `varying`.
+        place: (b,) int64 where each of the b nodes stands in `after`.
+    """
+
+    def __init__(
+        self, matrix: sparse.csr_matrix, before: NDArray[np.int64], after: NDArray[np.int64]
+    ) -> None:
+        super().__init__(matrix[after], torch.from_numpy(before))
+        self.after = torch.from_numpy(after)
+        self.place = torch.from_numpy(np.searchsorted(after, before))
+
+    def join(self, shared: Tensor, varying: Tensor) -> Tensor:
+        """Return the values of the nodes `after`, (a, c, h), from (n, 1, h) and (b, c, h)."""
+        own = shared[self.after].expand(-1, varying.shape[1], -1)
+        return own.index_copy(0, self.place, varying)
+
+
+@dataclass(frozen=True)
+class ReceptiveField(OnDevice):
+    """How far configs reach, block by block.
+
+    Attributes:
+        rings: one per block; none where there is no configurable node.
+        reached: (a,) int64 ascending, the nodes that vary after the last block.
+        constant: (n - a,) int64 ascending, all others.
+        configurable: (k,) int64 where the configurable nodes stand in `reached`.
+    """
+
+    rings: tuple[Ring, ...]
+    reached: Tensor
+    constant: Tensor
+    configurable: Tensor
 
 
 @dataclass(frozen=True)
@@ -78,16 +121,11 @@ def segmented(
     padding: Padding = "minus-one",
     with_noise: bool = False,
 ) -> SegmentedGraph:
-    """Prune and scale a graph, and cut it.
+    """Prune and scale a graph as `layout_inputs` does, and cut it.
 
     Args:
-        graph: as read.
-        rule: pruning rule, see features.pruning.rules; "none" keeps all nodes.
-        scaler: learned on the train split.
         segment_nodes: at most so many nodes in a segment.
         depth: how many blocks the network has.
-        padding: of each node's own layout beyond its rank.
-        with_noise: also find out how far repeated measurements differ.
     """
     whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, with_noise=with_noise)
     edges = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids).edge_index
@@ -138,13 +176,8 @@ def _part(
 def cut(edge_index: NDArray[np.int64], n_nodes: int, segment_nodes: int) -> list[NDArray[np.int64]]:
     """Cut n nodes in topological order into parts of nearly equal size, at most `segment_nodes`.
 
-    Args:
-        edge_index: (e, 2) int64; a row [u, v] means that u consumes v.
-        n_nodes: n.
-        segment_nodes: the largest size of a part.
-
-    Returns:
-        Node positions by part; a node consumes nodes of its own and of earlier parts only.
+    A row [u, v] of `edge_index` (e, 2) int64 means that u consumes v. A node consumes nodes of its
+    own and of earlier parts only.
     """
     order = topological_order(edge_index, n_nodes)
     return np.array_split(order, max(1, -(-n_nodes // segment_nodes)))
@@ -173,3 +206,24 @@ def topological_order(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np
                 heapq.heappush(ready, user)
     rest = np.setdiff1d(np.arange(n_nodes), order)
     return np.concatenate([np.asarray(order, dtype=np.int64), rest])
+
+
+def receptive_field(neighbours: Neighbours, depth: int) -> ReceptiveField:
+    """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""
+    n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
+    matrix = joint_matrix(neighbours.edge_index, n_nodes)
+    adjacency = matrix != 0
+    rings, before = list[Ring](), config_ids
+    for _ in range(depth if len(config_ids) else 0):
+        varies = np.zeros(n_nodes, dtype=np.bool_)
+        varies[before] = True
+        after = np.flatnonzero(adjacency @ np.tile(varies, 3))
+        rings.append(Ring(matrix, before, after))
+        before = after
+    reached = before if rings else np.sort(config_ids)
+    return ReceptiveField(
+        rings=tuple(rings),
+        reached=torch.from_numpy(reached),
+        constant=torch.from_numpy(np.setdiff1d(np.arange(n_nodes), reached)),
+        configurable=torch.from_numpy(np.searchsorted(reached, config_ids)),
+    )

@@ -4,7 +4,7 @@ The equations within a segment are those of models/layout/cross_config_sage.py. 
 the head is a sum over its segments, so that segments can be computed one by one, or remembered.
 Configs meet on that sum, (c, h), once per graph, and not node by node: then a node differs between
 configs only where a message from a configurable node has reached it
-(models/segments/receptive_field.py), and the exact normaliser over all configs is one number per
+(models/segments/cut.py), and the exact normaliser over all configs is one number per
 channel, known after one pass. Where a graph of several segments is cut depends on the order of its
 nodes, so its scores do too.
 
@@ -21,22 +21,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.config.networks import SegmentSageConfig
-from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage
-from models.segments.cut import Segment, SegmentedGraph
-from models.segments.receptive_field import advance, advance_shared
+from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
+from models.layout.sparse_aggregation import Neighbours
+from models.segments.cut import Ring, Segment, SegmentedGraph
 from models.training.device import device_of
 
 N_POOLS = 3
 
 
 class SegmentHead(nn.Module):
-    """Score configs by the embeddings of their graph, each seen beside all others.
+    """Score configs by the embeddings of their graph, 3 h channels, each seen beside all others.
 
     y = gelu(W g); score = w gelu(V [y, cross-config attention of y]).
-
-    Args:
-        hidden: h; a graph's embedding has 3 h channels.
-        cross_config: whether configs see each other.
     """
 
     def __init__(self, hidden: int, *, cross_config: bool) -> None:
@@ -61,12 +57,7 @@ class SegmentHead(nn.Module):
         return torch.logsumexp(logits, dim=1, keepdim=True) - math.log(len(pooled))
 
     def forward(self, pooled: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Map (c, 3h) to (c,) scores; lower = faster.
-
-        Args:
-            pooled: (c, 3h).
-            normaliser: (1, 1, h) over all configs; over those at hand if None.
-        """
+        """Map (c, 3h) to (c,) scores, lower = faster; the normaliser is theirs alone if None."""
         y = self.mixed(pooled)
         if self.configs is not None:
             y = self.configs(y, normaliser)
@@ -77,14 +68,10 @@ class SegmentHead(nn.Module):
 def segment_weights(live: int, kept: NDArray[np.bool_], keep_stale: float) -> NDArray[np.float64]:
     """Return the weight of each segment's embedding in the graph's sum; (s,) float64.
 
-    Stale embedding dropout: each of the other segments is kept with probability p = `keep_stale`
-    and weight 1, or else dropped. The live one, drawn evenly among s, weighs p + (1 - p) s. Over
-    draws each segment then weighs (p + (1 - p) s) / s + (1 - 1 / s) p = 1: the sum is unbiased.
-
-    Args:
-        live: the segment that carries gradients.
-        kept: (s,) which segments are kept; kept[live] does not count.
-        keep_stale: p.
+    Stale embedding dropout: each of the other segments is `kept` (s,) with probability p =
+    `keep_stale` and weight 1, or else dropped. The live one, which carries gradients, drawn evenly
+    among s, weighs p + (1 - p) s. Over draws each segment then weighs
+    (p + (1 - p) s) / s + (1 - 1 / s) p = 1: the sum is unbiased.
     """
     weights = kept.astype(np.float64)
     weights[live] = keep_stale + (1 - keep_stale) * len(kept)
@@ -123,27 +110,16 @@ class SegmentHistory(nn.Module):
         rows = start + pooled if count > 1 else torch.tensor([start])
         return rows.to(self.values.device)
 
-    def read(self, rows: Tensor) -> Tensor:
-        """Return the embeddings at `rows` (r,); (r, h')."""
-        return self.values[rows]
-
     def write(self, rows: Tensor, embeddings: Tensor) -> None:
         """Store the embeddings (r, h') at `rows` (r,)."""
         self.values[rows] = embeddings.detach().to(self.values.dtype)
         self.known[rows] = True
 
-    def forget(self, rows: Tensor) -> None:
-        """Let the embeddings at `rows` (r,) be computed anew when they are next needed."""
-        self.known[rows] = False
-
 
 class SegmentSage(nn.Module):
     """Score configs of a graph from one segment at hand and what is known of the others.
 
-    Shapes: m nodes of a segment, j of them configurable, c configs, h channels.
-
-    Args:
-        config: widths and depth.
+    Shapes: m nodes of a segment, j of them configurable, a reached by these, c configs, h channels.
     """
 
     def __init__(self, config: SegmentSageConfig) -> None:
@@ -186,10 +162,10 @@ class SegmentSage(nn.Module):
             shared = net.norm(shared)
             nothing = torch.zeros_like(shared[0])
             return _shares(segment, shared.sum(dim=0), shared.amax(dim=0), nothing)
-        own = net.settings(inputs.vectors, choices[:, segment.columns])
+        own = net.settings(inputs.vectors, choices[:, segment.columns])  # (j, c, h)
         varying = shared[inputs.config_ids] + own  # (j, c, h)
         for block, ring in zip(net.blocks, reach.rings, strict=True):
-            shared, varying = advance(block, shared, varying, ring, inputs.neighbours)
+            shared, varying = advance(block, shared, varying, ring, inputs.neighbours)  # grows to a
         constant = net.norm(shared[reach.constant])  # (m - a, 1, h)
         varying = net.norm(varying)  # (a, c, h)
         highest = varying.amax(dim=0)
@@ -201,12 +177,12 @@ class SegmentSage(nn.Module):
     def forward(
         self, segment: Segment, choices: Tensor, others: Tensor, weight: float
     ) -> tuple[Tensor, Tensor]:
-        """Score configs.
+        """Score configs by the segment that carries gradients, weighted, and a sum of the others.
 
         Args:
-            segment: the one that carries gradients.
+            segment: the live one.
             choices: (c, k) int64 configs.
-            others: (c, 3h) or (1, 3h) the sum of the other segments' embeddings.
+            others: (c, 3h) or (1, 3h).
             weight: of this segment, see segment_weights.
 
         Returns:
@@ -215,6 +191,20 @@ class SegmentSage(nn.Module):
         embedding = self.encode(segment, choices)
         pooled = (others + weight * embedding).expand(len(choices), -1)
         return self.head(pooled), embedding
+
+    @torch.inference_mode()
+    def score_all(
+        self, graph: SegmentedGraph, *, chunk_configs: int | None = None
+    ) -> NDArray[np.float32]:
+        """Score every config of a graph in bounded memory, exactly; (c,) float32, lower = faster.
+
+        Beside what `embed_configs` takes, 12 h bytes per distinct config are in memory.
+        """
+        every = np.arange(len(graph.shared.first))
+        pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
+        scores = self.head(pooled, self.head.normaliser(pooled))
+        scored: NDArray[np.float32] = scores.cpu().numpy()[graph.shared.group]
+        return scored
 
 
 def _shares(segment: Segment, total: Tensor, highest: Tensor, configurable: Tensor) -> Tensor:
@@ -227,56 +217,60 @@ def _shares(segment: Segment, total: Tensor, highest: Tensor, configurable: Tens
     return torch.cat(parts, dim=-1)
 
 
-def chunk_for(graph: SegmentedGraph, config: SegmentSageConfig) -> int:
-    """Return how many configs to embed at once, so that an (a, c, h) tensor stays small."""
-    largest = max(len(segment.reach.reached) for segment in graph.segments)
-    bytes_per_config = max(1, largest) * config.hidden * 4
-    return max(4, (config.inference_tensor_mib << 20) // bytes_per_config)
-
-
 @torch.no_grad()
 def embed_configs(
-    model: SegmentSage, graph: SegmentedGraph, distinct: NDArray[np.int64], *, chunk_configs: int
+    model: SegmentSage,
+    graph: SegmentedGraph,
+    distinct: NDArray[np.int64],
+    *,
+    chunk_configs: int | None = None,
 ) -> Tensor:
     """Embed a graph under each of the distinct configs at `distinct` (r,); (r, 3h).
 
-    One segment and `chunk_configs` configs are in memory at once; segments in which configs do not
-    differ are computed once.
+    One segment and `chunk_configs` configs are in memory at once: if None, so many that an
+    (a, c, h) tensor takes `inference_tensor_mib`. Segments in which configs do not differ are
+    computed once.
     """
-    constants = [segment for segment in graph.segments if not segment.varies]
-    varying = [segment for segment in graph.segments if segment.varies]
+    if chunk_configs is None:
+        largest = max(len(segment.reach.reached) for segment in graph.segments)
+        bytes_per_config = max(1, largest) * model.config.hidden * 4
+        chunk_configs = max(4, (model.config.inference_tensor_mib << 20) // bytes_per_config)
     device = device_of(model)
     no_choices = torch.zeros(1, 0, dtype=torch.int64, device=device)
     base = torch.zeros(1, model.width, device=device)
-    for segment in constants:
-        base = base + model.encode(segment, no_choices)
+    for segment in graph.segments:
+        if not segment.varies:
+            base = base + model.encode(segment, no_choices)
     pooled = base.repeat(len(distinct), 1)
     for start in range(0, len(distinct), chunk_configs):
         rows = slice(start, start + chunk_configs)
         choices = graph.shared.choices(distinct[rows])
-        for segment in varying:
-            pooled[rows] += model.encode(segment, choices)
+        for segment in graph.segments:
+            if segment.varies:
+                pooled[rows] += model.encode(segment, choices)
     return pooled
 
 
-@torch.inference_mode()
-def score_all(
-    model: SegmentSage, graph: SegmentedGraph, *, chunk_configs: int
-) -> NDArray[np.float32]:
-    """Score every config of a graph in bounded memory, exactly.
-
-    Beside one segment and one chunk of configs, 12 h bytes per distinct config are in memory.
-    Equal configs get equal scores, since only distinct ones are scored.
+def advance(
+    block: SageBlock, shared: Tensor, varying: Tensor, ring: Ring, neighbours: Neighbours
+) -> tuple[Tensor, Tensor]:
+    """Take one block without attention across configs, for the nodes that vary alone.
 
     Args:
-        model: trained, in evaluation mode.
-        graph: its segments.
-        chunk_configs: how many configs are in memory at once.
+        block: its attention would tie every node to every config.
+        shared: (n, 1, h) what all configs have; anything at the nodes ring.varying.
+        varying: (b, c, h) what the nodes ring.varying have.
+        ring: of this block.
+        neighbours: all edges.
 
     Returns:
-        (c,) float32 scores, lower = faster.
+        (n, 1, h), anything at the nodes ring.after, and their (a, c, h).
     """
-    every = np.arange(len(graph.shared.first))
-    pooled = embed_configs(model, graph, every, chunk_configs=chunk_configs)
-    scores = model.head(pooled, model.head.normaliser(pooled))
-    return scores.cpu().numpy()[graph.shared.group]
+    aggregated = block.aggregate_split(shared, varying, ring)
+    moved = block(ring.join(shared, varying), aggregated)
+    return advance_shared(block, shared, neighbours), moved
+
+
+def advance_shared(block: SageBlock, shared: Tensor, neighbours: Neighbours) -> Tensor:
+    """Take one block where nothing varies; (n, 1, h) to (n, 1, h)."""
+    return block(shared, block.aggregate(shared, neighbours))

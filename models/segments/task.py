@@ -4,8 +4,9 @@ Two phases, each with its own checkpoint: all of the network on one live segment
 others remembered; then the head alone on fresh embeddings of all segments.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,58 +15,32 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.graphs.distinct import distinct_configs
-from data.graphs.graph import Graph, LayoutGraph
 from data.read import read_layout
-from data.tree import GraphFile
-from features.pruning.nodes import prune_layout_graph
-from features.scaling import NodeScaler, fit_node_scaler
-from models.config.networks import SegmentSageConfig
+from features.pruning.nodes import PrunedNodes, prune_layout_graph
+from features.scaling import NodeScaler
 from models.config.recipe import Recipe
+from models.graph_task import DrawnGraphs, NetworkRanker, Read, learn_nodes, load_ranker
+from models.layout.task import ranking_loss
 from models.segments.cut import Segment, SegmentedGraph, cut, segmented
-from models.segments.network import (
-    SegmentHistory,
-    SegmentSage,
-    chunk_for,
-    embed_configs,
-    score_all,
-    segment_weights,
-)
+from models.segments.network import SegmentHistory, SegmentSage, embed_configs, segment_weights
 from models.training.dataset import LRUCache
-from models.training.device import device_of, ranking_device, torch_prepared, training_device
+from models.training.device import device_of, torch_prepared, training_device
 from models.training.jobs import TrainJob
 from models.training.loop import CHECKPOINT, StepLoss, fit
-from models.training.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.training.samplers import SAMPLERS
-from models.training.weights import load_network, save_network
+from models.training.weights import save_network
 
 HEAD_FOLDER = "head"
 
 
 @dataclass(frozen=True)
-class TrainGraphs:
-    """The train graphs, and of each a fixed pool of configs.
+class PooledGraphs(DrawnGraphs[SegmentedGraph]):
+    """The train graphs, and of each a fixed pool of configs, drawn by `seed`.
 
     Only the pool's configs are learned from: what is remembered of segments grows with it.
-
-    Attributes:
-        files: train graphs that a ranker can learn from.
-        segmented: makes or finds the segments of a graph.
-        config: the model's configuration.
-        seed: draws the pools.
     """
 
-    files: tuple[GraphFile, ...]
-    segmented: LRUCache[SegmentedGraph]
-    config: SegmentSageConfig
     seed: int
-
-    def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw the graphs of a step, as positions in `files`."""
-        return rng.permutation(len(self.files))[: self.config.graphs_per_step]
-
-    def prefetch(self, rng: np.random.Generator) -> None:
-        """Begin to read the graphs of the step that `rng` draws."""
-        self.segmented.prefetch([self.files[index] for index in self.draw(rng)])
 
     def pool(self, index: int, n_distinct: int) -> NDArray[np.int64]:
         """Return the distinct configs of the graph at `index` that are learned from; (p,)."""
@@ -77,18 +52,6 @@ class TrainGraphs:
     ) -> NDArray[np.int64]:
         """Draw a step's configs from a pool of runtimes (p,), as positions in it; (c,)."""
         return SAMPLERS[self.config.sampler](runtime_ns, self.config.configs_per_step, rng)
-
-    def loss(self, scores: Tensor, runtime_ns: NDArray[np.float64], noise: float) -> Tensor:
-        """Return the loss on the configs (c,) of a graph, whose runtimes scatter by `noise`."""
-        runtimes = torch.from_numpy(runtime_ns).to(scores.device)
-        if self.config.noise_weighted_pairs:
-            weights = order_confidence(runtimes, noise)
-            return PAIRWISE_LOSSES[self.config.loss](scores, runtimes, weights=weights)
-        return LOSSES[self.config.loss](scores, runtimes)
-
-    def named(self, indices: NDArray[np.int64]) -> str:
-        """Return the names of graphs, for messages."""
-        return ", ".join(self.files[index].name for index in indices)
 
 
 @dataclass(frozen=True)
@@ -102,14 +65,14 @@ class SegmentTask:
     gradients; once the table is full, a step's cost does not grow with the graph but for its reads.
     """
 
-    graphs: TrainGraphs
+    graphs: PooledGraphs
     net: SegmentSage
     history: SegmentHistory
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         """Mean loss over `graphs_per_step` random graphs."""
-        chosen = self.graphs.draw(rng)
-        losses = [self._graph_loss(model, int(index), rng) for index in chosen]
+        chosen = self.graphs.chosen(rng)
+        losses = [self._graph_loss(model, index, rng) for index in chosen]
         return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
 
     def prefetch(self, rng: np.random.Generator) -> None:
@@ -117,24 +80,23 @@ class SegmentTask:
         self.graphs.prefetch(rng)
 
     def _graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        graph = self.graphs.segmented(self.graphs.files[index])
+        graph = self.graphs.inputs(self.graphs.files[index])
         pool = self.graphs.pool(index, len(graph.shared.first))
         runtime_ns = graph.shared.runtime_ns[pool]
         sample = self.graphs.sample(runtime_ns, rng)
+        positions = torch.from_numpy(sample)
         choices = graph.shared.choices(pool[sample])
         weights, live, stalest = self._draw_segments(graph, rng)
         others = torch.zeros(1, self.net.width, device=device_of(self.net))
         for number in np.flatnonzero(weights).tolist():
             if number != live:
-                rows = self.history.rows(index, number, torch.from_numpy(sample))
+                rows = self.history.rows(index, number, positions)
                 if number == stalest:
-                    self.history.forget(rows)
+                    self.history.known[rows] = False
                 others = others + self._recall(graph.segments[number], rows, choices)
-        segment = graph.segments[live]
-        scores, embedding = model(segment, choices, others, float(weights[live]))
-        rows = self.history.rows(index, live, torch.from_numpy(sample))
-        self.history.write(rows, embedding)
-        return self.graphs.loss(scores, runtime_ns[sample], graph.shared.noise)
+        scores, embedding = model(graph.segments[live], choices, others, float(weights[live]))
+        self.history.write(self.history.rows(index, live, positions), embedding)
+        return ranking_loss(self.graphs.config, scores, runtime_ns[sample], graph.shared.noise)
 
     def _draw_segments(
         self, graph: SegmentedGraph, rng: np.random.Generator
@@ -157,7 +119,7 @@ class SegmentTask:
             with torch.no_grad():
                 fresh = self.net.encode(segment, choices[unknown] if segment.varies else choices)
             self.history.write(rows[unknown], fresh)
-        return self.history.read(rows)
+        return self.history.values[rows]
 
 
 @dataclass(frozen=True)
@@ -168,73 +130,73 @@ class HeadTask:
     when it is first drawn; 12 h bytes per config of its pool are kept.
     """
 
-    graphs: TrainGraphs
+    graphs: PooledGraphs
     net: SegmentSage
     known: dict[int, Tensor] = field(default_factory=dict)
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         """Mean loss over `graphs_per_step` random graphs; `model` is the head."""
-        chosen = self.graphs.draw(rng)
+        chosen = self.graphs.chosen(rng)
         losses = []
-        for index in chosen.tolist():
-            shared = self.graphs.segmented(self.graphs.files[index]).shared
-            runtime_ns = shared.runtime_ns[self.graphs.pool(index, len(shared.first))]
+        for index in chosen:
+            graph = self.graphs.inputs(self.graphs.files[index])
+            pool = self.graphs.pool(index, len(graph.shared.first))
+            runtime_ns = graph.shared.runtime_ns[pool]
             sample = self.graphs.sample(runtime_ns, rng)
-            fresh = self._fresh(index)
+            if index not in self.known:
+                self.known[index] = embed_configs(self.net, graph, pool)  # (p, 3h)
+            fresh = self.known[index]
             scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])
-            losses.append(self.graphs.loss(scores, runtime_ns[sample], shared.noise))
+            noise = graph.shared.noise
+            losses.append(ranking_loss(self.graphs.config, scores, runtime_ns[sample], noise))
         return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
 
-    def _fresh(self, index: int) -> Tensor:
-        """Return the embeddings (p, 3h) of a graph under the configs of its pool."""
-        if index not in self.known:
-            graph = self.graphs.segmented(self.graphs.files[index])
-            pool = self.graphs.pool(index, len(graph.shared.first))
-            chunk = chunk_for(graph, self.graphs.config)
-            self.known[index] = embed_configs(self.net, graph, pool, chunk_configs=chunk)
-        return self.known[index]
 
+def train(job: TrainJob) -> None:
+    """Train the layout GNN for whole graphs; write its weights with all it needs to read graphs.
 
-@dataclass(frozen=True)
-class Survey:
-    """What one pass over the train graphs finds.
-
-    Attributes:
-        scaler: of the nodes that pruning keeps.
-        opcodes: (o,) uint8 those that occur.
-        entries: see SegmentHistory.
+    Raises:
+        PipelineError: a damaged file, a loss that is not finite, no space.
     """
-
-    scaler: NodeScaler
-    opcodes: NDArray[np.uint8]
-    entries: list[list[int]]
-
-
-def survey(files: Sequence[GraphFile], recipe: Recipe) -> Survey:
-    """Read each train graph once, one in memory at a time."""
-    config, features = recipe.segment_sage, recipe.features
-    opcodes, entries = set[int](), list[list[int]]()
-
-    def node_feats() -> Iterator[NDArray[np.float32]]:
-        for file in files:
-            graph = read_layout(file)
-            pruned, nodes = prune_layout_graph(graph, rule=features.prune)
-            pool = min(config.table_configs, len(distinct_configs(graph)[0]))
-            parts = cut(pruned.edge_index, len(pruned.kept), config.segment_nodes)
-            varies = [bool(np.isin(pruned.config_ids, part).any()) for part in parts]
-            entries.append([pool if varied else 1 for varied in varies])
-            opcodes.update(nodes.opcode.tolist())
-            yield nodes.node_feat
-
-    scaler = fit_node_scaler(node_feats(), scaling=features.scaling)
-    return Survey(scaler, np.asarray(sorted(opcodes), dtype=np.uint8), entries)
-
-
-def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> SegmentedGraph:
-    """Return the segments of a graph as the recipe cuts them."""
+    recipe: Recipe = job.recipe
     config = recipe.segment_sage
-    return segmented(
-        graph,
+    device = training_device(recipe.accelerator, processes=job.n_ranks)
+    with torch_prepared(seed=job.seed, threads=recipe.threads, device=device):
+        entries: list[list[int]] = []
+        scaler, opcodes = learn_nodes(_survey(job, entries), scaling=recipe.features.scaling)
+        model = SegmentSage(config)
+        model.set_known_opcodes(opcodes)
+        read = _reader(recipe, model, scaler)
+        inputs = LRUCache(lambda file: read(read_layout(file)).to(device))
+        graphs = PooledGraphs(tuple(job.files), inputs, config, job.seed)
+        model.history = SegmentHistory(entries, model.width)
+        fit(model, SegmentTask(graphs, model, model.history), config.training, job, device)
+        model.history = None  # it is of no use but to go on with training
+        if config.head_steps:  # the rest of the model stays as it is
+            training = config.training.model_copy(update={"steps": config.head_steps})
+            head_job = replace(job, run_dir=job.run_dir / HEAD_FOLDER)
+            fit(model.head, HeadTask(graphs, model), training, head_job, device)
+        save_network(model, scaler, job.run_dir)
+    (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _survey(job: TrainJob, entries: list[list[int]]) -> Iterator[PrunedNodes]:
+    """Read each train graph once; add how many embeddings its segments have to `entries`."""
+    config = job.recipe.segment_sage
+    for file in job.files:
+        graph = read_layout(file)
+        pruned, nodes = prune_layout_graph(graph, rule=job.recipe.features.prune)
+        pool = min(config.table_configs, len(distinct_configs(graph)[0]))
+        parts = cut(pruned.edge_index, len(pruned.kept), config.segment_nodes)
+        varies = [bool(np.isin(pruned.config_ids, part).any()) for part in parts]
+        entries.append([pool if varied else 1 for varied in varies])
+        yield nodes
+
+
+def _reader(recipe: Recipe, _: nn.Module, scaler: NodeScaler) -> Read:
+    config = recipe.segment_sage
+    return partial(
+        segmented,
         rule=recipe.features.prune,
         scaler=scaler,
         segment_nodes=config.segment_nodes,
@@ -244,73 +206,11 @@ def read_segmented(graph: LayoutGraph, recipe: Recipe, scaler: NodeScaler) -> Se
     )
 
 
-def train(job: TrainJob) -> None:
-    """Train the layout GNN for whole graphs; write its weights with all it needs to read graphs.
-
-    Raises:
-        PipelineError: a damaged file, a loss that is not finite, no space.
-    """
-    device = training_device(job.recipe.accelerator, processes=job.n_ranks)
-    with torch_prepared(seed=job.seed, threads=job.recipe.threads, device=device):
-        _train(job, device)
-
-
-def _train(job: TrainJob, device: torch.device) -> None:
-    recipe, config = job.recipe, job.recipe.segment_sage
-    surveyed = survey(job.files, recipe)
-
-    def make(file: GraphFile) -> SegmentedGraph:
-        return read_segmented(read_layout(file), recipe, surveyed.scaler).to(device)
-
-    graphs = TrainGraphs(tuple(job.files), LRUCache(make), config, job.seed)
-    model = SegmentSage(config)
-    model.set_known_opcodes(surveyed.opcodes)
-    history = SegmentHistory(surveyed.entries, model.width)
-    model.history = history
-    task = SegmentTask(graphs, model, history)
-    fit(model, task, config.training, job, device)
-    model.history = None  # it is of no use but to go on with training
-    _train_head(job, graphs, model)
-    save_network(model, surveyed.scaler, job.run_dir)
-    (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
-
-
-def _train_head(job: TrainJob, graphs: TrainGraphs, model: SegmentSage) -> None:
-    """Fine-tune the head on fresh embeddings; the rest of the model stays as it is."""
-    config = graphs.config
-    if config.head_steps == 0:
-        return
-    training = config.training.model_copy(update={"steps": config.head_steps})
-    head_job = replace(job, run_dir=job.run_dir / HEAD_FOLDER)
-    fit(model.head, HeadTask(graphs, model), training, head_job, device_of(model))
-
-
-@dataclass(frozen=True)
-class SegmentRanker:
-    """A trained layout GNN for whole graphs."""
-
-    model: SegmentSage
-    scaler: NodeScaler
-    recipe: Recipe
-
-    def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of a layout graph; (c,) float32, lower = faster."""
-        assert isinstance(graph, LayoutGraph)
-        device = device_of(self.model)
-        with torch_prepared(threads=self.recipe.threads, device=device):
-            parts = read_segmented(graph, self.recipe, self.scaler).to(device)
-            chunk = chunk_for(parts, self.recipe.segment_sage)
-            return score_all(self.model, parts, chunk_configs=chunk)
-
-
-def load(_name: str, run_dir: Path, recipe: Recipe) -> SegmentRanker:
+def load(_name: str, run_dir: Path, recipe: Recipe) -> NetworkRanker:
     """Load what `train` wrote.
 
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
-    device = ranking_device(recipe.accelerator)
-    with torch_prepared(threads=recipe.threads, device=device):
-        model = SegmentSage(recipe.segment_sage)
-        scaler = load_network(model, run_dir)
-    return SegmentRanker(model.to(device), scaler, recipe)
+    make = partial(SegmentSage, recipe.segment_sage)
+    return load_ranker(make, partial(_reader, recipe), run_dir, recipe)

@@ -18,23 +18,17 @@ P is computed once per node, Q and R once per config, and only their sum once pe
 from collections.abc import Iterator
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.config.networks import EarlyFusionSageConfig, TileGnnConfig
-from models.tile.inputs import TileBatch, TileInputs, join, n_config_columns
+from models.tile.inputs import TileBatch, TileInputs
 from models.tile.network import TileNetwork
 
 
 class EarlyFusionSage(TileNetwork):
-    """Score the configs of many kernels, each by itself; lower = faster.
-
-    Args:
-        config: widths and depth.
-    """
+    """Score the configs of many kernels, each by itself; lower = faster."""
 
     Config: ClassVar[type[TileGnnConfig]] = EarlyFusionSageConfig
     config: EarlyFusionSageConfig
@@ -43,8 +37,7 @@ class EarlyFusionSage(TileNetwork):
         super().__init__(config)
         hidden = config.hidden
         self.nodes = nn.Linear(2 * self.node_width, hidden)  # P
-        n_columns = n_config_columns(config)
-        self.configs = nn.Linear(n_columns, 2 * hidden, bias=False)  # Q and R
+        self.configs = nn.Linear(self.n_columns, 2 * hidden, bias=False)  # Q and R
         self.layers = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(config.layers - 1))
         self.head = nn.Sequential(
             nn.Linear(hidden, hidden),
@@ -80,17 +73,10 @@ class EarlyFusionSage(TileNetwork):
             x = _bend(layer(torch.cat([around, x], dim=-1)))
         return x
 
-    @torch.inference_mode()
-    def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
-        """Score the configs of one kernel, chunk by chunk; (c,) float32, whatever the chunk.
-
-        A pair of a node and a config has `hidden` numbers: a chunk takes as many configs as keep
-        all its pairs within `inference_tensor_mib`.
-        """
+    def chunk_for(self, inputs: TileInputs) -> int:
+        """Return how many configs keep their pairs with nodes within `inference_tensor_mib`."""
         pair_bytes = 4 * self.config.hidden * len(inputs.opcode)
-        chunk = max(1, (self.config.inference_tensor_mib << 20) // pair_bytes)
-        parts = [self(join([inputs], [rows])) for rows in inputs.every_config().split(chunk)]
-        return torch.cat(parts).cpu().numpy()
+        return max(1, (self.config.inference_tensor_mib << 20) // pair_bytes)
 
 
 def adjacencies(batch: TileBatch) -> Iterator[Tensor]:

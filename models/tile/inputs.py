@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from data.graphs.graph import TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
@@ -18,28 +19,31 @@ from models.config.networks import TileGnnConfig
 from models.training.device import OnDevice
 
 
-@dataclass(frozen=True)
-class ConfigScaler(OnDevice):
-    """Standardises tile statistics with the train split's mean and deviation; (f,) float32 each."""
+class ConfigScaler(nn.Module):
+    """Standardises f columns of tile statistics by mean and deviation over the train split."""
 
-    shift: Tensor
-    factor: Tensor
+    def __init__(self, n_columns: int) -> None:
+        super().__init__()
+        self.shift: Tensor
+        self.factor: Tensor
+        self.register_buffer("shift", torch.zeros(n_columns))
+        self.register_buffer("factor", torch.ones(n_columns))
 
-    def __call__(self, statistics: Tensor) -> Tensor:
+    def fit(self, statistics: Iterable[NDArray[np.float32]]) -> None:
+        """Learn from the (c, f) statistics of train kernels, each kernel weighing the same."""
+        sums = [
+            (table.mean(axis=0, dtype=np.float64), np.square(table.astype(np.float64)).mean(axis=0))
+            for table in statistics
+        ]
+        mean, mean_square = np.mean(sums, axis=0)  # (f,) each
+        deviation = np.sqrt(np.maximum(mean_square - mean**2, 0))
+        factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0)
+        self.shift.copy_(torch.from_numpy(mean))
+        self.factor.copy_(torch.from_numpy(factor))
+
+    def forward(self, statistics: Tensor) -> Tensor:
         """Scale (c, f) statistics; columns that are constant over the train split become 0."""
         return ((statistics - self.shift) * self.factor).clamp(-10, 10)
-
-
-def fit_config_scaler(statistics: Iterable[NDArray[np.float32]]) -> ConfigScaler:
-    """Learn a scaler from the (c, f) statistics of train kernels, each kernel weighing the same."""
-    sums = [
-        (table.mean(axis=0, dtype=np.float64), np.square(table.astype(np.float64)).mean(axis=0))
-        for table in statistics
-    ]
-    mean, mean_square = np.mean(sums, axis=0)  # (f,) each
-    deviation = np.sqrt(np.maximum(mean_square - mean**2, 0))
-    factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0)
-    return ConfigScaler(torch.from_numpy(mean).float(), torch.from_numpy(factor).float())
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class TileInputs(OnDevice):
         varying: (v,) int64 which of the f columns they are.
         first: (1, f) float32 all statistics of the first config.
         mean: (1, f) float64 of all configs, where they are read relative to it; else None.
-        scaler: of the columns that the network reads.
+        scaler: the network's, of the columns that it reads.
         runtime: (c,) float64 relative to the default config; 0 where withheld.
     """
 
@@ -74,22 +78,15 @@ class TileInputs(OnDevice):
     runtime: Tensor
 
     def config_feat(self, rows: Tensor) -> Tensor:
-        """Return what the network reads of the configs at `rows` (r,); (r, f) or (r, 2f) float32.
-
-        These are the rows of `config_columns`, scaled.
-        """
+        """Return rows (r,) of `config_columns`, scaled; (r, f) or (r, 2f) float32."""
         whole = self.first.expand(len(rows), -1).index_copy(1, self.varying, self.statistics[rows])
         if self.mean is not None:
             whole = torch.cat([whole, (whole - self.mean).float()], dim=1)
         return self.scaler(whole)
 
-    def only(self, rows: Tensor) -> "TileInputs":
+    def only(self, rows: Tensor) -> Self:
         """Return the kernel with the configs at `rows` (r,) alone, its mean as before."""
         return replace(self, statistics=self.statistics[rows], runtime=self.runtime[rows])
-
-    def every_config(self) -> Tensor:
-        """Return the (c,) int64 rows of all configs."""
-        return torch.arange(len(self.runtime), device=self.runtime.device)
 
 
 def config_columns(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float32]:

@@ -11,16 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from models.config.networks import LateFusionSageConfig, TileGnnConfig
-from models.tile.inputs import TileBatch, n_config_columns
+from models.tile.inputs import TileBatch
 from models.tile.network import TileNetwork
 
 
 class LateFusionSage(TileNetwork):
-    """Score the configs of many kernels; lower = faster.
-
-    Args:
-        config: widths and depth.
-    """
+    """Score the configs of many kernels; lower = faster."""
 
     Config: ClassVar[type[TileGnnConfig]] = LateFusionSageConfig
 
@@ -31,8 +27,7 @@ class LateFusionSage(TileNetwork):
         self.graph_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(config.blocks))
         self.graph_blocks = nn.ModuleList(MeanSage(hidden) for _ in range(config.blocks))
         self.kernel = nn.Linear(2 * hidden, hidden)
-        n_columns = n_config_columns(config)
-        self.columns = nn.Linear(n_columns, hidden)
+        self.columns = nn.Linear(self.n_columns, hidden)
         self.config_blocks = nn.ModuleList(
             RaggedConfigBlock(hidden, cross_config=config.cross_config)
             for _ in range(config.blocks)
@@ -62,9 +57,6 @@ class MeanSage(nn.Module):
 
     GraphSAGE's layer (Hamilton et al., 2017). torch_geometric's SAGEConv is the reference in tests:
     the same, weights drawn alike, but its import takes longer than a small training.
-
-    Args:
-        width: h.
     """
 
     def __init__(self, width: int) -> None:
@@ -83,12 +75,7 @@ class MeanSage(nn.Module):
 
 
 class RaggedConfigBlock(nn.Module):
-    """A residual layer per config, then attention across the configs of the same kernel.
-
-    Args:
-        width: h.
-        cross_config: whether the configs of a kernel see each other.
-    """
+    """A residual layer per config, then attention across the configs of the same kernel."""
 
     def __init__(self, width: int, *, cross_config: bool) -> None:
         super().__init__()
@@ -108,10 +95,7 @@ class RaggedConfigBlock(nn.Module):
 def ragged_softmax(logits: Tensor, kernel: Tensor, n_kernels: int) -> Tensor:
     """Softmax over the configs of each kernel, times their number, so that weights average 1.
 
-    Args:
-        logits: (c, h).
-        kernel: (c,) int64.
-        n_kernels: g.
+    Maps (c, h) to (c, h); `kernel` (c,) int64 says which of the g kernels a config belongs to.
     """
     highest = group_max(logits.detach(), kernel, n_kernels)
     exponents = torch.exp(logits - highest[kernel])

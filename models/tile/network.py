@@ -11,7 +11,7 @@ from data.graphs.graph import N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
 from models.config.networks import TileGnnConfig
 from models.layout.network import N_OPCODES
-from models.tile.inputs import TileBatch, TileInputs, join
+from models.tile.inputs import ConfigScaler, TileBatch, TileInputs, join, n_config_columns
 
 LAYOUT_WIDTH = 4
 
@@ -20,11 +20,9 @@ class TileNetwork(nn.Module):
     """Scores the configs of many kernels; lower = faster. A subclass has a `forward`.
 
     Attributes:
-        Config: what its table in a recipe may hold.
+        Config: what its table in a recipe, `config`, may hold.
         node_width: w, of what `embed_nodes` gives.
-
-    Args:
-        config: that table.
+        n_columns: f, of a batch's `config_feat`.
     """
 
     Config: ClassVar[type[TileGnnConfig]] = TileGnnConfig
@@ -34,6 +32,8 @@ class TileNetwork(nn.Module):
         self.config = config
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
         self.layout = nn.Embedding(N_SYMBOLS, LAYOUT_WIDTH)
+        self.n_columns = n_config_columns(config)
+        self.config_scaler = ConfigScaler(self.n_columns)
         self.node_width = N_NODE_FEATURES + config.opcode_width + VALUES_PER_TENSOR * LAYOUT_WIDTH
 
     def embed_nodes(self, batch: TileBatch) -> Tensor:
@@ -50,6 +50,11 @@ class TileNetwork(nn.Module):
 
     @torch.inference_mode()
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
-        """Score every config of one kernel; (c,) float32."""
-        scores: NDArray[np.float32] = self(join([inputs], [inputs.every_config()])).cpu().numpy()
-        return scores
+        """Score every config of one kernel, as many at a time as `chunk_for` says; (c,) float32."""
+        rows = torch.arange(len(inputs.runtime), device=inputs.runtime.device)
+        chunks = rows.split(self.chunk_for(inputs))
+        return torch.cat([self(join([inputs], [part])) for part in chunks]).cpu().numpy()
+
+    def chunk_for(self, inputs: TileInputs) -> int:
+        """Return how many configs of a kernel to score at once: all, unless they are too large."""
+        return max(1, len(inputs.runtime))

@@ -17,6 +17,7 @@ from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.task import LayoutTask
 from models.training.dataset import LRUCache, bytes_held
+from models.training.folds import HeldOut
 from models.training.losses import order_confidence, pairwise_hinge
 from models.training.samplers import SAMPLERS
 from tests.models.rearrange import permute_configs
@@ -39,7 +40,9 @@ def task_over(files: tuple[GraphFile, ...], **keys: object) -> LayoutTask:
             graph, rule="hops-1", scaler=scaler, with_noise=config.noise_weighted_pairs
         )
 
-    return LayoutTask(files, LRUCache(make, size=lambda inputs: 1, max_bytes=10**9), config)
+    return LayoutTask(
+        files, LRUCache(make, size=lambda inputs: 1, max_bytes=10**9), config, HeldOut(files)
+    )
 
 
 def new_model(task: LayoutTask) -> CrossConfigSage:
@@ -70,7 +73,7 @@ def test_pairs_are_weighed_by_the_graphs_own_noise(files) -> None:
     assert inputs.noise == pytest.approx(np.log(1.001))
     config = task_over(files, noise_weighted_pairs=True).config
     kept = LRUCache(lambda file: inputs, size=lambda item: 1, max_bytes=1)
-    task = LayoutTask(files[:1], kept, config)
+    task = LayoutTask(files[:1], kept, config, HeldOut(files[:1]))
     model = new_model(task)
     rng = np.random.default_rng(5)
     rng.permutation(1)

@@ -20,10 +20,9 @@ from models.segments.network import (
     SegmentHistory,
     SegmentSage,
     embed_configs,
-    score_all,
     segment_weights,
 )
-from models.segments.task import SegmentTask, TrainGraphs, load, train
+from models.segments.task import PooledGraphs, SegmentTask, load, train
 from models.training.dataset import LRUCache
 from models.training.jobs import TrainJob
 from models.training.losses import LOSSES
@@ -147,9 +146,9 @@ def test_a_segment_without_configurable_nodes_is_embedded_once(
 def test_scores_do_not_depend_on_the_chunk(
     model: SegmentSage, parts: SegmentedGraph, chunk_configs: int
 ) -> None:
-    whole = score_all(model, parts, chunk_configs=10_000)
+    whole = model.score_all(parts, chunk_configs=10_000)
     assert len(whole) > 32 and whole.std() > 0
-    chunked = score_all(model, parts, chunk_configs=chunk_configs)
+    chunked = model.score_all(parts, chunk_configs=chunk_configs)
     np.testing.assert_allclose(chunked, whole, atol=1e-5)
 
 
@@ -192,7 +191,7 @@ def one_graph_task(
     config = SegmentSageConfig(configs_per_step=8, table_configs=12, **changes)
     entries = [[12 if segment.varies else 1 for segment in parts.segments]]
     cache = LRUCache(lambda _: parts, size=lambda _: 1, max_bytes=1)
-    graphs = TrainGraphs((graph.file,), cache, config, seed=3)
+    graphs = PooledGraphs((graph.file,), cache, config, seed=3)
     return SegmentTask(graphs, model, SegmentHistory(entries, model.width))
 
 
@@ -203,7 +202,7 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
     for seed in range(4):  # the table is empty, then partly, then wholly known
         step = task.step_loss(model, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
-        task.graphs.draw(rng)
+        task.graphs.chosen(rng)
         pool = task.graphs.pool(0, len(parts.shared.first))
         distinct = pool[task.graphs.sample(parts.shared.runtime_ns[pool], rng)]
         with torch.no_grad():
@@ -242,7 +241,7 @@ def test_what_is_remembered_is_what_was_last_computed(
             fresh = model.encode(segment, choices)
         is_known = task.history.known[rows]
         torch.testing.assert_close(
-            task.history.read(rows)[is_known], fresh[is_known], atol=1e-6, rtol=1e-5
+            task.history.values[rows][is_known], fresh[is_known], atol=1e-6, rtol=1e-5
         )
         known += int(is_known.sum())
     assert known > 0.9 * len(task.history.known)

@@ -6,7 +6,8 @@ import torch
 
 from models.layout.cross_config_sage import SageBlock
 from models.layout.sparse_aggregation import Neighbours
-from models.segments.receptive_field import advance, receptive_field
+from models.segments.cut import receptive_field
+from models.segments.network import advance
 
 # Two chains; configs reach all of the first one within three edges, and none of the second.
 EDGES = torch.tensor([[1, 0], [2, 1], [3, 2], [4, 3], [5, 4], [7, 6], [8, 7]])

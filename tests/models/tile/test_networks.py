@@ -1,5 +1,6 @@
 """The tile networks: early fusion against its plain formulation, and batches of ragged kernels."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from models.config.recipe import Recipe, load_recipe
 from models.registry import NETWORKS
 from models.tile.early_fusion_sage import EarlyFusionSage
 from models.tile.inputs import (
+    ConfigScaler,
     TileBatch,
     TileInputs,
     config_columns,
-    fit_config_scaler,
     join,
     n_config_columns,
     tile_inputs,
@@ -37,13 +38,20 @@ RECIPE = load_recipe("smoke")
 TILE_NETWORKS = [name for name, (kind, _) in NETWORKS.items() if kind == "tile"]
 
 
+def fitted(statistics: Iterable[np.ndarray]) -> ConfigScaler:
+    tables = list(statistics)
+    scaler = ConfigScaler(tables[0].shape[1])
+    scaler.fit(tables)
+    return scaler
+
+
 @pytest.fixture(scope="module")
 def kernels(tiny_tree: Path) -> list[TileInputs]:
     """Kernels of different numbers of nodes and configs; the last has no edge."""
     files = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),), splits=("train",))
     graphs = [read_tile(file) for file in files]
     nodes = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p-standardise")
-    configs = fit_config_scaler(map(tile_statistics, graphs))
+    configs = fitted(map(tile_statistics, graphs))
     made = [tile_inputs(graph, TileGnnConfig(), nodes=nodes, configs=configs) for graph in graphs]
     made.append(replace(made[0], edge_index=torch.zeros(2, 0, dtype=torch.int64)))
     assert len({len(kernel.opcode) for kernel in made}) > 1
@@ -185,7 +193,7 @@ def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
     graph = permute_configs(graph, np.arange(graph.n_configs).repeat(50))
     config = TileGnnConfig(statistics="all", relative_configs=relative)
     columns = config_columns(graph, config)
-    scaler = fit_config_scaler([columns])
+    scaler = fitted([columns])
     nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
     kernel = tile_inputs(graph, config, nodes=nodes, configs=scaler)
     rows = torch.from_numpy(np.random.default_rng(0).permutation(graph.n_configs)[:30])

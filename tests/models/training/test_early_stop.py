@@ -56,5 +56,5 @@ def test_a_held_out_part_is_judged_and_training_resumes(
 
 def test_too_few_configs_to_judge_by_is_said(tmp_path: Path) -> None:
     job = job_of("late_fusion_sage", tmp_path, 1)  # a tenth of its configs, less than five
-    with pytest.raises(PipelineError, match="early_stop: no held-out kernel"):
+    with pytest.raises(PipelineError, match="early_stop: no held-out graph"):
         train_model(job, collection_named("tile:xla"), resume=False)

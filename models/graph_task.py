@@ -1,0 +1,140 @@
+"""What the networks' tasks share: which graphs a step takes, how they are judged, how they rank."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from common.errors import PipelineError
+from data.graphs.graph import Graph
+from data.tree import GraphFile
+from features.pruning.nodes import PrunedNodes
+from features.scaling import NodeScaler, fit_node_scaler
+from models.config.recipe import Recipe
+from models.training.dataset import LRUCache
+from models.training.device import OnDevice, device_of, ranking_device, torch_prepared
+from models.training.folds import HeldOut
+from models.training.weights import load_network
+
+Inputs = TypeVar("Inputs", bound=OnDevice)
+Read = Callable[[Any], Any]  # makes of a graph what its network reads, an OnDevice
+
+
+@dataclass(frozen=True)
+class DrawnGraphs(Generic[Inputs]):
+    """Train graphs of which each step takes some, read beside the step before.
+
+    Attributes:
+        files: train graphs that a ranker can learn from.
+        inputs: makes or finds the tensors of a graph.
+        config: the network's.
+    """
+
+    files: tuple[GraphFile, ...]
+    inputs: LRUCache[Inputs]
+    config: Any
+
+    @property
+    def n_per_step(self) -> int:
+        """Return how many graphs a step takes."""
+        return int(self.config.graphs_per_step)
+
+    def chosen(self, rng: np.random.Generator) -> list[int]:
+        """Draw the graphs of a step, as positions in `files`."""
+        chosen: list[int] = rng.permutation(len(self.files))[: self.n_per_step].tolist()
+        return chosen
+
+    def prefetch(self, rng: np.random.Generator) -> None:
+        """Begin to read the graphs of the step that `rng` draws."""
+        self.inputs.prefetch([self.files[i] for i in self.chosen(rng)])
+
+    def named(self, indices: Iterable[int]) -> str:
+        """Return the names of graphs, for messages."""
+        return ", ".join(self.files[i].name for i in indices)
+
+
+@dataclass(frozen=True)
+class JudgedGraphs(DrawnGraphs[Inputs]):
+    """Such graphs, some or some configs of which are held out.
+
+    All processes draw the same graphs and configs; each computes every n_ranks-th graph, and its
+    part of the mean.
+
+    Attributes:
+        held_out: what of the graphs is not learned from.
+        rank, n_ranks: this process's number among those that share a step's graphs.
+    """
+
+    held_out: HeldOut
+    rank: int = 0
+    n_ranks: int = 1
+
+    def judged(self, model: Any, inputs: Inputs) -> Iterator[float]:
+        """Yield how well a graph's held-out configs are ranked; higher is better."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        """Return the mean over the held-out graphs; not finite where a score is not."""
+        files = self.held_out.judged
+        values = [value for file in files for value in self.judged(model, self.inputs(file))]
+        if not values:
+            raise PipelineError(
+                "training.early_stop: no held-out graph or config gives an order to judge by; "
+                "set it to 0, or add train graphs"
+            )
+        return float(np.mean(values))
+
+
+def learn_nodes(
+    nodes: Iterable[PrunedNodes], *, scaling: str
+) -> tuple[NodeScaler, NDArray[np.uint8]]:
+    """Return the scaler of train graphs' nodes, and the (o,) uint8 opcodes that they have."""
+    opcodes = set[int]()
+
+    def node_feats() -> Iterator[NDArray[np.float32]]:
+        for some in nodes:
+            opcodes.update(some.opcode.tolist())
+            yield some.node_feat
+
+    scaler = fit_node_scaler(node_feats(), scaling=scaling)
+    return scaler, np.asarray(sorted(opcodes), dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class NetworkRanker:
+    """A trained network, and how it reads a graph."""
+
+    model: Any
+    read: Read
+    threads: int
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of a graph; (c,) float32, lower = faster."""
+        device = device_of(self.model)
+        with torch_prepared(threads=self.threads, device=device):
+            scores: NDArray[np.float32] = self.model.score_all(self.read(graph).to(device))
+        return scores
+
+
+def load_ranker(
+    make: Callable[[], nn.Module],
+    reader: Callable[[nn.Module, NodeScaler], Read],
+    run_dir: Path,
+    recipe: Recipe,
+) -> NetworkRanker:
+    """Load what `save_network` wrote, into the network that `make` gives.
+
+    Raises:
+        PipelineError: the weights are missing, damaged or of another model.
+    """
+    device = ranking_device(recipe.accelerator)
+    with torch_prepared(threads=recipe.threads, device=device):
+        model = make()
+        scaler = load_network(model, run_dir)
+    return NetworkRanker(model.to(device), reader(model, scaler), recipe.threads)
