@@ -87,18 +87,6 @@ def test_a_cut_download_goes_on_where_it_broke_off(
     assert len(storage.gets("/submission.csv")) == 1  # whole before the cut
 
 
-def test_an_unfinished_output_of_another_version_is_dropped(
-    kaggle: FakeKaggle, storage: FileServer, out: Path
-) -> None:
-    storage.will(LARGE, *[Trouble(status=503)] * 9)
-    failure(out)
-    storage._troubles.clear()
-    kaggle.kernels[ID] = 4
-    storage.files["/submission.csv"] = b"newer"
-    assert fetch_output(SLUG, out, policy=POLICY).version == 4
-    assert contents(out)["submission.csv"] == b"newer"
-
-
 def test_the_output_of_a_kernel_that_runs_is_refused(fake_kaggle: FakeKaggle, out: Path) -> None:
     assert f"kernel {ID}: is running; its output can be had once" in failure(out)
     assert not fake_kaggle.calls("ListKernelSessionOutput")

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from requests.exceptions import ConnectTimeout, SSLError
 
-from common.errors import PipelineError
 from common.kaggle.errors import never_acted_on
-from common.kaggle.sender import LOOK_AFTER_S, ask
-from common.kaggle.session import kaggle_session
+from common.kaggle.sender import LOOK_AFTER_S
 from common.retry import RetryPolicy
 from kernels.building.metadata import METADATA_FILE, KernelMetadata
 from kernels.datasets.push import push_dataset
@@ -260,17 +258,3 @@ def test_an_address_that_is_none_is_not_shown(
     line = sending.failure()
     assert "the Kaggle client failed" in line
     assert "signed" not in line
-
-
-@pytest.mark.parametrize("message", ["a\x1b[31m\ud800b", "x" * 5000, "x" * 190 + KEY])
-def test_what_kaggle_says_is_shown_on_one_short_visible_line(
-    fake_kaggle: FakeKaggle, policy: RetryPolicy, message: str
-) -> None:
-    fake_kaggle.will_answer("ListSubmissions", refusal(400, message))
-    with pytest.raises(PipelineError) as caught, kaggle_session("list", policy) as session:
-        ask(session, lambda: session.api.competition_submissions("x"))
-    line = str(caught.value)
-    assert line.isprintable()
-    assert line.encode()
-    assert len(line) < 500
-    assert KEY[:8] not in line

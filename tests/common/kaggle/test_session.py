@@ -69,23 +69,17 @@ def test_a_token_logs_in(fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatc
     assert fake_kaggle.received[-1].headers["Authorization"] == f"Bearer {TOKEN}"
 
 
-@pytest.fixture
-def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+@pytest.mark.parametrize("text", ["", "not json", "[]", '{"username": "a"}'])
+def test_without_credentials_the_line_says_how_to_give_them_or_which_file_is_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
     clear_credentials(monkeypatch, tmp_path / "home")
-    return tmp_path / "home"
-
-
-def test_without_credentials_the_line_says_how_to_give_them(no_credentials: Path) -> None:
+    if text:
+        write_key_file(tmp_path / "home", text)
+    ways = ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME and KAGGLE_KEY", "kaggle.json")
+    file = (str(tmp_path / "home" / ".kaggle" / "kaggle.json"),)
     line = login_failure()
-    for way in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME and KAGGLE_KEY", "kaggle.json"):
-        assert way in line
-
-
-@pytest.mark.parametrize("text", ["not json", "[]", '{"username": "a"}'])
-def test_a_broken_key_file_is_named(no_credentials: Path, text: str) -> None:
-    write_key_file(no_credentials, text)
-    line = login_failure()
-    assert str(no_credentials / ".kaggle" / "kaggle.json") in line
+    assert all(named in line for named in (file if text else ways))
 
 
 @pytest.mark.parametrize(

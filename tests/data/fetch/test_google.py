@@ -85,19 +85,6 @@ def test_a_part_that_fails_leaves_those_before_it_done(
     assert len(files.gets(f"/{TRAIN.stem}.tar")) == 1
 
 
-def test_a_wrong_number_of_graphs_keeps_the_archive_and_names_it(
-    files: FileServer, make_job: MakeJob
-) -> None:
-    serve(files, TRAIN)
-    job = make_job(TRAIN, expected={TRAIN: 3})
-    line = rf"{TRAIN.stem}\.tar: {TRAIN.label}: expected 3 graphs, found 2; delete this file"
-    for _ in range(2):
-        with pytest.raises(PipelineError, match=line):
-            fetch_google(job, base=files.url)
-    assert len(files.gets(f"/{TRAIN.stem}.tar")) == 1
-    assert tree_of(job.out) == {}
-
-
 def test_a_small_disk_is_said_before_anything_is_downloaded(
     files: FileServer, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,17 +77,6 @@ def test_an_archive_that_broke_off_is_gone_on_with(
     assert tree_of(job.out) == part_files(TRAIN) | part_files(VALID)
 
 
-def test_a_refusal_in_the_middle_is_never_stored_as_the_file(
-    kaggle: FakeKaggle, files: FileServer, make_job: MakeJob, caplog: pytest.LogCaptureFixture
-) -> None:
-    refusal = Trouble(403, body=b"<Error>expired</Error>")
-    files.will(ARCHIVE, Trouble(cut_after=1_700_000), refusal, refusal)
-    job = make_job(TRAIN)
-    fetch_kaggle(job)
-    assert tree_of(job.out) == part_files(TRAIN)
-    assert "what came is not the file that was announced; next try" in caplog.text
-
-
 def test_a_refusal_is_one_line(kaggle: FakeKaggle, make_job: MakeJob) -> None:
     kaggle.will_answer(METHOD, Answer(403, {"code": 403, "message": "a\nreason"}))
     line = failure_of(lambda: fetch_kaggle(make_job(TRAIN)))

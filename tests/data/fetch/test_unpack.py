@@ -88,22 +88,6 @@ def test_a_hostile_member_stops_everything(
     assert {path.name for path in tmp_path.rglob("*")} == {"out", "a.tar"}
 
 
-def test_names_that_are_no_graphs_are_left_out_and_said(
-    make_job: MakeJob, caplog: pytest.LogCaptureFixture
-) -> None:
-    names = (
-        "README",
-        f"{PLACE}/._g.npz",
-        f"{PLACE}/g.csv",
-        f"{PLACE}/deeper/g.npz",
-        "npz/layout/tpu/default/train/g.npz",
-    )
-    strange = dict.fromkeys(names, b"x")
-    out = unpack_archive(make_job(TRAIN), tar_bytes(part_files(TRAIN) | strange))
-    assert tree_of(out) == part_files(TRAIN)
-    assert f"{len(strange)} files are no graphs" in caplog.text
-
-
 def sized(kind: bytes, size: int) -> bytes:
     """Return a member's header alone, with a size as only a forged one can have."""
     info = tarfile.TarInfo(f"{PLACE}/x.npz")

@@ -3,19 +3,15 @@
 import json
 import random
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from common import settings
 from common.errors import PipelineError, UsageError
-from kernels.building.archive import PACKAGES
 from kernels.building.build import SOURCE_LIMIT_BYTES, build
 from kernels.building.kinds import KINDS, Kind, kind_named
 from tests.fake_kaggle import KEY
-from tests.kernels.building.test_script import RECIPE, Machine
-from tests.kernels.conftest import stand_in_pipeline
+from tests.kernels.building.test_script import RECIPE
 
 LONG = kind_named("train", "layout:nlp:default")
 
@@ -72,15 +68,6 @@ def test_an_infer_kernel_without_models_is_wrong_usage(project: Path, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_title_can_be_chosen_and_a_long_one_is_told_what_is_left(
-    project: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError, match="--title takes 25 at most"):
-        build("a" * 30, RECIPE, tmp_path / "long", kind=LONG, root=project)
-    built = build("a" * 30, RECIPE, tmp_path / "out", kind=LONG, root=project, title="y" * 25)
-    assert built.kernel_id == f"{'y' * 25}-train-layout-nlp-default"
-
-
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
@@ -95,16 +82,3 @@ def test_options_of_another_kind_are_wrong_usage(
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(expected)):
         kind_named(*asked)
-
-
-@pytest.mark.slow
-def test_this_projects_own_packages_fit_and_import_in_a_kernel(tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__", "raw", "store", "sample")
-    root = tmp_path / "project"
-    for package in PACKAGES:
-        shutil.copytree(settings.ROOT / package, root / package, ignore=ignored)
-    pipeline = stand_in_pipeline("kernels.building.build", "_SCRIPT")
-    machine = Machine(root, tmp_path, KINDS["run"], pipeline)
-    machine.version()
-    seen = machine.seen()
-    assert seen["marker"].endswith("/kernels/building/script.py")

@@ -34,11 +34,9 @@ socket.getaddrinfo = refuse
 # The pipeline's clock, not the kernel's, jumps ahead as soon as there is a checkpoint.
 AT_A_CHECKPOINT = """
 import os, pathlib
-working = pathlib.Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working"))
+working = pathlib.Path(os.environ["PIPELINE_KAGGLE_WORKING"])
 def is_late():
     return any(working.rglob("checkpoint.safetensors"))
-"""
-_JUMP = """
 import sys, time
 if "pipeline" in sys.orig_argv:
     real = time.monotonic
@@ -55,7 +53,7 @@ def run_on_kaggle(
     shutil.rmtree(kaggle / "working", ignore_errors=True)
     for folder in (kaggle / "working", kaggle / "input", scratch / "site"):
         folder.mkdir(parents=True, exist_ok=True)
-    customs = _NO_SOCKETS + (stops + _JUMP if stops else "")
+    customs = _NO_SOCKETS + stops
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(scratch),

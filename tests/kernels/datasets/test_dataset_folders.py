@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError
 from kernels.datasets.folder import read_dataset
 from kernels.datasets.weights import write_weights
 from kernels.datasets.wheels import write_wheels
@@ -91,15 +91,6 @@ def test_a_folder_without_models_or_with_one_twice_is_refused(run: Path, tmp_pat
     (run / "copy" / "model.safetensors").write_bytes(b"others!")
     with pytest.raises(PipelineError, match=r"tile-xla/a-seed0 is in .*; expected it once"):
         write(run, tmp_path / "out")
-
-
-def test_a_folder_in_the_way_is_wrong_usage(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is in the way"):
-        write(run, run)
-    with pytest.raises(UsageError, match="'Tiny': expected 6 to 50 characters"):
-        write_weights(run, tmp_path / "out", title="Tiny", licence="CC-BY-4.0")
-    with pytest.raises(UsageError, match="licence 'mine': expected one of CC0"):
-        write_weights(run, tmp_path / "out", title=TITLE, licence="mine")
 
 
 def test_a_credential_leaves_nothing_written(

@@ -1,6 +1,5 @@
 """Finalists: who they are, with which seeds they train, and when the baseline stays."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -66,9 +65,7 @@ def test_finalists_train_with_other_seeds_and_decide(
     assert waiting.verdict is None and not is_done(tmp_path / "out")
     caplog.set_level("INFO")
     result = search(tiny_tree, tmp_path, trials=3, space=ONE)
-    assert outcome(result) == outcome(searched[1]), (
-        "finalists are asked for of a search that has ended"
-    )
+    assert outcome(result) == outcome(searched[1])
     verdict = result.verdict
     assert verdict is not None and verdict.reason in caplog.messages
     ranked = sorted(result.trials, key=lambda trial: -(trial.value or -2))
@@ -77,14 +74,8 @@ def test_finalists_train_with_other_seeds_and_decide(
     folders = sorted((tmp_path / "out" / "finalists").iterdir())
     assert len(folders) == 2 * len(expected)
     assert {tuple(read_config(f)["recipe"]["seeds"]) for f in folders} == {(1,), (2,)}
-    first = json.loads((folders[0] / "report.json").read_text())
-    assert first["value"] in {value for values in verdict.values.values() for value in values}
-    assert json.loads((tmp_path / "out" / "finalists.json").read_text())["trial"] == verdict.trial
     chosen = result.trials[verdict.trial]
     values = {} if chosen.is_baseline else chosen.params
     assert load_recipe(str(result.best_recipe)) == small_recipe(**values)
     assert is_done(tmp_path / "out")
-    reports = sorted((tmp_path / "out" / "finalists").rglob("*.json"))
-    before = [path.stat().st_mtime_ns for path in reports]
     assert search(tiny_tree, tmp_path, trials=3, space=ONE).verdict == verdict
-    assert [path.stat().st_mtime_ns for path in reports] == before

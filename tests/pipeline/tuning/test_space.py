@@ -121,10 +121,3 @@ def test_a_model_of_ones_own_is_searched_near_the_recipe_that_names_it() -> None
     assert space_from_table(table, recipe, source="x").study.model == name
     with pytest.raises(UsageError, match=f"'study.model' is '{name}': layout configs are ranked"):
         space_from_table(table, source="x")
-
-
-def test_a_weight_that_a_recipe_leaves_out_is_one() -> None:
-    table = load_recipe("cpu").model_dump(mode="json")
-    assert value_at(table, "blend.weights.layout_boosting") == 0.25
-    assert value_at(table, "blend.weights.layout_linear") == 1
-    assert value_at(table, "blend.wights") is None

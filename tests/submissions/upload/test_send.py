@@ -101,12 +101,9 @@ def test_the_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
     scored = {
         "ref": 9,
         "date": "2026-02-03T04:05:06.789Z",
-        "fileName": "submission.csv",
         "description": f"first\x1b[31m try {KEY}",
         "status": "COMPLETE",
-        "publicScore": "0.71",
-        "privateScore": "",
-        "totalBytes": 12,
+        **{"publicScore": "0.71", "privateScore": ""},
     }
     failed = {"ref": 8, "status": "ERROR", "errorDescription": "row\n3", "publicScore": "nan"}
     fake_kaggle.will_answer("ListSubmissions", Answer(body={"submissions": [scored, failed]}))
@@ -117,7 +114,7 @@ def test_the_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
     time = datetime(2026, 2, 3, 4, 5, 6, 789000)
     text = "first\\x1b[31m try ***"
     assert rows == [
-        Submission(9, time, "submission.csv", text, "complete", 0.71, None, "", 12),
+        Submission(9, time, "", text, "complete", 0.71, None, "", 0),
         Submission(8, None, "", "", "error", None, None, "row 3", 0),
     ]
 
