@@ -25,6 +25,12 @@ TWO = ("--set", "late_fusion_sage.training.processes=2")
 STEPS = ("--set", "late_fusion_sage.training.steps=60")
 
 
+def written(scene: Scene) -> set[int]:
+    """Return when the checkpoints of the training were written."""
+    folder = scene.out / "models/tile-xla/late_fusion_sage-seed0"
+    return {path.stat().st_mtime_ns for path in folder.glob("checkpoint.safetensors")}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kills_while_two_processes_train(calm: Scene, tmp_path: Path) -> None:
@@ -32,11 +38,11 @@ def test_kills_while_two_processes_train(calm: Scene, tmp_path: Path) -> None:
     finish(whole, *TWO, *STEPS)
     for victim in ("a child", "the parent"):
         watched = Watched(scene, scene.run(*TWO, *STEPS))
-        while (
-            len(children := descendants(watched.process.pid)) < 3
-        ):  # a tracker, and two that train
+        before = written(scene)
+        while written(scene) == before:  # until its processes train
             assert watched.process.poll() is None, watched.lines
             time.sleep(POLL_S)
+        children = descendants(watched.process.pid)
         if victim == "a child":
             os.kill(children[-1], signal.SIGKILL)
             assert "one of its processes was ended from outside" in refused(watched)
