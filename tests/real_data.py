@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data.graphs.graph import LayoutGraph, TileGraph
-from data.read import read_layout, read_tile
+from data.graphs.graph import LayoutGraph
+from data.read import read_layout
 from data.tree import GraphFile, find_graphs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,8 +41,3 @@ def real_file(submission_id: str) -> GraphFile:
 def real_layout_graphs(*, max_bytes: int | None = None) -> list[LayoutGraph]:
     """Read the real layout graphs."""
     return [read_layout(file) for file in real_files("layout", max_bytes=max_bytes)]
-
-
-def real_tile_graphs() -> list[TileGraph]:
-    """Read the real tile kernels."""
-    return [read_tile(file) for file in real_files("tile")]

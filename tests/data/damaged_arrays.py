@@ -6,7 +6,15 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from tests.data.npz.damaged_archives import Damage, Damaged, Victim, members_of, packed, repacked
+from tests.data.npz.damaged_archives import (
+    Damage,
+    Damaged,
+    Victim,
+    members_of,
+    packed,
+    repacked,
+    some_key,
+)
 
 Values = NDArray[np.generic]
 PER_CONFIG = (
@@ -17,25 +25,21 @@ PER_CONFIG = (
 )
 
 
-def _some_key(victim: Victim, rng: Generator) -> str:
-    return str(rng.choice(sorted(victim.arrays)))
-
-
 def key_dropped(victim: Victim, rng: Generator) -> Damaged:
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     members = [(n, c) for n, c in members_of(victim.arrays) if n != f"{key}.npy"]
     return Damaged(packed(members), (key,))
 
 
 def key_renamed(victim: Victim, rng: Generator) -> Damaged:
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     new = (f"{key.upper()}.npy", f"{key} .npy", f"{key}s.npy")[int(rng.integers(3))]
     members = [(new if n == f"{key}.npy" else n, c) for n, c in members_of(victim.arrays)]
     return Damaged(packed(members), (key,))
 
 
 def other_dtype(victim: Victim, rng: Generator) -> Damaged:
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     old = victim.arrays[key].dtype
     kinds = ("<f8", "<f2", "<i4", ">i8", ">f4", "|i1", "<c8", "|b1", "<U3", "<M8[s]")
     kind = rng.choice([k for k in kinds if np.dtype(k) != old])
@@ -45,13 +49,13 @@ def other_dtype(victim: Victim, rng: Generator) -> Damaged:
 
 
 def pickled_objects(victim: Victim, rng: Generator) -> Damaged:
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     return Damaged(repacked(victim.arrays, **{key: victim.arrays[key].astype(object)}), (key,))
 
 
 def other_axes(victim: Victim, rng: Generator) -> Damaged:
     """Add an axis, drop all axes, or swap two."""
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     values = victim.arrays[key]
     choices = [values[None], values[..., None], values.ravel()[0]]
     if values.ndim > 1:

@@ -7,64 +7,12 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.graphs.graph import LayoutGraph, TileGraph
+from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.read import read_graph, read_graph_at, read_layout
+from data.read import read_graph, read_layout
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
-from tests.real_data import REAL, real_file, real_files, requires_real_data
-
-
-def check_against_numpy(file: GraphFile) -> None:
-    graph = read_graph(file)
-    with np.load(file.path) as archive:
-        assert (graph.node_feat.dtype, graph.node_opcode.dtype) == (np.float32, np.uint8)
-        assert graph.edge_index.dtype == graph.runtime_ns.dtype == np.int64
-        np.testing.assert_array_equal(graph.node_feat, archive["node_feat"])
-        np.testing.assert_array_equal(graph.node_opcode, archive["node_opcode"])
-        np.testing.assert_array_equal(graph.edge_index, archive["edge_index"])
-        np.testing.assert_array_equal(graph.runtime_ns, archive["config_runtime"])
-        if isinstance(graph, LayoutGraph):
-            rows = np.arange(0, graph.n_configs, 7)[::-1]
-            values = graph.configs.rows(rows)
-            assert values.dtype == np.int8
-            np.testing.assert_array_equal(values, archive["node_config_feat"][rows])
-            np.testing.assert_array_equal(graph.node_config_ids, archive["node_config_ids"])
-            np.testing.assert_array_equal(graph.node_splits, archive["node_splits"])
-        else:
-            assert isinstance(graph, TileGraph)
-            normalizers = archive["config_runtime_normalizers"]
-            np.testing.assert_array_equal(graph.config_feat, archive["config_feat"])
-            np.testing.assert_array_equal(graph.runtime_normalizers, normalizers)
-            want = archive["config_runtime"] / normalizers
-            np.testing.assert_array_equal(graph.normalized_runtime, want)
-    assert graph.is_labelled == (file.split != "test")
-    assert (graph.n_nodes, graph.n_configs) == (len(graph.node_feat), len(graph.runtime_ns))
-
-
-def test_made_graphs_are_read_as_numpy_reads_them(tiny_tree: Path) -> None:
-    for file in find_graphs(tiny_tree):
-        check_against_numpy(file)
-
-
-@requires_real_data
-@pytest.mark.parametrize("file", real_files(), ids=lambda file: file.submission_id[:40])
-def test_real_graphs_are_read_as_numpy_reads_them(file: GraphFile) -> None:
-    check_against_numpy(file)
-
-
-@requires_real_data
-def test_the_real_counts_are_those_of_the_description() -> None:
-    counts = {
-        "layout:xla:default:unet3d": (2774, 4730, 1159),
-        "layout:xla:default:unet_3d.4x4.bf16": (3163, 5112, 1965),
-        "layout:xla:random:openai_v0_rnn_optimized": (1277, 2063, 20),
-        "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba": (21918, 36278, 1001),
-        "layout:nlp:random:23559853d9702baaaacbb0c83fd32266": (1096, 1688, 1000),
-    }
-    for submission_id, want in counts.items():
-        graph = read_layout(real_file(submission_id))
-        assert (graph.n_nodes, len(graph.edge_index), graph.n_configs) == want
+from tests.real_data import real_file, requires_real_data
 
 
 @requires_real_data
@@ -82,13 +30,6 @@ def test_a_layout_file_is_read_in_far_less_than_its_float_size() -> None:
     # int8 configs, a chunk of 4 MiB and what the check of a chunk takes, and the node features.
     assert peak < float_bytes / 4 + 4 * (4 << 20) + 3 * other_bytes
     assert peak < float_bytes
-
-
-@requires_real_data
-def test_a_graph_is_placed_by_its_folders() -> None:
-    path = next((REAL / "npz" / "tile" / "xla" / "valid").glob("*.npz"))
-    graph = read_graph_at(path)
-    assert (graph.file.collection.name, graph.file.split) == ("tile:xla", "valid")
 
 
 def test_a_kernel_is_no_layout_graph(tiny_tree: Path) -> None:

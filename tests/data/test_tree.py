@@ -16,7 +16,6 @@ from data.tree import (
     missing_parts,
     npz_root,
 )
-from tests.real_data import REAL, requires_real_data
 
 
 def make(root: Path, *places: str) -> None:
@@ -137,11 +136,3 @@ def test_a_relative_path_is_placed_too(tmp_path: Path, monkeypatch: pytest.Monke
     make(tmp_path, "npz/tile/xla/valid/k.npz")
     monkeypatch.chdir(tmp_path / "npz" / "tile" / "xla" / "valid")
     assert file_from_path(Path("k.npz")).submission_id == "tile:xla:k"
-
-
-@requires_real_data
-def test_the_real_tree_is_found_whole() -> None:
-    files = find_graphs(REAL)
-    assert sorted(file.path for file in files) == sorted((REAL / "npz").rglob("*.npz"))
-    assert duplicate_stems(files) == []
-    assert not {f"{f.collection.name}/{f.split}" for f in files} & set(missing_parts(files))

@@ -10,13 +10,13 @@ import pytest
 from scipy.stats import kendalltau
 
 from common.progress import watched_by
-from data.audit.rows import AuditRow, as_dict, audit
+from data.audit.rows import as_dict, audit
 from data.audit.tree import totals
 from data.graph_store.prepare import prepare
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
-from data.tree import GraphFile, collection_named, find_graphs
+from data.tree import GraphFile, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.real_data import REAL, real_file, requires_real_data
 
@@ -84,6 +84,7 @@ def altered(graph: LayoutGraph, folder: Path, **changes: np.ndarray) -> GraphFil
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
+        (lambda g: {}, None),
         (lambda g: {"config_runtime": 0 * g.runtime_ns}, "runtimes are withheld"),
         (lambda g: {"config_runtime": 0 * g.runtime_ns + 7}, "all configs have the same runtime"),
         (lambda g: {"edge_index": g.edge_index[:, ::-1]}, "nodes are not in topological order"),
@@ -98,10 +99,10 @@ def altered(graph: LayoutGraph, folder: Path, **changes: np.ndarray) -> GraphFil
     ],
 )
 def test_odd_files_carry_a_note(
-    layout_graph: LayoutGraph, tmp_path: Path, changes, note: str
+    layout_graph: LayoutGraph, tmp_path: Path, changes, note: str | None
 ) -> None:
     (row,) = audit([altered(layout_graph, tmp_path, **changes(layout_graph))])
-    assert (row.error, row.notes) == (None, (note,))
+    assert (row.error, row.notes) == (None, (note,) if note else ())
 
 
 def with_repeats(graph: LayoutGraph, folder: Path, runtime_ns: np.ndarray) -> GraphFile:
@@ -157,20 +158,6 @@ def test_graphs_of_the_store_give_the_same_rows(tiny_tree: Path, tmp_path: Path)
         replace(row, file=entry.stored) for row, entry in zip(audit(files), prepared, strict=True)
     ]
     assert stored == expected
-
-
-def test_a_file_without_oddities_carries_no_note(layout_graph: LayoutGraph) -> None:
-    (row,) = audit([layout_graph.file])
-    assert row.notes == ()
-
-
-def test_a_row_can_be_written_as_json(tmp_path: Path) -> None:
-    file = GraphFile(collection_named("tile:xla"), "train", "k", tmp_path / "k.npz")
-    row = AuditRow(file, notes=("odd",), n_nodes=2, n_configs=3, is_labelled=True)
-    read_back = json.loads(json.dumps(as_dict(row)))
-    assert read_back["id"] == "tile:xla:k"
-    assert read_back["path"] == str(tmp_path / "k.npz")
-    assert (read_back["n_nodes"], read_back["n_configs"], read_back["notes"]) == (2, 3, ["odd"])
 
 
 @requires_real_data

@@ -10,7 +10,7 @@ import pytest
 from common.settings import SAMPLE
 from data.audit.noise import Noise
 from data.audit.rows import AuditRow, as_dict, audit
-from data.audit.tree import HEADER, compare_names, file_notes, table, totals, tree_notes
+from data.audit.tree import compare_names, file_notes, totals, tree_notes
 from data.official.names import official_parts
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.command_line import call
@@ -58,15 +58,6 @@ def test_totals_add_up_by_collection_and_split() -> None:
     assert tile_train["median_tau"] is None
     assert (layout["n_labelled"], layout["n_unlabelled"], layout["n_noise"]) == (3, 1, 1)
     assert layout["median_tau"] == pytest.approx(0.4)
-
-
-def test_the_table_is_no_wider_than_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    from pipeline.cli.console import print_table
-
-    large = row("layout:nlp:default", "train", "a", 16_100_000, is_labelled=True, noise=noise(0.9))
-    large = replace(large, n_nodes=1_200_000, n_edges=2_100_000, n_distinct=13_700_000, n_apart=999)
-    print_table(HEADER, table([large]))
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
 def test_an_official_tree_needs_no_remark() -> None:
@@ -127,12 +118,6 @@ def test_test_graphs_with_unusual_counts_are_all_named() -> None:
     assert "rows of 1 of 17 graphs differ" in layout_note
     assert "rows of 16 of 844 graphs differ" in kernel_note
     assert all(f"{line.file.name} (4)" in kernel_note for line in kernels[:16])
-
-
-def test_data_of_ones_own_gets_one_calm_line(tiny_tree: Path) -> None:
-    assert [
-        note for note in tree_notes(audit(find_graphs(tiny_tree))) if "repeated" not in note
-    ] == [FOREIGN]
 
 
 def test_disagreeing_runtimes_are_summed_up_with_the_worst() -> None:

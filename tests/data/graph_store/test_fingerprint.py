@@ -4,9 +4,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from common.errors import PipelineError
 from data.graph_store.fingerprint import fingerprint
 from data.tree import find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
@@ -49,13 +46,3 @@ def test_name_split_and_collection_count(tiny_tree: Path) -> None:
     ]
     found = [fingerprint(other) for other in others]
     assert len({fingerprint([file]), *found}) == 6
-
-
-def test_a_damaged_file_is_named(tiny_tree: Path, tmp_path: Path) -> None:
-    file = find_graphs(tiny_tree)[0]
-    path = tmp_path / "cut.npz"
-    for content in (file.path.read_bytes()[:-1], b""):
-        path.write_bytes(content)
-        with pytest.raises(PipelineError) as caught:
-            fingerprint([replace(file, path=path)])
-        assert str(caught.value).startswith(f"{path}: ")

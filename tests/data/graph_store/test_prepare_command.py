@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,10 @@ import pytest
 
 from data.graph_store.prepare import LOCK
 from data.graph_store.stored_graph import stored_file
-from data.read import read_layout
-from data.tree import GraphFile, collection_named, find_graphs
-from features.pruning import nodes as pruned_nodes
+from data.tree import GraphFile, find_graphs
 from features.pruning import store as pruned_store
-from features.pruning.nodes import prune_layout_graph
 from tests.command_line import call
 from tests.data.packing.stores import contents
-
-
-@pytest.fixture
-def tree(tiny_tree: Path, tmp_path: Path) -> Path:
-    """A tree to change."""
-    return Path(shutil.copytree(tiny_tree, tmp_path / "data"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store that does not exist yet."""
-    return tmp_path / "store"
 
 
 def prepare(tree: Path, store: Path, *options: object, expect: int = 0) -> str:
@@ -92,9 +76,7 @@ def test_a_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Pa
     ("options", "line"),
     [
         (("--prune", "no-such-rule"), "no such rule; known: none"),
-        (("--prune", "hops-0"), "no such rule; known: none"),
         (("--workers", "0"), "workers"),
-        (("--no-such-option",), "such option"),
     ],
 )
 def test_wrong_usage_is_refused_before_anything_is_read(
@@ -104,32 +86,10 @@ def test_wrong_usage_is_refused_before_anything_is_read(
     assert not store.exists()
 
 
-def test_a_folder_without_graphs_and_a_store_in_the_way_are_one_line(
-    tree: Path, store: Path, tmp_path: Path
-) -> None:
-    assert "no such folder" in prepare(tmp_path / "missing", store, expect=1)
-    assert not store.exists()
+def test_a_store_in_the_way_is_one_line(tree: Path, store: Path) -> None:
     store.write_text("in the way")
     printed = prepare(tree, store, expect=1)
     assert printed == f"error: {store}: cannot be written: File exists\n"
-
-
-def test_pruned_graphs_are_kept_and_used(
-    tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(tree, store, "--prune", "hops-1")
-    collection = collection_named("layout:nlp:random")
-    files = find_graphs(tree, collections=(collection,))
-    want = [prune_layout_graph(read_layout(file), rule="hops-1") for file in files]
-    monkeypatch.delattr(pruned_nodes, "prune")  # nothing is computed
-    for file, pair in zip(files, want, strict=True):
-        graph = read_layout(stored_file(store, file))
-        for mine, its in zip(prune_layout_graph(graph, rule="hops-1"), pair, strict=True):
-            for name, values in vars(mine).items():
-                assert values.tobytes() == vars(its)[name].tobytes()
-    before = contents(store)
-    prepare(tree, store, "--prune", "hops-1", "--workers", "2")
-    assert contents(store) == before
 
 
 def test_nobody_else_may_sweep_the_store_while_graphs_are_pruned(

@@ -1,6 +1,5 @@
 """A store that cannot be written is one line, and nothing half written is left in it."""
 
-import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,30 +67,3 @@ def test_something_else_in_the_place_of_a_folder_is_one_line(
         prepare(find_graphs(tiny_tree), store)
     line = str(error.value)
     assert line.startswith(str(store)) and ": cannot be written: " in line and line.isprintable()
-
-
-def test_a_folder_in_the_place_of_a_graph_is_one_line(tiny_tree: Path, tmp_path: Path) -> None:
-    files = find_graphs(tiny_tree)
-    path = stored_file(tmp_path, files[2]).path
-    (path / "below").mkdir(parents=True)
-    with pytest.raises(PipelineError) as error:
-        prepare(files, tmp_path)
-    assert str(error.value) == f"{path}: cannot be written: Is a directory"
-    assert len(contents(tmp_path)) == 2
-
-
-def test_a_store_that_may_not_be_written_is_one_line(tiny_tree: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    store.mkdir(mode=0o500)
-    files = find_graphs(tiny_tree)
-    is_root = os.geteuid() == 0
-    try:
-        if is_root:
-            os.seteuid(65_534)  # root may write everywhere; nobody may not
-        with pytest.raises(PipelineError) as error:
-            prepare(files, store)
-    finally:
-        if is_root:
-            os.seteuid(0)
-    assert str(error.value) == f"{store}: cannot be written: Permission denied"
-    assert not list(store.iterdir())

@@ -5,7 +5,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from data.graph_store.prepare import LOCK, prepare
@@ -96,23 +95,6 @@ def test_a_killed_store_is_made_whole_and_no_process_is_left(
     for part in (0.3, 0.7):
         store = tmp_path / str(part)
         kill_and_go_on(tree, store, undisturbed, workers=workers, delay_s=part * wall_s)
-
-
-@needs_proc
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_any_moment_the_store_ends_the_same(
-    workers: int, tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
-) -> None:
-    wall_s = seconds_to_pack(tree, tmp_path / "whole", workers=workers)
-    rng = np.random.default_rng(workers)
-    finished = [
-        kill_and_go_on(
-            tree, tmp_path / str(number), undisturbed, workers=workers, delay_s=float(delay_s)
-        )
-        for number, delay_s in enumerate(rng.uniform(0, wall_s, 20))
-    ]
-    assert any(0 < n_files < len(undisturbed) for n_files in finished)
 
 
 def test_two_commands_at_once_on_one_store_end_well(

@@ -8,10 +8,7 @@ from data.graphs.node_columns import (
     ELEMENT_BYTES,
     ELEMENT_TYPE,
     ELEMENT_TYPES,
-    MINOR_TO_MAJOR,
     NODE_FEATURE_NAMES,
-    SHAPE_DIMENSIONS,
-    SHAPE_PRODUCT,
 )
 from data.read import read_graph
 from data.tree import GraphFile
@@ -21,17 +18,6 @@ from tests.real_data import real_files, requires_real_data
 def test_there_are_140_names_and_each_once() -> None:
     assert len(NODE_FEATURE_NAMES) == len(set(NODE_FEATURE_NAMES)) == 140
     assert NODE_FEATURE_NAMES[0] == "is_root"
-
-
-def test_the_named_places_bear_the_right_names() -> None:
-    element_types = NODE_FEATURE_NAMES[ELEMENT_TYPE]
-    assert element_types == tuple(f"shape_element_type_is_{kind}" for kind in ELEMENT_TYPES)
-    assert len(ELEMENT_TYPES) == len(ELEMENT_BYTES)
-    dimensions = NODE_FEATURE_NAMES[SHAPE_DIMENSIONS]
-    assert dimensions == tuple(f"shape_dimensions_{i}" for i in range(6))
-    assert NODE_FEATURE_NAMES[SHAPE_PRODUCT] == "shape_dimensions_product"
-    layout = NODE_FEATURE_NAMES[MINOR_TO_MAJOR]
-    assert layout == tuple(f"layout_minor_to_major_{i}" for i in range(6))
 
 
 def test_an_elements_bytes_are_those_of_its_name() -> None:

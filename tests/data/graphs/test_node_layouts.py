@@ -58,11 +58,6 @@ def test_random_nodes(seed: int) -> None:
     check(random_nodes(np.random.default_rng(seed), 30))
 
 
-def test_made_graphs(layout_graph: LayoutGraph, tile_graph: TileGraph) -> None:
-    check(layout_graph.node_feat)
-    check(tile_graph.node_feat)
-
-
 def node(layout: list[int], sizes: list[int]) -> NDArray[np.float32]:
     node_feat = np.zeros((1, 140), dtype=np.float32)
     node_feat[0, 134 : 134 + len(layout)] = layout

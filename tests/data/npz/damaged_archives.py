@@ -181,18 +181,18 @@ def data_zeroed(victim: Victim, rng: Generator) -> Damaged:
 # --- structure ----------------------------------------------------------------------------------
 
 
-def _some_key(victim: Victim, rng: Generator) -> str:
+def some_key(victim: Victim, rng: Generator) -> str:
     return str(rng.choice(sorted(victim.arrays)))
 
 
 def member_twice(victim: Victim, rng: Generator) -> Damaged:
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     members = [*members_of(victim.arrays), (f"{key}.npy", npy(victim.arrays[key]))]
     return Damaged(packed(members), (key,))
 
 
 def member_of_another_name(victim: Victim, rng: Generator) -> Damaged:
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     names = (f"../{key}.npy", f"/tmp/{key}.npy", f"{key}", f"{key}.npy/", f"{key}\n.npy", ".npy")
     name = names[int(rng.integers(len(names)))]
     members = [(name if n == f"{key}.npy" else n, c) for n, c in members_of(victim.arrays)]
@@ -213,7 +213,7 @@ def encrypted_flag(victim: Victim, rng: Generator) -> Damaged:
 
 def bomb(victim: Victim, rng: Generator) -> Damaged:
     """Claim a huge shape over a little data, in the npy header or in the archive's headers too."""
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     kind = npy_format.dtype_to_descr(victim.arrays[key].dtype)
     length = int(rng.choice([10**9, 10**15, 2**62, 2**63, 10**30]))
     lengths = (length,) * max(1, victim.arrays[key].ndim)
@@ -228,7 +228,7 @@ def bomb(victim: Victim, rng: Generator) -> Damaged:
 
 
 def strange_npy_header(victim: Victim, rng: Generator) -> Damaged:
-    key = _some_key(victim, rng)
+    key = some_key(victim, rng)
     good = npy(victim.arrays[key])
     kind = npy_format.dtype_to_descr(victim.arrays[key].dtype)
     start = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': "

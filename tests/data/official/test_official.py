@@ -3,8 +3,6 @@
 from data.fetch.parts import PUBLISHED_GRAPHS
 from data.official.names import NAMES, official_parts, read_names
 from data.official.sizes import official_sizes
-from data.tree import find_graphs
-from tests.real_data import REAL, requires_real_data
 
 
 def test_every_listed_part_holds_as_many_names_as_were_published() -> None:
@@ -38,12 +36,6 @@ def test_parts_without_a_list_have_the_names_of_their_siblings() -> None:
     ]
 
 
-@requires_real_data
-def test_every_real_file_has_an_official_name() -> None:
-    for file in find_graphs(REAL):
-        assert file.name in official_parts()[f"{file.collection.name}/{file.split}"].names
-
-
 def test_every_published_part_has_a_size() -> None:
     found = {(part.collection, part.split): part.graphs for part in official_sizes()}
     assert found == {
@@ -51,7 +43,3 @@ def test_every_published_part_has_a_size() -> None:
     }
     tests = [p for p in official_sizes() if p.split == "test" and p.collection != "tile:xla"]
     assert {part.configs for part in tests} == {1_000}
-    [train] = [
-        p for p in official_sizes() if (p.collection, p.split) == ("layout:nlp:default", "train")
-    ]
-    assert round(train.distinct / train.configs, 2) == 0.86

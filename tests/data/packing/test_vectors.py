@@ -1,7 +1,5 @@
 """The table of layout vectors against a dictionary; what is no layout vector is refused."""
 
-import warnings
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +15,6 @@ from data.packing.vectors import (
 from tests.data.packing.references import SLOT_BITS, random_vectors, reference_code, slots
 
 STEADY = settings(deadline=None, derandomize=True, max_examples=60)
-BAD_VALUES = [np.nan, -np.nan, np.inf, -np.inf, 0.5, 4.9999995, 1e-30, 6, -2, 261, 3e38, -3e38]
 
 
 def learned(table: VectorTable, values: NDArray[np.generic]) -> NDArray[np.int64]:
@@ -68,30 +65,6 @@ def test_ids_are_those_of_a_dictionary_however_few_slots_there_are(
             assert sorted(seen.values()) == list(range(len(table.codes)))
 
 
-@pytest.mark.parametrize("n_before", [0, 1, 5])
-def test_vectors_of_zeros_get_an_id_of_their_own(n_before: int) -> None:
-    values = np.zeros((n_before + 1, 18), np.int8)
-    values[n_before, 3] = 4
-    for order in (values, values[::-1]):
-        table = VectorTable()
-        ids = learned(table, order)
-        np.testing.assert_array_equal(decoded(table.codes[ids]), order)
-    table = VectorTable()
-    assert learned(table, np.zeros((1, 18))).tolist() == [0]
-    assert decoded(table.codes).tolist() == [[0] * 18]
-
-
-def test_minus_zero_has_the_id_of_zero() -> None:
-    values = random_vectors(np.random.default_rng(1), 50).astype(np.float32)
-    table = VectorTable()
-    ids = learned(table, values)
-    minus = np.where(values == 0, np.float32(-0.0), values)
-    assert minus.tobytes() != values.tobytes()
-    np.testing.assert_array_equal(learned(table, minus), ids)
-    np.testing.assert_array_equal(learned(VectorTable(), minus), learned(VectorTable(), values))
-    assert not np.signbit(table.meant_by(ids).view(np.float32)[values == 0]).any()
-
-
 def test_most_vectors_are_guessed_right_alone_as_in_company() -> None:
     values = words_of(random_vectors(np.random.default_rng(2), 3000))
     table = VectorTable()
@@ -103,56 +76,21 @@ def test_most_vectors_are_guessed_right_alone_as_in_company() -> None:
         np.testing.assert_array_equal(table.guess(part), guessed[start:stop])
 
 
-def test_weights_that_put_vectors_into_one_slot_are_drawn_anew(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("n_bad", [1, 10**9])
+def test_vectors_in_one_slot_are_told_apart_by_new_weights_or_without(
+    n_bad: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = VectorTable._draw_weights
-    n_drawn = 0
-
-    def bad_at_first(table: VectorTable) -> NDArray[np.uint64]:
-        nonlocal n_drawn
-        n_drawn += 1
-        return draw(table) * np.uint64(n_drawn > 1)
-
-    monkeypatch.setattr(VectorTable, "_draw_weights", bad_at_first)
-    values = random_vectors(np.random.default_rng(3), 40).astype(np.float32)
-    table = VectorTable()
-    ids = learned(table, values)
-    assert n_drawn > 1
-    np.testing.assert_array_equal(table.guess(words_of(values)), ids)
-
-
-def test_vectors_that_never_part_are_told_apart_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(VectorTable, "_draw_weights", lambda _: np.zeros(9, np.uint64))
+    draw, drawn = VectorTable._draw_weights, iter(range(10**9))
+    monkeypatch.setattr(
+        VectorTable, "_draw_weights", lambda table: draw(table) * np.uint64(next(drawn) >= n_bad)
+    )
     values = random_vectors(np.random.default_rng(4), 40).astype(np.float32)
     table = VectorTable()
     for part in (values[:20], values[10:30], values[::-1], values):
         ids = learned(table, part)
         assert table.meant_by(ids).tobytes() == part.tobytes()
-    assert len(table.codes) == 40
-
-
-@pytest.mark.parametrize("value", BAD_VALUES)
-@pytest.mark.parametrize("n_known", [0, 30])
-def test_a_bad_value_is_named_with_its_place_and_without_a_warning(
-    value: float, n_known: int
-) -> None:
-    values = random_vectors(np.random.default_rng(5), 30).astype(np.float32)
-    for vector, place in ((0, 0), (0, 17), (13, 4), (29, 0), (29, 17)):
-        table = VectorTable()
-        learned(table, values[:n_known])
-        bad = values.copy()
-        bad[vector, place] = value
-        bad[vector, place + 1 :] = np.nan  # what comes later is not what is named
-        bad[vector + 1 :] = 0.25
-        with warnings.catch_warnings(), pytest.raises(UnknownValueError) as error:
-            warnings.simplefilter("error")
-            learned(table, bad)
-        assert (error.value.vector, error.value.place) == (vector, place)
-        np.testing.assert_equal(error.value.value, float(np.float32(value)))
-        assert table.codes.tolist() == table.codes[: max(n_known, vector > 0)].tolist()
+    assert len(table.codes) == 40 and next(drawn) > 1
+    assert (n_bad > 1) or (table.guess(words_of(values)) == learned(table, values)).all()
 
 
 @pytest.mark.parametrize(
