@@ -82,16 +82,3 @@ def test_a_refusal_is_one_line(kaggle: FakeKaggle, make_job: MakeJob) -> None:
     line = failure_of(lambda: fetch_kaggle(make_job(TRAIN)))
     assert f"{COMPETITION}: HTTP 403: the account may not do this; accept the" in line
     assert len(kaggle.calls(METHOD)) == 1
-
-
-def test_what_may_pass_is_tried_again_with_the_wait_that_kaggle_asks_for(
-    kaggle: FakeKaggle, make_job: MakeJob
-) -> None:
-    busy = {"code": 429, "message": "slow down"}
-    answers = (Answer(429, busy, {"Retry-After": "9"}), Answer(502, {}), Answer(drop=True))
-    kaggle.will_answer(METHOD, *answers)
-    waits: list[float] = []
-    job = make_job(TRAIN, policy=RetryPolicy(sleep=waits.append))
-    fetch_kaggle(job)
-    assert tree_of(job.out) == part_files(TRAIN)
-    assert waits == [9.0, 2.0, 4.0]

@@ -1,6 +1,5 @@
 """Built kernels: their bytes, their metadata, and what is refused before anything is written."""
 
-import json
 import random
 import re
 from pathlib import Path
@@ -27,16 +26,6 @@ def test_every_kind_is_one_file_with_the_same_bytes(
     text = one.script.read_text()
     assert text == two.script.read_text() != other.script.read_text()
     assert one.metadata.read_bytes() == two.metadata.read_bytes()
-
-
-def test_without_gpu_or_wheels_there_is_no_accelerator_and_a_warning(
-    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    built = build("cpu", RECIPE, tmp_path / "out", root=project, gpu=False)
-    metadata = json.loads(built.metadata.read_text())
-    assert (metadata["enable_gpu"], metadata["machine_shape"]) == (False, "")
-    assert "Kaggle's image lacks torch-geometric" in caplog.text
 
 
 def test_a_script_above_the_limit_is_refused_with_its_size(project: Path, tmp_path: Path) -> None:
