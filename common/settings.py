@@ -68,7 +68,6 @@ def _dotted(place: Sequence[str | int]) -> str:
 
 
 def _problem(kind: str, message: str, given: object) -> str:
-    """Return pydantic's message in the words of a recipe."""
     if kind in ("tuple_type", "list_type"):
         is_word = isinstance(given, str) and BARE_WORD.fullmatch(given)
         return f"expected a list, such as {f'[{given}]' if is_word else '[0, 1]'}"

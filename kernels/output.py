@@ -130,7 +130,6 @@ def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
 
 
 def _refuse_failed(status: KernelStatus, log: str, log_file: Path) -> None:
-    """Keep the log of a kernel that ended badly, which tells why, and refuse the rest."""
     if status.state == "complete":
         return
     if log:

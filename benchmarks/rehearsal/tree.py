@@ -28,14 +28,12 @@ def write_case(tree: Path, made: Path, case: Case) -> None:
 
 
 def _made(made: Path, size: GraphSize, collection: str) -> Path:
-    """Return the file of a graph of this size, written now if there is none."""
     place = collection_named(collection)
     path = made / "npz" / place.folder / "train" / f"{size.name}.npz"
     return path if path.exists() else write_sized(made, size, collection=place).path
 
 
 def _write_kernels(tree: Path, case: Case) -> None:
-    """Write kernels that differ, of about as many nodes as asked for, and a large one per split."""
     place = collection_named("tile:xla")
     for split, count in zip(SPLITS, case.kernels, strict=True):
         sizes = [case.nodes_per_kernel] * count
@@ -49,7 +47,6 @@ def _write_kernels(tree: Path, case: Case) -> None:
 
 
 def _kernel(n_nodes: int, rng: np.random.Generator) -> HloGraph:
-    """Draw a convolution with elementwise steps behind it, of at least `n_nodes` nodes."""
     b = ProgramBuilder()
     batch, width = (int(rng.choice(choices)) for choices in ((16, 32, 64), (128, 192, 256)))
     x = b.convolve(b.parameter((batch, 28, 28, width)), width)

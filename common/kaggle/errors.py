@@ -88,7 +88,6 @@ def escaped(text: str) -> str:
 
 
 def _http_answer(error: BaseException) -> tuple[int, str, str] | None:
-    """Return status, Retry-After and message of the refusal behind `error`, if there is one."""
     from requests.exceptions import HTTPError
 
     for link in chain(error):

@@ -146,7 +146,6 @@ class _Watched(io.FileIO):
 
 
 def _retryable(session: KaggleSession, error: Exception) -> Exception:
-    """Return what lets `retry` go on, or the line that ends it."""
     passing = passing_fault(error)
     if passing is None:
         return explain(error, session.action)

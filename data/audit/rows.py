@@ -133,7 +133,6 @@ def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> A
 def _judge_noise(
     graph: Graph, groups: RuntimeGroups, seed: int
 ) -> tuple[Noise | None, bool | None]:
-    """Return how repeated measurements agree, and whether runtimes are noise alone."""
     if not graph.is_labelled:
         return None, None
     if groups.mean_ns.min() == groups.mean_ns.max():

@@ -149,7 +149,6 @@ def _name_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
 
 
 def _row_count_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
-    """Name the test graphs whose row differs from the sample submission's in length."""
     if not any(part.n_present for part in compare_names(rows)):
         return  # such a tree has no sample submission
     for part, found in by_part(rows).items():

@@ -194,7 +194,6 @@ def collect_graph(
 
 
 def _measure_and_write(job: Job, out: Path, is_over: IsOver, core: int | None) -> None:
-    """Measure one graph, write its file and then its entry in the manifest."""
     start = time.monotonic()
     with Session(job.open_subject, timeout_s=job.timeout_s, core=core) as session:
         description = session.describe()
@@ -300,7 +299,6 @@ def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
 
 
 def _digest(description: Description) -> str:
-    """Digest what is measured, so that an edited program is not taken for the one before."""
     digest = hashlib.blake2b(description.n_options.tobytes(), digest_size=8)
     for name, values in sorted(description.arrays.items()):
         digest.update(f"{name} {values.dtype} {values.shape}".encode())
@@ -311,7 +309,6 @@ def _digest(description: Description) -> str:
 def _entry(
     job: Job, description: Description, choices: Choices, found: Figures, journal: Journal
 ) -> dict[str, Any]:
-    """Return what the manifest says of a graph."""
     return job.request() | {
         "clock": clock_for(description.facts["platform"]).name,
         "n_nodes": len(description.arrays["node_opcode"]),

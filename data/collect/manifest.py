@@ -98,7 +98,6 @@ def add_environment(manifest: Mapping[str, dict[str, Any]], facts: Mapping[str, 
 
 
 def _finite(value: Any) -> Any:
-    """Replace numbers that JSON has no word for, and shorten the others to 6 digits."""
     if isinstance(value, dict):
         return {key: _finite(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -88,7 +88,6 @@ class _Header(tarfile.TarInfo):
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn whatever readers of damaged archives raise into one line."""
     try:
         yield
     except PipelineError:
@@ -101,7 +100,6 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[Member, str]]:
-    """Yield the files, each with what is wrong with it, or ""."""
     size, announced = path.stat().st_size, 0
     for info in tar:
         place_of(info.name, path)  # folders too must stay inside

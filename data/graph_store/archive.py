@@ -122,7 +122,6 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
 
 
 def _listed(path: Path, tar: tarfile.TarFile, first: tarfile.TarInfo | None) -> list[str]:
-    """Return the names of the graphs, from the first member."""
     if first is None or first.name != LISTING or first.size > MAX_LISTING_BYTES:
         _damaged(path, "it does not begin with a list of graphs")
     content = tar.extractfile(first)
@@ -139,7 +138,6 @@ def _listed(path: Path, tar: tarfile.TarFile, first: tarfile.TarInfo | None) -> 
 
 
 def _placed(path: Path, name: str) -> GraphFile:
-    """Return the graph that a member's name says, in no other place than the tree's own."""
     folder, _, file = name.rpartition("/")
     stem = file.removesuffix(STORE_SUFFIX)
     parts = {f"{c.folder}/{split}": (c, split) for c in COLLECTIONS for split in SPLITS}

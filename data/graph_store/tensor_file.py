@@ -146,7 +146,6 @@ def _checksum(
     described: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
     parts: Iterable[bytes | memoryview],
 ) -> str:
-    """Return the CRC-32 of all that a file says, its tensors in the order of their names."""
     names = [(name, str(dtype), shape) for name, (dtype, shape) in sorted(described.items())]
     checksum = INFLATER.crc32(repr((sorted(facts.items()), names)).encode())
     for part in parts:

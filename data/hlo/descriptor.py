@@ -32,7 +32,6 @@ def message_class(name: str) -> Any:
 
 @cache
 def _pool() -> Any:
-    """Read messages.proto, which nests no messages and has one oneof a message at most."""
     file = descriptor_pb2.FileDescriptorProto(
         name="fast_or_slow/hlo.proto", package=PACKAGE, syntax="proto3"
     )

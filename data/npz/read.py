@@ -42,7 +42,6 @@ NOT_READABLE = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile
 
 
 def _fastest_inflater() -> ModuleType:
-    """Return zlib-ng's module, which is used like zlib's, or zlib."""
     return importlib.import_module("zlib_ng.zlib_ng") if find_spec("zlib_ng") else zlib
 
 
@@ -299,7 +298,6 @@ class Archive:
 
 
 def _reason(error: Exception) -> str:
-    """Return what an error says, on one line."""
     return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
 
 

@@ -62,7 +62,6 @@ def write_npz(path: Path, members: Mapping[str, Member | Callable[[], Member]]) 
 
 
 def _deflater() -> Any:
-    """Return a compressor of zlib-ng, or of zlib, that writes a raw stream as zip holds it."""
     return INFLATER.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
 
 
@@ -79,7 +78,6 @@ def _npy_blocks(member: Member) -> Iterator[bytes | memoryview]:
 
 
 def _npy_header(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> bytes:
-    """Return the header of an npy file, version 1.0."""
     header = io.BytesIO()
     description = {
         "descr": np.lib.format.dtype_to_descr(dtype),

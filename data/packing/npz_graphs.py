@@ -76,8 +76,6 @@ def _shared_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
 
 
 def _naming_keys(archive: Archive) -> Fail:
-    """Return what fails by the key that a field has in the file."""
-
     def fail(field: str, problem: str) -> NoReturn:
         archive.fail(KEYS.get(field, field), problem)
 

@@ -183,7 +183,6 @@ Block = Callable[[ProgramBuilder, int], int]
 
 
 def _scale(b: ProgramBuilder, x: int) -> int:
-    """Scale and shift each channel, as normalisation is compiled for serving."""
     for opcode in ("multiply", "add"):
         shape = b.shapes[x]
         x = b.map(opcode, x, b.broadcast(b.weight(shape[-1:]), shape, (len(shape) - 1,)))
@@ -191,7 +190,6 @@ def _scale(b: ProgramBuilder, x: int) -> int:
 
 
 def _gate(b: ProgramBuilder, x: int) -> int:
-    """Multiply by what a dense layer makes of the channels' means."""
     batch, _, _, channels = b.shapes[x]
     gate = b.map("logistic", b.dense(b.reduce(x, [1, 2]), channels))
     spread = b.reshape(gate, (batch, 1, 1, channels))
@@ -199,7 +197,6 @@ def _gate(b: ProgramBuilder, x: int) -> int:
 
 
 def _normalise(b: ProgramBuilder, x: int) -> int:
-    """Divide by the root mean square of the last axis."""
     last = len(b.shapes[x]) - 1
     root = b.map("rsqrt", b.reduce(b.map("multiply", x, x), [last]))
     return _scale(b, b.map("multiply", x, b.broadcast(root, b.shapes[x], range(last))))
@@ -324,7 +321,6 @@ def build_program(
 
 
 def _network(family: Family, depth: int, batch: int) -> ProgramBuilder:
-    """Append all layers, and a head of two dense ones."""
     b = ProgramBuilder(family.element_type)
     for opcode in ("add", "maximum"):
         b.reducer(opcode)
@@ -343,7 +339,6 @@ def _network(family: Family, depth: int, batch: int) -> ProgramBuilder:
 
 
 def _update_weights(b: ProgramBuilder, n_nodes: int) -> None:
-    """Append so many nodes of an optimizer, three to an update, and the tuple of all outputs."""
     outputs = [len(b.shapes) - 1]
     weights, last = list(b.weights), 0
     for step in range(n_nodes):

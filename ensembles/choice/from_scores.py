@@ -136,7 +136,6 @@ def mixing_of(choice: BlendChoice) -> Mixing:
 
 
 def _scored_graphs(by: Labelled, members: Mapping[str, pl.DataFrame]) -> ScoredGraphs:
-    """Bring each member's scores to 0..1 within each graph and put them beside the runtimes."""
     table = joined(by.runtimes, members, minmax, rows_of="the labelled data")
     sizes = by.runtimes.group_by("graph", maintain_order=True).len()["len"]
     return ScoredGraphs(

@@ -185,7 +185,6 @@ def read_configs(named: NamedGraph, path: Path) -> NamedGraph:
 
 
 def _check_same_program(archive: Archive, named: NamedGraph) -> None:
-    """Refuse configs whose file holds another program's nodes or edges, if it holds any."""
     graph = named.graph
     for key in ("node_opcode", "edge_index", "node_feat"):
         if key in archive.keys:

@@ -200,7 +200,6 @@ def _module_name(graph: NamedGraph) -> str:
 
 
 def _from_program(program: HloProgram, path: Path, collection: Collection | None) -> NamedGraph:
-    """Return an HLO program as a graph that has its tuned configs, or one that is all -1."""
     configs = program.configs
     kind = configs.kind if configs else "layout"
     arrays = dict(configs.arrays) if configs else _left_to_the_compiler(program)

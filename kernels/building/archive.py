@@ -103,7 +103,6 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 
 def _tracked(root: Path, replaced: str) -> list[str]:
-    """List what git tracks, and tell how the files differ from the last commit."""
     names = sorted(set(git(root, "ls-files", "-z").split("\0")) - {""})
     status = git(root, "status", "--porcelain", "--no-renames", "--untracked-files=all", "-z")
     entries = [(entry[:2], entry[3:]) for entry in filter(None, status.split("\0"))]
@@ -120,7 +119,6 @@ def _found(root: Path) -> list[str]:
 
 
 def _is_plain(root: Path, name: str) -> bool:
-    """Tell whether a file is there and reached by no link."""
     return (root / name).is_file() and (root / name).resolve() == root.resolve() / name
 
 

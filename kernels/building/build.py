@@ -120,7 +120,6 @@ def build(
 def _rendered(
     kind: Kind, files: Mapping[str, bytes], recipe_file: str, required_modules: Mapping[str, str]
 ) -> str:
-    """Return kernels/building/script.py, filled."""
     squeezed = lzma.compress(pack(files))
     values = {
         **asdict(kind),

@@ -279,7 +279,6 @@ def _fault(batch: StepLoss, model: nn.Module, step: int) -> str:
 def _save_state(
     state: TrainingState, model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path
 ) -> None:
-    """Write metrics.jsonl, and a checkpoint that holds its lines as well."""
     write_text(run_dir / METRICS, "".join(f"{line}\n" for line in state.lines))
     facts = dict(vars(state))
     parts = {"model": model.state_dict(), "mean": facts.pop("mean"), "best": facts.pop("best")}

@@ -98,7 +98,6 @@ def collect(
 
 
 def _check_plan(plan: str | None, call: typer.Context) -> None:
-    """Refuse a plan that does not exist, and settings beside one, which has its own."""
     from common.errors import UsageError
 
     if plan != "sample":

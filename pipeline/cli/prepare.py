@@ -76,7 +76,6 @@ def prepare(
 
 
 def _check_archives(archive: Path | None, from_archive: Path | None, *, has_place: bool) -> None:
-    """Refuse options that do not go together, before anything is packed."""
     from common.errors import UsageError
 
     if archive and from_archive:
@@ -107,7 +106,6 @@ def _filled_store(
 def _print_prepared(
     prepared: "Sequence[Prepared]", store: Path, archive: Path | None, *, json: bool
 ) -> None:
-    """Print what a store holds, and of which files it does not."""
     from data.graph_store.summary import HEADER, as_dict, file_bytes, summary
 
     if json:

@@ -143,7 +143,6 @@ def _sizes(bounds: list[int] | None) -> str | None:
 
 
 def _print_layouts(ranked: "Ranked", config: int) -> None:
-    """Print the nodes that a config does not leave to the compiler."""
     from ensembles.ranking.configs import TENSORS, spelled
 
     layouts = ranked.layouts(config)

@@ -127,7 +127,6 @@ def _judged_files(
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Name the submission's file in errors about a ranking that does not fit its graph."""
     try:
         yield
     except PipelineError as error:

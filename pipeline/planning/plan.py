@@ -172,7 +172,6 @@ def _part_size(files: Sequence[GraphFile]) -> PartSize:
 
 
 def _shape(file: GraphFile) -> tuple[int, int, int]:
-    """Return a graph's numbers of nodes, edges and configs, by the headers of its arrays."""
     with Archive(file.path) as archive:
         nodes = archive.header("node_opcode", dtype=np.uint8, shape=(None,))
         edges = archive.header("edge_index", dtype=np.int64, shape=(None, 2))

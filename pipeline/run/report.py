@@ -166,7 +166,6 @@ def _mixing(state: RunState, collection: Collection, members: Sequence[Member]) 
 def _add_evidence(
     state: RunState, parts: Mapping[str, dict[str, Any]], labels: Mapping[str, Labels]
 ) -> None:
-    """Add to each judged collection what its value rests on, and write the ranks of its configs."""
     tables: list[pl.DataFrame] = []
     for name, part in parts.items():
         collection = collection_named(name)
@@ -196,7 +195,6 @@ def _add_evidence(
 def _value(
     state: RunState, collection: Collection, scorer: str, labels: Mapping[str, Labels]
 ) -> float | None:
-    """Return what a member, or the floor, has on the valid split by itself."""
     path = scores_path(state.out, collection, scorer, "valid")
     return _judge(collection, read_scores(path), labels) if path.exists() else None
 
@@ -212,7 +210,6 @@ def _judge(
 def _rankings(
     state: RunState, collection: Collection, scorer: str, judged: Mapping[str, Labels]
 ) -> Rankings:
-    """Return whole rankings of the judged graphs, by submission ID."""
     scores = read_scores(scores_path(state.out, collection, scorer, "valid"))
     rows = dict(submission_rows([(collection, scores)]))
     return {key: rows[key] for key in sorted(judged)}

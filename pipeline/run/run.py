@@ -204,7 +204,6 @@ def _audited(inputs: Inputs, files: Sequence[GraphFile]) -> list[AuditRow]:
 
 
 def _tidy(out: Path) -> None:
-    """Remove what a killed call left half-written, say what is done, and keep changed code."""
     sweep(out / "scores", f"**/{TEMPORARY}")
     sweep(out / "models", f"*/{TEMPORARY}")
     begun = [path.parent for path in sorted(out.glob(f"models/*/*/{CONFIG}"))]
@@ -251,7 +250,6 @@ def _submit(
     split: str,
     rows: Sequence[AuditRow],
 ) -> None:
-    """Write a split's submission and check it against the files it answers."""
     path = state.out / SUBMISSION[split]
     write_submission(path, submission_rows(blended))
     expected = {

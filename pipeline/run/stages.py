@@ -220,7 +220,6 @@ def _labelled_files(
 
 
 def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
-    """Read the scores of a split that `predict` left in run folders, or score files themselves."""
     tables = {}
     for run in runs:
         if not run.exists():

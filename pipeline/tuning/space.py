@@ -232,7 +232,6 @@ def space_from_table(
 
 
 def _is_read(key: str, study: StudyConfig, models: Sequence[str]) -> bool:
-    """Tell whether a trial of the study can depend on a recipe's key."""
     table, _, rest = key.partition(".")
     if table != "blend" or study.model != BLEND:
         return table in ("features", *models)

@@ -106,7 +106,6 @@ def _percent(value: float, floor: float) -> float:
 
 
 def _blend_view(choice: Mapping[str, Any] | None) -> str | None:
-    """Say what blend was chosen and what it is worth on graphs that had no part in that."""
     if choice is None:
         return None
     if choice.get("nested_value") is None:

@@ -91,7 +91,6 @@ def _read_dump(name: str, folder: Path) -> Any:
 
 
 def _instructions(module: Any) -> list[Any]:
-    """Return the instructions in the order of their nodes."""
     return [given for computation in module.computations for given in computation.instructions]
 
 

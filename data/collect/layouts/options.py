@@ -83,7 +83,6 @@ def _signature(node: ConfigurableNode) -> tuple[object, ...]:
 
 
 def _distinct(orders: Sequence[Order], shape: Order) -> list[Order]:
-    """Drop orders that differ only in axes of size 1, and ranks that no config can hold."""
     if len(shape) > MAX_RANK or sum(size > 1 for size in shape) < 2:
         return []
     by_effect: dict[Order, Order] = {}
@@ -101,7 +100,6 @@ def _orders(node: ConfigurableNode) -> list[list[Order]]:
 
 
 def _plain_orders(rank: int) -> list[Order]:
-    """Return the row-major order, its last two axes swapped, its first axis last, and reversed."""
     axes = tuple(range(rank))
     swapped = (*axes[:-2], *axes[-2:][::-1])
     return [axes, swapped, (*axes[1:], *axes[:1]), axes[::-1]]

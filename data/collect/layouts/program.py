@@ -147,7 +147,6 @@ class LayoutProgram:
 
 
 def _constrain(computation: Any, orders: dict[int, tuple[Order, Order, Order]]) -> None:
-    """Insert the constraints of one computation, each beside the instruction that it is about."""
     next_id = max(instruction.id for instruction in computation.instructions) + 1
     shapes = {instruction.id: instruction.shape for instruction in computation.instructions}
     renamed: dict[int, int] = {}

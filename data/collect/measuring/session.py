@@ -121,7 +121,6 @@ class Session:
         return value, problem
 
     def _crash(self) -> str:
-        """Return the exit code and the last words of a process that ended by itself."""
         assert self._process is not None, "only a started process crashes"
         code = self._process.wait(KILL_WAIT_S)
         self._said.seek(0)
@@ -139,7 +138,6 @@ class Session:
 
 
 def _worker_environment() -> dict[str, str]:
-    """One thread, our import path."""
     one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     return {
         **os.environ,

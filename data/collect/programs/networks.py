@@ -99,7 +99,6 @@ def _upsample(weight: Any, x: Any) -> Any:
 
 
 def _affine(weights: Weights, x: Any) -> Any:
-    """Scale and shift each channel, as batch normalisation does when it serves."""
     scale, shift = weights
     return x * scale + shift
 
@@ -118,7 +117,6 @@ def _layer_norm(weights: Weights, x: Any) -> Any:
 
 
 def _average_pool(x: Any) -> Any:
-    """Average over the axes between batch and channels."""
     return x.mean(tuple(range(1, x.ndim - 1)))
 
 
@@ -454,7 +452,6 @@ def _block_weights(draw: Draw, width: int) -> Weights:
 
 
 def _block(weights: Weights, x: Any, heads: int, *, is_causal: bool = False) -> Any:
-    """Attend to itself, then feed forward, each normalised before and added to its input."""
     first, attention, second, forward = weights
     y = _layer_norm(first, x)
     x = x + _attend(attention, y, y, heads, is_causal=is_causal)

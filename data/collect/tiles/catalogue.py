@@ -73,7 +73,6 @@ def make_kernel(family: str, extents: Mapping[str, int], name: str) -> TileKerne
 
 
 def _numbers(text: str) -> dict[str, int]:
-    """Read "y3 x3"."""
     return {axis: int(number) for axis, number in re.findall(r"([a-z])(\d+)", text)}
 
 
@@ -84,8 +83,6 @@ def _einsum(formula: str, *blocks: Any) -> Any:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """Return a function of functions.py, which is imported when it is called."""
-
     def call(*blocks: Any) -> Any:
         from data.collect.tiles.functions import FUNCTIONS
 

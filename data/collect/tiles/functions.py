@@ -40,7 +40,6 @@ def _rotary(x: Any, angle: Any) -> Any:
 
 
 def _laplace(x: Any) -> Any:
-    """Second differences of h and w, both with a halo of 2."""
     inner = x[1:-1, 1:-1]
     return x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] - 4 * inner
 
@@ -53,7 +52,6 @@ def _blur_rows(x: Any) -> Any:
 
 
 def _finite_differences(x: Any) -> Any:
-    """Sum of the absolute differences to the next element of each axis, a halo of 1 in all."""
     here = x[:-1, :-1, :-1]
     one, two, three = x[1:, :-1, :-1], x[:-1, 1:, :-1], x[:-1, :-1, 1:]
     return jnp.abs(one - here) + jnp.abs(two - here) + jnp.abs(three - here)

@@ -139,7 +139,6 @@ class TileKernel:
 
 
 def _sizes(extent: int, must_divide: bool) -> list[int]:
-    """Return the tile sizes of one axis, ascending."""
     steps = (base << shift for base in (1, 3) for shift in range(extent.bit_length()))
     sizes = {size for size in steps if size <= extent and not (must_divide and extent % size)}
     return sorted(sizes | {extent})
