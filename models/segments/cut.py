@@ -51,7 +51,7 @@ class Ring(SplitAggregation):
 
 @dataclass(frozen=True)
 class ReceptiveField(OnDevice):
-    """How far configs reach, block by block.
+    """How far configs reach.
 
     Attributes:
         rings: one per block; none where there is no configurable node.
@@ -87,7 +87,7 @@ class Segment(OnDevice):
 
     @property
     def varies(self) -> bool:
-        """Tell whether configs differ in it at all."""
+        """Tell whether configs differ in it."""
         return len(self.columns) > 0
 
 

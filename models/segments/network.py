@@ -85,10 +85,8 @@ class SegmentHistory(nn.Module):
     embedding, for each pool config of each segment with a configurable node, and as much once for
     each other segment: 768 B at h = 64, so 8.6 MB for 44 segments and 256 configs.
 
-    Args:
-        entries: for each graph, how many embeddings each segment has: the pool's size, or 1 where
-            configs do not differ.
-        width: h'.
+    `entries` says for each graph how many embeddings each segment has: the pool's size, or 1 where
+    configs do not differ.
     """
 
     def __init__(self, entries: Sequence[Sequence[int]], width: int) -> None:
@@ -177,16 +175,10 @@ class SegmentSage(nn.Module):
     def forward(
         self, segment: Segment, choices: Tensor, others: Tensor, weight: float
     ) -> tuple[Tensor, Tensor]:
-        """Score configs by the segment that carries gradients, weighted, and a sum of the others.
-
-        Args:
-            segment: the live one.
-            choices: (c, k) int64 configs.
-            others: (c, 3h) or (1, 3h).
-            weight: of this segment, see segment_weights.
+        """Score configs (c, k) int64 by the live segment, and the others' sum, (c or 1, 3h).
 
         Returns:
-            (c,) float32 scores, lower = faster, and this segment's embedding.
+            (c,) float32 scores, lower = faster, and the live segment's embedding.
         """
         embedding = self.encode(segment, choices)
         pooled = (others + weight * embedding).expand(len(choices), -1)
@@ -254,17 +246,10 @@ def embed_configs(
 def advance(
     block: SageBlock, shared: Tensor, varying: Tensor, ring: Ring, neighbours: Neighbours
 ) -> tuple[Tensor, Tensor]:
-    """Take one block without attention across configs, for the nodes that vary alone.
+    """Take one block, without attention across configs, for the nodes that vary alone.
 
-    Args:
-        block: its attention would tie every node to every config.
-        shared: (n, 1, h) what all configs have; anything at the nodes ring.varying.
-        varying: (b, c, h) what the nodes ring.varying have.
-        ring: of this block.
-        neighbours: all edges.
-
-    Returns:
-        (n, 1, h), anything at the nodes ring.after, and their (a, c, h).
+    From `shared` (n, 1, h), with anything at the nodes ring.varying, and their own (b, c, h) to
+    (n, 1, h), with anything at the nodes ring.after, and their (a, c, h).
     """
     aggregated = block.aggregate_split(shared, varying, ring)
     moved = block(ring.join(shared, varying), aggregated)

@@ -90,10 +90,10 @@ class TileInputs(OnDevice):
 
 
 def config_columns(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float32]:
-    """Return (c, f) statistics of a kernel's configs, or (c, 2 f) of them if they are relative.
+    """Return (c, f) statistics of a kernel's configs, or (c, 2f) of them if they are relative.
 
-    The second half is each config's difference to the mean of the kernel's configs: what a bound is
-    among those that the kernel has says more than its size, which differs from kernel to kernel.
+    The second half is each config's difference to the mean of its kernel's: what a bound is among
+    those that the kernel has says more than its size.
     """
     statistics = _statistics(graph, config)
     if not config.relative_configs:
@@ -166,10 +166,7 @@ class TileBatch:
 
 
 def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
-    """Join kernels into one batch, taking from each the configs at `rows` (r,) int64.
-
-    All of them on one device.
-    """
+    """Join kernels on one device into a batch, of each the configs at `rows` (r,) int64."""
     device = kernels[0].opcode.device
     n_nodes = [len(kernel.opcode) for kernel in kernels]
     starts = np.cumsum([0, *n_nodes])

@@ -6,24 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from data.graphs.graph import LayoutGraph
-from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
 from models.layout import sparse_aggregation
 from models.layout.cross_config_sage import (
-    ChannelAttention,
     CrossConfigAttention,
     CrossConfigSage,
     SageBlock,
 )
-from models.layout.inputs import LayoutInputs, layout_inputs
+from models.layout.inputs import LayoutInputs
 from models.tile.late_fusion_sage import ragged_softmax
-
-
-@pytest.fixture
-def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
-    scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
-    return layout_inputs(layout_graph, rule="hops-1", scaler=scaler)
 
 
 @pytest.fixture
@@ -80,12 +71,6 @@ def test_ragged_softmax_is_a_softmax_per_kernel() -> None:
         torch.testing.assert_close(
             weights[kernel == number], torch.softmax(part, dim=0) * len(part)
         )
-
-
-def test_channel_attention_gates_between_zero_and_one() -> None:
-    x = torch.ones(4, 8)
-    gated = ChannelAttention(8, 4)(x)
-    assert ((gated > 0) & (gated < 1)).all()
 
 
 def test_config_table_equals_embedding_then_linear(

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from data.graphs.graph import LayoutGraph
-from features.scaling import fit_node_scaler
 from models.config.networks import BaselineGcnConfig
 from models.layout.gcn import (
     BaselineGcn,
@@ -13,15 +11,9 @@ from models.layout.gcn import (
     TwoLayers,
     symmetric_product,
 )
-from models.layout.inputs import LayoutInputs, layout_inputs
+from models.layout.inputs import LayoutInputs
 
 EDGES = [(3, 0), (3, 1), (2, 1), (4, 3), (4, 3)]  # the last one reads its operand twice
-
-
-@pytest.fixture
-def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
-    scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
-    return layout_inputs(layout_graph, rule="hops-1", scaler=scaler)
 
 
 def small_model() -> BaselineGcn:
@@ -53,12 +45,6 @@ def test_product_is_the_normalised_matrix_with_loops() -> None:
     product = symmetric_product(torch.tensor(EDGES), 6)
     expected = np.einsum("mn,nch->mch", dense_matrix(6), x.numpy())
     np.testing.assert_allclose(product(x).numpy(), expected, atol=1e-6)
-
-
-def test_without_edges_every_node_keeps_its_own() -> None:
-    x = torch.randn(3, 2, 4)
-    product = symmetric_product(torch.zeros(0, 2, dtype=torch.int64), 3)
-    torch.testing.assert_close(product(x), x)
 
 
 def test_layer_and_its_gradient_are_those_of_the_dense_formula() -> None:

@@ -10,7 +10,6 @@ import torch
 
 from common.progress import watched_by
 from data.graphs.graph import LayoutGraph
-from features.pruning.rules import prune
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
@@ -130,16 +129,6 @@ def test_the_sum_over_segments_equals_plain_pooling_of_all_nodes(
     expected = plain_embedding(model, parts, parts.shared.choices(sample))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert any(not segment.varies for segment in parts.segments) or segment_nodes > 5
-
-
-@torch.no_grad()
-def test_a_segment_without_configurable_nodes_is_embedded_once(
-    model: SegmentSage, layout_graph: LayoutGraph, scaler: NodeScaler
-) -> None:
-    parts = segments_of(layout_graph, scaler, 5)
-    choices = parts.shared.choices(np.arange(6))
-    widths = {segment.varies: len(model.encode(segment, choices)) for segment in parts.segments}
-    assert widths == {True: 6, False: 1}
 
 
 @pytest.mark.parametrize("chunk_configs", [1, 32, 200])
@@ -288,21 +277,6 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
         assert torch.equal(tensor, other[name]), name
 
 
-@pytest.mark.parametrize(
-    "changes", [{"noise_weighted_pairs": True}, {"sampler": "stratified"}, {"loss": "list_mle"}]
-)
-def test_the_loss_is_the_one_asked_for(
-    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph, changes: dict
-) -> None:
-    parts = SegmentedGraph(
-        tuple(replace(s, inputs=replace(s.inputs, noise=0.05)) for s in parts.segments)
-    )
-    changed = one_graph_task(model, layout_graph, parts, **changes)
-    usual = one_graph_task(model, layout_graph, parts)
-    one, other = (task.step_loss(model, np.random.default_rng(1)).loss for task in (changed, usual))
-    assert torch.isfinite(one) and not torch.isclose(one, other)
-
-
 def test_a_graph_of_many_segments_is_learned(layout_graph: LayoutGraph, tmp_path: Path) -> None:
     training = {"steps": 200, "learning_rate": 5e-3, "warmup_steps": 5, "checkpoint_every": 100}
     recipe = small_recipe(
@@ -315,14 +289,6 @@ def test_a_graph_of_many_segments_is_learned(layout_graph: LayoutGraph, tmp_path
     assert agreement[0, 1] > 0.8
     silent = replace(layout_graph, runtime_ns=np.zeros_like(layout_graph.runtime_ns))
     np.testing.assert_array_equal(ranker.score(silent), scores)
-
-
-def test_pruned_graphs_are_cut_as_well(layout_graph: LayoutGraph, scaler: NodeScaler) -> None:
-    kept = prune(
-        "hops-1", layout_graph.edge_index, layout_graph.n_nodes, layout_graph.node_config_ids
-    ).kept
-    parts = segmented(layout_graph, rule="hops-1", scaler=scaler, segment_nodes=8, depth=2)
-    assert sum(len(segment.inputs.opcode) for segment in parts.segments) == len(kept)
 
 
 def test_a_segment_in_which_configs_do_not_differ_is_never_live(

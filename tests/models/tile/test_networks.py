@@ -20,7 +20,6 @@ from models.registry import NETWORKS
 from models.tile.early_fusion_sage import EarlyFusionSage
 from models.tile.inputs import (
     ConfigScaler,
-    TileBatch,
     TileInputs,
     config_columns,
     join,
@@ -115,16 +114,6 @@ def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
     together = model(batch).split(batch.n_configs)
     for scores, kernel, part in zip(together, kernels, rows, strict=True):
         torch.testing.assert_close(scores, model(join([kernel], [part])), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", TILE_NETWORKS)
-def test_all_configs_are_scored_in_their_order(name: str, kernels: list[TileInputs]) -> None:
-    model, kernel = _net(name), kernels[0]
-    at_once: TileBatch = join([kernel], [torch.arange(len(kernel.runtime))])
-    with torch.no_grad():
-        expected = model(at_once).numpy()
-    found = model.score_all(kernel)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) -> None:
