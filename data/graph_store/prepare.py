@@ -21,6 +21,7 @@ from common.settings import default_store_dir
 from data.graph_store.stored_graph import STORE_SUFFIX, is_fresh, store_graph, stored_file
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
 
+HEADER = ["collection", "split", "files", "bad", "packed now", "source MiB", "store MiB"]
 LOCK = ".lock"
 MAX_WORKERS = 4  # each takes up to 350 MiB
 SMALL_TREE_BYTES = 64 << 20  # less than that is packed sooner than processes start
@@ -65,7 +66,7 @@ def prepare(
     """
     with alone(store):
         todo = [file for file in files if not _is_fresh(store, file)]
-        n_bytes = sum(_size(file) for file in todo)
+        n_bytes = sum(file_bytes(file.path) for file in todo)
         if n_bytes < SMALL_TREE_BYTES:
             workers = 1
         errors: dict[GraphFile, str | None] = {}
@@ -91,10 +92,6 @@ def _is_fresh(store: Path, file: GraphFile) -> bool:
         return False  # the source is damaged; packing says how
 
 
-def _size(file: GraphFile) -> int:
-    return file.path.stat().st_size if file.path.is_file() else 0
-
-
 def _packed(
     files: Sequence[GraphFile], store: Path, workers: int
 ) -> Iterator[tuple[GraphFile, str | None]]:
@@ -103,7 +100,7 @@ def _packed(
         yield from ((file, _pack_one(file, store)) for file in files)
         return
     # The largest first: then no worker is left with a large one at the end.
-    waiting = sorted(files, key=_size)
+    waiting = sorted(files, key=lambda file: file_bytes(file.path))
     context = get_context("spawn")
     with (
         ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool,
@@ -217,3 +214,40 @@ def default_workers() -> int:
     except AttributeError:  # not Linux
         n_cores = os.cpu_count() or 1
     return min(n_cores, MAX_WORKERS)
+
+
+def as_dict(entry: Prepared) -> dict[str, object]:
+    """Return an entry as plain values for JSON."""
+    return {
+        "id": entry.source.submission_id,
+        "split": entry.source.split,
+        "error": entry.error,
+        "is_new": entry.is_new,
+        "source_bytes": file_bytes(entry.source.path),
+        "stored": None if entry.stored is None else str(entry.stored.path),
+        "stored_bytes": 0 if entry.stored is None else file_bytes(entry.stored.path),
+    }
+
+
+def summary(prepared: Sequence[Prepared]) -> list[list[object]]:
+    """Add up files by collection and split; a line below HEADER for each."""
+    parts: dict[tuple[str, str], list[Prepared]] = {}
+    for entry in prepared:
+        parts.setdefault((entry.source.collection.name, entry.source.split), []).append(entry)
+    return [
+        [
+            collection,
+            split,
+            len(part),
+            sum(entry.error is not None for entry in part),
+            sum(entry.is_new for entry in part),
+            sum(file_bytes(path) for path in {entry.source.path for entry in part}) / 2**20,
+            sum(file_bytes(entry.stored.path) for entry in part if entry.stored) / 2**20,
+        ]
+        for (collection, split), part in parts.items()
+    ]
+
+
+def file_bytes(path: Path) -> int:
+    """Return a file's length; 0 without one."""
+    return path.stat().st_size if path.is_file() else 0

@@ -106,7 +106,7 @@ def _filled_store(
 def _print_prepared(
     prepared: "Sequence[Prepared]", store: Path, archive: Path | None, *, json: bool
 ) -> None:
-    from data.graph_store.summary import HEADER, as_dict, file_bytes, summary
+    from data.graph_store.prepare import HEADER, as_dict, file_bytes, summary
 
     if json:
         values: dict[str, object] = {"store": str(store)}
