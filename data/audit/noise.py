@@ -57,11 +57,7 @@ class Noise:
 
 
 def measure_noise(
-    runtime_ns: NDArray[np.int64],
-    group: NDArray[np.int64],
-    *,
-    seed: int = 0,
-    draws: int = DRAWS,
+    runtime_ns: NDArray[np.int64], group: NDArray[np.int64], *, seed: int = 0, draws: int = DRAWS
 ) -> Noise | None:
     """Compare repeated measurements of a graph's configs.
 
@@ -120,12 +116,7 @@ def _draw_pairs(
 def _in_plain_order(
     runtime_ns: NDArray[np.int64], group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sort by group, and groups by their runtimes, so that the draws depend on nothing else.
-
-    Returns:
-        runtimes: (c,) int64, group by group, ascending within each.
-        sizes: (u,) int64.
-    """
+    """Sort by group, and groups by their runtimes; return those (c,) and the groups' sizes (u,)."""
     ordered = runtime_ns[np.lexsort((runtime_ns, group))]
     sizes = np.bincount(group)
     starts = np.cumsum(sizes) - sizes

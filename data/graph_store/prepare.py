@@ -44,12 +44,7 @@ class Prepared:
     is_new: bool = False
 
 
-def prepare(
-    files: Sequence[GraphFile],
-    store: Path,
-    *,
-    workers: int = 1,
-) -> list[Prepared]:
+def prepare(files: Sequence[GraphFile], store: Path, *, workers: int = 1) -> list[Prepared]:
     """Pack the files that the store does not hold yet, or holds from another source.
 
     A call that was killed goes on with the next one, and the store ends with the same bytes.
@@ -200,11 +195,8 @@ def prepare_tree(
     workers: int | None = None,
 ) -> list[Prepared]:
     """Bring the store of a data folder up to date for some of its files; see `prepare`."""
-    return prepare(
-        files,
-        store or default_store_dir(data_dir),
-        workers=workers or default_workers(),
-    )
+    store = store or default_store_dir(data_dir)
+    return prepare(files, store, workers=workers or default_workers())
 
 
 def default_workers() -> int:
