@@ -70,7 +70,6 @@ def _not_written(path: Path, reason: str | None) -> PipelineError:
 
 
 def _why_not_written(error: Exception, temporary: str) -> str | None:
-    """Say why a file cannot be written; None if the error is not about that."""
     if isinstance(error, OSError) and error.errno is not None:
         is_of_writing = error.filename == temporary or error.errno in _OF_WRITING
         return error.strerror if is_of_writing else None

@@ -76,7 +76,6 @@ def _problem(kind: str, message: str, given: object) -> str:
 
 
 def _known_keys(model: type[BaseModel], key: str) -> str:
-    """Name the keys that are allowed where `key` was found."""
     *parents, _ = key.split(".")
     current: Any = model
     for parent in parents:
@@ -206,7 +205,6 @@ def _parse_value(text: str) -> Any:
 
 
 def _parse_words(text: str) -> Any:
-    """Read a list that holds bare words; whatever else is no TOML is a word by itself."""
     items = [item.strip() for item in text[1:-1].removesuffix(",").split(",")]
     if not (text.startswith("[") and text.endswith("]")) or any(i.startswith("[") for i in items):
         return text

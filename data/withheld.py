@@ -69,7 +69,6 @@ def read_withheld_normalizers(data_dir: Path) -> dict[str, NDArray[np.int64]]:
 
 
 def _read_members(path: Path) -> dict[str, NDArray[np.int64]]:
-    """Read all arrays of the file; each must be a vector of int64."""
     if not path.is_file():
         raise PipelineError(
             f"{path}: no such file; the sample, collected and synthetic data keep test runtimes "

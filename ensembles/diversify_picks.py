@@ -91,7 +91,6 @@ def diversify_picks(
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Return what limits the threads of numpy's BLAS; looking for it takes milliseconds."""
     return ThreadpoolController().select(user_api="blas")
 
 

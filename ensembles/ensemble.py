@@ -146,7 +146,6 @@ def _check_settled(folder: Path, recipe: Recipe, collection: Collection) -> None
 
 
 def _trained_on(folder: Path, config: dict[str, Any], wanted: Collection | None) -> Collection:
-    """Return the collection that a model ranks; of one trained on several, the wanted one."""
     if "collections" not in config:
         return collection_named(config["collection"])
     if wanted is None:

@@ -121,7 +121,6 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
 
 
 def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
-    """Return each model once, a finished training before an unfinished one; two may not differ."""
     chosen: dict[tuple[str, str], FoundModel] = {}
     for model in models:
         key = model.place, model.member
@@ -148,12 +147,10 @@ def _check_settings(model: FoundModel, recipe: Recipe) -> None:
 
 
 def _names(folder: Path) -> list[str]:
-    """List a run folder's files, sorted; what is hidden is no part of the result."""
     return sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
 
 
 def _copy(source: Path, target: Path) -> bool:
-    """Copy a run folder, whole or not at all, unless it is there; the copies can be written to."""
     if target.exists():
         return False
     try:

@@ -76,7 +76,6 @@ def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) 
 
 
 def _logarithm(node_feat: NDArray[np.float32], scaling: str) -> NDArray[np.float32]:
-    """Take sign(x) log(1 + |x|) of the numeric columns where the scaling says so."""
     if scaling == "standardise":
         return node_feat
     logged = np.sign(node_feat) * np.log1p(np.abs(node_feat))

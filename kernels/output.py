@@ -120,7 +120,6 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
 
 
 def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
-    """Tell whether `out` holds this very output already; refuse anything else in it."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if out.is_dir() and _read_object(out / NOTE) == note:

@@ -139,7 +139,6 @@ def _request(folder: Path, metadata: dict[str, Any], kernel_id: str) -> Any:
 
 
 def _accepted(kernel_id: str, answer: Any) -> int:
-    """Return the version that Kaggle has accepted; a refusal comes as a value, too."""
     if answer.error:
         raise PipelineError(
             f"kernel {kernel_id}: Kaggle refused it: {one_line(answer.error)}; correct the recipe "

@@ -70,7 +70,6 @@ def check_device(recipe: Recipe, model: str) -> None:
 
 
 def _config(job: TrainJob, **place: object) -> dict[str, Any]:
-    """Return what decides a training's outcome; `place` says for which collections it is."""
     return {
         "model": job.model,
         **place,
@@ -92,7 +91,6 @@ def _train_shared(job: TrainJob, shared: SharedModel) -> None:
 
 
 def _train_begun(job: TrainJob, place: str) -> None:
-    """Train into a folder that was begun, unless it is done; `place` says on what, in words."""
     entry = model_entry(job.recipe, job.model)
     if not is_done(job.run_dir):
         progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
@@ -111,7 +109,6 @@ def _train_begun(job: TrainJob, place: str) -> None:
 
 
 def _train_on_one(fabric: "Fabric", given: tuple[TrainJob, float]) -> None:
-    """Train on one process of several; the first alone watches the clock, which is its own."""
     job, deadline = given
     is_limited = fabric.is_global_zero and math.isfinite(deadline)
     with time_limit(max(0, deadline - time.monotonic()) / 60 if is_limited else None):

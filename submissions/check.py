@@ -182,7 +182,6 @@ def _row_faults(row: ScannedRow, expected: Mapping[str, int | None]) -> list[str
 
 
 def _wanted(submission_id: str, n_configs: int | None) -> int:
-    """Return how many indices a row must hold; where c is not known, as if there were enough."""
     found = split_id(submission_id)
     assert found is not None, submission_id  # the caller expects an ID that names no collection
     return n_picks(found[0], TILE_PICKS if n_configs is None else n_configs)

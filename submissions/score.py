@@ -108,7 +108,6 @@ def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labe
 
 
 def _interval(values: Sequence[float]) -> list[float] | None:
-    """Return Efron's 95 % percentile bootstrap interval of the mean over graphs; None below 2."""
     if len(values) < 2:
         return None
     each = [f"{place:09d}" for place in range(len(values))]  # graphs are drawn one by one
@@ -206,7 +205,6 @@ def _collection_report(
 
 
 def _slowdown(ranking: NDArray[np.int64], runtime: NDArray[Any], k: int) -> float | None:
-    """Return slowdown@k, or None where the ranking stops short of k although configs are left."""
     if len(ranking) < min(k, len(runtime)):
         return None
     return slowdown_at_k(ranking, runtime, k)

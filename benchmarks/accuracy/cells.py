@@ -198,7 +198,6 @@ def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
 
 
 def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Train every part; yield the results of all cells that it serves, the cell's own last."""
     import lightgbm  # noqa: F401  so that its import is not on the clock
 
     served = (*cell.parts_judged, cell)
@@ -230,7 +229,6 @@ def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, d
 def _trained(
     cell: Cell, part: Part, folder: Path
 ) -> tuple[dict[str, Ranker], dict[str, tuple[float, float]]]:
-    """Train a cell's members; return them, and wall and CPU seconds up to the end of each."""
     recipe, seconds = cell.recipe(), {}
     wall, cpu = time.perf_counter(), time.process_time()
     for name, (model, seed) in cell.members.items():

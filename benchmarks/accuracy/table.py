@@ -171,7 +171,6 @@ def section(kind: str, by_name: dict[str, list[Cell]]) -> list[str]:
 
 
 def _ceiling(cells: Sequence[Cell]) -> list[str]:
-    """Say how far two measurements of the same configs agree, where that is known."""
     again = [graph["again_tau"] for graph in cells[0]["graphs"].values() if graph["again_tau"]]
     if again:
         return [

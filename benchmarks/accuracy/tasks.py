@@ -116,14 +116,12 @@ def family_folds(
 
 
 def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
-    """Hold each fold of families out once; the folds differ by seed."""
     families = sample_families(sources.sample)
     pools = _pools(labelled(kind, sources)).items()
     return [part for name, own in pools for part in family_folds(name, own, families, seed)]
 
 
 def _pools(files: Sequence[GraphFile]) -> dict[str, list[GraphFile]]:
-    """Return the graphs that share a model: a collection's, or of a whole source where few."""
     pools = {c.slug: [file for file in files if file.collection == c] for c in COLLECTIONS}
     for source in ("layout-xla", "layout-nlp"):
         searches = {name: own for name, own in pools.items() if name.startswith(source)}
@@ -133,7 +131,6 @@ def _pools(files: Sequence[GraphFile]) -> dict[str, list[GraphFile]]:
 
 
 def _official_split(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
-    """Learn from train, judge valid: one model per collection."""
     files, found = labelled(kind, sources), []
     for collection in _collections(kind):
         own = [file for file in files if file.collection == collection]

@@ -60,7 +60,6 @@ def _training(models: Sequence[str], steps: int) -> tuple[str, ...]:
 def _common_settings(
     kind: str, models: Sequence[str], keys: Mapping[str, int], steps: int
 ) -> tuple[str, ...]:
-    """Return the overrides of any case: which models, and `keys` and `steps` of each network."""
     networks = [model for model in models if model in NETWORKS]
     return (
         "seeds=[0]",

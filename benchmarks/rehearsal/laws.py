@@ -84,7 +84,6 @@ def _trained_mib(model: str) -> Callable[[Found], float]:
 
 
 def _beyond_smallest(model: str, grid: Sequence[Found]) -> Callable[[Found], float]:
-    """Return what grows: a part of every peak is the same at all sizes."""
     same = SAME_SHARE * min(trained_mib(found, model) for found in grid)
     return lambda found: trained_mib(found, model) - same
 

@@ -88,7 +88,6 @@ def _log_in(action: str, policy: RetryPolicy) -> KaggleSession:
 
 
 def _limited_client() -> Any:
-    """Return a client whose requests fail where no answer comes; its own wait for ever."""
     from kaggle.api.kaggle_api_extended import KaggleApi
     from requests.adapters import HTTPAdapter
 

@@ -135,7 +135,6 @@ def collect_jobs(
 
 
 def _cores(workers: int) -> list[int | None]:
-    """Return a core for each worker; a single one looks for the idlest itself."""
     if workers == 1:
         return [None]
     if not hasattr(os, "sched_getaffinity"):
@@ -282,7 +281,6 @@ def write_graph(
 
 
 def _header(job: Job, description: Description) -> dict[str, Any]:
-    """Return the first line of the journal: what is measured, and where."""
     n_genes = len(description.n_options)
     program = {"n_genes": n_genes, "program_digest": _digest(description)}
     return job.request() | program | dict(description.facts)
@@ -326,7 +324,6 @@ def _entry(
 
 
 def _measure_again(job: Job, out: Path, is_over: IsOver, core: int | None) -> tuple[int, float]:
-    """Measure some configs a second time; return how many, and tau with the first runtimes."""
     with Session(job.open_subject, timeout_s=job.timeout_s, core=core) as session:
         header = _header(job, session.describe())
         first = open_journal(job.journal(out), header)

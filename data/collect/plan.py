@@ -36,7 +36,6 @@ def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
 
 
 def _in_order(jobs: Sequence[Job]) -> list[Job]:
-    """Mix the collections and splits; within each, take one job of each family in turn."""
     queues: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         queues.setdefault((job.collection.name, job.split), []).append(job)

@@ -164,7 +164,6 @@ def _parts(target: Path) -> list[Path]:
 
 
 def _version(answer: "Response") -> str:
-    """Return what names the file's version; a weak ETag does not vouch for its bytes."""
     etag = answer.headers.get("ETag", "")
     weak = not etag or etag.startswith("W/")
     return answer.headers.get("Last-Modified", "") if weak else etag

@@ -90,7 +90,6 @@ def _is_fresh(store: Path, file: GraphFile) -> bool:
 def _packed(
     files: Sequence[GraphFile], store: Path, workers: int
 ) -> Iterator[tuple[GraphFile, str | None]]:
-    """Pack files; yield each as it is done, with the line that says what is wrong with it."""
     if workers == 1 or len(files) < 2:
         yield from ((file, _pack_one(file, store)) for file in files)
         return

@@ -124,8 +124,6 @@ def open_stored(file: GraphFile) -> TensorFile:
 
 @cache
 def _check_once(file: GraphFile, identity: tuple[int, ...]) -> None:
-    """Check what a checksum cannot: somebody may have written other values, and theirs."""
-
     def fail(name: str, problem: str) -> NoReturn:
         raise PipelineError(f"{file.path}: damaged: tensor '{name}' {problem}")
 

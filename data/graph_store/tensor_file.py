@@ -124,7 +124,6 @@ def open_tensors(path: Path) -> TensorFile:
 
 @cache
 def _check_once(path: Path, identity: tuple[int, ...]) -> None:
-    """Compare a file with its checksum; done anew when the file is another one."""
     with path.open("rb") as file:
         facts, places = _read_header(path, file)
         expected = facts.pop("checksum", None)
@@ -135,7 +134,6 @@ def _check_once(path: Path, identity: tuple[int, ...]) -> None:
 
 
 def _parts(file: IO[bytes], place: _Place) -> Iterator[bytes]:
-    """Yield a tensor's bytes. They are read, not mapped: mapped ones stay in memory."""
     file.seek(place.start)
     for start in range(0, place.n_bytes, CHECK_BYTES):
         yield file.read(min(CHECK_BYTES, place.n_bytes - start))
@@ -154,7 +152,6 @@ def _checksum(
 
 
 def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str, _Place]]:
-    """Return the facts, checksum included, and where each tensor lies."""
     try:
         with safe_open(path, framework="numpy") as opened:  # checks that all lies inside the file
             facts = json.loads((opened.metadata() or {})[FACTS])

@@ -136,7 +136,6 @@ def read_hlo_file(path: Path) -> HloFile:
 
 
 def _is_tuned(entry: Any) -> bool:
-    """Tell a ModuleTuningData from an HloProto: only the former has a fingerprint or node list."""
     return bool(entry.fingerprint or entry.config_index_to_node) and _is_module(entry.module)
 
 

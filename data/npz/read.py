@@ -237,7 +237,6 @@ class Archive:
     def _open(
         self, key: str, dtype: type[np.generic], shape: tuple[int | None, ...]
     ) -> Iterator[tuple["_Member", ArrayHeader]]:
-        """Open a member behind its header, which is checked; faults while reading name `key`."""
         self.require((key,))
         info = self._members[key]
         try:
@@ -359,7 +358,6 @@ class _Member:
             raise DamagedError("its checksum is wrong")
 
     def _some(self, at_most: int) -> bytes:
-        """Return between one and `at_most` bytes; none at the end."""
         if self._inflate is None:
             return self._packed(at_most)
         while not self._inflate.eof:

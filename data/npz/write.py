@@ -66,7 +66,6 @@ def _deflater() -> Any:
 
 
 def _npy_blocks(member: Member) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of an npy file: its header, then the rows in C order."""
     dtype = np.dtype(member.dtype)
     yield _npy_header(member.shape, dtype)
     pieces = member.pieces() if isinstance(member, Streamed) else [member]

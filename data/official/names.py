@@ -64,7 +64,6 @@ def read_names(path: Path) -> dict[str, frozenset[str]]:
 
 
 def _names_of_siblings(part: Part, listed: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return the programs of sibling collections; a kernel is called <program>_<fingerprint>."""
     found: set[str] = set()
     for name in _SIBLINGS[part.collection.name]:
         names = listed[Part(collection_named(name), part.split).label]

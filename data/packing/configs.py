@@ -145,7 +145,6 @@ def vector_hashes(nodes: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix 64 bits so that each depends on all (the finaliser of splitmix64, Steele et al. 2014)."""
     values = (values ^ (values >> np.uint64(30))) * MIX_ONE
     values = (values ^ (values >> np.uint64(27))) * MIX_TWO
     return values ^ (values >> np.uint64(31))

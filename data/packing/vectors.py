@@ -139,7 +139,6 @@ class VectorTable:
         return bool((self._ids_by_slot[self._slots(self._words[: len(ids)])] != ids).any())
 
     def _slots(self, words: Words) -> NDArray[np.int64]:
-        """Return the slots (…) of vectors (…, 9), by multilinear hashing of their bytes."""
         return ((words @ self._weights) >> np.uint64(64 - SLOT_BITS)).view(np.int64)
 
     def _draw_weights(self) -> NDArray[np.uint64]:

@@ -113,7 +113,6 @@ def _layouts(
 def _kernels(
     tree: Path, seed: int, plan: SyntheticPlan
 ) -> Iterator[tuple[GraphFile, NDArray[np.int64]]]:
-    """Write the kernels of each split; some come from one program, as in the real data."""
     for split, n_kernels in zip(SPLITS, plan.tile_kernels, strict=True):
         programs = siblings("xla", split, -(-n_kernels // KERNELS_PER_PROGRAM))
         for number in range(n_kernels):
@@ -130,7 +129,6 @@ def _kernels(
 
 @contextmanager
 def _whole_tree(out: Path) -> Iterator[Path]:
-    """Yield a new folder beside `out`; it becomes `out` if the block succeeds, else it goes."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; give another one")
     unfinished = out.parent / f".{out.name}.{secrets.token_hex(4)}.tmp"

@@ -242,7 +242,6 @@ def _left_to_the_compiler(program: HloProgram) -> dict[str, NDArray[Any]]:
 
 
 def _is_npz(path: Path) -> bool:
-    """Tell an npz, whole or damaged, from a protobuf file: by its name or its first bytes."""
     with path.open("rb") as stream:
         return path.suffix in {".npz", STORE_SUFFIX} or stream.read(4) == ZIP_START
 

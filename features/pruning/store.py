@@ -58,7 +58,6 @@ def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
 
 
 def _is_of(graph: LayoutGraph, pruned: PrunedGraph) -> bool:
-    """Tell whether all positions are some; a checksum does not say who wrote the file."""
     n_kept, n_nodes = len(pruned.kept), graph.n_nodes
     shapes = (pruned.edge_index.shape[1:], pruned.config_ids.shape, pruned.group.shape)
     if pruned.kept.ndim != 1 or shapes != ((2,), graph.node_config_ids.shape, (n_nodes,)):
@@ -76,7 +75,6 @@ def _is_of(graph: LayoutGraph, pruned: PrunedGraph) -> bool:
 
 
 def _kept(path: Path, source: str) -> PrunedGraph | None:
-    """Read a pruned graph; None if it is missing, damaged, of another source or version."""
     try:
         opened = open_tensors(path)
     except PipelineError:

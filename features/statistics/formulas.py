@@ -46,7 +46,6 @@ def page() -> str:
 
 
 def _table(formulas: dict[str, str]) -> str:
-    """Return a table; neighbours of the same formula share a row."""
     rows = [
         f"| {', '.join(f'`{name}`' for name, _ in part)} | {formula.replace('|', chr(92) + '|')} |"
         for formula, part in groupby(formulas.items(), key=lambda item: item[1])

@@ -129,7 +129,6 @@ def _tell(what: str, names: Sequence[str]) -> None:
 
 
 def _belongs(relative: Path) -> bool:
-    """Say whether a file belongs to the code: in a package, not hidden, no cache, no data."""
     folders = {parent.as_posix() for parent in relative.parents}
     return (
         relative.parts[0] in PACKAGES

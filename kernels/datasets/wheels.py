@@ -61,7 +61,6 @@ def _pinned(requirements: Path) -> list[str]:
 
 
 def _download(wanted: list[str], folder: Path) -> None:
-    """Let pip download wheels alone: building from source would run foreign code."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *wanted]
     ended = run(command, capture_output=True, text=True, check=False)  # noqa: S603
@@ -72,7 +71,6 @@ def _download(wanted: list[str], folder: Path) -> None:
 
 
 def _require_pure(wheels: list[Path]) -> None:
-    """Refuse wheels that only one version of Python takes: Kaggle's may be another."""
     for wheel in wheels:
         if not wheel.name.endswith("-none-any.whl"):
             raise PipelineError(f"{wheel.name}: expected a pure-Python wheel, …-none-any.whl")

@@ -320,7 +320,6 @@ class CrossConfigSage(LayoutNetwork):
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
 
     def _pool(self, inputs: LayoutInputs, x: Tensor) -> list[Tensor]:
-        """Pool norm(x) over nodes: means of all, of the configurable, by bytes, and the largest."""
         weights = x.new_zeros(2, len(x), dtype=torch.float32)
         weights[0] = 1 / len(x)
         weights[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))

@@ -223,7 +223,6 @@ class _NormProjectAggregate(torch.autograd.Function):
 
 
 def _own_first(grad: Tensor, row: Tensor | None, part: slice, projected: Tensor) -> list[Tensor]:
-    """Return the gradients of a slice's projections, (s·c, h) each: own, operands', users'."""
     if row is None:
         own = grad[part]
     else:

@@ -114,7 +114,6 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
 
 
 def _learn(model: LayoutNetwork, files: Sequence[GraphFile], recipe: Recipe) -> NodeScaler:
-    """Tell the network what the train graphs hold; return the scaler of their nodes."""
     rule, scaling = recipe.features.prune, recipe.features.scaling
     nodes = (prune_layout_graph(read_layout(file), rule=rule)[1] for file in files)
     scaler, opcodes = learn_nodes(nodes, scaling=scaling)

@@ -181,7 +181,6 @@ def train(job: TrainJob) -> None:
 
 
 def _survey(job: TrainJob, entries: list[list[int]]) -> Iterator[PrunedNodes]:
-    """Read each train graph once; add how many embeddings its segments have to `entries`."""
     config = job.recipe.segment_sage
     for file in job.files:
         graph = read_layout(file)

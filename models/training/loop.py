@@ -266,7 +266,6 @@ class _Training:
 
 
 def _fault(batch: StepLoss, model: nn.Module, step: int) -> str:
-    """Say what is not finite and where; "" if all is."""
     where = f" at step {step}, graph {batch.graphs}"
     if not torch.isfinite(batch.loss):
         return f"the loss is {batch.loss.item()}{where}"

@@ -120,7 +120,6 @@ def train_together(
 
 
 def _take_part(function: Callable[["Fabric", Any], None], argument: object, precision: str) -> None:
-    """Call the function; where it fails here alone, leave the others, who then fail as well."""
     import torch.distributed
 
     try:
@@ -136,7 +135,6 @@ def _take_part(function: Callable[["Fabric", Any], None], argument: object, prec
 
 
 def _send(message: object) -> Any:
-    """Give the first process's message to all; the others' own is ignored."""
     import torch.distributed
 
     messages = [message]

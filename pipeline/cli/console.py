@@ -133,7 +133,6 @@ def _what_is_kept(begun: Sequence[str], options: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _told_here(options: Mapping[str, Any], begun: list[str]) -> Iterator[None]:
-    """Show on standard error what the work logs and how far it is; note the stages that begin."""
     handler = _Remarks()
     log.addHandler(handler)
     log.setLevel(logging.DEBUG if options.get("debug") else logging.INFO)
@@ -186,7 +185,6 @@ def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
 
 
 def _run(body: Callable[[], None], *, together: bool) -> None:
-    """Run a command; of processes that torchrun has started, the first one leads if it may."""
     from models.training.torchrun import follow, launched, lead
 
     launch = launched()

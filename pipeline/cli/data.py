@@ -78,7 +78,6 @@ def synthesize(
 
 
 def _write_plan(out: Path, plan: str, seed: int) -> dict[str, Any]:
-    """Write a plan's tree; return what --json says of it."""
     from common.errors import UsageError
     from data.synthetic import PLANS
     from data.synthetic import synthesize as write_tree
@@ -92,7 +91,6 @@ def _write_plan(out: Path, plan: str, seed: int) -> dict[str, Any]:
 def _write_sizes(
     out: Path, texts: Sequence[str], collection: str, split: str, seed: int
 ) -> dict[str, Any]:
-    """Write graphs of given sizes; return what --json says of them."""
     from data.synthetic import parse_size, synthesize_sizes
     from data.tree import collection_named
 

@@ -89,7 +89,6 @@ def _check_archives(archive: Path | None, from_archive: Path | None, *, has_plac
 def _filled_store(
     data: Path | None, store: Path | None, from_archive: Path | None, workers: int | None
 ) -> "tuple[Path, list[Prepared]]":
-    """Bring the store up to date, from a data folder or from an archive; return its place too."""
     from common.settings import default_store_dir
     from data.graph_store.archive import unpack_archive
     from data.graph_store.prepare import prepare_tree

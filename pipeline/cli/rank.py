@@ -138,7 +138,6 @@ def _print_why(why: dict[str, Any], n_configs: int) -> None:
 
 
 def _sizes(bounds: list[int] | None) -> str | None:
-    """Return tile sizes as one cell; None for a tensor that the kernel does not have."""
     return " x ".join(map(str, bounds)) if bounds else None
 
 

@@ -164,7 +164,6 @@ def _seeds(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _from_folder(run: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Say what a folder without report.json tells: recipe, seeds and trained models."""
     trained: dict[str, list[ModelFolder]] = {}
     for model in model_folders(run):
         if is_done(model.folder):

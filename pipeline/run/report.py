@@ -218,7 +218,6 @@ def _rankings(
 def _seed_values(
     state: RunState, collection: Collection, judged: Mapping[str, Labels]
 ) -> Iterator[tuple[str, float]]:
-    """Yield what the members of each seed, blended alone, would have had; nothing for one seed."""
     members = state.members(collection)
     mixing = _mixing(state, collection, members)
     seeds = sorted({member.seed for member in members if mixing.weights[member.name] > 0})
@@ -302,7 +301,6 @@ def _metric_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _thinned(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    """Average neighbours until few enough points are left; each stands at its last step."""
     points = [(line["step"], line[key]) for line in lines if key in line]
     if not points:
         return [], []

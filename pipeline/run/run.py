@@ -186,7 +186,6 @@ def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
 
 
 def _audited(inputs: Inputs, files: Sequence[GraphFile]) -> list[AuditRow]:
-    """Pack and check every file; what is damaged in the store alone is packed anew, once."""
     for is_last in (False, True):
         prepared = prepare_tree(files, inputs.data_dir, store=inputs.store)
         rows = audit(files, prepared=prepared)
@@ -237,7 +236,6 @@ def _train(state: RunState, trainings: Iterable[Training]) -> None:
 
 
 def _take_models(state: RunState, models: Path) -> None:
-    """Let every collection be ranked by its own models, trained elsewhere."""
     present = {file.collection for file in state.files}
     named = [collection for collection in COLLECTIONS if collection in present]
     take_models(models, state.recipe, named, state.out)

@@ -212,7 +212,6 @@ def _best(
 def _labelled_files(
     labels: Path, collection: Collection, members: dict[str, pl.DataFrame]
 ) -> list[GraphFile]:
-    """Return the files of scored graphs; of one name in two splits the valid one."""
     files = find_graphs(labels, collections=(collection,), splits=("train", JUDGED_SPLIT))
     scored = {name for table in members.values() for name in table["graph"].unique()}
     by_name = {file.name: file for file in files if file.name in scored}

@@ -46,7 +46,6 @@ def on_processes(n: int, job: Callable[[int], object]) -> None:
 
 
 def _work(job: Callable[[int], object], part: int, minutes: float) -> None:
-    """Do one part of the job; end with the parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -63,7 +63,6 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> tuple[Pat
 
 
 def _drawings(study: "Study") -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield titles, and what draws the pictures: Optuna's functions return axes, one or many."""
     from optuna import importance, visualization
 
     plot = visualization.matplotlib

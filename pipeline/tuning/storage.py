@@ -88,7 +88,6 @@ def open_storage(place: Path | str) -> Iterator[SharedStorage]:
 
 
 def _journal(path: Path) -> SharedStorage:
-    """Open a journal, or begin one; a last line that a killed worker left unfinished is cut off."""
     import optuna
 
     lock, running = FileLock(f"{path}.lock"), path.with_name(f"{path.name}.running")
@@ -154,7 +153,6 @@ def _database(url: str) -> SharedStorage:
 
 @contextmanager
 def _server_turn(url: str) -> Iterator[None]:
-    """Hold PostgreSQL's advisory lock; it drops it with the connection, of the killed too."""
     from sqlalchemy import create_engine, text
     from sqlalchemy.pool import NullPool
 

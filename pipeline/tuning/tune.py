@@ -168,7 +168,6 @@ class _TrialFailedError(Exception):
 
 
 def _run_next(question: Question, shared: SharedStorage, study: "Study", trials: int) -> bool:
-    """Run the next trial, queued or new, to its end; tell whether there was one to be run."""
     import numpy as np
     import optuna
 
@@ -221,7 +220,6 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
 
 
 def _choose(trial: "Trial", question: Question) -> Recipe:
-    """Let a trial choose a recipe; the baseline's own values are known to the sampler, too."""
     parameters = question.space.parameters
     if BASELINE not in trial.user_attrs:
         return question.recipe_with({k: p.suggest(trial, k) for k, p in parameters.items()})
@@ -246,7 +244,6 @@ def _judge(trial: "Trial", recipe: Recipe, question: Question) -> float:
 
 
 def _folder(trial: "Trial", recipe: Recipe, trials: Path) -> Path:
-    """Return a retry's first folder, where it goes on; its own if threads or device differ."""
     if FIRST not in trial.user_attrs:  # which a retry inherits
         trial.set_user_attr(FIRST, trial.number)
     first = trials / str(trial.user_attrs[FIRST])

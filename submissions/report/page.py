@@ -60,7 +60,6 @@ def write_report_page(
 def _collection_view(
     name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
 ) -> dict[str, Any]:
-    """Return what the template shows of one collection: its report, and bar places in percent."""
     metric, value = part["metric"], part["value"]
     graphs = sorted(
         ((graph, scores[metric]) for graph, scores in part["per_graph"].items()),
@@ -101,7 +100,6 @@ def _bar(graph: str, value: float, floor: float) -> dict[str, Any]:
 
 
 def _percent(value: float, floor: float) -> float:
-    """Return where `value` lies between `floor` and 1, as a percentage."""
     return round(100 * (value - floor) / (1 - floor), 2)
 
 

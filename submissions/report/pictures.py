@@ -111,7 +111,6 @@ def rank_pictures(name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
 def _graphs_by_score(
     name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
 ) -> list[tuple[float, str, pl.DataFrame]]:
-    """List a collection's graphs that have points: score, name and points, the worst first."""
     if ranks is None:
         return []
     own = ranks.filter(pl.col("collection") == name).partition_by("graph", as_dict=True)
@@ -239,7 +238,6 @@ def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: 
 
 
 def _heading(report: Mapping[str, Any]) -> str:
-    """Return what tells one sheet from another: recipe, score and revision, where known."""
     score = report.get("score")
     parts = (
         f"recipe {report['recipe']}" if report.get("recipe") else None,

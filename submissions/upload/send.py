@@ -169,7 +169,6 @@ def _tagged(session: KaggleSession, digest: str) -> list[Submission]:
 
 
 def _rows(session: KaggleSession) -> Iterator[Submission]:
-    """Yield what Kaggle lists, page by page; a server may have pages of its own size, or none."""
     seen: set[int] = set()
     for number in range(1, _MOST_PAGES + 1):
         rows = _page(session, _PAGE, number)

@@ -106,7 +106,6 @@ def _plain_orders(rank: int) -> list[Order]:
 
 
 def _dot_orders(numbers: Any, shapes: Sequence[Order]) -> list[list[Order]]:
-    """Order batch, free and contracted axes of the operands; batch, left, right of the output."""
     operands, n_free = [], []
     for side, shape in zip(("lhs", "rhs"), shapes[1:], strict=True):
         shared = tuple(getattr(numbers, f"{side}_batch_dimensions"))
@@ -124,15 +123,12 @@ def _dot_orders(numbers: Any, shapes: Sequence[Order]) -> list[list[Order]]:
 
 
 def _with_batch_inside(orders: list[Order], shared: Order) -> list[Order]:
-    """Add the row-major order and, where there are batch axes, one with the batch not outermost."""
     rest = orders[0][len(shared) :]
     inside = [rest[:1] + shared + rest[1:]] if shared and rest else []
     return [*orders, tuple(range(len(orders[0]))), *inside]
 
 
 def _convolution_orders(numbers: Any) -> list[list[Order]]:
-    """Order batch, channel and window axes; of the kernel, input and output channels."""
-
     def activations(tensor: str) -> list[Order]:
         batch = getattr(numbers, f"{tensor}_batch_dimension")
         feature = getattr(numbers, f"{tensor}_feature_dimension")

@@ -173,7 +173,6 @@ def _constrain(computation: Any, orders: dict[int, tuple[Order, Order, Order]]) 
 
 
 def _constraint(new_id: int, operand: int, shape: Any, order: Sequence[int]) -> Any:
-    """Return a custom call that hands `operand` on, laid out in `order` (major to minor)."""
     call = message_class("HloInstructionProto")(
         name=f"layout_constraint.{new_id}",
         opcode="custom-call",

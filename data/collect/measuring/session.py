@@ -109,7 +109,6 @@ class Session:
         theirs.close()
 
     def _ask(self, what: str, argument: Any, timeout_s: float) -> tuple[Any, str]:
-        """Send one request; a crash or a hang stops the process and is told as a problem."""
         try:
             self._connection.send((what, argument))
             if not self._connection.poll(timeout_s):

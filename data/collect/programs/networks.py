@@ -144,7 +144,6 @@ def plain(batch: int) -> Parts:
 
 
 def _bottlenecks(weights: Weights, x: Any, *, stride: int = 2, bend: Any = relu) -> Any:
-    """Apply blocks of convolutions around identities, where these fit, and a dense head."""
     stem, *blocks, head = weights
     x = _convolve(stem, x, stride=stride)
     for block in blocks:

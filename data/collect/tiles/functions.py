@@ -27,13 +27,11 @@ def _residual_rmsnorm(x: Any, residual: Any, scale: Any) -> Any:
 
 
 def _instance_norm(x: Any) -> Any:
-    """Normalise over h and w; n, h, w, c."""
     centred = x - x.mean(axis=(1, 2), keepdims=True)
     return centred * lax.rsqrt(jnp.square(centred).mean(axis=(1, 2), keepdims=True) + 1e-5)
 
 
 def _rotary(x: Any, angle: Any) -> Any:
-    """Rotate the two halves of the last axis by an angle per position; b, s, h, d."""
     one, two = jnp.split(x, 2, axis=-1)
     cosine, sine = jnp.cos(angle)[:, None, :], jnp.sin(angle)[:, None, :]
     return jnp.concatenate([one * cosine - two * sine, one * sine + two * cosine], axis=-1)
@@ -45,7 +43,6 @@ def _laplace(x: Any) -> Any:
 
 
 def _blur_rows(x: Any) -> Any:
-    """Weighted sum of five neighbours along w; n, h, w, c with a halo of 4 in w."""
     width = x.shape[2] - 4
     weights = (0.1, 0.2, 0.4, 0.2, 0.1)
     return sum(weight * x[:, :, at : at + width] for at, weight in enumerate(weights))
@@ -58,7 +55,6 @@ def _finite_differences(x: Any) -> Any:
 
 
 def _convolve(x: Any, weights: Any, *, dilation: int = 1, groups: int = 1) -> Any:
-    """Convolve an input that is padded already; n, h, w, c and y, x, c, o."""
     return lax.conv_general_dilated(
         x,
         weights,
