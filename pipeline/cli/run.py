@@ -143,7 +143,7 @@ def train(
     say_that_libraries_load()
     from ensembles.trained_models import continue_earlier
     from models.training.jobs import SHARED_FOLDER
-    from pipeline.run.stages import train_collection
+    from pipeline.run.single_stages import train_collection
 
     if resume_from:
         for folder in continue_earlier(resume_from, wanted, out, shared or out / SHARED_FOLDER):
@@ -181,7 +181,7 @@ def predict(
     Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
     say_that_libraries_load()
-    from pipeline.run.stages import predict_split
+    from pipeline.run.single_stages import predict_split
 
     path, n_graphs = predict_split(data_dir(data), run, split=split, out=out, collection=collection)
     typer.echo(f"scores      {path} ({n_graphs} graphs)")
@@ -226,7 +226,7 @@ def blend(
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
     say_that_libraries_load()
-    from pipeline.run.stages import blend_files
+    from pipeline.run.single_stages import blend_files
 
     record, rows = blend_files(
         method,

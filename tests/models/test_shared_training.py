@@ -20,7 +20,7 @@ from models.train import load_model, train_model
 from models.training.folds import family_of, grouped_folds
 from models.training.jobs import SharedModel, TrainJob, shared_model
 from models.training.weights import load_tensors
-from pipeline.run.stages import train_collection
+from pipeline.run.single_stages import train_collection
 from pipeline.tuning.objective import cross_validate
 from tests.command_line import call
 
