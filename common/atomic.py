@@ -25,13 +25,11 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
     and is removed when the block raises. Parent folders are made.
 
     Args:
-        path: the file.
         durable: have the bytes on the disk before the rename, so that the file is whole after a
             loss of power as well; off for what is checked, and made again, where it is read.
 
     Raises:
-        PipelineError: the folder cannot be written, or the disk is full. Other errors of the block,
-            such as those of a file it reads, are its own.
+        PipelineError: the folder cannot be written, or the disk is full.
     """
     with _temporary_beside(path) as temporary:
         yield temporary
@@ -120,12 +118,7 @@ def create_text(path: Path, text: str) -> bool:
 
 
 def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
-    """Remove the temporary files, and folders, that a killed process left in a folder.
-
-    Args:
-        folder: nobody else writes there now.
-        pattern: of their paths below it.
-    """
+    """Remove what a killed process left in a folder, where nobody else writes now."""
     for left in list(folder.glob(pattern)):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)

@@ -21,7 +21,6 @@ def family_means(values: Floats, families: Sequence[str], *, seed: int = SEED) -
     Args:
         values: (g,) one number, or one difference of two rankers, per graph; or (g, s) by seed.
         families: (g,) of each; where each graph is its own, this is Efron's bootstrap.
-        seed: of the draws.
     """
     by_seed = np.atleast_2d(values.T).T  # (g, s)
     names, family = np.unique(np.asarray(families), return_inverse=True)
@@ -49,12 +48,6 @@ def stretched_means(
 
     Args:
         means: (d,) by `family_means`.
-        mean: of all graphs.
-        n_families: at least two.
-        confidence: of the interval that will be read; the further out, the more few families count.
-
-    Returns:
-        (d,) what `interval_of` and `share_above_zero` read.
     """
     from scipy.stats import norm, t
 
@@ -96,8 +89,6 @@ def family_interval(
     Args:
         values: (g,) one number per graph.
         families: (g,) at least two different ones.
-        seed: of the draws.
-        confidence: 95 % unless told otherwise.
     """
     means = family_means(values, families, seed=seed)
     n_families = len(set(families))

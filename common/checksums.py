@@ -33,10 +33,6 @@ def sealed(content: bytes) -> bytes:
 def check_seal(path: Path, remedy: str) -> None:
     """Compare a file with the checksum that it holds; a file from elsewhere may hold none.
 
-    Args:
-        path: the file.
-        remedy: what to do about a damaged one, in words.
-
     Raises:
         PipelineError: the file cannot be read, or is not as it was written.
     """

@@ -16,10 +16,6 @@ def locked(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterato
 
     Parent folders are made. It excludes the threads of one process as well.
 
-    Args:
-        path: the lock's file.
-        on_wait: called once if somebody else holds it.
-
     Raises:
         PipelineError: the lock's file cannot be written.
     """

@@ -55,8 +55,7 @@ def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     """Return Kendall's tau-b between predicted order and runtime: +1 agrees, -1 is reversed.
 
     Equal to `scipy.stats.kendalltau(scores, runtime)` with one exception: scores that are all
-    equal, on a graph whose runtimes are not, give 0 and not nan, so that a model which tells
-    nothing apart is charged for it.
+    equal, on a graph whose runtimes are not, give 0 and not nan.
 
     Args:
         scores: (c,) predicted, lower = faster.
@@ -85,7 +84,7 @@ def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
 def ordered_pair_accuracy(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     """Return the share of pairs of different runtime whose order the scores have right (OPA).
 
-    A pair with equal scores counts half: that is what a coin toss would earn.
+    A pair with equal scores counts half.
 
     Args:
         scores: (c,) predicted, lower = faster.
@@ -107,15 +106,9 @@ def ordered_pair_accuracy(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
 def slowdown_at_k(ranking: NDArray[Any], runtime: NDArray[Any], k: int) -> float:
     """Return the best runtime among the first k picks over the best of all: 1 is perfect.
 
-    It says what a user loses who measures only the first k picks and keeps the fastest.
-
     Args:
         ranking: (m,) config indices, predicted fastest first; all are used where m < k.
         runtime: (c,) measured, positive; ratios need one unit for all, or normalised runtimes.
-        k: how many picks are measured, at least 1.
-
-    Returns:
-        A ratio >= 1.
 
     Raises:
         ValueError: k < 1, no picks, an index outside 0..c-1, or a runtime that is not positive
@@ -199,13 +192,7 @@ def _count_inversions(ranks: NDArray[np.int64]) -> int:
 
 
 def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
-    """Rank configs by score, lowest (fastest) first; equal scores keep the order of their rows.
-
-    Args:
-        scores: (c,) predicted, lower = faster.
-
-    Returns:
-        (c,) int64 config indices.
+    """Rank configs (c,) int64 by score (c,), lowest (fastest) first; equal ones keep their order.
 
     Raises:
         ValueError: a score is nan or infinite.

@@ -45,15 +45,11 @@ def retry(
     gained: Callable[[], int] = lambda: 0,
     advice: str = "check the network, then run the same command: it goes on from here",
 ) -> T:
-    """Call `attempt` until it returns, as long as `policy` allows.
+    """Call `attempt` again after each `RetryableError`, as long as `policy` allows.
 
     Args:
-        attempt: raises `RetryableError` where it should be called again.
-        what: start of every line that is logged or raised.
-        policy: how often and with which waits.
         gained: bytes held so far; an attempt that adds to the most ever held starts the count of
             failures anew, so that a long download over a bad line comes to its end.
-        advice: end of the error's line.
 
     Raises:
         PipelineError: the tries are used up.

@@ -54,8 +54,6 @@ def send_once(
     that is told, and nothing is sent again.
 
     Args:
-        session: to send in.
-        send: makes the request.
         arrived: asks Kaggle what the request has made; None if nothing.
         in_doubt: what to do where it is unknown whether Kaggle has acted.
 
@@ -81,15 +79,7 @@ def send_once(
 
 
 def upload_file(session: KaggleSession, path: Path, start: Callable[[], Any]) -> str:
-    """Upload a file to Kaggle's storage, where it waits for the request that makes use of it.
-
-    Args:
-        session: to send in.
-        path: the file.
-        start: asks Kaggle for a signed address and a token; once for each try.
-
-    Returns:
-        The file's token.
+    """Upload a file to Kaggle's storage, and return the token that `start` got for it.
 
     Raises:
         PipelineError: Kaggle or its storage refuses it, or the tries are used up.
@@ -114,13 +104,7 @@ def upload_file(session: KaggleSession, path: Path, start: Callable[[], Any]) ->
 
 
 def wait_for(session: KaggleSession, answer: Callable[[], T | None], what: str) -> T | None:
-    """Ask, with growing pauses, until there is an answer or `time_limit` is over; then None.
-
-    Args:
-        session: to ask in.
-        answer: asks Kaggle; None while it is at work.
-        what: is waited for, for whoever watches.
-    """
+    """Ask, with growing pauses, until there is an answer or `time_limit` is over; then None."""
     limit_s, pause_s = seconds_left(), _FIRST_PAUSE_S
     while True:
         found = ask(session, answer)

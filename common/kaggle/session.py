@@ -54,9 +54,6 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
     What the client prints on standard output is caught, and shown nowhere: it may hold signed
     addresses.
 
-    Args:
-        action, policy: see `KaggleSession`.
-
     Raises:
         PipelineError: no or refused credentials, a refused request, no connection, or a fault of
             the client. Its cause is cut off, because the client's errors hold the credentials.

@@ -50,8 +50,8 @@ class Noise:
         """Tell whether noise is larger than the true differences between configs.
 
         Measurements of different configs differ by truth and noise (squares add up), those of one
-        config by noise alone: the truth's share is the smaller one where their ratio is at most
-        the square root of 2. Medians keep single outliers out of it.
+        config by noise alone: the truth's share is the smaller one where their ratio is at most the
+        square root of 2.
         """
         return self.same > 0 and self.different <= MAX_RATIO * self.same
 
@@ -62,9 +62,8 @@ def measure_noise(
     """Compare repeated measurements of a graph's configs.
 
     Each draw takes two different measurements of every repeated config at random, and one
-    measurement of every distinct config. `tau` is the mean over draws, the medians are those of
-    all draws together. Time O(draws * c log² c), memory O(draws * c). Neither the order of rows nor
-    the numbering of groups matters.
+    measurement of every distinct config. `tau` is the mean over draws, the medians are those of all
+    draws together. Time O(draws * c log² c), memory O(draws * c).
 
     Repeated configs are no fair sample of all: a search comes back to the good ones, whose runtimes
     lie close together.
@@ -72,8 +71,6 @@ def measure_noise(
     Args:
         runtime_ns: (c,) int64, positive.
         group: (c,) int64, which of the u distinct configs a row is; 0..u-1, none empty.
-        seed: of the draws.
-        draws: how many, at least 1.
 
     Returns:
         None where fewer than 10 configs were measured twice or more.

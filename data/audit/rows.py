@@ -28,7 +28,6 @@ class AuditRow:
     """What one file holds, or what is wrong with it.
 
     Attributes:
-        file: where it lies.
         error: the reader's line, or None for a good file.
         notes: what a reader of scores should know of it.
         n_nodes, n_edges, n_configurable, n_configs, n_distinct: counts; 0 for a bad file;
@@ -67,17 +66,13 @@ def audit(
     max_disagreement: float = MAX_DISAGREEMENT,
     seed: int = 0,
 ) -> list[AuditRow]:
-    """Read every file, one in memory at a time; stems used twice in a collection are errors.
+    """Read files one by one: a row each, in order; stems used twice in a collection are errors.
 
     Args:
         prepared: what became of each file on its way into the store; good files are then read
             from there, and their rows name the file of the store.
         max_disagreement: how far the slowest and the fastest runtime of one config may lie apart,
             as a share of the fastest.
-        seed: of the measurements that are drawn to compare repeated configs.
-
-    Returns:
-        One row per file, in the order given.
     """
     known = {} if prepared is None else {id(entry.source): entry for entry in prepared}
     twins = {id(second): first for first, second in duplicate_stems(files)}

@@ -81,11 +81,7 @@ def collect_jobs(
     """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
 
     What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
-    cannot be opened is logged and passed over, and each that is done is logged as well.
-
-    Args:
-        remeasure: see `collect_graph`.
-        workers: graphs measured at once, each on a core of its own.
+    cannot be opened is passed over.
 
     Raises:
         UsageError: a graph is there already, measured with other options; more workers than
@@ -163,8 +159,6 @@ def collect_graph(
     Args:
         remeasure: measure up to 30 of its distinct configs once more, in a process of their own,
             and note the Kendall tau between the two measurements.
-        is_over: asked before each visit, so that a collection can be stopped.
-        core: to measure on; None for the idlest.
 
     Raises:
         OutOfTime: `is_over` said so; the same call goes on.
@@ -249,7 +243,6 @@ def write_graph(
     """Write one graph; in the test split its runtimes go to the withheld file first.
 
     Args:
-        description: holds what no config changes.
         config_feat: (c, 24) of tiles or (c, k, 18) of layouts.
         runtime_ns: (c,) int64.
         default_ns: runtime of the compiler's own choice, the normalizer of tiles.

@@ -45,13 +45,8 @@ def http_session(policy: RetryPolicy) -> "Session":
 def download(session: "Session", url: str, target: Path, *, policy: RetryPolicy) -> None:
     """Fetch `url` into `target`, which appears when it is whole; one that exists is kept.
 
-    What is there of an unfinished download lies beside it, under a name of the version it is of.
-
     Args:
-        session: from `http_session`.
         url: may be signed: of its query nothing is told or kept.
-        target: the file.
-        policy: how often a transfer that breaks off is gone on with.
 
     Raises:
         PipelineError: the server refuses it, the disk is full, or the tries are used up.

@@ -56,10 +56,6 @@ class Fetched:
 def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
     """Fetch the parts one after the other; each archive goes once its part is whole.
 
-    Args:
-        job: what to fetch and where to.
-        base: the folder of the archives; another one for a mirror.
-
     Raises:
         PipelineError: a file is refused, the network fails for good, an archive is not what was
             published, or the disk is too small.

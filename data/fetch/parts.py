@@ -73,10 +73,6 @@ def place_of(name: str, source: object) -> tuple[Part, str] | None:
     Expected is npz/<kind>/<source>[/<search>]/<split>/<graph>.npz, with at most one leading folder
     ("npz_all", as Kaggle has it).
 
-    Args:
-        name: the member's path, "/" apart.
-        source: the archive, for the error.
-
     Raises:
         PipelineError: the path is absolute, climbs up, or holds what no file name can.
     """

@@ -70,13 +70,9 @@ def unpack_archive(path: Path, store: Path) -> list[Prepared]:
 
     Another process that works in the same store is waited for.
 
-    Returns:
-        One entry per graph, whose source is the archive.
-
     Raises:
         PipelineError: the archive is damaged, holds anything but graphs of the store, a graph twice
-            or not at all, or more than the disk has room for; or the store cannot be written. Each
-            graph that was unpacked before is whole.
+            or not at all, or more than the disk has room for; or the store cannot be written.
     """
     done: list[Prepared] = []
     with alone(store), _opened(path) as tar:

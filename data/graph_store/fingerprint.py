@@ -11,9 +11,6 @@ from data.tree import GraphFile
 def fingerprint(files: Iterable[GraphFile]) -> str:
     """Digest the places and contents of `files`; 16 hex digits.
 
-    It costs milliseconds, and copies of the same data in different folders agree, be they npz
-    files or packed ones.
-
     Raises:
         PipelineError: a file is not a whole npz archive, or damaged in the store.
     """

@@ -32,7 +32,6 @@ class Prepared:
     """What became of one file.
 
     Attributes:
-        source: the npz file.
         stored: the graph in the store; None if the source is damaged.
         error: the line that says what is damaged.
         is_new: whether it was packed now; else it was there.
@@ -45,16 +44,10 @@ class Prepared:
 
 
 def prepare(files: Sequence[GraphFile], store: Path, *, workers: int = 1) -> list[Prepared]:
-    """Pack the files that the store does not hold yet, or holds from another source.
+    """Pack files that the store lacks, or holds from another source; one entry per file, in order.
 
     A call that was killed goes on with the next one, and the store ends with the same bytes.
     Another process that prepares the same store is waited for.
-
-    Args:
-        workers: files packed at once, each in a process of its own.
-
-    Returns:
-        One entry per file, in the order given.
 
     Raises:
         PipelineError: the store cannot be written: no space, no permission.

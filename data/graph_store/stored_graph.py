@@ -74,8 +74,6 @@ def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
 def store_graph(source: GraphFile, stored: GraphFile) -> None:
     """Pack one graph of the official tree into the store, whole or not at all.
 
-    Memory is that of its nodes and packed configs, about a hundredth of the inflated file.
-
     Raises:
         PipelineError: the source is damaged (names file and key), or the disk is full.
     """

@@ -46,8 +46,6 @@ class TensorFile:
     """An open file: tensors are views of the mapped file, good as long as they are used.
 
     Attributes:
-        facts: what was written beside the tensors.
-        tensors: read-only arrays by name.
         identity: another one says that the file has changed.
     """
 

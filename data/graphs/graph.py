@@ -21,7 +21,6 @@ class Graph:
     """What layout graphs and tile kernels share.
 
     Attributes:
-        file: where the graph comes from.
         node_feat: (n, 140) float32, as stored (absent dimensions padded with 0).
         node_opcode: (n,) uint8, the dataset's own opcode numbers (0 = unknown).
         edge_index: (e, 2) int64; a row [u, v] means that u consumes the output of v.

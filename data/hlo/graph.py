@@ -24,7 +24,6 @@ class HloGraph:
     Nodes are the instructions: computations in the module's order, instructions in theirs.
 
     Attributes:
-        name: the module's name.
         node_feat: (n, 140) float32.
         node_opcode: (n,) uint8, 0 for operations unknown to the dataset.
         edge_index: (e, 2) int64, sorted, each once; a row [u, v] means that u consumes v: v is an
@@ -54,8 +53,6 @@ def featurize_module(
     Args:
         module: a HloModuleProto: the message class of this package, or of any other that can
             be serialised, or the serialised bytes.
-        padding: what fills node layouts beyond a tensor's rank; see `node_features`.
-        source: what error messages name; default: the module's name.
 
     Raises:
         PipelineError: the bytes are no HLO module, or its parts do not fit each other.

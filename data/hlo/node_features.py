@@ -52,10 +52,8 @@ def node_features(
 
     Args:
         instructions: n messages HloInstructionProto, in node order.
-        roots: node positions of the computations' roots.
         padding: what fills `layout_minor_to_major` beyond a tensor's rank: 0, as the dataset has
-            it, or -1, which cannot be taken for a dimension number. Sizes are padded with 0
-            either way: a dimension of size -1 has no logarithm, and the layout tells the rank.
+            it, or -1, which cannot be taken for a dimension number.
 
     Returns:
         (n, 140) float32.

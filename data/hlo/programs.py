@@ -44,7 +44,6 @@ class HloProgram:
         name: the file's stem; of a kernel among several `<stem>_<fingerprint>`, the fingerprint as
             signed hexadecimal number.
         source: what error messages name: the file and, among several kernels, the kernel.
-        graph: the module as the dataset stores it.
         module: the HloModuleProto message; not to be edited.
         runs: the ConfigProfile messages, in the order of the file.
         configs: those of the runs that succeeded; None for a module that comes without configs.
@@ -62,11 +61,7 @@ def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:
     """Read tuning data or an HLO module; what the file is, is told from its content.
 
     Args:
-        path: its stem is the program's name.
         padding: of node layouts beyond a tensor's rank: "zero" as in the dataset, or "minus-one".
-
-    Returns:
-        One program, or every kernel of a TuningData; in the order of the file.
 
     Raises:
         PipelineError: the file is damaged or of another kind, or holds a kernel twice.

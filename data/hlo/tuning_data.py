@@ -40,15 +40,10 @@ class TunedConfigs:
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
     """Turn the runs of a ModuleTuningData into config arrays.
 
-    Args:
-        entry: the message.
-        n_nodes: nodes of its module, as `config_index_to_node` counts them.
-        source: what error messages name.
-
     Returns:
         For layouts node_config_feat (c, k, 18) float32, node_config_ids (k,) int64 and
         config_runtime (c,) int64; for tiles config_feat (c, 24) float32, config_runtime and
-        config_runtime_normalizers (c,) int64. Configs are in the order of the runs.
+        config_runtime_normalizers (c,) int64.
 
     Raises:
         PipelineError: no run succeeded, or runs and module do not fit each other.

@@ -47,11 +47,6 @@ def featurize_files(
     A module gives `<stem>.npz`; each kernel of a TuningData gives `<stem>_<fingerprint>.npz`, the
     fingerprint as signed hexadecimal number.
 
-    Args:
-        paths: tuning data or HLO modules; what each file is, is told from its content.
-        out: folder for the npz files; made if it is missing.
-        padding: "zero" as in the dataset, or "minus-one".
-
     Raises:
         UsageError: unknown padding, no file, or two files that would be written to one.
         PipelineError: the first file at fault; those before it are written, it is not.

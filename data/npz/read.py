@@ -181,8 +181,6 @@ class Archive:
         """Read one member whole; at most MAX_ARRAY_BYTES.
 
         Args:
-            key: the array's name.
-            dtype: the exact dtype that is expected.
             shape: expected lengths by axis, None where any length will do.
 
         Raises:
@@ -305,8 +303,6 @@ class _Member:
 
     Args:
         raw: the archive; several streams may share it.
-        info: what the index says of the member.
-        start: where its packed bytes begin.
     """
 
     def __init__(self, raw: IO[bytes], info: zipfile.ZipInfo, start: int) -> None:

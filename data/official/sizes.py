@@ -26,8 +26,6 @@ class PartSize:
     """The size of one split of one collection.
 
     Attributes:
-        collection, split: whose size it is.
-        graphs: how many there are.
         nodes, edges, configs: of a graph, on average.
         most_nodes, most_configs: of the largest graph.
         repeated: the share of configs that repeat another of their graph.

@@ -22,8 +22,6 @@ COLUMNS_AT_ONCE = 64  # that are renumbered side by side, as a row of memory hol
 class TiedColumns:
     """Groups of columns that have been equal in all rows so far; they only ever split.
 
-    The search ties nodes to each other: of the 848 configurable nodes of a real graph, 26 differ.
-
     Attributes:
         first: (m,) int64 the first column of each group, ascending.
         group_of: (k,) int64 which group a column belongs to.

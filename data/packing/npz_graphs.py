@@ -85,10 +85,6 @@ def _naming_keys(archive: Archive) -> Fail:
 def encode_configs(archive: Archive, n_configs: int | None, n_configurable: int) -> PackedConfigs:
     """Pack node_config_feat (c, k, 18) as it streams by, checking every value.
 
-    Args:
-        n_configs: c; None for any above 0.
-        n_configurable: k.
-
     Raises:
         PipelineError: damaged, of another shape, or a value that is no layout value.
     """

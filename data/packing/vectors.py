@@ -25,13 +25,7 @@ Words = NDArray[np.uint64]
 
 
 class UnknownValueError(Exception):
-    """A vector of a chunk holds a value that is no layout value.
-
-    Attributes:
-        vector: its position in the chunk.
-        place: which of its 18 values.
-        value: the value.
-    """
+    """A vector of a chunk holds, in one of its 18 places, a value that is no layout value."""
 
     def __init__(self, vector: int, place: int, value: float) -> None:
         super().__init__(f"vector {vector}, value {place} is {value}")

@@ -129,8 +129,7 @@ def default_search(
 ) -> NDArray[np.int8]:
     """Evolve choices from the compiler's default, row 0, and return all that were measured (c, g).
 
-    Each generation changes some groups of the fastest so far. A child that equals an earlier config
-    is measured again, as the real search does.
+    Each generation changes some groups of the fastest so far.
 
     Args:
         runtime_ns: returns the (c,) runtimes of choices (c, g).

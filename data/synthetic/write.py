@@ -68,8 +68,7 @@ PLANS = {
 def synthesize(out: Path, *, seed: int = 0, plan: SyntheticPlan = PLANS["small"]) -> None:
     """Write a tree of all five collections below `out`, whole or not at all.
 
-    `out`/npz/… is what the official tree is; `out`/private holds the test runtimes. The same seed
-    and plan give the same bytes.
+    `out`/npz/… is what the official tree is; `out`/private holds the test runtimes.
 
     Raises:
         UsageError: `out` exists and is not an empty folder.
@@ -191,16 +190,10 @@ def write_layout(
     graph: str,
     tell: bool = False,
 ) -> NDArray[np.int64]:
-    """Search, measure and write one layout graph, chunk by chunk, so that any size fits in memory.
+    """Search, measure and write one layout graph by chunks; return its runtimes (c,) in ns.
 
     The collection says which search makes the configs. Both searches of a `graph` share its space
     of configs and its noise. In the test split the file holds runtimes of 0.
-
-    Args:
-        tell: whether progress is told, under the graph's name.
-
-    Returns:
-        The runtimes (c,) in ns.
     """
     shared = generator(seed, "space", graph)
     space, noise = layout_space(program, shared), _log_uniform(shared, LAYOUT_NOISE)
@@ -289,7 +282,7 @@ def synthesize_sizes(
 ) -> list[GraphFile]:
     """Write one labelled layout graph of each size below `out`, all or none.
 
-    The same arguments give the same content. Memory does not grow with how far configs inflate.
+    The same arguments give the same content.
 
     Args:
         collection: where the graphs lie, and which search makes their configs; by default

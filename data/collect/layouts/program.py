@@ -46,7 +46,6 @@ class LayoutProgram:
     A choice (k,) takes one of each node's options.
 
     Attributes:
-        name: the program's.
         message: its HLO module before layouts are chosen.
         options: for each of the k nodes its (o, 18) int8 legal rows; row 0 is its default.
         groups: (k,) int64; nodes of one group do alike and may be given the same option.

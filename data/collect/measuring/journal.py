@@ -20,7 +20,6 @@ class Journal:
     """Visits of one graph, in memory and in a file.
 
     Attributes:
-        path: the file.
         visits: (config, round) to what was measured.
         choices: config to its choice, the option of each gene.
         failed: config to the line that says why.

@@ -21,11 +21,6 @@ IsOver = Callable[[], bool]
 class Visitor:
     """Visits configs unless the journal knows them already, and tells of the progress.
 
-    Args:
-        what: is visited, as the progress is called.
-        total: visits in all.
-        is_over: asked before each visit, which raises OutOfTime if so.
-
     Raises:
         OutOfTime: the time is over.
         ProgramFailed: no config has ever run.

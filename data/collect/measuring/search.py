@@ -71,9 +71,8 @@ def genetic_search(space: Space, n_configs: int, rng: np.random.Generator) -> Se
     """Yield the default, then generation after generation of children.
 
     A child crosses one of the fastest so far with any earlier choice, gene by gene, and changes a
-    few genes or groups, at times many: a search that stays near the best would only measure
-    configs that differ by less than the noise. A child that equals an earlier choice is measured
-    again, as in the real search.
+    few genes or groups, at times many: a search that stays near the best would only measure configs
+    that differ by less than the noise.
     """
     choices = space.default
     runtime_ns = yield choices
@@ -115,10 +114,7 @@ SEARCHES: dict[str, Callable[[Space, int, np.random.Generator], Search]] = {
 
 
 def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choices:
-    """Draw distinct choices as `random_search` does: each leaves a random share to the compiler.
-
-    Args:
-        n_choices: how many, the first included, which leaves everything to the compiler.
+    """Draw distinct choices, each leaving a random share to the compiler, the first one everything.
 
     Returns:
         (c, g) int64; fewer than `n_choices` where the space has no more, or hardly.
