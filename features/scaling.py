@@ -45,7 +45,6 @@ def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) 
 
     Args:
         node_feats: (n, 140) float32 per train graph.
-        scaling: one of SCALINGS.
 
     Raises:
         PipelineError: there is no train graph.

@@ -44,8 +44,6 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
 
     Args:
         kernel_id: "owner/slug"; without an owner, one's own.
-        out: a new or empty folder, or one that holds this very output.
-        policy: how often a request is tried again, and with which waits.
 
     Raises:
         UsageError: `out` is in the way.

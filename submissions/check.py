@@ -52,12 +52,8 @@ def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Pro
     count, an index out of range or a repeated index. The order of the rows is free.
 
     Args:
-        path: the submission.
-        expected: c, the number of configs, by submission ID; see `expected_rows`. None for a tile
-            kernel whose number is not known: any picks that some kernel may have are accepted.
-
-    Returns:
-        The problems, at most a thousand and one that says so: by line, the missing rows last.
+        expected: c, the number of configs, by submission ID. None for a tile kernel whose number is
+            not known: any picks that some kernel may have are accepted.
     """
     try:
         problems = list(islice(_problems(path, expected), MAX_PROBLEMS + 1))
@@ -118,16 +114,7 @@ def _count_configs(path: Path) -> int:
 
 
 def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -> list[str]:
-    """Say what keeps `ranking` from being `n_indices` distinct ones of 0..c-1.
-
-    Args:
-        ranking: (m,) int64 config indices.
-        n_configs: c.
-        n_indices: how many indices there must be.
-
-    Returns:
-        One message per kind of fault; empty if there is none.
-    """
+    """Say what keeps `ranking` (m,) from being `n_indices` distinct ones of 0..c-1."""
     faults = []
     if len(ranking) != n_indices:
         faults.append(f"has {len(ranking)} indices; expected {n_indices} of {n_configs} configs")

@@ -46,15 +46,11 @@ def seed_spread(reports: Sequence[Report]) -> dict[str, Any]:
 def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     """Compare the graphs that two reports have judged by the same metric.
 
-    Args:
-        first, second: what report.json holds.
-
     Returns:
         collections: for each with graphs in common, by name: `metric`, `n_graphs`, `n_families`,
             `only_in_one` (graphs that one of them alone has judged), `first` and `second` (means
             over the graphs in common), `difference` (second less first), `ci95` (None for fewer
-            than two families) and `probability` that second is the better one (None likewise),
-            below .025 or above .975 just where `ci95` leaves 0 out.
+            than two families) and `probability` that second is the better one (None likewise).
         mean: the same four of the mean over these collections, or None if there are none.
 
     Raises:

@@ -54,8 +54,6 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
     """Read the labels of a split by submission ID.
 
     Args:
-        data_dir: the folder that holds npz/.
-        split: "train", "valid" or "test"; the runtimes of "test" are stored as 0.
         private: take the withheld test runtimes instead, whatever the split.
 
     Raises:
@@ -115,11 +113,6 @@ def check_split(
 ) -> None:
     """Refuse rankings of another split's graphs.
 
-    Args:
-        answered, judged: submission IDs that rankings were given for, and those to judge by.
-        data_dir: the folder that holds npz/.
-        split: the one that is judged.
-
     Raises:
         PipelineError: no graph is answered, but those of another split are; says what to pass.
     """
@@ -153,8 +146,7 @@ def read_ceilings(
     """Measure the noise ceiling of labelled layout graphs, one at a time.
 
     Args:
-        files: graphs; tile kernels, and those without labels, are passed over unread.
-        labels: runtimes of all c configs by submission ID; those in `files` do not count.
+        labels: runtimes of all c configs by submission ID.
         subsets: (m,) int64 config indices by submission ID, of graphs that are judged on some
             configs only; then these alone count.
 
@@ -162,8 +154,7 @@ def read_ceilings(
         Kendall tau by submission ID, of the graphs where it is known.
 
     Raises:
-        PipelineError: a file is damaged, or the labels do not fit its configs; the line names
-            it.
+        PipelineError: a file is damaged, or the labels do not fit its configs.
     """
     ceilings = {}
     for file in files:

@@ -39,15 +39,14 @@ def score_submission(
     """Score rankings per graph and per collection.
 
     A collection that has labels but no row at all in `rankings` is not judged: its value is None,
-    and its graphs are listed as left out. Rows without labels are ignored.
+    and its graphs are listed as left out.
 
     Args:
         rankings: (m,) int64 config indices by submission ID, predicted fastest first; all c of a
             layout graph, at least min(5, c) of a tile kernel.
         labels: runtimes by submission ID; those that are all 0 count as withheld.
-        ceilings: Kendall tau between two measurements of the same configs, by submission ID (see
-            `data.audit.noise`); nan, or no entry, where unknown. None: the report says nothing of
-            it.
+        ceilings: Kendall tau between two measurements of the same configs, by submission ID; nan,
+            or no entry, where unknown.
 
     Returns:
         score: mean of the collections' values, None if no collection has one.
@@ -78,12 +77,10 @@ def score_submission(
 
 
 def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labels) -> Report:
-    """Return all metrics of one labelled graph.
+    """Return all metrics of one graph of c configs.
 
     Args:
-        collection: which the graph belongs to; tile kernels get a `tile_score` as well.
         ranking: (m,) int64 distinct config indices, predicted fastest first.
-        labels: runtimes of its c configs.
 
     Returns:
         `kendall_tau` and `opa` (None where m < c or the runtimes are all equal), `slowdown@K`
@@ -215,15 +212,7 @@ def _or_none(value: float) -> float | None:
 
 
 def remarks_on(report: Mapping[str, Any]) -> list[str]:
-    """List where a blend is behind its own member or the floor, and intervals that are too narrow.
-
-    Args:
-        report: what report.json holds, or what `score_submission` returns, which knows neither
-            members nor floors.
-
-    Returns:
-        A line each, without a full stop.
-    """
+    """List where a blend is behind its member or the floor, and intervals that are too narrow."""
     models = report.get("models", {})
     remarks, few = [], []
     for name, part in report.get("collections", {}).items():

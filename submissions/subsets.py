@@ -45,8 +45,7 @@ def read_subsets(path: Path) -> dict[str, NDArray[np.int64]]:
         (m,) int64 distinct config indices, none below 0, by submission ID, in the order given.
 
     Raises:
-        PipelineError: no such file, not JSON of that form, or an index that is none; the line
-            names the file, the graph, and what was expected.
+        PipelineError: no such file, not JSON of that form, or an index that is none.
     """
     if not path.is_dir():
         return _read_file(path)
@@ -61,17 +60,14 @@ def restrict(
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Labels]]:
     """Leave of every listed graph the configs in `subsets`; they are numbered in the order there.
 
-    Graphs that are not listed, and those that `score_submission` leaves out, keep their ranking.
+    Graphs that are not listed keep their ranking.
 
     Args:
         rankings: (c,) int64 config indices by submission ID, predicted fastest first.
-        labels: runtimes of the c configs by submission ID.
-        subsets: (m,) int64 distinct config indices by submission ID of a layout graph; those
-            without labels are not looked at.
+        subsets: (m,) int64 distinct config indices by submission ID.
 
     Returns:
-        rankings: (m,) int64 of 0..m-1, in the order of the whole ranking.
-        labels: m runtimes.
+        Rankings (m,) int64 of 0..m-1, in the order of the whole ranking, and labels of m runtimes.
 
     Raises:
         PipelineError: an index beyond the graph's configs, or a ranking that does not fit all c.

@@ -81,8 +81,6 @@ def n_picks(collection: Collection, n_configs: int) -> int:
 def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
     """Write `rows` to `path`, by collection in the sample submission's order, then as given.
 
-    The same rows give the same bytes, and the file is either whole or absent.
-
     Raises:
         PipelineError: an ID that names no collection, cannot stand in a CSV cell or comes twice;
             a layout ranking that is not a permutation; a tile ranking that is empty or names a

@@ -19,7 +19,7 @@ class PrunedNodes:
 
     A node that stands for several has the mean of their stock features: the mean size, the share
     that has a flag. Opcode and layout cannot be averaged: it has theirs where they all agree, else
-    the unknown opcode and no layout. None of this depends on the order of nodes.
+    the unknown opcode and no layout.
 
     Attributes:
         node_feat: (m, 140) float32 stock features.

@@ -129,7 +129,7 @@ def config_graph_edges(
 
     One search per configurable node would visit the whole program thousands of times. Instead each
     node gets a set of configurable nodes, one bit each in a Python integer, and the sets flow from
-    producers to consumers: one `|` per edge. Nodes may come in any order, and cycles may occur.
+    producers to consumers: one `|` per edge.
 
     Returns:
         (f, 2) int64 sorted positions in `configurable`, each pair once, no node with itself: there

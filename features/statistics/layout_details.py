@@ -116,10 +116,8 @@ def layout_details(
     """Compute the statistics of some configs.
 
     Args:
-        tables, shared: of the graph.
         codes: (r, k, 3) of each node's layouts.
         places: (r, m) which of its column's vectors each column has.
-        rows: (r,) the configs' rows.
 
     Returns:
         (r, f) float32, columns as in LAYOUT_DETAILS.

@@ -38,7 +38,6 @@ def collect_files(root: Path, *, replaced: str = "") -> dict[str, bytes]:
     files are embedded although they were changed, and which are left out.
 
     Args:
-        root: the project.
         replaced: a file that the caller puts another content in place of: nothing is told of it.
 
     Raises:
@@ -55,15 +54,11 @@ def collect_files(root: Path, *, replaced: str = "") -> dict[str, bytes]:
 
 
 def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
-    """Read the packages of models of one's own, so that a kernel carries them along.
+    """Read the packages of one's own models: path below the folder that holds it to content.
 
     Args:
         places: of the models' classes, "my_pkg.gat:Gat".
         beside: looked in where Python's own path has no such package.
-
-    Returns:
-        Path, below the folder that the package lies in, to content; nothing for models within the
-        project itself.
 
     Raises:
         UsageError: there is no such package.

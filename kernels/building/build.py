@@ -66,16 +66,9 @@ def build(
 ) -> KernelFolder:
     """Write a kernel that works by `recipe_table` on Kaggle to `out`: a script and its metadata.
 
-    The same tree and arguments give the same bytes.
-
     Args:
-        recipe_name: names the kernel and its recipe, such as "cpu".
         recipe_table: the recipe, overrides applied, without None values.
-        out: the folder; files of the same names are replaced.
         kind: run the whole recipe (the default), train one collection, or rank with trained models.
-        root: the project to embed.
-        gpu: run on a T4, else without an accelerator.
-        dataset_sources, kernel_sources: "owner/slug" of each dataset and kernel to attach.
         title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
         required_modules: module to distribution, installed from attached wheels where missing.
         beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on

@@ -57,10 +57,6 @@ def slug_of(title: str) -> str:
 def check_title(title: str, ending: str = "") -> None:
     """Refuse a title that Kaggle would refuse.
 
-    Args:
-        title: all of it.
-        ending: what is put behind the text that a user chooses.
-
     Raises:
         UsageError: it is too short or too long, or not plain ASCII.
     """

@@ -51,15 +51,8 @@ def push_dataset(
 ) -> DatasetVersion:
     """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
 
-    Folders within it are packed, and unpacked by Kaggle. What Kaggle has already is not sent
-    again, and where an answer is lost it is asked for the version. Waiting ends with
-    `common.progress.time_limit`.
-
-    Args:
-        folder: holds dataset-metadata.json.
-        message: what is new, shown beside the version.
-        force: send what was sent before.
-        policy: of requests that do no harm.
+    Folders within it are packed, and unpacked by Kaggle. What Kaggle has already is not sent again,
+    and where an answer is lost it is asked for the version.
 
     Raises:
         UsageError: an empty message.

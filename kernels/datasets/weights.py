@@ -29,9 +29,6 @@ def write_weights(
 
     Args:
         run: a run, a model's folder, or a kernel's output; searched at any depth.
-        out: the folder; absent or empty. models/COLLECTION/MEMBER lie below it.
-        title: the dataset's; its slug follows from it.
-        licence: one of `kernels.datasets.folder.LICENCES`.
         unfinished: also those whose training has not ended, with their checkpoints, and those that
             collections share, so that a training kernel goes on with them.
 

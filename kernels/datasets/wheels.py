@@ -26,10 +26,6 @@ def write_wheels(
 
     The same pinned versions give the same bytes.
 
-    Args:
-        out: the folder; absent or empty.
-        requirements: where their versions are pinned.
-
     Raises:
         UsageError: `out` is in the way.
         PipelineError: a version is not pinned, pip cannot get it, or it is no pure-Python wheel.

@@ -27,8 +27,6 @@ def slowdown_curve(
 ) -> list[float]:
     """Return the mean over graphs of slowdown@K for each K of CURVE_PICKS.
 
-    A graph of fewer than K configs counts with all of them.
-
     Args:
         rankings: (c,) int64 config indices of each of g graphs, predicted fastest first.
         runtimes: (c,) measured, positive, of each.
@@ -49,7 +47,6 @@ def rank_points(
 
     Args:
         ranking: (c,) int64 config indices, predicted fastest first.
-        labels: their runtimes.
 
     Returns:
         Columns of RANKS_SCHEMA; `slowdown` is the config's runtime over the fastest one's.

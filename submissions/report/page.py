@@ -31,8 +31,6 @@ def write_report_page(
             `environment` (by name), `revision`, `missing_parts` ("collection/split"), `bad_files`
             (a line for each), `recipe`, `data`, `learning_curves`, `seconds` and `peak_mib` (by
             stage), `missing_stages` (a line for each, of a run that has not ended).
-        path: the HTML file.
-        ranks: as of `submissions.report.curves.read_ranks`.
 
     Raises:
         PipelineError: the file cannot be written.

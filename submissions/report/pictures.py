@@ -91,13 +91,7 @@ def slowdown_pictures(collections: Mapping[str, Mapping[str, Any]]) -> list[Pict
 
 
 def rank_pictures(name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None) -> list[Picture]:
-    """Draw predicted rank against runtime for graphs of one collection, the worst first.
-
-    Args:
-        name: the collection.
-        part: its entry in the report.
-        ranks: columns of submissions.report.curves.RANKS_SCHEMA; None if there is no such file.
-    """
+    """Draw predicted rank against runtime for graphs of one collection, the worst first."""
     graphs = _graphs_by_score(name, part, ranks)
     n_drawn = min(len(graphs), MAX_SCATTERS)
     pictures = []
@@ -210,9 +204,6 @@ def draw_learning(axes: "Axes", curves: Sequence[Mapping[str, Any]]) -> None:
 
 def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: Path) -> None:
     """Write scores, slowdown curves, scatters and learning curves as one picture.
-
-    A row for all scores, then a row for each judged collection: slowdown, the graph in the middle
-    by score, learning curves. What is missing is said in its place.
 
     Raises:
         PipelineError: the file cannot be written.

@@ -25,11 +25,9 @@ def problems_before_upload(path: Path, data: Path | None) -> list[Problem]:
     """List what is wrong with a submission; an empty list means that Kaggle can score it.
 
     The competition's known rules hold for every file, with the exact number of configs of those of
-    its test graphs that are at hand. Where the data holds other test graphs, those count as well,
-    so that a file of other data is refused with a line that says so.
+    its test graphs that are at hand.
 
     Args:
-        path: the submission.
         data: the folder that was given; None = the dataset where it is found, never the sample.
 
     Raises:
@@ -72,7 +70,6 @@ def origin_of(folder: Path, *, required: bool = False) -> str:
 
     Args:
         folder: the run folder, or a kernel's output, whose run folder lies below it.
-        required: whether a missing or damaged report is an error, or as good as a silent one.
 
     Raises:
         PipelineError: there is no such report, or it cannot be read, and it is required.

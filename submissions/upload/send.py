@@ -57,13 +57,6 @@ def submit(
 
     It is never sent twice: where the answer is lost, Kaggle's list tells what has become of it.
 
-    Args:
-        path: the submission.
-        message: what Kaggle shows beside it, before its origin and its tag.
-        origin: what it was made with.
-        force: send a file that was sent before.
-        policy: of requests that do no harm.
-
     Raises:
         PipelineError: no such file, missing or refused credentials, rules not accepted, the file
             was sent before, no submission left, or it may or may not have arrived.
@@ -101,10 +94,7 @@ def list_submissions(*, limit: int = 20, policy: RetryPolicy = POLICY) -> list[S
 
 
 def wait_for_score(sent: Submission, *, policy: RetryPolicy = POLICY) -> Submission:
-    """Ask, with growing pauses, until Kaggle has judged a submission or `time_limit` is over.
-
-    Returns:
-        The submission as listed; still "pending" if time is over.
+    """Ask, pausing, until Kaggle has judged a submission; "pending" when `time_limit` is over.
 
     Raises:
         PipelineError: Kaggle could not score it, or its list cannot be read.
