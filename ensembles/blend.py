@@ -42,8 +42,6 @@ class Mixing(NamedTuple):
     """How members' scores become one.
 
     Attributes:
-        method: one of METHODS.
-        weights: by member.
         diversity: how far apart tile picks are chosen; None picks best first.
     """
 
@@ -56,10 +54,6 @@ def mix(
     members: Mapping[str, pl.DataFrame], mixing: Mixing, files: Sequence[GraphFile]
 ) -> pl.DataFrame:
     """Blend scores and diversify the picks; columns and order as of the first member.
-
-    Args:
-        members: scores as of models.predict, by member name.
-        files: the graphs that are scored; read only where picks are diversified.
 
     Raises:
         PipelineError: as blend and diversify_table.
@@ -76,17 +70,10 @@ def blend(
 ) -> pl.DataFrame:
     """Average the members' scores, each scaled within its graph, or let their models pick in turn.
 
-    Args:
-        members: scores as of models.predict, by member name.
-        method: one of METHODS.
-        weights: per member; need not sum to 1.
-
-    Returns:
-        Scores in the first member's row order, lower = faster.
+    Rows as of the first member, lower = faster; weights need not sum to 1.
 
     Raises:
-        PipelineError: a member lacks configs of another, or the weights sum to 0 or
-            to infinity.
+        PipelineError: a member lacks configs of another, or the weights' sum is 0 or infinite.
     """
     total = sum(weights[name] for name in members)
     if not 0 < total < math.inf:
@@ -102,9 +89,8 @@ def blend(
 def _by_turns(members: Mapping[str, pl.DataFrame], weights: Mapping[str, float]) -> pl.DataFrame:
     """Let models pick in turn: each its first config, then each its second, and so on.
 
-    Models that err differently cover for each other among the first few picks, where an average
-    takes what all of them find good enough. The seeds of a model err alike, so they are averaged
-    and pick together; a model of twice the weight picks twice as often.
+    The seeds of a model err alike, so they are averaged and pick together; a model of twice the
+    weight picks twice as often.
     """
     by_model: dict[str, dict[str, pl.DataFrame]] = {}
     for name, table in members.items():
@@ -140,10 +126,7 @@ def joined(
     """Join the members' scaled scores by config, in the order of `rows`; one column each.
 
     Args:
-        rows: graph, config and config_hash of each row; other columns are left out.
-        members: scores as of models.predict, by member name.
         scale: brings the scores of one graph to 0..1.
-        rows_of: what `rows` are of, for messages.
 
     Raises:
         PipelineError: a member lacks configs of `rows`, or has others.
@@ -197,7 +180,6 @@ def member_weights(
 
     Args:
         members: "<model>-seed<number>".
-        weights_by_model: the recipe's blend.weights.
     """
     return {name: weights_by_model.get(model_of(name), 1.0) for name in members}
 

@@ -7,8 +7,6 @@ bounds. Chosen are the picks whose best is expected to be the fastest, one after
 draws of the error: the first is the best by score, the next the one that helps most where the
 others are slow. Bayesian optimisation chooses batches of experiments so (expected improvement of
 several points at once; Ginsbourger, Le Riche and Carraro, 2010).
-
-Whether it pays on kernels of unknown families stands in docs/results/tile_accuracy.md.
 """
 
 from collections.abc import Sequence
@@ -65,11 +63,9 @@ def diversify_picks(
         scores: (c,) finite, lower = faster.
         config_feat: (c, 24) tile configs, all distinct.
         diversity: how far; an error of 0 picks by score.
-        n_picks: p.
 
     Returns:
-        (min(p, m),) int64 rows in the order they are picked; the order of rows has no effect on
-        which configs they are.
+        (min(p, m),) int64 rows in the order they are picked.
     """
     # By score, then by content: trees give many equal scores, and rows may come in any order.
     order = np.lexsort((*config_feat.T[::-1], scores))
@@ -148,18 +144,10 @@ def diversify_scores(
 def diversify_table(
     scores: pl.DataFrame, files: Sequence[GraphFile], diversity: PickDiversity
 ) -> pl.DataFrame:
-    """Diversify the picks of every kernel of a table, one kernel in memory at a time.
-
-    Args:
-        scores: as of models.predict.
-        files: the kernels, in any order; their configs may be in another order than the table's.
-
-    Returns:
-        The same rows in the same order.
+    """Diversify the picks of a table, kernel by kernel; its rows keep their order.
 
     Raises:
-        PipelineError: a kernel of the table has no file, or other configs; two files of one name,
-            or a damaged one.
+        PipelineError: a kernel has no file, two, a damaged one, or other configs.
     """
     by_name: dict[str, GraphFile] = {}
     for file in files:

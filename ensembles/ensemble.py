@@ -29,8 +29,6 @@ class Ensemble:
 
     Attributes:
         collection: whose train split they learned from.
-        rankers: by member name.
-        mixing: how their scores become one.
     """
 
     collection: Collection
@@ -90,13 +88,10 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     """Load the model of a model's run folder, or all that `run` trained for a collection.
 
     Args:
-        folder: of one trained model, or of a whole run.
-        collection: which to rank; None takes the model's own. Where a run has no models of it,
-            those of a sibling collection serve, as documented in ensembles.members.
+        collection: None takes the model's own; where a run has none of it, a sibling's serve.
 
     Raises:
-        PipelineError: not a run folder, an unfinished run that would rank otherwise than finished,
-            no models for the collection, or damaged ones.
+        PipelineError: no run folder, or models that are missing, unfinished or damaged.
     """
     config = read_config(folder)
     if "model" in config:

@@ -24,9 +24,6 @@ class Member:
 
     Attributes:
         model: its name in the registry, or "heuristic".
-        seed: what its training started from.
-        folder: its run folder.
-        kind: "layout" or "tile".
     """
 
     model: str
@@ -67,7 +64,6 @@ def choose_source(
     """Choose whose models rank `collection`.
 
     Args:
-        collection: the one to rank.
         trainable: names of collections with at least one graph to learn from.
         reasons: for the others, why there is nothing to learn from.
     """

@@ -38,15 +38,7 @@ def scores_by_graph(
 ) -> pl.DataFrame:
     """Return the scores in `path`; make them first, or the rest of them, if it does not exist.
 
-    Args:
-        path: parquet file of the scores of `files`, in their order.
-        files: graphs of one split of a collection; each is scored by itself.
-        load: gives the ranker; called only if a graph is left.
-        what: the stage as whoever watches is told it.
-        clock: seconds that only grow.
-
-    Returns:
-        Columns as in models.predict.SCORE_SCHEMA.
+    Columns as in models.predict.SCORE_SCHEMA, graphs in the order of `files`.
 
     Raises:
         OutOfTime: graphs are left; the same call goes on after those that are scored.

@@ -74,11 +74,7 @@ def same_content(one: Path, other: Path) -> bool:
 def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: Path) -> list[Path]:
     """Copy what an earlier training of a collection left, so that it can be gone on with.
 
-    What lies in `out` (the collection's run folders) or `shared` (those of models that several
-    collections share) already is newer and stays.
-
-    Returns:
-        The folders that were copied to.
+    What lies in `out` or in `shared`, for models that several collections share, stays.
 
     Raises:
         PipelineError: two unfinished trainings of one model, a damaged one, or no space.
@@ -92,12 +88,10 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: P
 def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path) -> None:
     """Copy the trained models of `collections`, every member of each, into the run folder `out`.
 
-    Those that the run has already are its own, whatever `source` holds: it may have ranked with
-    them, and `source` may hold an earlier copy of the run.
+    Those that the run has already stay.
 
     Raises:
-        PipelineError: a member is missing or unfinished, was trained by other settings, or is there
-            twice; nothing is copied then.
+        PipelineError: a member is missing, unfinished, there twice or of other settings.
     """
     wanted = {
         (collection.slug, member.name): member.folder

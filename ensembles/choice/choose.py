@@ -6,10 +6,8 @@ fitted to the rest; the best blend by that is fitted to all of them, and so is t
 member picked. The outer values thus pay for fitting weights and for choosing alike.
 
 Only the last decision rests on the outer values themselves: the blend is taken if the 99 % interval
-of its paired difference to the best member lies above 0 (by 95 % noise is taken for a gain too
-often), else the best member. The recipe's own blend, settled without these labels, stays unless the
-winner beats it in the same way. This one bit makes the value of a narrow winner a little too good,
-by less than its interval.
+of its paired difference to the best member lies above 0, else the best member. The recipe's own
+blend stays unless the winner beats it in the same way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -141,11 +139,8 @@ class BlendChoice:
         weights: by member, summing to 1; empty for RECIPE.
         nested_value: of the outer folds, for the choice; of RECIPE, where nothing is fitted or
             chosen, its plain value.
-        candidates: each blend's value on folds its weights were not fitted to. The highest of them
-            is too good, by being the highest.
-        member_values: of each member alone.
-        best_blend_value: nested, of the blend that was best without the graph at hand; it may be
-            another one on each fold.
+        candidates: each blend's value on folds its weights were not fitted to.
+        best_blend_value: nested, of the blend that was best without the graph at hand.
         best_member_value: likewise of the best member.
         difference: best_blend_value less best_member_value, paired over graphs.
         recipe_value: plain; None without a recipe's blend.
@@ -182,13 +177,11 @@ def choose_blend(
     """Choose among blends with fixed weights, fitted ones and single members.
 
     Args:
-        graphs: members' scores and runtimes.
         fixed: (n,) scores of the blends that need no fitting, simplest first.
         folds: indices of graphs, each in one fold; at least three, families kept together.
         metric: of one graph, for every figure that is reported or compared.
         judge: the same for the search for weights; may be an estimate.
         recipe: (n,) scores of the blend that stays unless it is beaten; None for none.
-        seed: of the intervals' draws.
     """
     nested = Nested(graphs, fixed, folds, metric=metric, judge=judge)
     blend, member = nested.outer_values()

@@ -45,7 +45,6 @@ class Labelled(NamedTuple):
     """Labelled graphs of one collection to choose by.
 
     Attributes:
-        files: the graphs.
         runtimes: of their configs, columns as in RUNTIME_SCHEMA; a tile kernel's are over its
             normalizer.
     """
@@ -100,11 +99,8 @@ def choose(
     """Choose a blend for members that have scored the labelled graphs.
 
     Args:
-        by: enough graphs, see `Labelled.too_few`.
-        members: scores as of models.predict, of these graphs and perhaps more, by member name.
         recipe: the blend that stays unless it is beaten, judged with its spread of picks; all
             others are judged, and used, without.
-        seed: of folds, sampled pairs and intervals.
 
     Raises:
         PipelineError: a member has not scored just these configs.

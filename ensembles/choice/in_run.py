@@ -67,14 +67,7 @@ def choose_in_run(
 ) -> None:
     """Choose how to blend a collection's members, and write it; nothing if that was done before.
 
-    The recipe's own blend stays unless it is beaten beyond noise, and where there is too little to
-    choose by; both are said.
-
-    Args:
-        out: the run's folder.
-        files: the collection's valid split.
-        tables: the members' scores of it, by member name.
-        seed: of folds, sampled pairs and intervals.
+    The recipe's own blend stays unless it is beaten beyond noise.
 
     Raises:
         PipelineError: a damaged file.

@@ -1,9 +1,7 @@
 """How good weightings of members are: the mean metric over graphs, exactly or fast.
 
-g graphs, n configs of all, m members, q weightings. The search for weights asks for the mean metric
-of thousands of weightings. Kendall's tau of all pairs would take a millisecond per graph and
-weighting, so the search looks at a fixed sample of pairs, and for tile kernels at a short list of
-configs. What is reported is always `exact_values`.
+g graphs, n configs of all, m members, q weightings. The search looks at a fixed sample of pairs,
+and for tile kernels at a short list of configs. What is reported is always `exact_values`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -84,10 +82,8 @@ def tau_judge(graphs: ScoredGraphs, *, n_pairs: int = N_PAIRS, seed: int = 0) ->
     """Judge by Kendall's tau on a fixed random sample of pairs, the same for every weighting.
 
     Of each graph about `n_pairs` / g of its pairs of different runtime are drawn with replacement,
-    or all are taken where it has no more. So a mean is an unbiased estimate of mean tau-b of
-    rankings whose ties are broken at random (a tie counts 0), and exactly that where all pairs are
-    taken. Its standard error is at most 1/sqrt(n_pairs), .004, and of a difference of weightings
-    which order a share f of the pairs differently 2 sqrt(f / n_pairs).
+    or all are taken where it has no more. So a mean estimates mean tau-b without bias (a tie counts
+    0), with a standard error of at most 1/sqrt(n_pairs).
     """
     rng = np.random.default_rng(seed)
     per_graph = max(n_pairs // len(graphs), 1)

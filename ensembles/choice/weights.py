@@ -24,14 +24,10 @@ def greedy_counts(
 ) -> Floats:
     """Start from the best member; add, again and again, the one that improves the mean most.
 
-    A member may be added many times, which gives it weight; it ends where none improves. Among
-    additions of equal gain one that is selected already comes first, then the first in order.
+    It ends where none improves. Returns (m,) how often each was selected.
 
     Args:
         objective: weightings (q, m), each summing to 1, to their value (q,); more is better.
-
-    Returns:
-        (m,) how often each was selected.
     """
     additions = np.eye(n_members)
     values = objective(additions)
@@ -56,10 +52,8 @@ def search_weights(
 ) -> Floats:
     """Return the best weights found among multiples of 1/`parts` that sum to 1; (m,).
 
-    All are tried where they are few. Else from each start, parts move from one member to another,
-    the move that improves most first: a quarter of all at a time, then an eighth, … , then one. A
-    start counts anew, so the result is never worse than the best start on the grid; equal values go
-    to fewer members.
+    All are tried where they are few. Else parts move from one member to another, the move that
+    improves most first, in steps that halve. Equal values go to fewer members.
 
     Args:
         objective: weightings (q, m), each summing to 1, to their value (q,); more is better.

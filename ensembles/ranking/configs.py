@@ -35,9 +35,7 @@ class NodeLayouts:
     """The layouts that a config gives to the tensors of one instruction.
 
     Attributes:
-        node: its position in the graph.
         name: the instruction's; None where the file has no names.
-        opcode: its operation, such as "dot".
         tensors: by "output", "input" (left operand) and, but for reshapes, "kernel" (right
             operand): the minor-to-major order, as XLA writes it; None = the compiler's choice. The
             dataset's longer tensors are given their minor-most dimensions alone.
@@ -138,8 +136,7 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
             of tiles (c, 24), kernel, output and input bounds, each 6 sizes, sum, product.
 
     Raises:
-        PipelineError: another shape, no config, or a value that is no layout or tile of this
-            program.
+        PipelineError: another shape, no config, or a value that is illegal in this program.
     """
     values = np.asarray(configs)
     if isinstance(named.graph, TileGraph):

@@ -78,11 +78,7 @@ def try_ranking(
     does; the shortest run counts.
 
     Args:
-        job: the program, the rounds, the time limit and the seed.
-        ranker: models of the job's kind of configs.
         n_candidates: how many distinct random configs are ranked, the compiler's choice included.
-        n_picks: how many of the best are measured.
-        n_others: how many of the rest are measured, drawn at random.
 
     Raises:
         ProgramFailed: the program cannot be opened, or the compiler's own choice does not run.

@@ -38,8 +38,6 @@ class NamedGraph:
     """One program or kernel whose configs can be ranked.
 
     Attributes:
-        graph: nodes, edges and configs, as the models read them.
-        collection: the graph's, where its folders or the caller tell; else None.
         program: the HLO program it was made of; None of an npz file.
         run_numbers: (c,) int64 which of the file's runs each config is; None where configs are no
             runs.
@@ -131,7 +129,6 @@ def load_graphs(path: Path | str, *, collection: str | None = None) -> list[Name
     """Read what can be ranked in a file: an npz, tuning data, or an HLO module.
 
     Args:
-        path: what the file is, is told from its content.
         collection: the graphs', such as "layout:xla:random"; default: what the folders tell.
 
     Returns:
@@ -160,7 +157,6 @@ def load_graph(
     """Read one graph whose configs can be ranked, from an npz, tuning data, or an HLO module.
 
     Args:
-        path: what the file is, is told from its content.
         collection: the graph's, such as "layout:xla:random"; default: what the folders tell.
         kernel: which of a TuningData's kernels, by name, fingerprint or module.
 

@@ -30,11 +30,9 @@ class Ranked:
     """A graph's configs in predicted order.
 
     Attributes:
-        collection: which collection's models ranked them.
         member_scores: (c,) float32 by row of each of them; scales differ.
         scores: (c,) float32 by row, lower = faster.
         group: (c,) int64 by row; equal where configs are.
-        graph: what was ranked.
         seconds: how long the models took to score all configs; nothing else is in it.
         top: how many configs `best` lists by default; None = all.
     """
@@ -71,7 +69,6 @@ class Ranked:
         """Return the `top` best configs, fastest first.
 
         Args:
-            top: how many, or all if there are fewer; by default as many as `rank` was told.
             distinct: list a config that stands in the file several times only once.
 
         Returns:
@@ -198,11 +195,8 @@ def rank(
     """Rank the configs of a graph by trained models, fastest first.
 
     Args:
-        ranker: as `load_ranker` returns it.
-        graph: as `load_graph` returns it.
         configs: to rank instead of the graph's own: (c, k, 18) layouts, -1 = the compiler's choice,
             or (c, 24) tiles; `graph.candidates` makes layouts.
-        top: how many configs `Ranked.best` lists by default.
 
     Raises:
         PipelineError: the models rank the other kind of configs, configs do not fit the graph, or
@@ -240,7 +234,6 @@ def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
     """Load the trained models of a run folder.
 
     Args:
-        run: folder of a whole run, or of one model.
         collection: whose models, such as "layout:xla:random"; of one model's folder by default the
             one that it was trained on. Where the run has none of it, a sibling's serve.
 
