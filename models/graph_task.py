@@ -31,8 +31,6 @@ class DrawnGraphs(Generic[Inputs]):
 
     Attributes:
         files: train graphs that a ranker can learn from.
-        inputs: makes or finds the tensors of a graph.
-        config: the network's.
     """
 
     files: tuple[GraphFile, ...]

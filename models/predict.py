@@ -33,12 +33,7 @@ def predict(
 ) -> pl.DataFrame:
     """Score every config of every graph, one graph in memory at a time.
 
-    Args:
-        what: the stage as whoever watches is told it; None tells nobody.
-
-    Returns:
-        Columns as in SCORE_SCHEMA: graph name, row of the config in its file, content hash, score
-        (lower = faster).
+    Columns as in SCORE_SCHEMA; the lower a score, the faster.
 
     Raises:
         PipelineError: a file is damaged, or a model gives scores that are not finite.
@@ -58,7 +53,6 @@ def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
     """Name each config of a graph by what it holds; columns as in SCORE_SCHEMA.
 
     Args:
-        graph: as read.
         scores: (c,) float32 of its configs by row.
 
     Raises:

@@ -19,8 +19,6 @@ class ModelEntry:
     """A model.
 
     Attributes:
-        name: as in a recipe.
-        kind: of the configs that it ranks, "layout" or "tile".
         module: has `train(job)` and `load(name, run_dir, recipe)`, both with the network's class as
             last argument where there is one.
         network: where that class stands, "package.module:Class"; "" for none.

@@ -32,8 +32,6 @@ def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
 def check_done(folder: Path) -> None:
     """Compare the files of a folder with the checksums in its DONE mark.
 
-    Files that were left behind, when the folder was copied, are no fault.
-
     Raises:
         PipelineError: a file, or the mark itself, is not as it was written.
     """
@@ -55,12 +53,8 @@ def check_done(folder: Path) -> None:
 def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     """Refuse a folder that is in use, before any work is done for it.
 
-    Args:
-        config: what is known already of that which decides the run's outcome.
-
     Raises:
-        UsageError: the folder is in use and `resume` is off, or it belongs to another run; names
-            the first key that differs.
+        UsageError: the folder is in use and `resume` is off, or belongs to another run.
         PipelineError: its configuration cannot be read.
     """
     # Listed before the look at config.toml: another process may begin the very same run now.
@@ -78,9 +72,6 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     """Make a run folder with a config.toml of what decides the run's outcome, or go on with it.
-
-    Args:
-        resume: whether a folder that was begun with the same configuration may be gone on with.
 
     Raises:
         UsageError: as `check_free`.
@@ -103,8 +94,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read a run folder's config.toml.
 
     Raises:
-        PipelineError: `folder` is no run folder (names those in it), or its configuration is
-            damaged.
+        PipelineError: `folder` is no run folder, or its configuration is damaged.
     """
     if not (folder / CONFIG).exists():
         raise PipelineError(f"{folder}: {_why_no_run(folder)}")

@@ -29,8 +29,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     The shared model that the job begins from, if there is one, is trained first unless it is done.
 
     Raises:
-        UsageError: the folder belongs to another run, another process works in it or trains the
-            shared model, or the recipe asks for a GPU that is not there.
+        UsageError: the folder is in use or another run's, or there is no GPU as asked for.
         PipelineError: as the model's training, or a finished one is damaged.
         OutOfTime: the time is over; the folder has no DONE mark and can be resumed.
     """

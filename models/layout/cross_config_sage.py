@@ -7,8 +7,7 @@ node and config, and the attention is exact over all configs however they are cu
 
 Tensors are (n, c, h): nodes, configs, channels. Aggregating over neighbours is then one product of
 a sparse (n, n) matrix with a dense (n, c·h) one. What follows it concerns each node alone: it is
-computed for a slice of nodes at a time, which stays in the processor's cache, and again for the
-gradients instead of being kept, since memory traffic costs more than arithmetic.
+computed for a slice of nodes at a time, and again for the gradients instead of being kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -351,11 +350,8 @@ class CrossConfigSage(LayoutNetwork):
         as `kept_bytes` reach, the others start again. Memory does not grow with c.
 
         Args:
-            inputs: the graph.
-            chunk_configs: if None, so many that an (m, c, h) tensor takes `inference_tensor_mib`.
-                Some 12 MiB stay in the processor's cache and below the size from which the C
-                library asks the system for fresh, zeroed pages each time: 3 to 4 times faster than
-                64 configs at once on 2,850 kept nodes (docs/results/answered_once.md).
+            chunk_configs: if None, so many that an (m, c, h) tensor takes `inference_tensor_mib`
+                (docs/results/answered_once.md).
             kept_bytes: of what is kept of configs between two blocks.
         """
         n_distinct = len(inputs.first)

@@ -82,11 +82,8 @@ def layout_inputs(
     """Prune and scale a graph and group its equal configs.
 
     Args:
-        graph: as read.
         rule: pruning rule, see features.pruning.rules.
-        scaler: learned on the train split.
         padding: of each node's own layout beyond its rank.
-        with_noise, with_statistics: also fill these in.
     """
     pruned, nodes = prune_layout_graph(graph, rule=rule)
     scaled = scaler(nodes.node_feat)

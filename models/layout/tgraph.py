@@ -172,12 +172,8 @@ class Tgraph(LayoutNetwork):
         """Score every config of a graph as the winners do: in batches, permuted and averaged.
 
         A score depends on the batch that its config stands in, so the configs are shuffled
-        `permutations` times, cut into equal batches of at most `inference_configs`, and a config's
-        scores are averaged. The shuffles start from the order of the configs' content hashes, so
-        the order in the file does not matter; a file with other configs does.
-
-        Returns:
-            (c,) float32, lower = faster.
+        `permutations` times, from the order of their content hashes, cut into equal batches of at
+        most `inference_configs`, and averaged. (c,) float32, lower = faster.
         """
         by_content = np.argsort(inputs.configs.content_hashes()[inputs.first])
         n_batches = -(-len(by_content) // self.config.inference_configs)

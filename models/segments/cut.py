@@ -74,8 +74,6 @@ class Segment(OnDevice):
         inputs: its nodes and edges; the configs, runtimes and vectors are the whole graph's.
         columns: (j,) int64 which of the k configurable nodes lie in it, in the order of
             inputs.config_ids.
-        reach: which of its nodes vary after each block.
-        n_nodes, n_segments, n_configurable: n, s and k.
     """
 
     inputs: LayoutInputs
@@ -121,12 +119,7 @@ def segmented(
     padding: Padding = "minus-one",
     with_noise: bool = False,
 ) -> SegmentedGraph:
-    """Prune and scale a graph as `layout_inputs` does, and cut it.
-
-    Args:
-        segment_nodes: at most so many nodes in a segment.
-        depth: how many blocks the network has.
-    """
+    """Prune and scale a graph as `layout_inputs` does, and cut it."""
     whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, with_noise=with_noise)
     edges = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids).edge_index
     parts = cut(edges, len(whole.opcode), segment_nodes)

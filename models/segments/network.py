@@ -146,7 +146,6 @@ class SegmentSage(nn.Module):
         configurable nodes] of what the blocks give.
 
         Args:
-            segment: of a graph.
             choices: (c, k) int64 configs of the whole graph, see LayoutInputs.choices.
 
         Returns:

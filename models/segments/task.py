@@ -59,10 +59,8 @@ class SegmentTask:
     """Ranks a sample of a graph's pool by one live segment, and by what is known of the others.
 
     The live segment and the dropped ones are the same for all configs of a step, so that these
-    differ by their layouts alone. Segments in which configs do not differ teach no order: none is
-    ever live or dropped, and one of them, drawn anew each step, is computed without gradients for
-    one config's cost. An embedding that is needed and was never computed is computed then, without
-    gradients; once the table is full, a step's cost does not grow with the graph but for its reads.
+    differ by their layouts alone. Segments in which configs do not differ are never live or
+    dropped. An embedding that is needed and was never computed is computed then, without gradients.
     """
 
     graphs: PooledGraphs

@@ -20,7 +20,6 @@ class TileNetwork(nn.Module):
     """Scores the configs of many kernels; lower = faster. A subclass has a `forward`.
 
     Attributes:
-        Config: what its table in a recipe, `config`, may hold.
         node_width: w, of what `embed_nodes` gives.
         n_columns: f, of a batch's `config_feat`.
     """

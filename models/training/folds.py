@@ -73,9 +73,6 @@ def grouped_folds(
     Families are dealt out largest first, each to the fold with the fewest graphs so far; `seed`
     orders families of equal size. The order of `files` does not matter.
 
-    Returns:
-        For each fold the graphs to hold out, by name; every graph is in exactly one.
-
     Raises:
         UsageError: fewer than two folds are asked for.
         PipelineError: fewer families than folds.
@@ -103,7 +100,6 @@ class HeldOut:
     """Which graphs a model learns from, and which ones judge it.
 
     Attributes:
-        learned: graphs to learn from.
         judged: graphs to judge on; none where nothing is held out.
         by_config: each graph's configs are parted by `part_configs`; of one collection, the two
             are the same graphs.
@@ -124,9 +120,8 @@ class HeldOut:
 def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
     """Hold out families of about a tenth of the graphs, at most about 100, or configs of all.
 
-    `seed` decides which families. Of graphs of several collections, no family is learned from that
-    is held out of one of them: a collection's own training that follows is judged on it. Where a
-    collection has configs held out, all have.
+    Of graphs of several collections, no family is learned from that is held out of one of them.
+    Where a collection has configs held out, all have.
 
     Raises:
         PipelineError: of several collections, no graph is left to learn from.

@@ -73,10 +73,8 @@ class TrainingState:
     """What a training holds besides the model and the optimiser; all of it is in a checkpoint.
 
     Attributes:
-        step: how many steps are done.
         recent: losses since the last line of metrics.
         lines: metrics.jsonl so far.
-        mean_count: how many steps are in `mean`.
         mean: of each parameter over the last steps.
         best_value: what `best` scored on held-out data; None before the first evaluation.
         waited: how many evaluations since then were no better.
@@ -101,8 +99,7 @@ class TrainingState:
         """Take the parameters into the mean.
 
         It is the plain mean over the last share of the steps (Izmailov et al., "Averaging Weights
-        Leads to Wider Optima and Better Generalization", 2018): the share means the same in a run
-        of any length, while an exponential mean's decay has to be tuned to it.
+        Leads to Wider Optima and Better Generalization", 2018).
         """
         self.mean_count += 1
         for name, parameter in model.named_parameters():
@@ -141,8 +138,7 @@ def fit(
     with the last.
 
     Raises:
-        PipelineError: a loss or a gradient is NaN or infinite; names the step, the graphs, and the
-            last good checkpoint. Or a checkpoint is damaged.
+        PipelineError: a loss or a gradient is NaN or infinite, or a checkpoint is damaged.
         UsageError: an early stop of a task that cannot be judged.
         OutOfTime: the time is over and steps are left; they are for the next call.
     """
@@ -290,9 +286,6 @@ def _save_state(
 
 def _load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path) -> TrainingState:
     """Put the checkpoint, if there is one, into the model and the optimiser; return the rest.
-
-    All of it goes to the model's device, wherever it was written, but for the optimiser's count of
-    steps, which AdamW keeps on the host.
 
     Raises:
         PipelineError: the checkpoint is damaged, or another model's.

@@ -129,8 +129,7 @@ def best_of_five(scores: Tensor, runtime: Tensor) -> Tensor:
     """ListMLE plus the logarithm of the `expected_best` of five picks; () >= 0.
 
     The tile score asks for one good config among five and for no order below. That alone teaches
-    little about configs that are never among the five; the order alone weighs a slow pick that
-    costs the score as much as one far down.
+    little about configs that are never among the five.
     """
     return list_mle(scores, runtime) + torch.log(expected_best(scores, runtime))
 

@@ -1,10 +1,8 @@
 """Training on one process or several: Fabric gives the precision and the process group.
 
 Each process computes the gradient of its own graphs; the sum over processes is the whole batch's.
-It is summed in one message per step and not by wrapping the network, because a network is used
-through several methods, a process may have no graph in a step, and a parameter that no process
-used must stay untouched, as it does on one. Several processes are always on the CPU, whatever GPUs
-there are: models/training/device.py sees to that.
+It is summed in one message per step and not by wrapping the network, which is used through several
+methods. Several processes are always on the CPU, see models/training/device.py.
 """
 
 import logging
@@ -35,10 +33,6 @@ def _quiet() -> None:
 
 def one_process(precision: str, device: torch.device) -> "Fabric":
     """Return the Fabric of a training that has this process to itself.
-
-    Args:
-        precision: as in TrainingConfig.
-        device: where it computes, which decides how half precision is taken.
 
     Raises:
         UsageError: it is one of several.
@@ -124,14 +118,10 @@ def _call(
 def sum_over_processes(
     fabric: "Fabric", model: nn.Module, loss: Tensor, *, late: bool
 ) -> tuple[float, bool]:
-    """Replace each gradient by its sum over processes.
+    """Sum each gradient over processes; return the sum of losses, and whether any is late.
 
     Args:
         loss: () this process's part.
-        late: whether this process has run out of time.
-
-    Returns:
-        The sum of the losses, and whether any process is late: the same on all of them.
     """
     if fabric.world_size == 1:
         return loss.item(), late

@@ -31,7 +31,6 @@ class Launched:
 
     Attributes:
         rank: its number; the first is 0.
-        n_processes: how many there are, on all machines.
         n_here: how many on this machine.
     """
 
