@@ -51,7 +51,6 @@ class Contender:
         models: none for the floor, which ranks without training.
         tasks: those that it can learn; None for all.
         within_graph: the recipe and models in tasks that ask for further configs of one graph.
-        n_seeds: so many trainings of each model.
         part_of: the contender that trains it on the way; it has no training of its own.
     """
 
@@ -160,9 +159,6 @@ class Cell:
 
 def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
     """Train, judge and write one cell, unless it is there; begins anew where one was interrupted.
-
-    Returns:
-        Whether there was anything to do.
 
     Raises:
         UsageError: the cell is there, but by another recipe or other data.

@@ -21,16 +21,12 @@ class Case:
     """A run of a recipe on a synthetic tree of one collection.
 
     Attributes:
-        name: of the case.
-        collection: whose tree it is.
         train, valid, test: sizes of each split's layout graphs; one that occurs again, in any
             split, is a link to the same content.
         kernels: of a tile collection, how many each split holds: train, valid, test.
-        configs_per_kernel: of each of those.
         nodes_per_kernel: about so many.
         large_kernel: nodes of one more kernel in each split; 0 = there is none.
         settings: overrides of the recipe `cpu`.
-        axes: the sizes that the fit reads, by name.
     """
 
     name: str

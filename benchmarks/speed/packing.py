@@ -53,8 +53,6 @@ class Cost:
 
     Attributes:
         wall_s: seconds on the clock, without starting and importing.
-        cpu_s: seconds of all threads, in user and kernel mode.
-        peak_mib: most memory of the whole process.
     """
 
     wall_s: float

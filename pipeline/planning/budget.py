@@ -26,7 +26,6 @@ class Task:
 
     Attributes:
         collection: whose kernel it is part of; a session holds tasks of one collection.
-        name: of the model and seed.
         hours: on the GPU.
     """
 

@@ -32,11 +32,7 @@ class PowerLaw:
 def fit_law(
     sizes: Sequence[Mapping[str, float]], costs: Sequence[float], names: Sequence[str]
 ) -> PowerLaw:
-    """Fit a law in the sizes called `names` by least squares on logarithms.
-
-    Args:
-        sizes: one table per measurement, all values above 0.
-        costs: what each took, above 0.
+    """Fit a law in the sizes called `names` by least squares on logarithms; all values above 0.
 
     Raises:
         ValueError: the measurements do not tell the exponents apart.

@@ -73,9 +73,6 @@ def fit_memory(
 ) -> tuple[Recipe, list[str]]:
     """Halve `configs_per_step` and `inference_tensor_mib` of networks until they fit.
 
-    Args:
-        limit_mib: of memory in all, of the GPU where networks are on one.
-
     Returns:
         The recipe that fits, and the settings that were changed, as `--set` takes them.
 

@@ -39,7 +39,6 @@ class Plan:
 
     Attributes:
         gpu_speedup: over one thread of the processor that was measured; 0 = there is no GPU.
-        machine: that processor.
     """
 
     recipe: str

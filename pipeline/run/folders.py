@@ -33,7 +33,6 @@ class RunRow:
         model: of the folder of a single model; None of a whole run.
         revision: of the code that wrote the report; None before there is one.
         score: mean over collections; None where nothing was judged.
-        values: by collection, of those that have one.
         problem: why the folder cannot be read; None if it can.
     """
 

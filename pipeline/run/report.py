@@ -65,10 +65,6 @@ def build_report(
     value), `left_out` (graphs that were not judged, and why), `left_out_of_training`,
     `missing_parts` (of the dataset), `bad_files` (skipped on request), `learning_curves`, and what
     each stage of this call took (`seconds`, `cpu_seconds`, `peak_mib`).
-
-    Args:
-        rows: what the audit says of every file.
-        config: what decided the run's outcome.
     """
     files = [file for file in state.files if file.split == "valid"]
     labels = {file.submission_id: read_labels_of(file) for file in files}

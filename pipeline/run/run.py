@@ -89,17 +89,12 @@ def run(
     """Run a recipe; return report.json's content.
 
     Args:
-        inputs: on which graphs.
-        out: the run's folder.
-        recipe: what to do.
-        resume: go on with a folder that was begun with the same recipe and data.
         models: holds run folders of trained models, at any depth: they are copied into the run,
             nothing is trained, and the train split is not read. None = train.
 
     Raises:
         UsageError: `out` holds another run, or there is no GPU as the recipe asks for.
-        PipelineError: damaged files, no usable data, a full disk, or `models` lacks one of the
-            recipe's.
+        PipelineError: damaged files, no usable data, a full disk, or `models` lacks one.
         OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)
@@ -130,9 +125,6 @@ def run_shard(inputs: Inputs, out: Path, recipe: Recipe, shard: Shard) -> list[P
 
     Other shards may work in the same `out` at once. When all have ended, `run` with `resume` finds
     everything trained, and does the rest.
-
-    Returns:
-        The trained models' folders.
 
     Raises:
         UsageError, PipelineError, OutOfTime: as `run`; or a whole run, or the very same shard, is

@@ -1,8 +1,7 @@
 """A run's trainings dealt to several calls, which may be on several machines.
 
-A call trains its share into the folders that the whole run would use. The run itself then finds
-everything trained. Calls on one disk share the run's folder; otherwise the folders are copied
-together.
+A call trains its share into the folders that the whole run would use; the run itself then finds
+everything trained. Calls on several disks need their folders copied together.
 """
 
 import fcntl
@@ -52,10 +51,6 @@ def dealt(
     They are sorted by model, then by how many bytes the collection's train graphs have, largest
     first, since those of one model on one collection take about the same time. Trainings that begin
     from one shared model stay together. Every call deals alike.
-
-    Args:
-        trainings: all of the run.
-        usable: train graphs by collection.
     """
     sizes = {name: sum(f.path.stat().st_size for f in files) for name, files in usable.items()}
     models = recipe.all_models

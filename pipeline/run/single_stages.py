@@ -48,16 +48,11 @@ def train_collection(
     """Train a recipe's models, with each of its seeds, on one collection.
 
     Args:
-        model: only this one; all of the recipe's if None.
         shared_folder: holds, or gets, the models of all layout collections that this one's begin
             from, where the recipe has such; `out`/layout-shared if None.
 
-    Returns:
-        The run folders, below `out`.
-
     Raises:
-        UsageError: the recipe has no such model, a folder holds another run, or there are not the
-            processes or the GPU that the recipe asks for.
+        UsageError: no such model, a folder holds another run, or no such processes or GPU.
         PipelineError: nothing to learn from, or a damaged file.
         OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
@@ -95,12 +90,8 @@ def predict_split(
     """Score every config of a split with a run's models.
 
     Args:
-        run: folder of one trained model, or of a whole run.
         out: parquet file; RUN/scores-SPLIT.parquet if None.
         collection: which to score; None takes the model's own.
-
-    Returns:
-        The file, and how many graphs it holds.
 
     Raises:
         PipelineError: no such split, a damaged file, or models of another kind.
@@ -141,9 +132,6 @@ def blend_files(
         collection: of all scores; needed for BEST and for a submission.
         submission: also write the rankings there.
         tiles: spread the picks by the tiles of the kernels in this data folder.
-
-    Returns:
-        What was done, as JSON, and for BEST what was chosen among, as a table.
 
     Raises:
         UsageError: no such method, or options that it needs are missing.

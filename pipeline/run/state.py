@@ -53,7 +53,6 @@ class RunState:
     """What the stages of one run share.
 
     Attributes:
-        files: the good graphs, packed.
         missing: each "collection/split" of which there is no graph.
         usable: train graphs to learn from, by collection.
         unusable: the others, with the reason.

@@ -98,9 +98,8 @@ def cross_validate(
     """Train `model` once per fold on the other folds' graphs, and judge it on the fold's.
 
     Of "blend", all the recipe's models of the collection's kind are trained, one seed each, and
-    judged together as the recipe blends them. Goes on with what a killed call has left in
-    `run_dir`, which ends up holding config.toml, a run folder per fold, report.json and DONE. The
-    training's seed is the recipe's first.
+    judged together. Goes on with what a killed call has left in `run_dir`. The training's seed is
+    the recipe's first.
 
     Args:
         folds: labelled graphs of one collection, each family in one fold.
@@ -216,10 +215,8 @@ def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
 def pruner_of(study: StudyConfig) -> "BasePruner":
     """Return the study's pruner.
 
-    Hyperband lets a trial go on if it is among the best half of those that came as far; some are
-    spared the first comparisons, so that what begins badly has its chance. Wilcoxon is a
-    signed-rank test at 10 % that counts graphs as independent, which siblings are not: it is a
-    little quick to give up.
+    Wilcoxon is a signed-rank test at 10 % that counts graphs as independent, which siblings are
+    not.
     """
     from optuna import pruners
 

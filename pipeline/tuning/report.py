@@ -35,7 +35,6 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> tuple[Pat
     """Write OUT/tune.html and OUT/tune.png; the same trials give the same bytes.
 
     Args:
-        out: the --out of a search.
         storage: its --storage; None for OUT/journal.log.
 
     Raises:

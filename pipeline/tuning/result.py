@@ -45,7 +45,6 @@ class TrialRecord:
         value: its cross-validated metric, higher is better; None unless complete.
         params: by dotted recipe key, what was chosen; of the baseline, what the space holds.
         reason: why it failed or was pruned.
-        seconds: from its beginning to its end; None unless it has ended.
     """
 
     number: int
@@ -62,10 +61,8 @@ class Verdict:
     """Which candidate the finalists' trainings chose, and why.
 
     Attributes:
-        trial: its number.
         values: of all candidates that could be judged, by trial, then by seed.
         ci95: of the best finalist's lead over the baseline; None where there was none.
-        reason: in words.
     """
 
     trial: int
@@ -79,11 +76,9 @@ class TuneResult:
     """What a search has found so far.
 
     Attributes:
-        best_recipe: the winner's TOML file, a whole recipe.
         best: the trial with the highest value, of equals the baseline, then the earliest; or the
             one that the verdict names.
         baseline_value: what the recipe as given scored; None if that failed.
-        trials: all of them, by number.
         verdict: of the finalists; None where there are none, or their trainings have not ended.
     """
 
@@ -235,7 +230,6 @@ def verdict_of(
     Args:
         per_graph: by trial (g,) the mean over seeds.
         values: by trial, one per seed.
-        baseline: its number; None if it could not be judged.
         families: (g,) the architectures.
 
     Returns:

@@ -192,8 +192,6 @@ def space_from_table(
 
     Args:
         table: `study`, and by dotted recipe key either `choices` or `low` and `high`.
-        recipe: what is searched near; None for the default one.
-        source: named in errors.
 
     Raises:
         UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a

@@ -1,9 +1,8 @@
 """Where Optuna keeps the trials of a search: a journal file on a disk, or a database.
 
-Both serve many workers. A trial whose worker died is found out by what the worker held: beside a
-journal, which knows no heartbeats, a lock that the system drops with the process; in a database,
-Optuna's heartbeats. Either way it is queued again. All that changes the queue is done by one worker
-at a time, see SharedStorage.turn.
+Both serve many workers. A trial whose worker died is found out by the lock that it held beside a
+journal, or by Optuna's heartbeats in a database, and queued again. All that changes the queue is
+done by one worker at a time, see SharedStorage.turn.
 """
 
 import logging
@@ -38,7 +37,6 @@ class SharedStorage:
     """A storage that several workers use at once, as one of them sees it.
 
     Attributes:
-        optuna: the storage itself.
         turn: keeps all other workers from taking a trial while it is entered.
         running: the lock that the worker of a trial holds, by study and trial; None where
             heartbeats tell who lives.
@@ -197,9 +195,6 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
     A failed trial without a reason is one that the world kept from its end. One that could note
     that it was interrupted is always tried again; one whose worker died without a word RETRIES
     times, since it may be what the worker died of.
-
-    Returns:
-        The numbers of the trials that are tried again.
     """
     import optuna
 

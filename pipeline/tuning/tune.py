@@ -68,12 +68,8 @@ def tune(
     Where the space asks for finalists, they are trained when the search has ended.
 
     Args:
-        recipe: the baseline.
-        space: what may change.
-        data_dir: the folder that holds npz/; only the train split of one collection is read.
         storage: a journal file's path, for workers on one disk, or a database URL.
         trials: the whole budget, earlier calls' and other workers' trials included.
-        out: see Question.
         workers: processes of this call, each with the recipe's threads; 1 = this process itself.
 
     Raises:
