@@ -1,7 +1,6 @@
 """What a trial is worth: cross-validation of a model or a blend, and when a trial is given up."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,7 @@ def test_a_value_is_the_mean_over_folds_of_graphs_not_learned_from(
 
 def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    synthesize(data, plan=replace(PLANS["tiny"], layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0)))
+    synthesize(data, plan=PLANS["tiny"]._replace(layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0)))
     place = collection_named("tile:xla")
     folds = grouped_folds(find_graphs(data, collections=(place,), splits=("train",)), 2, seed=0)
     result = cross_validate(small_recipe(), "tile_boosting", folds, tmp_path / "run")
