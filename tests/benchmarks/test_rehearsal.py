@@ -14,11 +14,9 @@ from benchmarks.rehearsal.cases import (
     layout_settings,
 )
 from benchmarks.rehearsal.laws import laws_of
-from benchmarks.rehearsal.report import fitted_table, page
-from benchmarks.rehearsal.run import Told, run_case
+from benchmarks.rehearsal.run import run_case
 from benchmarks.rehearsal.tree import write_case
 from data.synthetic import GraphSize
-from data.tree import find_graphs
 
 MEMBERS = {
     "layout": ("cross_config_sage", "global_attention_sage", "layout_boosting", "layout_linear"),
@@ -84,44 +82,6 @@ def test_the_laws_behind_made_up_cases_are_found() -> None:
     tile = laws["rank tile_boosting"]  # two splits of a quarter of the kernels each
     assert tile["coefficient"] == pytest.approx(1e-3)
     assert tile["exponents"]["configs"] == pytest.approx(1)
-
-
-def test_the_page_compares_the_largest_graphs_with_the_laws() -> None:
-    lines = fitted_table(RESULTS, laws_of(RESULTS))
-    assert len(lines) == 2 + len(LARGEST_TREES) * 5 + len(LARGEST_NETWORKS) * 2
-    steps = [line for line in lines if "step " in line]
-    assert [line.split(" | ")[-1] for line in steps] == ["1.00 |"] * len(steps)
-    packed = [line for line in lines if "layout prepare" in line]
-    assert [line.split(" | ")[-1] for line in packed] == ["1.00 |"] * len(LARGEST_TREES)
-
-
-def test_the_page_has_a_line_per_stage_and_law() -> None:
-    machine = {"processor": "p", "threads": 1, "copies_gb_per_s": 9.0, "revision": "r"}
-    text = "\n".join(page(RESULTS, laws_of(RESULTS), machine))
-    assert "| a step of cross_config_sage |" in text
-    assert "| step cross_config_sage | 1e-06 s | kept 1.00" in text
-
-
-def test_times_are_told_apart_by_model() -> None:
-    told = Told()
-    told.lines = [
-        ("train net on layout:xla:random, into here", 0, 1, 0.0),
-        *(("train", step, 4, cpu_s) for step, cpu_s in ((1, 5.0), (2, 6.0), (3, 8.0), (4, 9.0))),
-        ("predict layout:xla:random/valid by net-seed0", 0, 2, 10.0),
-        ("predict layout:xla:random/valid by net-seed0", 1, 2, 11.0),
-        ("predict layout:xla:random/valid by net-seed0", 2, 2, 13.0),
-    ]
-    assert told.step_s() == {"net": 1.0}
-    assert told.predict_s() == {"valid net": 3.0}
-
-
-def test_graphs_of_one_size_are_made_once(tmp_path: Path) -> None:
-    size = GraphSize(400, 20, 10)
-    case = Case("two", "layout:xla:random", (size, size), (size,), ())
-    write_case(tmp_path / "tree", tmp_path / "made", case)
-    files = find_graphs(tmp_path / "tree")
-    assert [file.split for file in files] == ["train", "train", "valid"]
-    assert {file.path.stat().st_nlink for file in files} == {4}
 
 
 @pytest.mark.slow

@@ -102,25 +102,12 @@ def test_tau_matches_scipy_on_long_lists_with_ties(size: int) -> None:
     )
 
 
-def test_pair_counts_of_a_hundred_thousand_reversed_configs() -> None:
-    size = 100_000
-    pairs = count_pairs(-np.arange(size), np.arange(size))
-    assert pairs == PairCounts(0, size * (size - 1) // 2, 0, 0, 0)
-    assert kendall_tau(-np.arange(size), np.arange(size)) == -1
-
-
 def test_low_scores_are_fast() -> None:
     runtime = np.array([30, 10, 20])
     assert kendall_tau(runtime.astype(float), runtime) == 1
     assert ordered_pair_accuracy(runtime.astype(float), runtime) == 1
     assert kendall_tau(-runtime.astype(float), runtime) == -1
     assert ordered_pair_accuracy(-runtime.astype(float), runtime) == 0
-
-
-def test_constant_scores_are_no_better_than_a_coin() -> None:
-    scores, runtime = np.zeros(4), np.array([4, 3, 2, 2])
-    assert kendall_tau(scores, runtime) == 0
-    assert ordered_pair_accuracy(scores, runtime) == 0.5
 
 
 @pytest.mark.parametrize("runtime", [[7], [7, 7, 7]])

@@ -1,7 +1,6 @@
 """One model for all layout collections, and each collection's own that begins from it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from models.train import load_model, train_model
 from models.training.folds import family_of, grouped_folds
 from models.training.jobs import SharedModel, TrainJob, shared_model
 from models.training.weights import load_tensors
-from pipeline.run.single_stages import train_collection
 from pipeline.tuning.objective import cross_validate
 from tests.command_line import call
 
@@ -89,26 +87,6 @@ def test_the_shared_model_ranks_each_of_its_collections(
     assert "several collections; pass --collection" in call(*predict, expect=1)
 
 
-def test_train_reuses_a_shared_model(tiny_tree: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    folders = []
-    for collection in (XLA, NLP):
-        folders += train_collection(
-            tiny_tree,
-            collection,
-            recipe_of(),
-            tmp_path / collection.slug,
-            model=None,
-            shared_folder=kept,
-            resume=False,
-        )
-        weights = kept / f"{SAGE}-seed0" / "model.safetensors"
-        if collection == XLA:
-            trained_at = weights.stat().st_mtime_ns
-    assert weights.stat().st_mtime_ns == trained_at
-    assert all(is_done(folder) for folder in folders)
-
-
 @pytest.mark.parametrize("name", [name for name, (kind, _) in NETWORKS.items() if kind == "layout"])
 def test_a_model_begins_from_the_shared_one(
     name: str, files: Sequence[GraphFile], tmp_path: Path
@@ -141,14 +119,6 @@ def test_killed_in_the_shared_part_it_ends_in_the_same_bytes(
     assert contents(killed) == contents(whole)
 
 
-def test_other_data_of_another_collection_is_refused(
-    files: Sequence[GraphFile], tmp_path: Path
-) -> None:
-    train_model(job_in(tmp_path, files), XLA, resume=False)
-    with pytest.raises(UsageError, match="was begun with shared_data = "):
-        train_model(job_in(tmp_path, files[:-1]), XLA, resume=True)
-
-
 def test_a_shared_model_is_trained_by_one_process_at_a_time(
     files: Sequence[GraphFile], tmp_path: Path
 ) -> None:
@@ -161,20 +131,6 @@ def test_a_shared_model_is_trained_by_one_process_at_a_time(
         pytest.raises(UsageError, match=r"layout-shared.*another process works in it"),
     ):
         train_model(job, XLA, resume=True)
-
-
-@pytest.mark.parametrize("model", ["segment_sage", "late_fusion_sage"])
-def test_other_networks_refuse_to_share(model: str) -> None:
-    with pytest.raises(UsageError, match=rf"'{model}.training'.*pretrain_steps = 5.*expected 0"):
-        load_recipe("smoke", [f"{model}.training.pretrain_steps=5"])
-
-
-def test_without_other_collections_sharing_is_refused(
-    files: Sequence[GraphFile], tmp_path: Path
-) -> None:
-    job = replace(job_in(tmp_path, files), shared=None)
-    with pytest.raises(UsageError, match=r"cross_config_sage.training.pretrain_steps = 5"):
-        train_model(job, XLA, resume=False)
 
 
 def test_what_a_fold_holds_out_is_held_out_of_every_collection(

@@ -149,20 +149,6 @@ def test_of_some_configs_these_alone_count(tmp_path: Path) -> None:
     assert read_ceilings([file], labels, subsets={A: kept[:12]}) == {}  # too few repeat
 
 
-def test_runtimes_are_those_of_the_labels_not_of_the_files(tmp_path: Path) -> None:
-    runtime_ns, group = write_graph(
-        tmp_path, "layout:xla:default", "test", "a", seed=1, labelled=False
-    )
-    files = find_graphs(tmp_path)
-    noise = measure_noise(runtime_ns, group)
-    assert noise is not None
-    assert read_ceilings(files, {A: Labels(runtime_ns)}) == {A: noise.tau}
-    withheld = read_labels(tmp_path, "test")
-    assert not withheld[A].is_labelled
-    assert read_ceilings(files, withheld) == {}
-    assert read_ceilings(files, {}) == {}
-
-
 @pytest.mark.parametrize("runtime_ns", [np.arange(1, 60), np.arange(60)])
 def test_labels_that_do_not_fit_the_file_are_refused(
     tmp_path: Path, runtime_ns: NDArray[np.int64]

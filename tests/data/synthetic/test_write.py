@@ -1,6 +1,5 @@
 """Synthetic trees and graphs of given sizes: the official format, known runtimes, whole or not."""
 
-import json
 import os
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from data.synthetic import (
     synthesize,
     synthesize_sizes,
     tile_runtime_ns,
-    write,
 )
 from data.synthetic.programs import FAMILIES, siblings
 from data.tree import collection_named, find_graphs, missing_parts
@@ -244,38 +242,3 @@ def test_what_cannot_be_made_is_one_line_and_leaves_nothing(
     assert text.startswith("error: ") and text.count("\n") == 1
     assert named in text
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_tree_that_fails_midway_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_sized, written = write.write_sized, []
-
-    def write_once(*given: object, **options: object) -> None:
-        if written:
-            raise OSError(28, "No space left on device")
-        written.append(write_sized(*given, **options))
-
-    monkeypatch.setattr(write, "write_sized", write_once)
-    out = tmp_path / "out"
-    text = call("synthesize", "--out", out, "--graph", "600:20:5", "--graph", "600:20:6", expect=1)
-    assert text.endswith(f"error: {out}: cannot be written: No space left on device\n")
-    assert written and list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("keep")
-    assert "not an empty folder" in call("synthesize", "--out", tmp_path, expect=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_json_tells_the_files_and_their_sizes(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    told = json.loads(call("synthesize", "--out", out, "--graph", "600:20:30", "--json"))
-    (row,) = told["graphs"]
-    assert (told["collection"], told["split"]) == ("layout:xla:random", "train")
-    path = out / "npz/layout/xla/random/train/n600_k20_c30.npz"
-    assert Path(row["file"]) == path and row["file_bytes"] == path.stat().st_size
-    assert row["config_bytes"] == 4 * 18 * 20 * 30
-    lines = call("synthesize", "--out", tmp_path / "again", "--graph", "600:20:30").splitlines()
-    assert lines[0].endswith("again") and "n600_k20_c30.npz" in lines[1]

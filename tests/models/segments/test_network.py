@@ -14,7 +14,7 @@ from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
 from models.layout.sparse_aggregation import joint_matrix
-from models.segments.cut import SegmentedGraph, cut, segmented, topological_order
+from models.segments.cut import SegmentedGraph, segmented, topological_order
 from models.segments.network import (
     SegmentHistory,
     SegmentSage,
@@ -51,18 +51,6 @@ def model() -> SegmentSage:
     return SegmentSage(SegmentSageConfig(hidden=16)).eval()
 
 
-def test_segments_hold_each_node_once_in_topological_order(layout_graph: LayoutGraph) -> None:
-    edges = layout_graph.edge_index
-    segments = cut(edges, layout_graph.n_nodes, SEGMENT_NODES)
-    assert len(segments) > 3
-    assert max(map(len, segments)) <= SEGMENT_NODES
-    assert sorted(np.concatenate(segments).tolist()) == list(range(layout_graph.n_nodes))
-    number = np.empty(layout_graph.n_nodes, dtype=int)
-    for i, segment in enumerate(segments):
-        number[segment] = i
-    assert (number[edges[:, 0]] >= number[edges[:, 1]]).all()
-
-
 def test_the_order_is_topological_whatever_the_numbering(layout_graph: LayoutGraph) -> None:
     n_nodes = layout_graph.n_nodes
     assert topological_order(layout_graph.edge_index, n_nodes).tolist() == list(range(n_nodes))
@@ -71,10 +59,6 @@ def test_the_order_is_topological_whatever_the_numbering(layout_graph: LayoutGra
     place = np.argsort(order)
     assert sorted(order.tolist()) == list(range(n_nodes))
     assert (place[mixed.edge_index[:, 0]] > place[mixed.edge_index[:, 1]]).all()
-
-
-def test_nodes_on_a_cycle_come_last() -> None:
-    assert topological_order(np.array([[1, 2], [2, 1], [0, 3]]), 4).tolist() == [3, 0, 1, 2]
 
 
 def test_segments_keep_their_own_edges_and_every_configurable_node(

@@ -17,7 +17,6 @@ from models.registry import MODELS
 from models.train import load_model, train_model
 from models.training.device import (
     CPU,
-    OnDevice,
     device_of,
     prepare_torch,
     ranking_device,
@@ -140,23 +139,6 @@ def test_the_claimed_device_refuses_what_a_gpu_would() -> None:
                 wrong()
         with pytest.raises(TypeError, match="numpy"):
             there.numpy()
-
-
-def test_parts_of_parts_are_moved_and_arrays_stay() -> None:
-    class Inner(OnDevice):
-        def __init__(self) -> None:
-            self.weight, self.counts = torch.ones(2), np.ones(2)
-
-    class Outer(OnDevice):
-        def __init__(self) -> None:
-            self.parts, self.name = (Inner(), Inner()), "outer"
-
-    outer = Outer()
-    with claimed_device():
-        moved = outer.to(CLAIMED)
-    assert [part.weight.device for part in moved.parts] == [CLAIMED, CLAIMED]
-    assert moved.parts[0].counts is outer.parts[0].counts
-    assert [part.weight.device for part in outer.parts] == [CPU, CPU]
 
 
 def test_the_accelerator_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,22 +71,6 @@ def test_a_scored_submission_is_printed_and_listed_with_its_origin(
     assert "0.7125" in call("submission", "list")
 
 
-def test_the_origin_can_be_named(fake_kaggle: FakeKaggle, run_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    write_official(tmp_path / "elsewhere" / "submission.csv")
-    text = upload(tmp_path / "elsewhere", "--run", tmp_path / "none", expect=1)
-    assert "expected the folder of a run" in text
-    upload(tmp_path / "elsewhere", "--run", run_folder, "--no-wait")
-    assert "[recipe cpu, " in str(fake_kaggle.submissions[0]["description"])
-
-
-def test_without_waiting_nothing_is_asked_after_the_upload(
-    fake_kaggle: FakeKaggle, run_folder: Path
-) -> None:
-    assert len(upload(run_folder, "--no-wait").splitlines()) == 1
-    assert fake_kaggle.received[-1].method == "CreateSubmission"
-
-
 def test_a_score_that_takes_too_long_is_no_error(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
     fake_kaggle.verdict = {"status": "PENDING"}
     text = upload(run_folder, "--max-minutes", "0")
@@ -120,13 +104,6 @@ def test_a_lost_answer_is_told_and_ends_well(fake_kaggle: FakeKaggle, run_folder
     assert text.splitlines()[-1] == "private     0.7031"
 
 
-def test_a_message_whose_tag_would_be_cut_off_is_refused(
-    fake_kaggle: FakeKaggle, run_folder: Path
-) -> None:
-    assert "at most 400" in upload(run_folder, "-m", "x" * 401, expect=2)
-    assert not fake_kaggle.received
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_a_file_that_answers_other_data_is_never_sent(
     fake_kaggle: FakeKaggle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
@@ -141,23 +118,6 @@ def test_a_file_that_answers_other_data_is_never_sent(
         "competition's; nothing was sent\n"
     )
     assert not fake_kaggle.received
-
-
-def test_a_good_file_with_other_data_is_not_sent(
-    fake_kaggle: FakeKaggle, run_folder: Path, tmp_path: Path
-) -> None:
-    place_npz(tmp_path, "tile/xla/test", "mine", np.zeros(3, np.int64))
-    text = upload(run_folder, "--data", tmp_path, expect=1)
-    assert f"does not answer the test graphs of {tmp_path}; name the right --data" in text
-    assert not fake_kaggle.received
-
-
-def test_a_list_that_is_refused_is_one_line(fake_kaggle: FakeKaggle) -> None:
-    fake_kaggle.will_answer("ListSubmissions", refusal(401, f"bad {KEY}"))
-    text = call("submission", "list", expect=1)
-    assert len(text.splitlines()) == 1
-    assert "HTTP 401" in text
-    assert KEY not in text
 
 
 CODE = """
