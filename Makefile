@@ -100,7 +100,7 @@ ladder: setup  ## train what the ladder needs: writes docs/results/ladder.md and
 	$(BIN)/python -m benchmarks.accuracy.ladder
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
-	$(BIN)/python -m pipeline collect --plan sample --remeasure --workers 2 --max-minutes 140 --out data/raw/sample
+	$(BIN)/python -m pipeline collect --plan sample --remeasure --max-minutes 280 --out data/raw/sample
 
 clean:  ## remove what runs and caches left (not data/raw)
 	rm -rf runs data/store .pytest_cache .mypy_cache .ruff_cache .hypothesis

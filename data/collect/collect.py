@@ -3,13 +3,9 @@
 A graph that was begun goes on where its journal ends; one that is done is passed over.
 """
 
-import contextvars
 import hashlib
-import os
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +27,7 @@ from data.collect.manifest import (
     read_manifest,
 )
 from data.collect.measuring.journal import Journal, open_journal
-from data.collect.measuring.rounds import IsOver, Visitor, measured, run_rounds, run_search
+from data.collect.measuring.rounds import Visitor, measured, run_rounds, run_search
 from data.collect.measuring.search import SEARCHES, Choices, Space
 from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.timing import Figures, clock_for, figures
@@ -75,82 +71,39 @@ class Outcome:
         )
 
 
-def collect_jobs(
-    jobs: Sequence[Job], out: Path, *, remeasure: bool = False, workers: int = 1
-) -> list[Outcome]:
+def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> list[Outcome]:
     """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
 
     What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
     cannot be opened is passed over.
 
     Raises:
-        UsageError: a graph is there already, measured with other options; more workers than
-            cores; or another process measures into `out`.
+        UsageError: a graph is there already, measured with other options; or another process
+            measures into `out`.
         PipelineError: no graph can be opened, or the disk is full.
     """
-    cores = _cores(workers)
-    left = iter(enumerate(jobs))
-    outcomes: dict[int, Outcome] = {}
-    failures: list[ProgramFailed] = []
-    stopped, lock = threading.Event(), threading.Lock()
-
-    def is_over() -> bool:
-        return stopped.is_set() or out_of_time()
-
-    def work(core: int | None) -> None:
-        while not is_over():
-            with lock:
-                taken = next(left, None)
-            if taken is None:
-                return
-            number, job = taken
+    outcomes: list[Outcome] = []
+    n_failed = 0
+    with alone_in(out / JOURNALS):
+        for job in jobs:
+            if out_of_time():
+                break
             try:
-                outcome = collect_graph(job, out, remeasure=remeasure, is_over=is_over, core=core)
+                outcomes.append(collect_graph(job, out, remeasure=remeasure))
             except OutOfTime:
-                return
+                break
             except ProgramFailed as failure:
-                failures.append(failure)
-                if len(jobs) == 1 or (len(failures) >= MAX_FAILED_AT_START and not outcomes):
+                n_failed += 1
+                if len(jobs) == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
                     raise
                 log.info(f"left out: {failure}")
                 continue
-            with lock:
-                outcomes[number] = outcome
-                if len(jobs) > 1:
-                    log.info(f"{len(outcomes)}/{len(jobs)}  {outcome.line()}")
-
-    with alone_in(out / JOURNALS), ThreadPoolExecutor(workers) as pool:
-        running = [pool.submit(contextvars.copy_context().run, work, core) for core in cores]
-        try:
-            wait(running, return_when=FIRST_EXCEPTION)
-        finally:
-            stopped.set()  # after a failure or Ctrl-C the others end with the visit in hand
-        for future in running:
-            future.result()
-    return [outcomes[number] for number in sorted(outcomes)]
+            if len(jobs) > 1:
+                log.info(f"{len(outcomes)}/{len(jobs)}  {outcomes[-1].line()}")
+    return outcomes
 
 
-def _cores(workers: int) -> list[int | None]:
-    if workers == 1:
-        return [None]
-    if not hasattr(os, "sched_getaffinity"):
-        raise UsageError(f"--workers {workers}: this system cannot pin processes; expected 1")
-    cores = sorted(os.sched_getaffinity(0))
-    if workers > len(cores):
-        raise UsageError(
-            f"--workers {workers}: expected at most {len(cores)}, the cores of this machine"
-        )
-    return list(cores[:workers])
-
-
-def collect_graph(
-    job: Job,
-    out: Path,
-    *,
-    remeasure: bool = False,
-    is_over: IsOver = out_of_time,
-    core: int | None = None,
-) -> Outcome:
+def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
     """Measure one graph and write it below `out`, unless that is done.
 
     A graph whose slowest config takes less than 1.2 times its fastest is left out and named in
@@ -161,7 +114,7 @@ def collect_graph(
             and note the Kendall tau between the two measurements.
 
     Raises:
-        OutOfTime: `is_over` said so; the same call goes on.
+        OutOfTime: the time is over; the same call goes on.
         UsageError: it is there already, measured with other options.
         ProgramFailed: the program cannot be opened, or none of its configs runs.
         PipelineError: the disk is full, or a file of `out` is damaged.
@@ -170,7 +123,7 @@ def collect_graph(
     check_family(manifest, job)
     was_there = is_done(manifest, job)
     if not was_there:
-        _measure_and_write(job, out, is_over, core)
+        _measure_and_write(job, out)
         manifest = read_manifest(out)
     known = manifest["left_out"] | manifest["graphs"]
     entry = known[job.submission_id]
@@ -179,20 +132,20 @@ def collect_graph(
     if job.submission_id in manifest["left_out"]:
         return Outcome(job, None, entry, was_there)
     if remeasure and entry["again_tau"] is None:
-        n_configs, tau = _measure_again(job, out, is_over, core)
+        n_configs, tau = _measure_again(job, out)
         with edit_manifest(out) as manifest:
             entry = manifest["graphs"][job.submission_id]
             entry |= {"again_configs": n_configs, "again_tau": tau}
     return Outcome(job, job.file(out).path, entry, was_there)
 
 
-def _measure_and_write(job: Job, out: Path, is_over: IsOver, core: int | None) -> None:
+def _measure_and_write(job: Job, out: Path) -> None:
     start = time.monotonic()
-    with Session(job.open_subject, timeout_s=job.timeout_s, core=core) as session:
+    with Session(job.open_subject, timeout_s=job.timeout_s) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
         total = job.n_configs * (job.n_rounds + 1)
-        visitor = Visitor(session, journal, what=job.program, total=total, is_over=is_over)
+        visitor = Visitor(session, journal, what=job.program, total=total)
         rng = generator(job.seed, "search", job.search, job.program)
         space = Space(description.n_options, description.groups)
         choices = run_search(visitor, SEARCHES[job.search](space, job.n_configs, rng))
@@ -316,8 +269,8 @@ def _entry(
     }
 
 
-def _measure_again(job: Job, out: Path, is_over: IsOver, core: int | None) -> tuple[int, float]:
-    with Session(job.open_subject, timeout_s=job.timeout_s, core=core) as session:
+def _measure_again(job: Job, out: Path) -> tuple[int, float]:
+    with Session(job.open_subject, timeout_s=job.timeout_s) as session:
         header = _header(job, session.describe())
         first = open_journal(job.journal(out), header)
         second = open_journal(job.journal(out, again=True), header)
@@ -329,7 +282,7 @@ def _measure_again(job: Job, out: Path, is_over: IsOver, core: int | None) -> tu
         choices = np.array([first.choices[config] for config in picked], np.int64)
         total = len(picked) * job.n_rounds
         what = f"{job.program} again"
-        visitor = Visitor(session, second, what=what, total=total, is_over=is_over)
+        visitor = Visitor(session, second, what=what, total=total)
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
     repeated = second.shortest_ns()
     both = sorted(repeated)

@@ -10,11 +10,9 @@ from typing import Any
 
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
-from common.locks import locked
-from data.collect.job import JOURNALS, MANIFEST, Job
+from data.collect.job import MANIFEST, Job
 
 PARTS = ("environments", "graphs", "left_out")
-LOCK = ".manifest.lock"
 
 
 def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
@@ -39,19 +37,17 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield the manifest of `out` to a block that changes it, then write it; others wait.
+    """Yield the manifest of `out` to a block that changes it, then write it.
 
-    What belongs together is written in the block: it holds the lock of the whole tree. Numbers
-    that are not finite become null.
+    Numbers that are not finite become null.
 
     Raises:
-        PipelineError: the manifest or its lock cannot be read or written.
+        PipelineError: the manifest cannot be read or written.
     """
-    with locked(out / JOURNALS / LOCK):
-        manifest = read_manifest(out)
-        yield manifest
-        text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
-        write_text(out / MANIFEST, text + "\n")
+    manifest = read_manifest(out)
+    yield manifest
+    text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
+    write_text(out / MANIFEST, text + "\n")
 
 
 def is_done(manifest: dict[str, dict[str, Any]], job: Job) -> bool:

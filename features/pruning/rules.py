@@ -21,26 +21,18 @@ from common.errors import UsageError
 
 @dataclass(frozen=True)
 class PrunedGraph:
-    """The m nodes of a pruned graph, and how they map to the n nodes of the whole graph.
-
-    A node of the pruned graph is one node of the whole graph, or stands for several of them (rule
-    `collapse`); features.pruning.nodes gives the features of both sorts. Nodes are in the order of
-    the first node they stand for, so `group[kept]` counts 0..m-1.
+    """The m nodes of a pruned graph.
 
     Attributes:
-        kept: (m,) int64 ascending node positions in the whole graph; for a node that stands for
-            several, the first of them.
+        kept: (m,) int64 ascending node positions in the whole graph.
         edge_index: (f, 2) int64 edges of the pruned graph, as positions in `kept`; a row [u, v]
             means that u consumes the output of v.
         config_ids: (k,) int64 configurable nodes as positions in `kept`, in config order.
-        group: (n,) int64 for each node of the whole graph, its position in `kept` or that of the
-            node that stands for it; -1 where it was dropped.
     """
 
     kept: NDArray[np.int64]
     edge_index: NDArray[np.int64]
     config_ids: NDArray[np.int64]
-    group: NDArray[np.int64]
 
 
 # From edges (e, 2), n and the configurable nodes (k,).
@@ -88,23 +80,6 @@ def connect_configurable(
     return replace(alone, edge_index=config_graph_edges(edge_index, n_nodes, alone.kept))
 
 
-def collapse_others(
-    edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64]
-) -> PrunedGraph:
-    """Rule `collapse`: merge what lies between configurable nodes, each connected part into one.
-
-    Parts are the connected components, directions ignored, of the graph without its configurable
-    nodes. Edges within a part vanish; of all other edges one per pair and direction stays.
-    """
-    merges = ~_configurable(n_nodes, config_ids)[edge_index].any(axis=1)
-    label = components(edge_index[merges], n_nodes, connection="weak")
-    _, first = np.unique(label, return_index=True)
-    kept = np.sort(first)
-    group = np.searchsorted(kept, first[label])
-    edges = np.unique(group[edge_index[~merges]], axis=0)
-    return PrunedGraph(kept, edges, group[config_ids], group)
-
-
 def _configurable(n_nodes: int, config_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     is_configurable = np.zeros(n_nodes, dtype=np.bool_)
     is_configurable[config_ids] = True
@@ -116,10 +91,9 @@ def _subgraph(
 ) -> PrunedGraph:
     """Keep the nodes marked in (n,) `keep` and all edges between them."""
     kept = np.flatnonzero(keep)
-    group = np.full(len(keep), -1, dtype=np.int64)
-    group[kept] = np.arange(len(kept))
+    place = np.cumsum(keep) - 1
     inside = keep[edge_index].all(axis=1)
-    return PrunedGraph(kept, group[edge_index[inside]], group[config_ids], group)
+    return PrunedGraph(kept, place[edge_index[inside]], place[config_ids])
 
 
 def config_graph_edges(
@@ -136,8 +110,7 @@ def config_graph_edges(
         is a path from the first to the second that passes no other configurable node. At worst
         f is near k squared; real programs have 2 to 23 edges per configurable node.
     """
-    is_configurable = np.zeros(n_nodes, dtype=np.bool_)
-    is_configurable[configurable] = True
+    is_configurable = _configurable(n_nodes, configurable)
     # Without the edges that leave them, configurable nodes are where each path ends.
     leaves = is_configurable[edge_index[:, 0]]
     component, reached = _reached_sets(edge_index[~leaves], n_nodes, configurable)
@@ -158,7 +131,9 @@ def _reached_sets(
         component: (n,) int64 strong component; nodes on a common cycle reach the same.
         reached: for each component, bit i tells whether configurable[i] is in it or is reached.
     """
-    component = components(edge_index, n_nodes, connection="strong")
+    ones = np.ones(len(edge_index), dtype=np.bool_)
+    adjacency = sparse.csr_array((ones, edge_index.T), shape=(n_nodes, n_nodes))
+    _, component = sparse.csgraph.connected_components(adjacency, connection="strong")
     producers = defaultdict(set)
     for consumer, producer in component[edge_index].tolist():
         if consumer != producer:
@@ -173,16 +148,6 @@ def _reached_sets(
     return component, reached
 
 
-def components(
-    edge_index: NDArray[np.int64], n_nodes: int, *, connection: str
-) -> NDArray[np.int64]:
-    """Number the connected components ("weak" or "strong") of (e, 2) edges; (n,) int64."""
-    ones = np.ones(len(edge_index), dtype=np.bool_)
-    adjacency = sparse.csr_array((ones, edge_index.T), shape=(n_nodes, n_nodes))
-    _, label = sparse.csgraph.connected_components(adjacency, connection=connection)
-    return label.astype(np.int64)
-
-
 def _unpack(sets: list[int]) -> NDArray[np.uint8]:
     """Write k sets of bits 0..k-1 as a (k, k) uint8 matrix of 0 and 1."""
     n_bytes = -(-len(sets) // 8)
@@ -195,7 +160,6 @@ RULES: dict[str, PruningRule] = {
     "none": keep_all,
     "config": keep_configurable,
     "config-graph": connect_configurable,
-    "collapse": collapse_others,
 }
 HOPS_RULE = re.compile(r"hops-([1-9]\d?)")
 

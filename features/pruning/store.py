@@ -59,18 +59,13 @@ def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
 
 def _is_of(graph: LayoutGraph, pruned: PrunedGraph) -> bool:
     n_kept, n_nodes = len(pruned.kept), graph.n_nodes
-    shapes = (pruned.edge_index.shape[1:], pruned.config_ids.shape, pruned.group.shape)
-    if pruned.kept.ndim != 1 or shapes != ((2,), graph.node_config_ids.shape, (n_nodes,)):
+    shapes = (pruned.edge_index.shape[1:], pruned.config_ids.shape)
+    if pruned.kept.ndim != 1 or shapes != ((2,), graph.node_config_ids.shape):
         return False
-    limits = (
-        (pruned.kept, 0, n_nodes),
-        (pruned.edge_index, 0, n_kept),
-        (pruned.config_ids, 0, n_kept),
-        (pruned.group, -1, n_kept),
-    )
+    limits = ((pruned.kept, n_nodes), (pruned.edge_index, n_kept), (pruned.config_ids, n_kept))
     return all(
-        values.dtype == np.int64 and ((values >= low) & (values < high)).all()
-        for values, low, high in limits
+        values.dtype == np.int64 and ((values >= 0) & (values < limit)).all()
+        for values, limit in limits
     )
 
 

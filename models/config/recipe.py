@@ -70,7 +70,6 @@ class FeaturesConfig(FrozenConfig):
         prune: which nodes and edges layout networks see, see features/pruning/rules.py. "none": all
             of them. "config": configurable nodes and the edges between them. "config-graph":
             configurable nodes, with an edge wherever a path through others connects two.
-            "collapse": configurable nodes, and one node for each connected part of all others.
             "hops-k": nodes at most k edges from a configurable one; k from 1 to 99.
         scaling: how numeric node features are scaled, see features/scaling.py.
         padding: what networks read of a node's own layout beyond its tensor's rank: "minus-one" for

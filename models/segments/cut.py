@@ -180,7 +180,7 @@ def topological_order(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np
     """Order nodes so that each comes after what it consumes, else by their position; (n,) int64.
 
     The dataset lists nodes in such an order, which then stays. Nodes on or after a cycle, which
-    only the pruning rules `collapse` and `config-graph` might make, come last, by position.
+    only the pruning rule `config-graph` might make, come last, by position.
     """
     consumer, producer = edge_index.T
     if (consumer > producer).all():

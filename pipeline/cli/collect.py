@@ -43,9 +43,6 @@ def collect(
     list_programs: Annotated[
         bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
     ] = False,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Graphs measured at once, each on a core of its own.")
-    ] = 1,
     max_minutes: Annotated[
         float | None, typer.Option(min=0, help="Begin nothing after so many minutes.")
     ] = None,
@@ -81,7 +78,7 @@ def collect(
     else:
         _check_plan(plan, call)
         jobs = sample_jobs(seed=seed or 0, device=device)
-    outcomes = collect_jobs(jobs, out, remeasure=remeasure, workers=workers)
+    outcomes = collect_jobs(jobs, out, remeasure=remeasure)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
         return

@@ -1,8 +1,6 @@
-"""The `prepare` command: a data folder packed into the store, or a store sent elsewhere."""
+"""The `prepare` command: a data folder packed into the store."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +15,6 @@ from pipeline.cli.console import (
     print_table,
     say,
 )
-
-if TYPE_CHECKING:
-    from data.graph_store.prepare import Prepared
 
 
 @command
@@ -36,13 +31,6 @@ def prepare(
             help="Files packed at once; below 64 MiB in all, one. Default: one per core, up to 4.",
         ),
     ] = None,
-    archive: Annotated[
-        Path | None,
-        typer.Option(help="Also write all packed graphs to this file, such as store.tar.zst."),
-    ] = None,
-    from_archive: Annotated[
-        Path | None, typer.Option(help="Fill the store from such a file, without the dataset.")
-    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -52,68 +40,27 @@ def prepare(
 
     Example: python -m pipeline prepare --data DIR
     """
-    from data.graph_store.archive import write_archive
-    from data.graph_store.prepare import alone
+    from common.settings import default_store_dir
+    from data.graph_store.prepare import HEADER, alone, as_dict, prepare_tree, summary
+    from data.tree import find_graphs
     from features.pruning.rules import pruning_rule
     from features.pruning.store import store_pruned
 
     if prune is not None:
         pruning_rule(prune)
-    _check_archives(archive, from_archive, has_place=bool(data or store))
-    target, prepared = _filled_store(data, store, from_archive, workers)
-    good = [entry.stored for entry in prepared if entry.stored is not None]
-    with alone(target):  # from others, who would sweep up what is half written
-        if prune is not None:
-            store_pruned(good, prune)
-        if archive is not None:
-            write_archive(prepared, archive)
-    _print_prepared(prepared, target, archive, json=json)
+    folder = data_dir(data)
+    target = store or default_store_dir(folder)
+    prepared = prepare_tree(find_graphs(folder), folder, store=target, workers=workers)
+    if prune is not None:
+        with alone(target):  # from others, who would sweep up what is half written
+            store_pruned([entry.stored for entry in prepared if entry.stored], prune)
+    if json:
+        print_json({"store": str(target), "files": [as_dict(entry) for entry in prepared]})
+    else:
+        print_table(HEADER, summary(prepared))
+        typer.echo(f"store       {target}")
     bad = [entry for entry in prepared if entry.error]
     for entry in bad:
         say(f"error: {entry.error}")
     if bad:
         raise typer.Exit(1)
-
-
-def _check_archives(archive: Path | None, from_archive: Path | None, *, has_place: bool) -> None:
-    from common.errors import UsageError
-
-    if archive and from_archive:
-        raise UsageError("--archive and --from-archive: give one of them")
-    if from_archive and not has_place:
-        raise UsageError("--from-archive: give --store STORE too, or --data DIR, to fill its store")
-    if archive is not None and archive.is_dir():
-        raise UsageError(f"--archive {archive}: is a folder; expected a file to write")
-
-
-def _filled_store(
-    data: Path | None, store: Path | None, from_archive: Path | None, workers: int | None
-) -> "tuple[Path, list[Prepared]]":
-    from common.settings import default_store_dir
-    from data.graph_store.archive import unpack_archive
-    from data.graph_store.prepare import prepare_tree
-    from data.tree import find_graphs
-
-    if from_archive is not None:
-        target = store or default_store_dir(data_dir(data))
-        return target, unpack_archive(from_archive, target)
-    folder = data_dir(data)
-    target = store or default_store_dir(folder)
-    return target, prepare_tree(find_graphs(folder), folder, store=target, workers=workers)
-
-
-def _print_prepared(
-    prepared: "Sequence[Prepared]", store: Path, archive: Path | None, *, json: bool
-) -> None:
-    from data.graph_store.prepare import HEADER, as_dict, file_bytes, summary
-
-    if json:
-        values: dict[str, object] = {"store": str(store)}
-        if archive:
-            values |= {"archive": str(archive), "archive_bytes": file_bytes(archive)}
-        print_json({**values, "files": [as_dict(entry) for entry in prepared]})
-        return
-    print_table(HEADER, summary(prepared))
-    typer.echo(f"store       {store}")
-    if archive:
-        typer.echo(f"archive     {archive}  {file_bytes(archive) / 2**20:.1f} MiB")

@@ -1,7 +1,6 @@
 """Visit the configs of one graph in rounds, through a journal; c configs of g genes."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,6 @@ from data.collect.measuring.session import ConfigFailed, ProgramFailed, Session
 SEARCH_ROUND = 0
 MAX_FAILED_AT_START = 10
 
-IsOver = Callable[[], bool]
-
 
 class Visitor:
     """Visits configs unless the journal knows them already, and tells of the progress.
@@ -27,20 +24,11 @@ class Visitor:
         PipelineError: the journal cannot be written.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        journal: Journal,
-        *,
-        what: str,
-        total: int,
-        is_over: IsOver = out_of_time,
-    ) -> None:
+    def __init__(self, session: Session, journal: Journal, *, what: str, total: int) -> None:
         self._session = session
         self._journal = journal
         self._what = what
         self._total = total
-        self._is_over = is_over
 
     def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
         """Return the runtime in ns of a config in a round; inf if it fails or has failed."""
@@ -49,7 +37,7 @@ class Visitor:
             return known.runtime_ns
         if config in self._journal.failed:
             return math.inf
-        if self._is_over():
+        if out_of_time():
             raise OutOfTime(self._what)
         genes = choice.tolist()
         reason = self._journal.why_failed(genes)

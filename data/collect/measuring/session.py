@@ -34,16 +34,11 @@ class Session:
     """A worker process with one open subject; use it as a context manager.
 
     After a crash or a hang the next request starts a fresh process and opens the subject again.
-
-    Args:
-        core: the core that the process keeps to; None for the one that is idlest as it starts.
+    It keeps to the core that is idlest as it starts.
     """
 
-    def __init__(
-        self, open_subject: OpenSubject, *, timeout_s: float, core: int | None = None
-    ) -> None:
+    def __init__(self, open_subject: OpenSubject, *, timeout_s: float) -> None:
         self._open_subject = open_subject
-        self._core = core
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -94,7 +89,7 @@ class Session:
     def _start(self) -> None:
         self._connection, theirs = Pipe()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in _stop)
-        core = idlest_core() if self._core is None else self._core
+        core = idlest_core()
         # Not `-m`: classes of a module that runs as __main__ cannot be sent back.
         start = "from data.collect.measuring.worker import main; main()"
         command = [sys.executable, "-c", start, str(theirs.fileno())]

@@ -46,33 +46,22 @@ def nodes_within(edges: Edges, config_ids: NDArray[np.int64], hops: int) -> list
     return sorted(node for node, far in distance.items() if far <= hops)
 
 
-def check_mapping(pruned: PrunedGraph, n_nodes: int, config_ids: NDArray[np.int64]) -> None:
-    """What holds for every rule: shapes, types, order, and the way back to the whole graph."""
-    assert pruned.group.shape == (n_nodes,)
-    assert pruned.edge_index.shape == (len(pruned.edge_index), 2)
-    for array in (pruned.kept, pruned.edge_index, pruned.config_ids, pruned.group):
-        assert array.dtype == np.int64
-    assert pruned.kept.tolist() == sorted(pruned.kept.tolist())
-    assert pruned.kept[pruned.config_ids].tolist() == config_ids.tolist()
-    members = defaultdict(list)
-    for node, place in enumerate(pruned.group.tolist()):
-        members[place].append(node)
-    dropped = members.pop(-1, [])
-    assert len(dropped) + sum(len(nodes) for nodes in members.values()) == n_nodes
-    assert [members[place][0] for place in range(len(members))] == pruned.kept.tolist()
-    alone = [members[place] for place in pruned.config_ids.tolist()]
-    assert alone == [[node] for node in config_ids.tolist()]
-
-
 def check(
-    pruned: PrunedGraph, edges: Edges, n_nodes: int, config_ids: NDArray[np.int64], kept: list[int]
+    pruned: PrunedGraph, edges: Edges, config_ids: NDArray[np.int64], kept: list[int]
 ) -> None:
-    """What holds for rules that keep nodes as they are, and the edges between them."""
-    check_mapping(pruned, n_nodes, config_ids)
-    assert pruned.kept.tolist() == kept
-    assert np.flatnonzero(pruned.group >= 0).tolist() == kept
+    """What holds for rules that keep the edges between nodes."""
+    check_mapping(pruned, config_ids, kept)
     inside = [[u, v] for u, v in edges.tolist() if u in set(kept) and v in set(kept)]
     assert pruned.kept[pruned.edge_index].tolist() == inside
+
+
+def check_mapping(pruned: PrunedGraph, config_ids: NDArray[np.int64], kept: list[int]) -> None:
+    """What holds for every rule: shapes, types, order, and the way back to the whole graph."""
+    assert pruned.edge_index.shape == (len(pruned.edge_index), 2)
+    for array in (pruned.kept, pruned.edge_index, pruned.config_ids):
+        assert array.dtype == np.int64
+    assert pruned.kept.tolist() == kept
+    assert pruned.kept[pruned.config_ids].tolist() == config_ids.tolist()
 
 
 def configurable_reads(edges: Edges, config_ids: NDArray[np.int64]) -> set[tuple[int, int]]:
@@ -96,44 +85,9 @@ def configurable_reads(edges: Edges, config_ids: NDArray[np.int64]) -> set[tuple
 
 def check_config_graph(edges: Edges, n_nodes: int, config_ids: NDArray[np.int64]) -> None:
     pruned = prune("config-graph", edges, n_nodes, config_ids)
-    check_mapping(pruned, n_nodes, config_ids)
-    assert pruned.kept.tolist() == sorted(config_ids.tolist())
-    assert (pruned.group >= 0).sum() == len(config_ids)
+    check_mapping(pruned, config_ids, sorted(config_ids.tolist()))
     want = sorted(configurable_reads(edges, config_ids))
     assert [tuple(edge) for edge in pruned.kept[pruned.edge_index].tolist()] == want
-
-
-def merged_parts(edges: Edges, n_nodes: int, config_ids: NDArray[np.int64]) -> list[set[int]]:
-    """Search from each node that is not configurable through others of that sort."""
-    neighbours = defaultdict(set)
-    for one, other in edges.tolist():
-        neighbours[one].add(other)
-        neighbours[other].add(one)
-    left = set(range(n_nodes)) - set(config_ids.tolist())
-    parts = []
-    while left:
-        waiting = [min(left)]
-        part = set(waiting)
-        while waiting:
-            found = {node for node in neighbours[waiting.pop()] if node in left} - part
-            part |= found
-            waiting.extend(found)
-        parts.append(part)
-        left -= part
-    return parts
-
-
-def check_collapse(edges: Edges, n_nodes: int, config_ids: NDArray[np.int64]) -> None:
-    pruned = prune("collapse", edges, n_nodes, config_ids)
-    check_mapping(pruned, n_nodes, config_ids)
-    parts = merged_parts(edges, n_nodes, config_ids)
-    first_of = {node: min(part) for part in parts for node in part}
-    first_of |= {node: node for node in config_ids.tolist()}
-    assert pruned.kept[pruned.group].tolist() == [first_of[node] for node in range(n_nodes)]
-    assert len(pruned.kept) == len(parts) + len(config_ids)
-    ends = set(config_ids.tolist())
-    want = {(first_of[u], first_of[v]) for u, v in edges.tolist() if u in ends or v in ends}
-    assert [tuple(edge) for edge in pruned.kept[pruned.edge_index].tolist()] == sorted(want)
 
 
 @pytest.mark.parametrize(
@@ -146,28 +100,25 @@ def test_rules_keep_what_a_search_reaches(
 ) -> None:
     edges, n_nodes, config_ids = graph
     kept = list(range(n_nodes)) if hops is None else nodes_within(edges, config_ids, hops)
-    check(prune(rule, edges, n_nodes, config_ids), edges, n_nodes, config_ids, kept)
+    check(prune(rule, edges, n_nodes, config_ids), edges, config_ids, kept)
 
 
 @STEADY
 @given(graphs())
-def test_config_graph_follows_paths_and_collapse_merges_parts(
-    graph: tuple[Edges, int, NDArray[np.int64]],
-) -> None:
+def test_config_graph_follows_paths(graph: tuple[Edges, int, NDArray[np.int64]]) -> None:
     check_config_graph(*graph)
-    check_collapse(*graph)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", "hops-0", "hops-100", "Collapse"],
+    ["", "hops-0", "hops-100", "Config"],
 )
 def test_unknown_rules_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         pruning_rule(name)
     line = str(caught.value)
     assert line == (
-        f"pruning rule '{name}': no such rule; known: none, config, config-graph, collapse, "
+        f"pruning rule '{name}': no such rule; known: none, config, config-graph, "
         "hops-k (k = 1, 2, …)"
     )
 
@@ -182,4 +133,3 @@ def test_real_graphs_are_cut_as_the_references_say(nodes: range) -> None:
     for graph in real_layout_graphs():
         if graph.n_nodes in nodes:
             check_config_graph(graph.edge_index, graph.n_nodes, graph.node_config_ids)
-            check_collapse(graph.edge_index, graph.n_nodes, graph.node_config_ids)

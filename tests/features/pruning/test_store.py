@@ -17,7 +17,7 @@ from features.pruning.nodes import prune_layout_graph
 from features.pruning.rules import PrunedGraph, prune
 from features.pruning.store import pruned_file, read_pruned, store_pruned
 
-RULES = ("none", "config", "config-graph", "collapse", "hops-1", "hops-3")
+RULES = ("none", "config", "config-graph", "hops-1", "hops-3")
 RULE = "hops-1"
 
 
@@ -102,7 +102,7 @@ def damage(path: Path) -> None:
     "change",
     [
         *("missing", "damaged", "cut", "no tensors", "a folder", "source", "version"),
-        *("kept", "edge_index", "config_ids", "group"),  # other values, with their right checksum
+        *("kept", "edge_index", "config_ids"),  # other values, with their right checksum
     ],
 )
 def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored: GraphFile) -> None:
