@@ -1,4 +1,4 @@
-"""Compare reports: two of them graph by graph, or several of one recipe from several seeds.
+"""Compare two reports graph by graph.
 
 Two runs are judged on the same graphs, so what a graph makes hard for either falls out of the
 difference. Graphs of one family (batch sizes of one architecture) vary together and are drawn
@@ -6,7 +6,7 @@ together: interval and probability are of one bootstrap over families, stretched
 where these are few.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +19,6 @@ from data.tree import Collection, GraphFile, collection_named
 from models.training.folds import family_of
 
 Report = Mapping[str, Any]
-
-
-def seed_spread(reports: Sequence[Report]) -> dict[str, Any]:
-    """Summarise what `score_submission` returned for submissions of one recipe's seeds.
-
-    Args:
-        reports: at least two, all judged by the same labels.
-
-    Returns:
-        spread: `mean`, `sd` (of a sample), `min` and `max` over reports, by collection; None unless
-            every report has a value.
-        score: the same of the reports' scores; None also where they answer different collections.
-        answered_by_some: collections that some reports have a value of, and some have not.
-    """
-    collections, answered_by_some = {}, []
-    for name in reports[0]["collections"]:
-        values = [report["collections"][name]["value"] for report in reports]
-        collections[name] = _statistics(values)
-        if None in values and any(value is not None for value in values):
-            answered_by_some.append(name)
-    score = None if answered_by_some else _statistics([report["score"] for report in reports])
-    return {"spread": collections, "score": score, "answered_by_some": answered_by_some}
 
 
 def compare_reports(first: Report, second: Report) -> dict[str, Any]:
@@ -87,18 +65,6 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
     fewest = min(entry["n_families"] for entry in collections.values())
     return {"collections": collections, "mean": _summary(sides[0], sides[1], joint, fewest)}
-
-
-def _statistics(values: Sequence[float | None]) -> dict[str, float] | None:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return None
-    return {
-        "mean": float(np.mean(known)),
-        "sd": float(np.std(known, ddof=1)),
-        "min": min(known),
-        "max": max(known),
-    }
 
 
 def _summary(

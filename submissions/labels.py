@@ -137,18 +137,11 @@ def _ids(data_dir: Path, split: str) -> set[str]:
         return ids
 
 
-def read_ceilings(
-    files: Sequence[GraphFile],
-    labels: Mapping[str, Labels],
-    *,
-    subsets: Mapping[str, NDArray[np.int64]] | None = None,
-) -> dict[str, float]:
+def read_ceilings(files: Sequence[GraphFile], labels: Mapping[str, Labels]) -> dict[str, float]:
     """Measure the noise ceiling of labelled layout graphs, one at a time.
 
     Args:
         labels: runtimes of all c configs by submission ID.
-        subsets: (m,) int64 config indices by submission ID, of graphs that are judged on some
-            configs only; then these alone count.
 
     Returns:
         Kendall tau by submission ID, of the graphs where it is known.
@@ -167,9 +160,8 @@ def read_ceilings(
                 f"{file.path}: {len(runtime_ns)} runtimes, the least {runtime_ns.min()}; expected "
                 f"one above 0 for each of its {len(hashes)} configs"
             )
-        subset = (subsets or {}).get(file.submission_id, slice(None))
-        _, group = distinct_rows(hashes[subset])
-        noise = measure_noise(runtime_ns[subset], group)
+        _, group = distinct_rows(hashes)
+        noise = measure_noise(runtime_ns, group)
         if noise is not None and not math.isnan(noise.tau):
             ceilings[file.submission_id] = noise.tau
     return ceilings

@@ -121,23 +121,19 @@ def _judge_collection(
     graphs: dict[str, Report] = {}
     reasons: dict[str, str] = {}
     for submission_id in sorted(name for name in labels if name.startswith(prefix)):
-        reason = reason_to_leave_out(collection, labels[submission_id], answered=answered)
+        reason = _reason_to_leave_out(collection, labels[submission_id], answered=answered)
         if reason is not None:
             reasons[submission_id] = reason
             continue
-        ranking = fitting_ranking(collection, submission_id, rankings, labels)
+        ranking = _fitting_ranking(collection, submission_id, rankings, labels)
         graphs[submission_id.removeprefix(prefix)] = score_graph(
             collection, ranking, labels[submission_id]
         )
     return graphs, reasons
 
 
-def reason_to_leave_out(collection: Collection, labels: Labels, *, answered: bool) -> str | None:
-    """Say why a graph cannot be judged; None if it can.
-
-    Args:
-        answered: whether the submission has any row of the collection.
-    """
+def _reason_to_leave_out(collection: Collection, labels: Labels, *, answered: bool) -> str | None:
+    """Say why a graph cannot be judged; None if it can."""
     if not labels.is_labelled:
         return "runtimes are withheld"
     if not answered:
@@ -149,17 +145,12 @@ def reason_to_leave_out(collection: Collection, labels: Labels, *, answered: boo
     return None
 
 
-def fitting_ranking(
+def _fitting_ranking(
     collection: Collection,
     submission_id: str,
     rankings: Mapping[str, NDArray[np.int64]],
     labels: Mapping[str, Labels],
 ) -> NDArray[np.int64]:
-    """Return a graph's (m,) ranking.
-
-    Raises:
-        PipelineError: it is missing, or does not fit the graph.
-    """
     n_configs = len(labels[submission_id].runtime_ns)
     at_least = n_picks(collection, n_configs)
     ranking = rankings.get(submission_id)

@@ -1,4 +1,4 @@
-"""The command `score`: judge submissions by measured runtimes."""
+"""The command `score`: judge a submission by measured runtimes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,31 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError
 from pipeline.cli.console import DataDir, Debug, Json, command, data_dir, print_json, say
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from submissions.labels import Labels
 
 Report = dict[str, Any]
-Indices = Mapping[str, "NDArray[np.int64]"]
 
-SubmissionFiles = Annotated[
-    list[Path],
-    typer.Option(help="The rankings to judge; repeated, one recipe's from several seeds."),
-]
 Against = Annotated[
     Path | None, typer.Option(help="Other rankings: how much better than these, graph by graph.")
-]
-SubsetPath = Annotated[
-    Path | None,
-    typer.Option(
-        help="Judge the layout configs listed there only: xla_default.json or the like of the "
-        "dataset's eval_indices, or a folder of them. They count the rows of the authors' files."
-    ),
 ]
 Ceiling = Annotated[
     bool,
@@ -45,14 +30,13 @@ Ceiling = Annotated[
 
 @command
 def score(
-    submission: SubmissionFiles,
+    submission: Annotated[Path, typer.Option(help="The rankings to judge.")],
     data: DataDir = None,
     split: Annotated[str, typer.Option(help="Which split the rankings answer.")] = "valid",
     private: Annotated[
         bool, typer.Option("--private", help="Judge by the withheld test runtimes.")
     ] = False,
     against: Against = None,
-    subset: SubsetPath = None,
     ceiling: Ceiling = True,
     json: Json = False,
     debug: Debug = False,
@@ -61,28 +45,19 @@ def score(
 
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
-    if against is not None and len(submission) > 1:
-        raise UsageError("--against: expected one --submission to compare with it")
-    files = submission if against is None else [*submission, against]
-    if len({path.resolve() for path in files}) < len(files):
-        raise UsageError("--submission: the same file is given twice; expected each once")
-    from pipeline.cli.tables import print_comparison, print_scores, print_seeds
+    files = [submission] if against is None else [submission, against]
+    from pipeline.cli.tables import print_comparison, print_scores
     from submissions.compare import compare_reports
     from submissions.labels import labels_of
-    from submissions.subsets import read_subsets
 
     folder, split = data_dir(data), "test" if private else split
     labels = labels_of(folder, split=split, private=private)
-    subsets = {} if subset is None else read_subsets(subset)
-    reports = _judged_files(files, labels, subsets, folder, split, ceiling=ceiling)
+    reports = _judged_files(files, labels, folder, split, ceiling=ceiling)
     if not any(known.is_labelled for known in labels.values()):
         say(f"{folder}: the runtimes of split {split} are withheld; --private reads the sample's")
-    if len(submission) > 1:
-        print_seeds(submission, reports, json=json)
-        return
     compared: Report = {}
     if against is not None:
-        compared = {"first": str(against), "second": str(submission[0])}
+        compared = {"first": str(against), "second": str(submission)}
         compared |= compare_reports(reports[1], reports[0])
     if json:
         print_json({**reports[0], "comparison": compared} if compared else reports[0])
@@ -97,7 +72,6 @@ def score(
 def _judged_files(
     files: Sequence[Path],
     labels: Mapping[str, "Labels"],
-    subsets: Indices,
     folder: Path,
     split: str,
     *,
@@ -105,23 +79,19 @@ def _judged_files(
 ) -> list[Report]:
     from submissions.labels import check_split
     from submissions.score import score_submission
-    from submissions.subsets import restrict, subset_remarks
     from submissions.write import read_submission
 
-    kept = []
+    rankings = []
     for file in files:
         with _naming(file):
-            rankings = read_submission(file)
-            check_split(rankings, labels, folder, split=split)
-            kept.append(restrict(rankings, labels, subsets))
-    for line in subset_remarks(labels, subsets):
-        say(line)
-    answered = {name for rankings, _ in kept for name in rankings}
-    ceilings = _ceilings(folder, split, answered, labels, subsets) if ceiling else None
+            rankings.append(read_submission(file))
+            check_split(rankings[-1], labels, folder, split=split)
+    answered = {name for own in rankings for name in own}
+    ceilings = _ceilings(folder, split, answered, labels) if ceiling else None
     reports = []
-    for file, (rankings, kept_labels) in zip(files, kept, strict=True):
+    for file, own in zip(files, rankings, strict=True):
         with _naming(file):
-            reports.append(score_submission(rankings, kept_labels, ceilings=ceilings))
+            reports.append(score_submission(own, labels, ceilings=ceilings))
     return reports
 
 
@@ -135,11 +105,7 @@ def _naming(file: Path) -> Iterator[None]:
 
 
 def _ceilings(
-    folder: Path,
-    split: str,
-    answered: set[str],
-    labels: Mapping[str, "Labels"],
-    subsets: Indices,
+    folder: Path, split: str, answered: set[str], labels: Mapping[str, "Labels"]
 ) -> dict[str, float] | None:
     """Measure the noise ceilings of the layout collections that are judged.
 
@@ -155,7 +121,7 @@ def _ceilings(
         return {}
     try:
         files = stored_graphs(folder, collections=needed, splits=(split,))
-        return read_ceilings(files, labels, subsets=subsets)
+        return read_ceilings(files, labels)
     except PipelineError as error:
         say(f"no noise ceilings: {' '.join(str(error).split())}")
         return None

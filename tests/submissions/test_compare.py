@@ -1,4 +1,4 @@
-"""The paired comparison of two reports, and the spread of several seeds."""
+"""The paired comparison of two reports."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from submissions.compare import compare_reports, seed_spread
+from submissions.compare import compare_reports
 from tests.command_line import call
 
 XLA = "layout:xla:default"
@@ -83,39 +83,3 @@ def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     found = json.loads(call("compare", *paths, "--json"))
     assert found["mean"]["difference"] == pytest.approx(0.2)
     assert "no report" in call("compare", paths[0], tmp_path / "none", expect=1)
-
-
-# Several seeds
-
-N, T = "layout:nlp:random", "tile:xla"
-
-
-def scored(score: float | None, **values: float | None) -> dict[str, Any]:
-    names = {"x": XLA, "n": N, "t": T}
-    parts = {names[key]: {"value": value} for key, value in values.items()}
-    return {"score": score, "collections": parts}
-
-
-def test_the_figures_by_hand() -> None:
-    spread = seed_spread(
-        [scored(0.4, x=0.1, t=0.7), scored(0.5, x=0.2, t=0.8), scored(0.9, x=0.6, t=1.2)]
-    )
-    found = spread["spread"][XLA]
-    assert found is not None
-    assert list(found) == ["mean", "sd", "min", "max"]
-    assert found["mean"] == pytest.approx(0.3)
-    assert found["sd"] == pytest.approx(((0.2**2 + 0.1**2 + 0.3**2) / 2) ** 0.5)
-    assert (found["min"], found["max"]) == (0.1, 0.6)
-    assert spread["score"] is not None
-    assert spread["score"]["mean"] == pytest.approx(0.6)
-    assert spread["score"]["sd"] == pytest.approx(found["sd"])  # each score is x + 0.3
-    assert spread["answered_by_some"] == []
-
-
-def test_what_one_answers_and_another_does_not_has_no_spread() -> None:
-    reports = [scored(0.4, x=0.4, n=None, t=None), scored(0.5, x=0.6, n=0.4, t=None)]
-    spread = seed_spread(reports)
-    assert spread["spread"][N] is spread["spread"][T] is None
-    assert spread["spread"][XLA] is not None
-    assert spread["answered_by_some"] == [N]  # nobody answers tiles: nothing to remark
-    assert spread["score"] is None  # a mean of one collection beside a mean of two

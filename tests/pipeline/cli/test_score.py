@@ -1,4 +1,4 @@
-"""The command `score` on a small tree: ceilings, seeds, comparison, subsets."""
+"""The command `score` on a small tree: ceilings and comparison."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from data.graph_store.prepare import stored_graphs
 from data.withheld import WITHHELD, write_withheld
 from pipeline.__main__ import app
 from submissions.compare import compare_reports
-from submissions.labels import Labels, read_ceilings, read_labels
+from submissions.labels import read_ceilings, read_labels
 from submissions.score import score_submission
 from submissions.write import read_submission
 from tests.command_line import call, without_stages
@@ -107,37 +107,6 @@ def test_where_graphs_cannot_be_read_there_are_scores_without_ceilings(
     assert "noise_ceiling" not in str(report)
 
 
-def test_several_submissions_have_a_spread(tree: Path) -> None:
-    files = [tree / f"seed{seed}.csv" for seed in range(3)]
-    options = [part for file in files for part in ("--submission", file)]
-    found = scored(tree, *options)
-    reports = [scored(tree, "--submission", file) for file in files]
-    assert found["reports"] == reports
-    assert [entry["file"] for entry in found["submissions"]] == [str(file) for file in files]
-    values = [report["collections"][X]["value"] for report in reports]
-    assert found["spread"][X]["sd"] == pytest.approx(np.std(values, ddof=1))
-    assert found["spread"][X]["mean"] == pytest.approx(np.mean(values))
-    assert found["score"]["max"] == max(report["score"] for report in reports)
-    assert found["spread"]["tile:xla"] is None
-    assert stderr_of(tree, *options) == ""
-    table = call("score", "--data", tree, *options).splitlines()
-    for place, figures, n_graphs in ((X, found["spread"][X], "2"), ("mean", found["score"], "3")):
-        row = next(line for line in table if line.startswith(place)).split()
-        known = [f"{figures[name]:.4f}" for name in ("mean", "sd", "min", "max")]
-        assert " ".join([*known, n_graphs]) in " ".join(row)
-
-
-def test_a_collection_that_one_submission_lacks_is_named(tree: Path) -> None:
-    options = [*one(tree, "seed0"), *one(tree, "part"), "--no-ceiling"]
-    remark = stderr_of(tree, *options)
-    assert remark.count("\n") == 1
-    assert remark.startswith(f"{N}: ")
-    assert "part.csv" in remark and "seed0.csv" not in remark
-    found = scored(tree, *options)
-    assert found["spread"][N] is found["score"] is None
-    assert found["spread"][X]["min"] < found["spread"][X]["max"]
-
-
 def test_against_compares_graph_by_graph(tree: Path) -> None:
     found = scored(tree, *one(tree), "--against", tree / "seed1.csv")
     first, second = scored(tree, *one(tree, "seed1")), scored(tree, *one(tree))
@@ -160,59 +129,16 @@ def test_against_compares_graph_by_graph(tree: Path) -> None:
     assert text.endswith(table)
 
 
-def test_a_subset_restricts_what_is_judged_and_the_ceiling(tree: Path, tmp_path: Path) -> None:
-    subset = np.random.default_rng(5).permutation(60)[:50]
-    listed = {"a": subset.tolist(), "absent": [0]}
-    path = tmp_path / "xla_default.json"
-    path.write_text(json.dumps(listed))
-    found = scored(tree, *one(tree), "--subset", path)["collections"]
-    scores = np.argsort(read_submission(tree / "seed0.csv")[f"{X}:a"])
-    labels = {f"{X}:a": Labels(read_labels(tree, "valid")[f"{X}:a"].runtime_ns[subset])}
-    alone = score_submission({f"{X}:a": np.argsort(scores[subset])}, labels)["collections"]
-    graph = found[X]["per_graph"]["a"]
-    whole = scored(tree, *one(tree))["collections"]
-    (file,) = (f for f in stored_graphs(tree, splits=("valid",)) if f.submission_id == f"{X}:a")
-    ceiling = read_ceilings([file], read_labels(tree, "valid"), subsets={f"{X}:a": subset})
-    assert graph.pop("noise_ceiling") == ceiling[f"{X}:a"]
-    assert ceiling[f"{X}:a"] != whole[X]["per_graph"]["a"]["noise_ceiling"]
-    assert graph == alone[X]["per_graph"]["a"]
-    assert found[X]["per_graph"]["b"] == whole[X]["per_graph"]["b"]
-    assert found[N] == whole[N]
-    remarks = stderr_of(tree, *one(tree), "--subset", tmp_path).splitlines()
-    assert [line for line in remarks if not line.startswith("note: ")] == [
-        f"{X}: 1 graphs not in the subset; judged on all their configs",
-        f"{X}: 1 graphs of the subset are not in the data",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "code", "named"),
+    ("arguments", "named"),
     [
-        (
-            ("--submission", "seed0.csv", "--submission", "seed1.csv", "--against", "seed2.csv"),
-            2,
-            "--against",
-        ),
-        (("--submission", "seed0.csv", "--submission", "seed0.csv"), 2, "file is given twice"),
-        (("--submission", "seed0.csv", "--against", "seed0.csv"), 2, "file is given twice"),
-        (("--submission", "seed0.csv", "--against", "nosuch.csv"), 1, "nosuch.csv"),
-        (
-            ("--submission", "seed0.csv", "--submission", "short.csv"),
-            1,
-            f"short.csv: {X}:b: row is",
-        ),
-        (("--submission", "seed0.csv", "--subset", "nosuch.json"), 1, "nosuch.json"),
-        (("--submission", "seed0.csv", "--subset", "deep"), 1, "deep/nlp_random.json: Inv"),
-        (
-            ("--submission", "seed0.csv", "--subset", "far"),
-            1,
-            f"{N}:n: index 60; expected 0..59",
-        ),
-        (("--submission", "seed0.csv", "--private"), 1, "private"),
+        (("--against", "nosuch.csv"), "nosuch.csv"),
+        (("--against", "short.csv"), f"short.csv: {X}:b: row is"),
+        (("--private",), "private"),
     ],
 )
 def test_faults_are_one_line(
-    tree: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, named: str
+    tree: Path, tmp_path: Path, arguments: tuple[str, ...], named: str
 ) -> None:
     folder = tmp_path / "tree"
     shutil.copytree(tree, folder)
@@ -220,13 +146,8 @@ def test_faults_are_one_line(
     lines = (folder / "seed0.csv").read_text().splitlines()
     short = [line for line in lines if not line.startswith(f"{X}:b")]
     (folder / "short.csv").write_text("\n".join(short))
-    for name, text in (("deep", "[" * 100_000), ("far", '{"n": [0, 60]}')):
-        (folder / name).mkdir()
-        (folder / name / "nlp_random.json").write_text(text)
-    given = [
-        str(folder / part) if "." in part or part in ("deep", "far") else part for part in arguments
-    ]
-    text = call("score", "--data", folder, *given, expect=code)
+    given = [str(folder / part) if "." in part else part for part in arguments]
+    text = call("score", "--data", folder, *one(folder), *given, expect=1)
     assert text.startswith("error: ")
     assert text.count("\n") == 1
     assert named in text
