@@ -1,19 +1,16 @@
 """The project's own code as one zip archive whose bytes depend on nothing but the files.
 
-Of a git checkout that is what git tracks, as it lies there; elsewhere, regular files of the
-suffixes that the project has. Links are not followed.
+That is, regular files of the suffixes that code has, tracked by git or not. Links are not followed.
 """
 
 import importlib.util
 import io
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from common.errors import PipelineError, UsageError
-from common.git import REVISION_FILE, git, has_checkout, revision
-from common.kaggle.errors import escaped
-from common.progress import log
+from common.git import REVISION_FILE, revision
 
 ENTRY = "pipeline/__main__.py"
 PACKAGES = (
@@ -24,31 +21,24 @@ PACKAGES = (
 # Data sets, caches and results lie beside the code but are no part of it.
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
-_LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo", ".md", ".png"})  # no code, or made of it
-# Outside git.
 _SUFFIXES = frozenset({".py", ".toml", ".csv", ".tsv", ".gz", ".j2", ".proto", ".html"})
-_MOST_NAMED = 5
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 
-def collect_files(root: Path, *, replaced: str = "") -> dict[str, bytes]:
+def collect_files(root: Path) -> dict[str, bytes]:
     """Read what a kernel needs of the project at `root`: path below root, "/" apart, to content.
 
-    The code's revision is among it, where it is known, as the file REVISION. The log tells which
-    files are embedded although they were changed, and which are left out.
-
-    Args:
-        replaced: a file that the caller puts another content in place of: nothing is told of it.
+    The code's revision is among it, where it is known, as the file REVISION.
 
     Raises:
-        PipelineError: `root` holds no pipeline/__main__.py, or git fails: what is the project's
-            own cannot be told then.
+        PipelineError: `root` holds no pipeline/__main__.py.
     """
-    names = _tracked(root, replaced) if has_checkout(root) else _found(root)
-    names = [name for name in names if _belongs(Path(name))]
+    paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
+    names = sorted(path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES)
+    names = [name for name in names if _belongs(Path(name)) and _is_plain(root, name)]
     if ENTRY not in names:
-        raise PipelineError(f"{root / ENTRY}: is not there, or git does not track it")
-    files = {name: (root / name).read_bytes() for name in names if _is_plain(root, name)}
+        raise PipelineError(f"{root / ENTRY}: no such file; expected the project's own folder")
+    files = {name: (root / name).read_bytes() for name in names}
     made_of = revision(root)
     return {**files, REVISION_FILE: f"{made_of}\n".encode()} if made_of else files
 
@@ -97,41 +87,13 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def _tracked(root: Path, replaced: str) -> list[str]:
-    names = sorted(set(git(root, "ls-files", "-z").split("\0")) - {""})
-    status = git(root, "status", "--porcelain", "--no-renames", "--untracked-files=all", "-z")
-    entries = [(entry[:2], entry[3:]) for entry in filter(None, status.split("\0"))]
-    ours = [(state, name) for state, name in entries if name != replaced and _belongs(Path(name))]
-    changed = [name for state, name in ours if state != "??"]
-    _tell("changed since the last commit, embedded as they are", changed)
-    _tell("left out, since git does not track them", [name for s, name in ours if s == "??"])
-    return names
-
-
-def _found(root: Path) -> list[str]:
-    paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
-    return sorted(path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES)
-
-
 def _is_plain(root: Path, name: str) -> bool:
     return (root / name).is_file() and (root / name).resolve() == root.resolve() / name
 
 
-def _tell(what: str, names: Sequence[str]) -> None:
-    if names:
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        log.info(f"{what}: {', '.join(map(escaped, names[:_MOST_NAMED]))}{more}")
-
-
 def _belongs(relative: Path) -> bool:
     folders = {parent.as_posix() for parent in relative.parents}
-    return (
-        relative.parts[0] in PACKAGES
-        and len(relative.parts) > 1
-        and not folders & _LEFT_OUT_FOLDERS
-        and not _is_hidden(relative)
-        and relative.suffix not in _LEFT_OUT_SUFFIXES
-    )
+    return not folders & _LEFT_OUT_FOLDERS and not _is_hidden(relative)
 
 
 def _is_hidden(relative: Path) -> bool:

@@ -85,7 +85,7 @@ def build(
     _check_sources(kind, dataset_sources, kernel_sources, required_modules)
     recipe_file = f"configs/{recipe_name}.toml"
     own = own_packages(_own_models(recipe_table), beside)
-    files = {**own, **collect_files(root, replaced=recipe_file)}
+    files = {**own, **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
     script = _rendered(kind, files, recipe_file, required_modules)
     script_bytes = len(script.encode())

@@ -46,9 +46,7 @@ class _State:
     description: str
 
 
-def push_dataset(
-    folder: Path, message: str, *, force: bool = False, policy: RetryPolicy = POLICY
-) -> DatasetVersion:
+def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) -> DatasetVersion:
     """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
 
     Folders within it are packed, and unpacked by Kaggle. What Kaggle has already is not sent again,
@@ -71,7 +69,7 @@ def push_dataset(
             log.info(f"dataset {dataset_id}: a version is being made; waiting for it")
             before = _settled(session, dataset_id, before.version)
         is_there = before and before.status == _READY and digest in before.description
-        if before and is_there and not force:
+        if before and is_there:
             version = before.version
             return DatasetVersion(dataset_id, version, False, len(names), url, was_sent=False)
         about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
@@ -115,7 +113,7 @@ def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
     if found is None:
         raise PipelineError(
             f"dataset {dataset_id}: version {at_least} is not ready in time; it was sent: pushing "
-            "the same again waits for it, --force sends it once more"
+            "the same again waits for it"
         )
     return found
 

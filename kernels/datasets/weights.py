@@ -15,22 +15,14 @@ _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
 _CHECKPOINTS = "checkpoint."
 _NOT_NEEDED = frozenset({"report.json"})
 _IMPORTANCES = "importances.parquet"
+_LICENCE = "CC-BY-4.0"
 
 
-def write_weights(
-    run: Path,
-    out: Path,
-    *,
-    title: str,
-    licence: str,
-    unfinished: bool = False,
-) -> list[str]:
-    """Write a new dataset folder with the models below `run`, their metadata and checksums.
+def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
+    """Write a new dataset folder with the models below `run`, and its metadata.
 
     Args:
         run: a run, a model's folder, or a kernel's output; searched at any depth.
-        unfinished: also those whose training has not ended, with their checkpoints, and those that
-            collections share, so that a training kernel goes on with them.
 
     Returns:
         "COLLECTION/MEMBER" of each model.
@@ -42,12 +34,12 @@ def write_weights(
     """
     require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
-    metadata = dataset_metadata(title, subtitle=subtitle, licence=licence)
-    models = _checked(run, find_models(run), unfinished=unfinished)
+    metadata = dataset_metadata(title, subtitle=subtitle, licence=_LICENCE)
+    models = _checked(run, find_models(run))
     try:
         for name, model in models.items():
             for path in sorted(model.folder.iterdir()):
-                if _is_needed(path, checkpoints=not model.is_done):
+                if _is_needed(path):
                     write_bytes(out / "models" / name / path.name, path.read_bytes())
         seal(out, metadata)
     except BaseException:
@@ -56,20 +48,18 @@ def write_weights(
     return list(models)
 
 
-def _is_needed(path: Path, *, checkpoints: bool) -> bool:
+def _is_needed(path: Path) -> bool:
     name = path.name
-    if not path.is_file() or name.startswith(".") or name in _NOT_NEEDED:
+    if not path.is_file() or name.startswith((".", _CHECKPOINTS)) or name in _NOT_NEEDED:
         return False
-    if name.startswith(_CHECKPOINTS):
-        return checkpoints
     return name in {CONFIG, DONE, _IMPORTANCES} or path.suffix in _NEEDED_SUFFIXES
 
 
-def _checked(run: Path, found: list[FoundModel], *, unfinished: bool) -> dict[str, FoundModel]:
+def _checked(run: Path, found: list[FoundModel]) -> dict[str, FoundModel]:
     models: dict[str, FoundModel] = {}
     for model in found:
         name = f"{model.place}/{model.member}"
-        if model.place == SHARED_FOLDER and not unfinished:
+        if model.place == SHARED_FOLDER:
             continue  # others began from it; nothing ranks with it
         if name in models and same_content(model.folder, models[name].folder):
             continue
@@ -77,11 +67,8 @@ def _checked(run: Path, found: list[FoundModel], *, unfinished: bool) -> dict[st
             raise PipelineError(
                 f"{model.folder}: {name} is in {models[name].folder} as well; expected it once"
             )
-        if not model.is_done and not unfinished:
-            raise PipelineError(
-                f"{model.folder}: its training has not ended; end it with --resume, or pass "
-                "--unfinished to go on with it on Kaggle"
-            )
+        if not model.is_done:
+            raise PipelineError(f"{model.folder}: its training has not ended; --resume ends it")
         models[name] = model
     if not models:
         raise PipelineError(f"{run}: holds no run folder of a model")

@@ -22,7 +22,7 @@ _SIGNED_ADDRESS = re.compile(r"://[^/\s@]+@")  # an index may be given with a pa
 def write_wheels(
     out: Path, *, requirements: Path = settings.ROOT / "requirements.txt"
 ) -> list[Path]:
-    """Download wheels into a new dataset folder, with its metadata and a list of checksums.
+    """Download wheels into a new dataset folder, with its metadata.
 
     The same pinned versions give the same bytes.
 

@@ -173,12 +173,6 @@ def weights(
     title: Annotated[str, typer.Option(help="The dataset's, 6 to 50 characters.")] = (
         "Fast or slow weights"
     ),
-    licence: Annotated[str, typer.Option(help="Kaggle's name of it, such as CC-BY-4.0.")] = (
-        "CC-BY-4.0"
-    ),
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also what a train kernel shall go on with.")
-    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -188,7 +182,7 @@ def weights(
     """
     from kernels.datasets.weights import write_weights
 
-    names = write_weights(run, out, title=title, licence=licence, unfinished=unfinished)
+    names = write_weights(run, out, title=title)
     facts = {"folder": str(out), "models": names}
     _tell(facts, f"weights     {out} ({len(names)} models)", json=json)
 
@@ -206,9 +200,6 @@ def push_dataset(
     max_minutes: Annotated[
         float, typer.Option(min=0, help="Minutes until a version that is made is not waited for.")
     ] = 30,
-    force: Annotated[
-        bool, typer.Option("--force", help="Send what Kaggle has already once more.")
-    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -220,7 +211,7 @@ def push_dataset(
     """
     from kernels.datasets.push import push_dataset as send
 
-    made = send(folder, message, force=force)
+    made = send(folder, message)
     facts = {
         "dataset": made.dataset_id,
         "version": made.version,

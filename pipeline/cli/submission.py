@@ -72,10 +72,6 @@ def upload(
         float, typer.Option(min=0, help="Minutes until the score is no longer waited for.")
     ] = 15,
     force: Annotated[bool, typer.Option("--force", help="Send the same file once more.")] = False,
-    run: Annotated[
-        Path | None,
-        typer.Option(help="Run folder that made it. Default: the file's folder, or run/ in it."),
-    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -92,7 +88,7 @@ def upload(
         raise UsageError(
             f"--message has {len(message)} characters; expected at most {LONGEST_MESSAGE}"
         )
-    origin = origin_of(run or file.parent, required=run is not None)
+    origin = origin_of(file.parent)
     problems = problems_before_upload(file, data)
     if problems:  # --force is no way around it: it sends a good file again
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -65,23 +65,18 @@ def _has_test_graphs(folder: Path) -> bool:
         return False
 
 
-def origin_of(folder: Path, *, required: bool = False) -> str:
+def origin_of(folder: Path) -> str:
     """Return what a run's report says of its recipe and revision: "[recipe cpu, revision 0a1b]".
 
     Args:
         folder: the run folder, or a kernel's output, whose run folder lies below it.
-
-    Raises:
-        PipelineError: there is no such report, or it cannot be read, and it is required.
     """
     path = folder / REPORT
     if not path.exists() and (folder / _KERNEL_RUN / REPORT).exists():
         path = folder / _KERNEL_RUN / REPORT
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if required:
-            raise PipelineError(f"{path}: cannot be read; expected the folder of a run") from error
+    except (OSError, ValueError, RecursionError):
         report = None
     facts = report if isinstance(report, dict) else {}
     known = {name: facts.get(name) for name in ("recipe", "revision")}

@@ -85,19 +85,3 @@ def contents(folder: Path) -> dict[str, bytes]:
     """Return what each file below a folder holds."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def git(project: Path, *arguments: str) -> None:
-    """Run git in a project, as somebody."""
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", "-C", project, *who, *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def checkout(project: Path) -> Path:
-    """The project as a git checkout, all of it committed."""
-    git(project, "init", "--quiet")
-    (project / "features" / "tool.sh").write_text("true\n")
-    git(project, "add", ".")
-    git(project, "commit", "--quiet", "-m", "first")
-    return project

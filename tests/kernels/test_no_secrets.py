@@ -52,13 +52,13 @@ def test_nothing_written_or_sent_holds_a_secret(
         made = build("cpu", {}, written / name, kind=kind, root=project, dataset_sources=sources)
         push(made.folder, policy=policy)
     write_wheels(written / "wheels")
-    write_weights(run, written / "weights", title="Some weights", licence="other")
+    write_weights(run, written / "weights", title="Some weights")
     for name in ("wheels", "weights"):
         push_dataset(written / name, "first", policy=policy)
 
     places = (written, tmp_path / "temporary")
     files = [path for place in places for path in place.rglob("*") if path.is_file()]
-    assert len(files) == 6 + 4 + 4
+    assert len(files) == 6 + 3 + 3
     contents = [path.read_bytes() for path in files]
     contents += [_unpacked(path.read_text()) for path in written.glob("*/fast-or-slow*.py")]
     contents += [request.body for request in fake_kaggle.received]

@@ -153,7 +153,7 @@ def test_trained_collections_become_a_submission(
             attach_output(kaggle, f"notebooks/someone/fast-or-slow-smoke-{collection.slug}")
         else:  # as a dataset of weights
             out = tmp_path / "weights" / collection.slug
-            write_weights(kaggle / "working", out, title="Some weights", licence="CC-BY-4.0")
+            write_weights(kaggle / "working", out, title="Some weights")
             shutil.copytree(out, kaggle / "input" / "datasets" / "a" / f"w-{collection.slug}")
 
     run_kernel(recipe, KINDS["infer"])

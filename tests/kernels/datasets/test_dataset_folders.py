@@ -1,6 +1,5 @@
 """Dataset folders of wheels and of weights: what is in them, the same bytes again, no secrets."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -49,48 +48,39 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def write(run: Path, out: Path, **options: bool) -> list[str]:
-    return write_weights(run, out, title=TITLE, licence="CC-BY-4.0", **options)
-
-
 def test_weights_hold_what_ranking_needs_and_no_more(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert write(run, out) == ["layout-xla-random/a-seed0", "tile-xla/a-seed0"]
+    assert write_weights(run, out, title=TITLE) == ["layout-xla-random/a-seed0", "tile-xla/a-seed0"]
     found = contents(out)
-    write(run, tmp_path / "again")
+    write_weights(run, tmp_path / "again", title=TITLE)
     assert contents(tmp_path / "again") == found
-    sums = dict(line.split("  ")[::-1] for line in found.pop("SHA256SUMS").decode().splitlines())
     metadata = json.loads(found.pop("dataset-metadata.json"))
     assert {name: found[f"models/tile-xla/a-seed0/{name}"] for name in NEEDED} == NEEDED
     assert len(found) == 2 * len(NEEDED)
-    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
     assert (metadata["id"], metadata["title"]) == ("some-weights", TITLE)
     assert (metadata["licenses"], metadata["isPrivate"]) == ([{"name": "CC-BY-4.0"}], True)
-    assert len(read_dataset(out)[1]) == 2 * len(NEEDED) + 1
+    assert len(read_dataset(out)[1]) == 2 * len(NEEDED)
 
 
-def test_an_unfinished_training_goes_along_only_if_asked(run: Path, tmp_path: Path) -> None:
+def test_an_unfinished_training_is_refused(run: Path, tmp_path: Path) -> None:
     write_run(run / "models" / "tile-xla" / "begun", done=False)
     config = run / "models" / "tile-xla" / "begun" / "config.toml"
     config.write_bytes(config.read_bytes().replace(b"seed = 0", b"seed = 1"))
     with pytest.raises(PipelineError, match="its training has not ended"):
-        write(run, tmp_path / "out")
+        write_weights(run, tmp_path / "out", title=TITLE)
     assert not (tmp_path / "out").exists()
-    write(run, tmp_path / "out", unfinished=True)
-    names = set(contents(tmp_path / "out"))
-    assert "models/tile-xla/a-seed1/checkpoint.safetensors" in names
-    assert "models/tile-xla/a-seed0/checkpoint.safetensors" not in names
 
 
 def test_a_folder_without_models_or_with_one_twice_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PipelineError, match="holds no run folder of a model"):
-        write(tmp_path / "empty", tmp_path / "out")
+        write_weights(tmp_path / "empty", tmp_path / "out", title=TITLE)
     write_run(run / "copy")
-    assert len(write(run, tmp_path / "copied")) == 2  # the same in all its files
+    same = write_weights(run, tmp_path / "copied", title=TITLE)
+    assert len(same) == 2
     (run / "copy" / "model.safetensors").write_bytes(b"others!")
     with pytest.raises(PipelineError, match=r"tile-xla/a-seed0 is in .*; expected it once"):
-        write(run, tmp_path / "out")
+        write_weights(run, tmp_path / "out", title=TITLE)
 
 
 def test_a_credential_leaves_nothing_written(
@@ -99,7 +89,7 @@ def test_a_credential_leaves_nothing_written(
     monkeypatch.setenv("KAGGLE_KEY", KEY)
     (run / "models" / "tile-xla" / "a-seed0" / "metrics.jsonl").write_text(f'"{KEY}"\n')
     with pytest.raises(PipelineError, match="holds a Kaggle credential") as caught:
-        write(run, tmp_path / "out")
+        write_weights(run, tmp_path / "out", title=TITLE)
     assert KEY not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -114,7 +104,7 @@ def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.Monk
     assert {"--no-deps", "--only-binary"} < set(pip.command)
     metadata, names = read_dataset(tmp_path / "one")
     assert metadata["id"] == "fast-or-slow-wheels"
-    assert names == ["SHA256SUMS", *WHEELS]
+    assert names == [*WHEELS]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def push(folder: Path, policy: RetryPolicy) -> Push:
 
 
 def change(folder: Path, name: str = "top.txt", content: bytes = b"changed") -> None:
-    (folder / "SHA256SUMS").unlink(missing_ok=True)
     (folder / name).write_bytes(content)
 
 
@@ -65,10 +64,10 @@ def test_a_new_dataset_is_private_and_holds_every_file(
     fake_kaggle: FakeKaggle, push: Push, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (folder / DATASET_METADATA_FILE).read_bytes()
-    assert push() == DatasetVersion(ID, 1, True, len(FILES) + 1, URL)
+    assert push() == DatasetVersion(ID, 1, True, len(FILES), URL)
     made = fake_kaggle.datasets[ID]
     assert {name: made.files[name] for name in FILES} == FILES
-    assert set(made.files) == {*FILES, "SHA256SUMS"}
+    assert set(made.files) == set(FILES)
     assert made.asked["title"] == TITLE
     assert (made.asked["ownerSlug"], made.asked["slug"]) == (USERNAME, SLUG)
     assert made.asked["licenseName"] == "CC-BY-4.0"
@@ -157,8 +156,6 @@ def test_wrong_metadata_is_refused_before_anything_is_sent(
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("top.txt", b"changed", "is not as SHA256SUMS says"),
-        ("new.txt", b"new", "is not as SHA256SUMS says"),
         ("models/empty", b"", "is empty"),
         (".hidden", b"x", "is hidden"),
     ],

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import PipelineError
 from common.progress import time_limit, watched_by
 from common.retry import RetryPolicy
 from submissions.upload.check import origin_of
@@ -177,8 +176,3 @@ def test_the_origin_is_read_from_a_runs_report_or_a_kernels_output(
     for damaged in ("[]", "[" * 100_000, "{", '{"recipe": {}}'):
         report.write_text(damaged)
         assert origin_of(tmp_path) == ""
-
-
-def test_an_origin_that_must_be_there_is_named_where_it_is_not(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"report\.json: .*; expected the folder of a run"):
-        origin_of(tmp_path, required=True)
