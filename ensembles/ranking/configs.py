@@ -1,11 +1,10 @@
 """Configs of a program: what one says in the compiler's words, and those that come from elsewhere.
 
-Minor-to-major lists by instruction, or tile sizes; and configs of a file or an array, checked to
-fit their program. c configs, k configurable nodes, u distinct layout vectors.
+Minor-to-major lists by instruction, or tile sizes; and configs of an array, checked to fit their
+program. c configs, k configurable nodes, u distinct layout vectors.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,8 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.checks import HIGHEST, LOWEST
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import MINOR_TO_MAJOR, RANK_MAX
-from data.npz.read import Archive
+from data.graphs.node_columns import RANK_MAX
 from data.packing.config_encoder import pack_values
-from data.packing.configs import PackedConfigs
-from data.packing.npz_graphs import encode_configs
 from ensembles.ranking.program import NamedGraph
 
 COMPILERS_CHOICE = "compiler's choice"
@@ -140,7 +136,7 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
     """
     values = np.asarray(configs)
     if isinstance(named.graph, TileGraph):
-        return named.holding(_tiles(named.graph, values, "configs"))
+        return named.holding(_tiles(named.graph, values))
     assert isinstance(named.graph, LayoutGraph)
     wanted = (len(named.graph.node_config_ids), N_LAYOUT_VALUES)
     if values.ndim != 3 or values.shape[1:] != wanted or not len(values):
@@ -155,80 +151,21 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
             f"configs of {named.name}: config {config}, node {node}, value {place} is "
             f"{values[config, node, place]}; expected a whole number {LOWEST}..{HIGHEST}"
         )
-    return _with_layouts(named, pack_values(values.astype(np.int8)), "configs")
+    unknown = np.zeros(len(values), np.int64)
+    packed = pack_values(values.astype(np.int8))
+    given = named.holding(replace(named.graph, configs=packed, runtime_ns=unknown))
+    check_layouts(given, "configs")
+    return given
 
 
-def read_configs(named: NamedGraph, path: Path) -> NamedGraph:
-    """Return a program with the configs of an npz file.
-
-    Args:
-        path: a graph's npz of the same program, or an npz of its config arrays alone:
-            `node_config_feat`, and `node_config_ids` if they are not those of the program's own
-            configs; for tiles `config_feat`.
-
-    Raises:
-        PipelineError: the file is damaged, or its configs are of another program or kind.
-    """
-    with Archive(path) as archive:
-        _check_same_program(archive, named)
-        if isinstance(named.graph, TileGraph):
-            wanted = (None, N_TILE_VALUES)
-            values = archive.array("config_feat", dtype=np.float32, shape=wanted)
-            return named.holding(_tiles(named.graph, values, str(path)))
-        named = _with_ids(archive, named)
-        assert isinstance(named.graph, LayoutGraph)
-        n_nodes = len(named.graph.node_config_ids)
-        return _with_layouts(named, encode_configs(archive, None, n_nodes), str(path))
-
-
-def _check_same_program(archive: Archive, named: NamedGraph) -> None:
-    graph = named.graph
-    for key in ("node_opcode", "edge_index", "node_feat"):
-        if key in archive.keys:
-            own: NDArray[Any] = getattr(graph, key)
-            shape = (None, *own.shape[1:])
-            given = archive.array(key, dtype=own.dtype.type, shape=shape)
-            if key == "node_feat":  # whose layouts may be padded otherwise
-                own, given = own[:, : MINOR_TO_MAJOR.start], given[:, : MINOR_TO_MAJOR.start]
-            if not np.array_equal(own, given):
-                archive.fail(
-                    key,
-                    f"differs from that of {named.path}; expected configs of the same program",
-                )
-
-
-def _with_ids(archive: Archive, named: NamedGraph) -> NamedGraph:
-    assert isinstance(named.graph, LayoutGraph)
-    key = "node_config_ids"
-    if key not in archive.keys:
-        return named
-    ids = archive.array(key, dtype=np.int64, shape=(None,))
-    own = named.graph.node_config_ids
-    if np.array_equal(ids, own):
-        return named
-    has_own_configs = named.program is None or named.program.configs is not None
-    n_nodes = named.graph.n_nodes
-    fits = len(ids) and ids.min() >= 0 and ids.max() < n_nodes and len(set(ids)) == len(ids)
-    if has_own_configs or not fits:
-        wanted = f"the {len(own)} of {named.path}" if has_own_configs else f"some of {n_nodes}"
-        archive.fail(
-            key, f"names {len(ids)} nodes, {ids[:4].tolist()}…; expected {wanted}, each once"
-        )
-    left_open = np.full((1, len(ids), N_LAYOUT_VALUES), -1, np.int8)
-    graph = replace(named.graph, node_config_ids=ids, configs=pack_values(left_open))
-    return named.holding(graph)
-
-
-def _tiles(graph: TileGraph, values: NDArray[Any], source: str) -> Graph:
+def _tiles(graph: TileGraph, values: NDArray[Any]) -> Graph:
     if values.ndim != 2 or values.shape[1] != N_TILE_VALUES or not len(values):
-        raise PipelineError(
-            f"{source}: tile configs have shape {values.shape}; expected (c, {N_TILE_VALUES})"
-        )
+        raise PipelineError(f"configs: have shape {values.shape}; expected (c, {N_TILE_VALUES})")
     is_size = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
     if not is_size.all():
         row, place = (int(i) for i in np.argwhere(~is_size)[0])
         raise PipelineError(
-            f"{source}: config {row}, value {place} is {values[row, place]}; expected whole sizes "
+            f"configs: config {row}, value {place} is {values[row, place]}; expected whole sizes "
             "from 0"
         )
     unknown = np.zeros(len(values), np.int64)
@@ -238,14 +175,6 @@ def _tiles(graph: TileGraph, values: NDArray[Any], source: str) -> Graph:
         runtime_ns=unknown,
         runtime_normalizers=np.ones_like(unknown),
     )
-
-
-def _with_layouts(named: NamedGraph, configs: PackedConfigs, source: str) -> NamedGraph:
-    assert isinstance(named.graph, LayoutGraph)
-    unknown = np.zeros(configs.n_configs, np.int64)
-    given = named.holding(replace(named.graph, configs=configs, runtime_ns=unknown))
-    check_layouts(given, source)
-    return given
 
 
 def check_layouts(named: NamedGraph, source: str) -> None:

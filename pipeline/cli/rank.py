@@ -26,9 +26,6 @@ def rank(
     kernel: Annotated[
         str | None, typer.Option(help="Rank this kernel alone, of tuning data with several.")
     ] = None,
-    configs: Annotated[
-        Path | None, typer.Option(help="An npz whose configs of this program are ranked instead.")
-    ] = None,
     candidates: Annotated[
         int | None,
         typer.Option(min=1, help="Rank so many random layouts. Default for HLO modules: 200."),
@@ -43,9 +40,6 @@ def rank(
         bool,
         typer.Option("--why", help="Say of each what members think and what was measured."),
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write to this file what --json prints.")
-    ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -63,7 +57,7 @@ def rank(
     several = len(graphs) > 1 and kernel is None
     if kernel is not None:
         graphs = [chosen_kernel(graphs, kernel)]
-    graphs = [_with_configs(graph, configs, candidates, seed or 0) for graph in graphs]
+    graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
 
     from ensembles.ranking.rank import (
         rank as rank_configs,  # takes seconds; a bad file is told before
@@ -74,15 +68,8 @@ def rank(
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
     printed = [one.as_json(distinct=distinct, why=why) for one in ranked]
-    whole = {"kernels": printed} if several else printed[0]
-    if out is not None:
-        from json import dumps
-
-        from common.atomic import write_text
-
-        write_text(out, dumps(whole, indent=1, allow_nan=False) + "\n")
     if json:
-        print_json(whole)
+        print_json({"kernels": printed} if several else printed[0])
         return
     for one, part in zip(ranked, printed, strict=True):
         if several:
@@ -90,16 +77,9 @@ def rank(
         _print(one, part["configs"], show_layouts=show_layouts)
 
 
-def _with_configs(
-    graph: "NamedGraph", configs: Path | None, candidates: int | None, seed: int
-) -> "NamedGraph":
-    from common.errors import UsageError
-    from ensembles.ranking.configs import read_configs, with_configs
+def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
+    from ensembles.ranking.configs import with_configs
 
-    if configs is not None and candidates is not None:
-        raise UsageError("rank: --configs and --candidates; expected one of them")
-    if configs is not None:
-        return read_configs(graph, configs)
     has_own = graph.program is None or graph.program.configs is not None
     if candidates is None and has_own:
         return graph

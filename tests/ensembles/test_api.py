@@ -91,6 +91,10 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         bad = np.full((1, 3, 18), -1.0)
         bad[0, 1, 2] = 0.5
         rank(layouts, graph, configs=bad)
+    with pytest.raises(PipelineError, match=r"input is given the order \[2, 1, 0\]; expected dist"):
+        too_deep = np.full((2, 3, 18), -1)
+        too_deep[1, 1, 6:9] = [2, 1, 0]  # the input of the reshape has two dimensions
+        rank(layouts, graph, configs=too_deep)
     with pytest.raises(UsageError, match=r"2 kernels and none chosen; expected one of kernels_-1"):
         load_graph(kernels)
     kernel = load_graph(kernels, kernel="abc")

@@ -5,11 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from data.hlo.write import featurize_files
 from ensembles.ranking import configs as shown_configs
-from ensembles.ranking.program import load_graph
 from tests.command_line import call
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
@@ -104,71 +100,21 @@ def test_an_hlo_module_ranks_candidates_that_are_legal(rankers: Path, tmp_path: 
     assert "kernel" not in found["configs"][0]["layouts"][1]
 
 
-def test_out_holds_what_json_prints(rankers: Path, tmp_path: Path) -> None:
+def test_layouts_are_shown_unless_all_are_the_compilers_choice(
+    rankers: Path, tmp_path: Path
+) -> None:
     path = write(tmp_path / "dense.pb", dense_module())
-    out = tmp_path / "new" / "ranking.json"
-    words = ("--out", out, "--candidates", 5)
-    found = ranked(path, rankers / LAYOUT_MODEL, *words)
-    assert json.loads(out.read_text()) == found
-    table = call("rank", path, "--run", rankers / LAYOUT_MODEL, *words, "--show-layouts")
-    assert json.loads(out.read_text())["configs"] == found["configs"]
+    table = call(
+        *("rank", path, "--run", rankers / LAYOUT_MODEL),
+        *("--candidates", 5, "--show-layouts"),
+    )
     header = ["node", "name", "opcode", "output", "input", "kernel"]
     assert [line.split() for line in table.splitlines()].count(header) == 4  # not of config 0
     assert "3 of 3 nodes are left to the compiler" in table
 
 
-def test_configs_of_a_file_are_ranked_instead(rankers: Path, tmp_path: Path) -> None:
-    module = write(tmp_path / "dense.pb", dense_module())
-    run, graph = rankers / LAYOUT_MODEL, load_graph(module)
-    configs = graph.candidates(12, seed=1).astype(np.float32)
-    alone = tmp_path / "configs.npz"
-    np.savez(alone, node_config_feat=configs)
-    own = ranked(module, run, "--candidates", 12, "--seed", 1, "--top", 12)
-    given = ranked(module, run, "--configs", alone, "--top", 12)
-    assert given["configs"] == own["configs"]
-    # Fewer nodes than the module's own: the file says which.
-    np.savez(alone, node_config_feat=configs[:, :1], node_config_ids=np.array([2]))
-    some = ranked(module, run, "--configs", alone)
-    assert [node["node"] for node in some["configs"][0]["layouts"]] == [2]
-    # A whole graph's file gives its configs to the same program alone.
-    tuned = write(tmp_path / "tuned.pb", layout_tuning())
-    [written] = featurize_files([tuned], tmp_path / "out")
-    found = ranked(tuned, run, "--configs", written.path)
-    assert [c["config"] for c in found["configs"]] == [
-        c["config"] for c in ranked(tuned, run)["configs"]
-    ]
-    line = call("rank", module, "--run", run, "--configs", written.path, expect=1)
-    assert f"{written.path}: key 'node_opcode': differs from that of {module}" in line
-
-
 def test_the_examples_of_how_configs_are_shown_hold() -> None:
     assert doctest.testmod(shown_configs) == (0, 2)
-
-
-def bad_configs(folder: Path, **arrays: np.ndarray) -> Path:
-    np.savez(folder / "bad.npz", **arrays)
-    return folder / "bad.npz"
-
-
-def test_configs_that_do_not_fit_are_one_line(rankers: Path, tmp_path: Path) -> None:
-    module = write(tmp_path / "dense.pb", dense_module())
-    configs = np.full((2, 3, 18), -1, np.float32)
-    too_deep = configs.copy()
-    too_deep[1, 1, 6:9] = [2, 1, 0]  # the input of the reshape has two dimensions
-    feat = "node_config_feat"
-    cases: list[tuple[dict[str, np.ndarray], str]] = [
-        ({feat: configs[:, :2]}, "has shape (2, 2, 18); expected (any, 3, 18)"),
-        ({feat: too_deep}, "input is given the order [2, 1, 0]; expected distinct dimensions of 0"),
-        ({feat: configs, "node_config_ids": np.array([2, 3, 99])}, "expected some of 7"),
-        ({"config_feat": np.ones((2, 24), np.float32)}, f"key '{feat}'"),
-    ]
-    for arrays, expected in cases:
-        path = bad_configs(tmp_path, **arrays)
-        run = rankers / LAYOUT_MODEL
-        line = call("rank", module, "--run", run, "--configs", path, expect=1)
-        assert line.startswith(f"error: {path}: "), line
-        assert expected in line
-        assert line.count("\n") == 1
 
 
 def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
@@ -191,7 +137,6 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
         ((deep, "--run", layouts), 1, "has more than 6 dimensions"),
         ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 kernels called 'x'; expected one of"),
         ((kernels, "--run", tiles, "--candidates", 4), 2, "candidates are made for layouts"),
-        ((tuned, "--run", layouts, "--candidates", 4, "--configs", plain), 2, "expected one of"),
         ((tmp_path / "no.pb", "--run", layouts), 1, "no such file"),
     ]
     for words, code, expected in cases:
