@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.metrics import TILE_PICKS
 from data.npz.read import Archive
-from data.official.names import official_parts
+from data.official.names import official_names
 from data.official.sizes import ALL_TILE_CONFIGS, LAYOUT_CONFIGS, OTHER_LAYOUT_CONFIGS
 from data.tree import COLLECTIONS, find_graphs
 from submissions.write import ScannedRow, n_picks, scan_submission, shown, split_id
@@ -83,7 +83,7 @@ def official_rows() -> Mapping[str, int | None]:
     """
     rows: dict[str, int | None] = {}
     for collection in COLLECTIONS:
-        for name in sorted(official_parts()[f"{collection.name}/test"].names):
+        for name in sorted(official_names()[f"{collection.name}/test"]):
             submission_id = f"{collection.name}:{name}"
             layout_configs = OTHER_LAYOUT_CONFIGS.get(submission_id, LAYOUT_CONFIGS)
             rows[submission_id] = layout_configs if collection.kind == "layout" else None

@@ -159,20 +159,11 @@ def _notes(graph: Graph, groups: RuntimeGroups, noise: Noise | None) -> Iterator
 
 def as_dict(row: AuditRow) -> dict[str, object]:
     """Return a row as plain values for JSON."""
-    counts = {name: getattr(row, name) for name in COUNTED}
-    return {
-        "id": row.file.submission_id,
-        "split": row.file.split,
-        "path": str(row.file.path),
-        "error": row.error,
-        "notes": list(row.notes),
-        "is_labelled": row.is_labelled,
-        **counts,
-        "n_apart": row.n_apart,
-        "worst_disagreement": row.worst_disagreement,
-        "is_noise": row.is_noise,
-        "noise": None if row.noise is None else _noise_as_dict(row.noise),
-    }
+    values = vars(row).copy()
+    file: GraphFile = values.pop("file")
+    noise = None if row.noise is None else _noise_as_dict(row.noise)
+    place = {"id": file.submission_id, "split": file.split, "path": str(file.path)}
+    return {**place, **values, "noise": noise}
 
 
 def _noise_as_dict(noise: Noise) -> dict[str, float | None]:

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from common.metrics import TILE_PICKS
-from data.audit.rows import AuditRow
-from data.official.names import OfficialPart, official_parts
+from data.audit.rows import COUNTED, AuditRow
+from data.fetch.parts import PUBLISHED_GRAPHS
+from data.official.names import official_names
 
-LAYOUT_INDICES = 1000  # of every layout row of the sample submission; a tile row has TILE_PICKS
+PUBLISHED = {part.label: n_graphs for part, n_graphs in PUBLISHED_GRAPHS.items()}
 MAX_NOTES = 10  # on single files, for each split of a collection
 MAX_NAMES = 3
 
@@ -31,14 +31,12 @@ class Comparison:
         n_official: graphs in the public dataset.
         n_present: files here with a name of it.
         foreign: other names here.
-        missing: official names that are not here; None where they cannot be told, or are all.
     """
 
     part: str
     n_official: int
     n_present: int
     foreign: tuple[str, ...]
-    missing: tuple[str, ...] | None
 
 
 def by_part(rows: Sequence[AuditRow]) -> dict[str, list[AuditRow]]:
@@ -71,11 +69,7 @@ def _total(part: str, rows: Sequence[AuditRow]) -> dict[str, object]:
         "n_bad": len(rows) - len(good),
         "n_labelled": sum(labelled),
         "n_unlabelled": len(good) - sum(labelled),
-        "n_nodes": sum(row.n_nodes for row in good),
-        "n_edges": sum(row.n_edges for row in good),
-        "n_configs": sum(row.n_configs for row in good),
-        "n_distinct": sum(row.n_distinct for row in good),
-        "n_repeated": sum(row.n_repeated for row in good),
+        **{key: sum(getattr(row, key) for row in good) for key in COUNTED},
         "n_apart": sum(row.n_apart for row in good) if any(labelled) else None,
         "n_disagreeing": sum(row.n_apart > 0 for row in good),
         "n_noise": sum(row.is_noise is True for row in good),
@@ -90,26 +84,17 @@ def table(rows: Sequence[AuditRow]) -> list[list[object]]:
 
 def compare_names(rows: Sequence[AuditRow]) -> list[Comparison]:
     """Compare the names of each split that is there with the published ones."""
-    official = official_parts()
-    return [_compare(part, rows, official[part]) for part, rows in by_part(rows).items()]
-
-
-def _compare(part: str, rows: Sequence[AuditRow], official: OfficialPart) -> Comparison:
-    names = {row.file.name for row in rows}
-    present = names & official.names
-    can_tell = bool(present) and official.is_complete
-    return Comparison(
-        part=part,
-        n_official=official.n_graphs,
-        n_present=len(present),
-        foreign=tuple(sorted(names - official.names)),
-        missing=tuple(sorted(official.names - names)) if can_tell else None,
-    )
+    compared = []
+    for part, graphs in by_part(rows).items():
+        names, official = {row.file.name for row in graphs}, official_names()[part]
+        foreign = tuple(sorted(names - official))
+        compared.append(Comparison(part, PUBLISHED[part], len(names & official), foreign))
+    return compared
 
 
 def tree_notes(rows: Sequence[AuditRow]) -> list[str]:
     """Say what concerns more than one file, or how a file stands to the public dataset."""
-    return [*_disagreements(rows), *_name_notes(rows), *_row_count_notes(rows)]
+    return [*_disagreements(rows), *_name_notes(rows)]
 
 
 def file_notes(rows: Sequence[AuditRow]) -> list[str]:
@@ -146,29 +131,6 @@ def _name_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
             yield f"{part.part}: {part.n_present} of {part.n_official} official graphs present"
         if part.foreign:
             yield f"{part.part}: not official: {_some(part.foreign)}"
-
-
-def _row_count_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
-    if not any(part.n_present for part in compare_names(rows)):
-        return  # such a tree has no sample submission
-    for part, found in by_part(rows).items():
-        usual = TILE_PICKS if part.startswith("tile") else LAYOUT_INDICES
-        odd = [
-            f"{row.file.name} ({row.n_configs})"
-            for row in found
-            if row.file.split == "test" and row.error is None and _is_odd(row)
-        ]
-        if odd:
-            yield (
-                f"{part}: rows of {len(odd)} of {len(found)} graphs differ from the sample "
-                f"submission's {usual} indices (configs in brackets): {', '.join(odd)}"
-            )
-
-
-def _is_odd(row: AuditRow) -> bool:
-    if row.file.collection.kind == "tile":
-        return row.n_configs < TILE_PICKS
-    return row.n_configs != LAYOUT_INDICES
 
 
 def _some(names: Sequence[str]) -> str:

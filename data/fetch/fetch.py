@@ -33,7 +33,6 @@ class FetchJob:
 
     parts: Sequence[Part]
     out: Path
-    keep_archives: bool = False
     expected: Mapping[Part, int] = field(default_factory=lambda: PUBLISHED_GRAPHS)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
 
@@ -71,8 +70,7 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
             download(session, base + archive.name, archive, policy=job.policy)
             with opened(archive) as graphs:
                 (done[part],) = unpack(job, graphs, [part], archive)
-            if not job.keep_archives:
-                archive.unlink()
+            archive.unlink()
     return [fetched for fetched in done.values() if fetched]
 
 
@@ -97,8 +95,7 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
         archive = _only_file(folder)
         with opened(archive) as graphs:
             done |= {got.part: got for got in unpack(job, graphs, missing, archive)}
-        if not job.keep_archives:
-            shutil.rmtree(folder)
+        shutil.rmtree(folder)
     return [fetched for fetched in done.values() if fetched]
 
 
@@ -187,7 +184,7 @@ def _check_space(job: FetchJob, parts: list[Part], base: str, session: "Session"
         size = whole or remote_size(session, base + archive.name)
         archives.append(max(0, size - (whole or unfinished_bytes(archive))))
         unpacked += max(0, size - _held(job, part)["bytes"])
-    _require_space(job, unpacked + (sum if job.keep_archives else max)(archives))
+    _require_space(job, unpacked + max(archives))
 
 
 def _require_space(job: FetchJob, needed: int) -> None:

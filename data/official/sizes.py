@@ -1,8 +1,9 @@
 """How large the public dataset's parts are: sizes.csv, a line per split of a collection."""
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
+
+import polars as pl
 
 SIZES = Path(__file__).parent / "sizes.csv"
 
@@ -51,20 +52,4 @@ class PartSize:
 
 def official_sizes() -> list[PartSize]:
     """Return the sizes of the published parts."""
-    with SIZES.open(newline="", encoding="utf-8") as stream:
-        return [_read(row) for row in csv.DictReader(stream)]
-
-
-def _read(row: dict[str, str]) -> PartSize:
-    return PartSize(
-        collection=row["collection"],
-        split=row["split"],
-        graphs=int(row["graphs"]),
-        nodes=int(row["nodes"]),
-        most_nodes=int(row["most_nodes"]),
-        edges=int(row["edges"]),
-        configs=int(row["configs"]),
-        most_configs=int(row["most_configs"]),
-        repeated=float(row["repeated"]),
-        counted_in=row["counted_in"],
-    )
+    return [PartSize(**row) for row in pl.read_csv(SIZES).iter_rows(named=True)]

@@ -53,10 +53,6 @@ MAX_PAIRS = 1 << 21  # looked at at once
 Objective = Callable[
     [NDArray[np.float64], "lightgbm.Dataset"], tuple[NDArray[np.float32], NDArray[np.float32]]
 ]
-# Advances by a round and returns the scores (r,) of the held-out rows, higher = faster.
-Advance = Callable[[], NDArray[np.float64]]
-# (learned, held-out) row numbers -> what advances
-Begin = Callable[[NDArray[np.int64], NDArray[np.int64]], Advance]
 
 
 def train(job: TrainJob) -> None:
@@ -83,47 +79,12 @@ def train_on_rows(
     dataset = binned(graphs, config, table, names)
     runtime = np.concatenate([graph.runtime for graph in graphs])
     parameters = booster_parameters(config, len(runtime), seed=job.seed, threads=job.recipe.threads)
-
-    def begin(
-        train_set: "lightgbm.Dataset", runtime: NDArray[np.float64]
-    ) -> tuple["lightgbm.Booster", Callable[[], object]]:
-        booster = lightgbm.Booster(parameters, train_set)
-        if config.objective == "lambdarank":
-            return booster, booster.update
-        objective = pairwise_logistic(runtime, np.asarray(train_set.get_group()).tolist())
-        return booster, lambda: booster.update(fobj=objective)
-
-    def begin_fold(learned: NDArray[np.int64], held_out: NDArray[np.int64]) -> Advance:
-        train_set = dataset.subset(learned.tolist()).construct()
-        booster, update = begin(train_set, runtime[learned])
-        return _with_scores(booster, update, dataset.subset(held_out.tolist()).construct())
-
+    if config.objective == "pairwise_logistic":
+        parameters["objective"] = pairwise_logistic(runtime)
     rounds = config.num_boost_round
     if config.early_stop:
-        rounds = choose_rounds(graphs, begin_fold, config, job.seed)
-    booster, update = begin(dataset, runtime)
-    for _ in range(rounds):
-        update()
-    _write_booster(booster, job.run_dir)
-
-
-def _with_scores(
-    booster: "lightgbm.Booster", update: Callable[[], object], held_out: "lightgbm.Dataset"
-) -> Advance:
-    booster.add_valid(held_out, "held out")
-    scores = np.empty(0)
-
-    def keep(predicted: NDArray[np.float64], _: "lightgbm.Dataset") -> tuple[str, float, bool]:
-        nonlocal scores
-        scores = predicted
-        return "", 0.0, True
-
-    def advance() -> NDArray[np.float64]:
-        update()
-        booster.eval_valid(keep)
-        return scores
-
-    return advance
+        rounds = choose_rounds(graphs, dataset, parameters, config, job.seed)
+    _write_booster(lightgbm.train(parameters, dataset, rounds), job.run_dir)
 
 
 def booster_parameters(
@@ -136,7 +97,7 @@ def booster_parameters(
         "lambdarank_truncation_level": min(config.configs_per_graph, config.configs_per_group),
     }
     return {
-        **(ranking if config.objective == "lambdarank" else {"objective": "none"}),
+        **(ranking if config.objective == "lambdarank" else {}),
         **dataset_parameters(config, n_rows),
         "metric": "none",
         "learning_rate": config.learning_rate,
@@ -238,24 +199,42 @@ def boosted_scores(
 
 
 def choose_rounds(
-    graphs: Sequence[GraphRows], begin: Begin, config: BoostingConfig, seed: int
+    graphs: Sequence[GraphRows],
+    dataset: "lightgbm.Dataset",
+    parameters: dict[str, object],
+    config: BoostingConfig,
+    seed: int,
 ) -> int:
     """Return the round at which the mean of the folds is best, over those that all of them reached.
 
     Folds are trained one after the other, each until its own held-out graphs have not been ranked
     better for `early_stop` rounds.
     """
-    at_most, patience = config.num_boost_round, config.early_stop
+    import lightgbm
+
     fold_of = row_folds(graphs, config.folds, seed)
-    curves = []
+    curves: list[list[float]] = []
     for fold in range(fold_of.max() + 1):
         held_out = np.flatnonzero(fold_of == fold)
-        advance = begin(np.flatnonzero(fold_of != fold), held_out)
-        curve: list[float] = []
-        while len(curve) < at_most and len(curve) - int(np.argmax(curve or [0])) <= patience:
-            curve.append(ranked(graphs, held_out, advance()))
-        curves.append(curve)
-        del advance  # a fold's rows go before the next one's come
+
+        def judge(
+            scores: NDArray[np.float64], _: "lightgbm.Dataset", rows: NDArray[np.int64] = held_out
+        ) -> tuple[str, float, bool]:
+            return "ranked", ranked(graphs, rows, scores), True
+
+        recorded: dict[str, dict[str, list[float]]] = {}
+        lightgbm.train(
+            parameters,
+            dataset.subset(np.flatnonzero(fold_of != fold).tolist()),
+            config.num_boost_round,
+            valid_sets=[dataset.subset(held_out.tolist())],
+            feval=judge,
+            callbacks=[
+                lightgbm.early_stopping(config.early_stop, verbose=False),
+                lightgbm.record_evaluation(recorded),
+            ],
+        )
+        curves.append(recorded["valid_0"]["ranked"])
     shortest = min(map(len, curves))
     return int(np.argmax(np.mean([curve[:shortest] for curve in curves], axis=0))) + 1
 
@@ -295,21 +274,22 @@ def _judge_tile(scores: NDArray[np.float64], runtime: NDArray[np.float64]) -> fl
     return tile_score(np.argsort(scores, kind="stable"), runtime)
 
 
-def pairwise_logistic(runtime: NDArray[np.float64], sizes: Sequence[int]) -> Objective:
-    """Return an objective for LightGBM: runtimes (r,) of rows, in consecutive groups of `sizes`.
+def pairwise_logistic(runtime: NDArray[np.float64]) -> Objective:
+    """Return an objective for LightGBM on some or all rows, of runtimes (r,), in their groups.
 
     The loss of a group of g rows is 1/g · Σ log(1 + exp(s_slow − s_fast)) over its pairs of
     different runtime; a higher score s means faster.
     """
-    ends = np.cumsum(sizes)
 
     def objective(
         scores: NDArray[np.float64], dataset: "lightgbm.Dataset"
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        own = runtime if dataset.used_indices is None else runtime[dataset.used_indices]
         gradient, hessian = np.empty(len(scores), np.float32), np.empty(len(scores), np.float32)
-        for end, size in zip(ends, sizes, strict=True):
+        sizes = np.asarray(dataset.get_group())
+        for end, size in zip(np.cumsum(sizes), sizes, strict=True):
             part = slice(end - size, end)
-            gradient[part], hessian[part] = _group(scores[part], runtime[part])
+            gradient[part], hessian[part] = _group(scores[part], own[part])
         return gradient, hessian
 
     return objective

@@ -34,9 +34,6 @@ def fetch(
     out: Annotated[
         Path, typer.Option(help="Data folder to write to; the same command goes on.")
     ] = Path("data/raw/tpugraphs"),
-    keep_archives: Annotated[
-        bool, typer.Option("--keep-archives", help="Keep what was downloaded in OUT/downloads.")
-    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -57,7 +54,7 @@ def fetch(
     parts = parts_named(collections, splits)
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
-        job = FetchJob(parts, out, keep_archives=keep_archives)
+        job = FetchJob(parts, out)
         if source == "kaggle":
             fetched = fetch_kaggle(job)
         else:
