@@ -14,8 +14,6 @@ from benchmarks.speed import (
     packing,
     segment_memory,
     stages,
-    statistics_cost,
-    tile_inference,
     winning_model,
 )
 from common.atomic import write_text
@@ -26,9 +24,7 @@ MODULES = (
     stages,
     layout_model,
     winning_model,
-    tile_inference,
     packing,
-    statistics_cost,
     segment_memory,
 )
 SECTIONS = {module.__name__.rpartition(".")[2]: module.report for module in MODULES}

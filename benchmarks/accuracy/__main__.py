@@ -10,8 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks import PAGES
@@ -21,8 +19,6 @@ from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.settings import SAMPLE
-
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def cells_of(
@@ -50,26 +46,14 @@ def cells_of(
                     yield Cell(task, name, seed, tuple(overrides), kind)
 
 
-def run_cells(cells: Sequence[Cell], sources: Sources, out: Path, *, workers: int = 1) -> int:
-    """Run cells, several processes side by side if asked for; return how many failed."""
+def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
+    """Run cells; return how many failed."""
     failed = 0
-    for number, (cell, text) in enumerate(_outcomes(cells, sources, out, workers), start=1):
+    for number, cell in enumerate(cells, start=1):
+        text = _outcome(cell, sources, out)
         failed += text.startswith("failed")
         _say(f"{number}/{len(cells)} {cell.task}, {cell.contender}, seed {cell.seed}: {text}")
     return failed
-
-
-def _outcomes(
-    cells: Sequence[Cell], sources: Sources, out: Path, workers: int
-) -> Iterator[tuple[Cell, str]]:
-    if workers == 1:
-        yield from ((cell, _outcome(cell, sources, out)) for cell in cells)
-        return
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
-        waiting = {pool.submit(_outcome, cell, sources, out): cell for cell in cells}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
 
 
 def _outcome(cell: Cell, sources: Sources, out: Path) -> str:
@@ -90,11 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_text(options.report, report(kind, read_cells(options.out / "cells")))
             _say(str(options.report))
             return 0
-        os.environ.update(ONE_THREAD)  # of the workers; in this process recipes see to it
         sources = Sources(options.sample, options.real)
         given = options.tasks, options.models, options.seeds, sources
         cells = list(cells_of(kind, *given, overrides=options.set))
-        return int(run_cells(cells, sources, options.out, workers=options.workers) > 0)
+        return int(run_cells(cells, sources, options.out) > 0)
     except PipelineError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
@@ -113,7 +96,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         own.add_argument("--seeds", type=int, nargs="+", default=list(range(5)), metavar="N")
         own.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
         own.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
-        own.add_argument("--workers", type=int, default=1, help="processes side by side")
         own.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
         page = PAGES / f"{kind}_accuracy.md"
         own.add_argument("--report", type=Path, nargs="?", const=page, help="write the report")

@@ -1,7 +1,4 @@
-"""Packing one layout file, beside inflating it alone: seconds and peak memory of each.
-
-`python -m benchmarks.speed.packing --graph NODES:CONFIGURABLE:CONFIGS …` prints the section.
-"""
+"""Packing one layout file, beside inflating it alone: seconds and peak memory of each."""
 
 import argparse
 import json
@@ -9,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,14 +16,12 @@ import numpy as np
 from benchmarks import PAGES
 from benchmarks.speed.measuring import own_peak_mib, peak_tree_mib
 from common.atomic import write_text
-from common.errors import PipelineError
 from common.settings import ROOT
 from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.read import Archive
 from data.packing.npz_graphs import CONFIG_CHUNK_BYTES
 from data.read import read_layout
-from data.synthetic import GraphSize, parse_size, write_sized
-from data.synthetic.write import FORM
+from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named, file_from_path
 
 SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))
@@ -43,7 +37,6 @@ ARRAYS: dict[str, tuple[type[np.generic], tuple[int | None, ...]]] = {
     "node_config_feat": (np.float32, (None, None, None)),
 }
 ROUNDS, N_ROWS, N_READS = 9, 128, 21  # a training step reads about so many rows
-MAX_LOADED_BYTES = 2 << 30  # np.load holds the whole file in memory
 MAX_OVER_INFLATE, MAX_MIB, MAX_TWO_WORKERS_MIB, MAX_ROWS_MS = 1.5, 400, 700, 5
 
 
@@ -70,15 +63,6 @@ def inflate(path: Path, out: Path) -> None:
                 del content  # so that the next one takes its memory, which is in the cache
 
 
-def unzip(path: Path, out: Path) -> None:
-    """Inflate every array once by the standard library."""
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            with archive.open(info) as stream:
-                while stream.read(CONFIG_CHUNK_BYTES):
-                    pass
-
-
 def pack(path: Path, out: Path) -> None:
     """Check the whole file, and pack its configs in memory."""
     read_layout(file_from_path(path))
@@ -89,12 +73,6 @@ def store(path: Path, out: Path) -> GraphFile:
     (entry,) = prepare([file_from_path(path)], out)
     assert entry.stored is not None, entry.error
     return entry.stored
-
-
-def load(path: Path, out: Path) -> None:
-    """Load every array with np.load."""
-    with np.load(path) as archive:
-        _ = {key: archive[key] for key in archive.files}
 
 
 def row_reads_s(path: Path, out: Path) -> list[float]:
@@ -113,10 +91,8 @@ def row_reads_s(path: Path, out: Path) -> list[float]:
 # In the order of the table. A step takes the file and an empty folder.
 STEPS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "inflate": ("inflate the file as packing does, check its checksums", inflate),
-    "unzip": ("inflate the file by `zipfile`", unzip),
     "pack": ("check the whole file, pack its configs in memory", pack),
     "prepare": ("`prepare`: the whole file checked and stored", store),
-    "load": ("`np.load` of everything", load),
 }
 
 
@@ -153,12 +129,11 @@ def two_workers_mib(path: Path) -> float:
         return peak_tree_mib([sys.executable, *command])
 
 
-def measure(path: Path, size: GraphSize) -> dict[str, list[Cost]]:
+def measure(path: Path) -> dict[str, list[Cost]]:
     """Run all steps in turn, a few times over, so that a slow spell of the machine hits all."""
-    steps = [step for step in STEPS if step != "load" or size.config_bytes <= MAX_LOADED_BYTES]
-    costs: dict[str, list[Cost]] = {step: [] for step in steps}
+    costs: dict[str, list[Cost]] = {step: [] for step in STEPS}
     for _ in range(ROUNDS):
-        for step in steps:
+        for step in STEPS:
             costs[step].append(Cost(**in_child(step, path)))  # type: ignore[arg-type]
     return costs
 
@@ -167,16 +142,14 @@ def cost_table(costs: dict[str, list[Cost]]) -> list[str]:
     """Return a Markdown table: one row per step; CPU seconds, also over those of inflating."""
     lines = [
         "| step | wall seconds: best | median | CPU seconds: best | median "
-        "| of inflating as packing does | of `zipfile` | peak MiB |",
-        "|---|" + "---:|" * 7,
+        "| of inflating | peak MiB |",
+        "|---|" + "---:|" * 6,
     ]
     for step, runs in costs.items():
         wall, cpu = [cost.wall_s for cost in runs], [cost.cpu_s for cost in runs]
-        seconds = (min(wall), median(wall), min(cpu), median(cpu))
-        ratios = (
-            min(cpu) / min(cost.cpu_s for cost in costs[base]) for base in ("inflate", "unzip")
-        )
-        cells = [STEPS[step][0], *(f"{value:.2f}" for value in (*seconds, *ratios))]
+        ratio = min(cpu) / min(cost.cpu_s for cost in costs["inflate"])
+        seconds = (min(wall), median(wall), min(cpu), median(cpu), ratio)
+        cells = [STEPS[step][0], *(f"{value:.2f}" for value in seconds)]
         cells += [f"{max(cost.peak_mib for cost in runs):,.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -186,7 +159,7 @@ def section(folder: Path, size: GraphSize) -> list[str]:
     """Write a file of this size, measure, and remove it."""
     file = write_sized(folder, size, collection=collection_named("layout:xla:random"))
     packed_mb = file.path.stat().st_size / 1e6
-    costs = measure(file.path, size)
+    costs = measure(file.path)
     rows_ms = np.median(in_child("rows", file.path)) * 1e3  # type: ignore[call-overload]
     two_mib = two_workers_mib(file.path)
     file.path.unlink()
@@ -219,26 +192,19 @@ def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
 
 
 def main() -> None:
-    """Measure the sizes that are given and print the section; or run one step, as JSON."""
+    """Measure the largest graph and write its page; or run one step, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--graph", action="append", metavar=FORM, help="size; may be repeated")
     parser.add_argument(
         "--largest", action="store_true", help=f"write {LARGEST_RESULTS.name}; takes 5 minutes"
     )
     parser.add_argument("--step", nargs=3, metavar=("STEP", "FILE", "OUT"), help="run one here")
     options = parser.parse_args()
-    try:
-        sizes = [parse_size(text) for text in options.graph or []]
-        if options.step:
-            step, path, out = options.step
-            print(json.dumps(run_step(step, Path(path), Path(out))))  # noqa: T201
-        elif options.largest:
-            lines = ["# Packing the largest graph", "", "Written by `make bench-largest`.", ""]
-            write_text(LARGEST_RESULTS, "\n".join([*lines, *report([LARGEST])]) + "\n")
-        else:
-            print("\n".join(report(sizes or SIZES)))  # noqa: T201
-    except PipelineError as error:
-        parser.error(str(error))
+    if options.step:
+        step, path, out = options.step
+        print(json.dumps(run_step(step, Path(path), Path(out))))  # noqa: T201
+    elif options.largest:
+        lines = ["# Packing the largest graph", "", "Written by `make bench-largest`.", ""]
+        write_text(LARGEST_RESULTS, "\n".join([*lines, *report([LARGEST])]) + "\n")
 
 
 if __name__ == "__main__":

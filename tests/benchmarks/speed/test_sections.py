@@ -1,21 +1,10 @@
 """Sections of the page on speed hold what was measured, on sizes that take no time."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
-from benchmarks.speed import (
-    layout_model,
-    segment_memory,
-    statistics_cost,
-    tile_inference,
-    winning_model,
-)
+from benchmarks.speed import layout_model, segment_memory, winning_model
 from benchmarks.speed.measuring import in_turn, peak_mib
-from data.read import read_tile
 from data.synthetic import GraphSize
-from models.config.recipe import load_recipe
 
 TINY = layout_model.Setting(60, 8, hidden=16)
 SMALL = GraphSize(1_500, 60, 40)
@@ -52,13 +41,6 @@ def test_the_winning_model_has_seconds_and_ratios() -> None:
     assert all(float(cell) >= 0 for cell in cells(line)[1:])
 
 
-def test_statistics_have_a_line_per_set() -> None:
-    plain, every = map(cells, statistics_cost.report(GraphSize(400, 20, 300))[-2:])
-    assert (plain[0], every[0]) == ("plain", "all")
-    assert int(plain[1]) < int(every[1])
-    assert all(0 <= float(row[3]) < statistics_cost.GOAL_MIB for row in (plain, every))
-
-
 @pytest.mark.slow
 def test_segments_have_a_line_for_each_size() -> None:
     line = cells(segment_memory.report((SMALL,))[-1])
@@ -66,16 +48,3 @@ def test_segments_have_a_line_for_each_size() -> None:
     libraries, train, predict = map(int, line[2:5])
     assert 0 < libraries < train <= predict
     assert min(map(float, line[5:])) > 0
-
-
-def test_inference_is_timed_on_kernels_of_the_size_asked_for(tmp_path: Path) -> None:
-    small = read_tile(tile_inference.train_files()[-1])
-    kernel = read_tile(tile_inference.write_kernel(tmp_path, small, 50))
-    assert abs(kernel.n_nodes - tile_inference.N_NODES) <= small.n_nodes / 2
-    assert kernel.n_configs == 50 and not kernel.is_labelled
-    assert len(kernel.edge_index) * small.n_nodes == len(small.edge_index) * kernel.n_nodes
-    bounds = kernel.config_feat.reshape(50, 3, 8)
-    np.testing.assert_allclose(bounds[:, :, 7], bounds[:, :, :6].prod(axis=2))
-    recipe = load_recipe("smoke", ["tile_boosting.num_boost_round=2"])
-    files = [kernel.file] * 2
-    assert tile_inference.seconds_of("tile_boosting", recipe, files, tmp_path) > 0
