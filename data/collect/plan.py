@@ -1,6 +1,5 @@
 """What the embedded sample holds: which kernels and programs, in which splits and order."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,14 +38,9 @@ def _in_order(jobs: Sequence[Job]) -> list[Job]:
     queues: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         queues.setdefault((job.collection.name, job.split), []).append(job)
-    placed = []
-    for number, ((name, _), queue) in enumerate(queues.items()):
-        share = TILE_SHARE if name.startswith("tile") else 1.0
-        seen: Counter[str] = Counter()
-        turns = []
-        for job in queue:
-            turns.append((seen[job.family], job))
-            seen[job.family] += 1
-        for place, (_, job) in enumerate(sorted(turns, key=lambda turn: turn[0])):
-            placed.append(((place + 0.5) / len(queue) * share, number, job))
-    return [job for _, _, job in sorted(placed, key=lambda entry: entry[:2])]
+    placed = [
+        ((place + 0.5) / len(queue) * (TILE_SHARE if name.startswith("tile") else 1.0), job)
+        for (name, _), queue in queues.items()
+        for place, job in enumerate(queue)
+    ]
+    return [job for _, job in sorted(placed, key=lambda entry: entry[0])]

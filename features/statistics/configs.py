@@ -30,7 +30,7 @@ from features.statistics.program import PROGRAM_STATISTICS, program_statistics
 from features.statistics.tile import TILE_DETAILS, TILE_STATISTICS, tile_details, tile_statistics
 
 StatisticsSet = Literal["plain", "all"]
-STATISTICS = {"layout": tuple(LAYOUT_STATISTICS), "tile": tuple(TILE_STATISTICS)}
+STATISTICS = {"layout": LAYOUT_STATISTICS, "tile": TILE_STATISTICS}
 ALL_STATISTICS = {
     "layout": (*LAYOUT_STATISTICS, *LAYOUT_DETAILS, *PROGRAM_STATISTICS),
     "tile": (*TILE_STATISTICS, *TILE_DETAILS, *PROGRAM_STATISTICS),

@@ -9,6 +9,7 @@ another operation asks for a layout of its own; where the two differ the compile
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,45 +63,25 @@ class LayoutTables:
     graph: NDArray[np.float32]
 
 
-def layout_formulas(prefix: str, summed: str) -> dict[str, str]:
-    """Return the formulas of sums over nodes with each minor dimension, by tensor and opcode.
-
-    Args:
-        summed: what a node adds.
-    """
-    minors = {
-        f"{prefix}{tensor}_minor_{symbol}_{group}": (
-            f"Σ {summed} over {group} nodes whose {tensor} layout "
-            + ("is left open" if symbol == "default" else f"has minor dimension {symbol}")
-        )
-        for tensor in TENSORS
-        for symbol in SYMBOLS
-        for group in OPCODE_GROUPS
-    }
-    return minors | {
-        f"{prefix}output_as_default_{group}": f"Σ {summed} over {group} nodes that put out the "
-        "layout the compiler had"
-        for group in OPCODE_GROUPS
-    }
+def layout_counts(prefix: str = "") -> tuple[str, ...]:
+    """Name sums over nodes of an opcode whose tensor has a minor dimension, or is as it was."""
+    minors = product(TENSORS, SYMBOLS, OPCODE_GROUPS)
+    return (
+        *(f"{prefix}{tensor}_minor_{symbol}_{group}" for tensor, symbol, group in minors),
+        *(f"{prefix}output_as_default_{group}" for group in OPCODE_GROUPS),
+    )
 
 
-_GRAPH_STATISTICS = {
-    "log_nodes": "log(1 + n)",
-    "log_configurable": "log(1 + k)",
-    "log_bytes": "log(1 + Σ bytes of all outputs)",
-    **{f"share_{group}": f"configurable nodes that are a {group}, / k" for group in OPCODE_GROUPS},
-}
-# name -> formula. k nodes; s = a node's share of the configurable bytes
-LAYOUT_STATISTICS = {
-    **layout_formulas("", "s"),
-    "log_padding": "log Σ s · growth, growth that of the output by padding its minor dimension to "
-    "128 and its second to 8",
-    "copied_bytes_share": "Σ bytes over pairs whose consumer names layouts for its operands, none "
-    "of them the producer's, / Σ bytes of all pairs",
-    "copied_edges_share": "the same, counting pairs",
-    "open_edges_share": "pairs whose consumer names no layout, / all pairs",
-    **_GRAPH_STATISTICS,
-}
+_GRAPH_STATISTICS = (
+    *("log_nodes", "log_configurable", "log_bytes"),
+    *(f"share_{group}" for group in OPCODE_GROUPS),
+)
+# STATISTICS.md has the formulas of these and of those in the other files.
+LAYOUT_STATISTICS = (
+    *layout_counts(),
+    *("log_padding", "copied_bytes_share", "copied_edges_share", "open_edges_share"),
+    *_GRAPH_STATISTICS,
+)
 N_CONFIG_STATISTICS = len(LAYOUT_STATISTICS) - len(_GRAPH_STATISTICS)  # they differ by config
 
 

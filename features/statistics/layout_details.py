@@ -30,62 +30,28 @@ from features.statistics.layout import (
     TILE_SECOND,
     LayoutTables,
     implied_copies,
-    layout_formulas,
+    layout_counts,
     output_bytes,
     padding_growth,
 )
 
 CHUNK_CONFIGS = 4096  # looked at at once
-MINOR_SIZES = {
-    "below_8": "fewer than 8",
-    "below_128": "8 to 127",
-    "whole_tiles": "a multiple of 128",
-    "ragged": "more than 128, and no multiple of it,",
-}
-SECOND_SIZES = {
-    "below_8": "fewer than 8",
-    "whole_tiles": "a multiple of 8",
-    "ragged": "more than 8, and no multiple of it,",
-}
 _PLACE = ["column", "place"]
 
-# name -> formula. k nodes; s = a node's share of the configurable bytes; "named" = not left open.
-_SUMMED = {
-    **layout_formulas("count_", "1/k"),
-    **{
-        f"minor_size_{name}": f"Σ s over nodes whose chosen minor dimension has {size} elements"
-        for name, size in MINOR_SIZES.items()
-    },
-    **{
-        f"second_size_{name}": f"Σ s over nodes whose second minor dimension has {size} elements"
-        for name, size in SECOND_SIZES.items()
-    },
-    "fixed_operand_copied_bytes": "Σ bytes of operands that are no scalars, not configurable, and "
-    "have none of the layouts that the node names for its operands, / bytes of all operands that "
-    "are no scalars and not configurable",
-    "fixed_operand_copied_edges": "the same, counting operands",
-    **{
-        f"log_{tensor}_padding": "log Σ b · growth, b an operand's share of the bytes of all "
-        f"operands, growth its padding to 8 × 128 under the {tensor} layout (its own where open)"
-        for tensor in TENSORS[1:]
-    },
-    "fixed_reader_copied_bytes": "Σ bytes of the node over readers of its shape that are not "
-    "configurable and whose own layout differs from the chosen one, / all such bytes",
-    "fixed_reader_copied_edges": "the same, counting readers",
-    "rarity_mean": "mean over nodes of −log(share of the graph's distinct configs with the same "
-    "layout vector at the node)",
-    "rarity_by_bytes": "the same, nodes weighted by s",
-    "usual_nodes": "share of nodes with the vector that most of the graph's distinct configs have",
-}
-LAYOUT_DETAILS = {
-    **_SUMMED,
-    "rarity_largest": "largest −log share over nodes",
-    "log_occurrences": "log of how often the config occurs in the graph",
-    **{
-        f"copied_bytes_to_{group}": f"copied_bytes_share, of consumers that are a {group}"
-        for group in OPCODE_GROUPS
-    },
-}
+_SUMMED = (
+    *layout_counts("count_"),
+    *("minor_size_below_8", "minor_size_below_128", "minor_size_whole_tiles", "minor_size_ragged"),
+    *("second_size_below_8", "second_size_whole_tiles", "second_size_ragged"),
+    *("fixed_operand_copied_bytes", "fixed_operand_copied_edges"),
+    *(f"log_{tensor}_padding" for tensor in TENSORS[1:]),
+    *("fixed_reader_copied_bytes", "fixed_reader_copied_edges"),
+    *("rarity_mean", "rarity_by_bytes", "usual_nodes"),
+)
+LAYOUT_DETAILS = (
+    *_SUMMED,
+    *("rarity_largest", "log_occurrences"),
+    *(f"copied_bytes_to_{group}" for group in OPCODE_GROUPS),
+)
 _LOGARITHMS = [i for i, name in enumerate(_SUMMED) if name.endswith("_padding")]
 
 
@@ -160,7 +126,7 @@ def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
     entries = column_entries(graph, bytes_of, default, rarity).collect()
     table = np.zeros((rarity.size, len(_SUMMED)))
     places = entries["column"] * rarity.shape[1] + entries["place"]
-    table[places.to_numpy()] = entries.select(list(_SUMMED)).to_numpy()
+    table[places.to_numpy()] = entries.select(_SUMMED).to_numpy()
     opcode = graph.node_opcode[graph.node_config_ids][sources.consumer]
     weights = [sources.bytes_share * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
     return DetailTables(

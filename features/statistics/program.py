@@ -17,21 +17,12 @@ COUNTED = (
     *("fusion", "get-tuple-element", "maximum", "multiply", "pad", "parameter", "reduce"),
     *("reduce-window", "reshape", "scatter", "select", "slice", "transpose", "tuple"),
 )
-# name -> formula; n nodes, e edges
-PROGRAM_STATISTICS = {
-    "program_log_edges": "log(1 + e)",
-    "program_log_depth": "log(1 + d), d edges on the longest path",
-    "program_log_width": "log of the most nodes whose longest path from a source is equally long",
-    "program_log_mean_width": "log(n / (d + 1))",
-    "program_log_bytes": "log(1 + Σ bytes of all outputs)",
-    "program_log_parameter_bytes": "log(1 + Σ bytes of the parameters)",
-    "program_log_flops_convolution": "log(1 + Σ over convolutions of 2 · output elements · window "
-    "elements · input features / groups), input features read off the largest operand",
-    "program_log_flops_dot": "log(1 + Σ over dots of 2 · √(A · B · C)), A, B, C elements of both "
-    "operands and the output: exact without batch dimensions, √batch too much with them",
-    "program_log_intensity": "log of (1 + flops) / (1 + bytes of all outputs)",
-    **{f"program_share_{name}": f"nodes that are a {name}, / n" for name in COUNTED},
-}
+PROGRAM_STATISTICS = (
+    *("program_log_edges", "program_log_depth", "program_log_width", "program_log_mean_width"),
+    *("program_log_bytes", "program_log_parameter_bytes"),
+    *("program_log_flops_convolution", "program_log_flops_dot", "program_log_intensity"),
+    *(f"program_share_{name}" for name in COUNTED),
+)
 _WINDOW = NODE_FEATURE_NAMES.index("window_size_product")
 _FEATURE_DIM = NODE_FEATURE_NAMES.index("convolution_dim_numbers_input_feature_dim")
 _GROUPS = NODE_FEATURE_NAMES.index("feature_group_count")
@@ -78,7 +69,11 @@ def node_levels(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64
 
 
 def node_flops(graph: Graph) -> NDArray[np.float64]:
-    """Estimate the operations of convolutions and dots; (n,) float64, 0 for all other nodes."""
+    """Estimate the operations of convolutions and dots; (n,) float64, 0 for all other nodes.
+
+    A dot's are 2 · √(A · B · C), A, B, C elements of operands and output: exact without batch
+    dimensions, √batch too much with them.
+    """
     elements = graph.node_feat[:, SHAPE_PRODUCT].astype(np.float64)
     heavy = np.isin(graph.node_opcode, (OPCODES["convolution"], OPCODES["dot"]))
     edges = graph.edge_index[heavy[graph.edge_index[:, 0]]]

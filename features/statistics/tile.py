@@ -17,42 +17,24 @@ from features.statistics.program import node_flops
 
 KERNEL_BOUNDS, OUTPUT_BOUNDS, INPUT_BOUNDS = slice(0, 6), slice(8, 14), slice(16, 22)
 COUNTED_OPCODES = ("convolution", "dot", "reshape", "parameter")
-# name -> formula; d dimension, b bound (d where there is none), t = ceil(d / b) tiles of it
-TILE_STATISTICS = {
-    **{
-        f"log_{part}_bounds_{name}": f"log(1 + |the {part}'s {name}|), as the config has it"
-        if name in ("sum", "product")
-        else f"log(1 + |bound {name} of the {part}|)"
+TILE_STATISTICS = (
+    *(
+        f"log_{part}_bounds_{name}"
         for part in ("kernel", "output", "input")
-        for name in (*map(str, range(RANK_MAX)), "sum", "product")
-    },
-    "log_steps": "log Π t over the output's dimensions",
-    "log_waste": "log of (Π t · b) / Π d: what the last tiles compute beyond the output",
-    "minor_bound_share": "b / d of the minor dimension",
-    "log_nodes": "log(1 + n)",
-    "log_output_elements": "log(1 + elements of the output)",
-    "log_output_bytes": "log(1 + bytes of the output)",
-    "log_parameter_bytes": "log(1 + Σ bytes of the parameters)",
-    **{f"log_output_dimension_{i}": f"log(1 + d) of dimension {i}" for i in range(RANK_MAX)},
-    **{f"log_count_{name}": f"log(1 + nodes that are a {name})" for name in COUNTED_OPCODES},
-}
-TILE_DETAILS = {
-    "log_tile_volume": "log Π b over the output's dimensions: elements of an output tile",
-    "log_tile_bytes": "log(1 + Π b · bytes of an output element)",
-    "log_tile_register_waste": "log of the output tile's growth by padding its minor dimension to "
-    "128 and its second to 8",
-    "minor_bound_is_whole": "1 if the minor bound is a multiple of 128, else 0",
-    "second_bound_is_whole": "1 if the second minor bound is a multiple of 8, else 0",
-    **{f"log_tiles_{i}": f"log t of the output's dimension {i}" for i in range(RANK_MAX)},
-    "log_input_volume": "log Π of the inputs' bounds above 0",
-    "log_kernel_volume": "log Π of the kernel's bounds above 0",
-    "log_moved_bytes": "log(1 + steps · (output tile's bytes + (input volume + kernel volume) · "
-    "mean bytes of a parameter's element))",
-    "log_operand_reuse": "log of (1 + steps · (input volume + kernel volume) · those bytes) / (1 + "
-    "parameters' bytes): how often an operand is read",
-    "log_flops_per_byte": "log(1 + flops) − log_moved_bytes",
-    "log_flops_per_step": "log(1 + flops) − log steps",
-}
+        for name in (*range(RANK_MAX), "sum", "product")
+    ),
+    *("log_steps", "log_waste", "minor_bound_share"),
+    *("log_nodes", "log_output_elements", "log_output_bytes", "log_parameter_bytes"),
+    *(f"log_output_dimension_{i}" for i in range(RANK_MAX)),
+    *(f"log_count_{name}" for name in COUNTED_OPCODES),
+)
+TILE_DETAILS = (
+    *("log_tile_volume", "log_tile_bytes", "log_tile_register_waste"),
+    *("minor_bound_is_whole", "second_bound_is_whole"),
+    *(f"log_tiles_{i}" for i in range(RANK_MAX)),
+    *("log_input_volume", "log_kernel_volume", "log_moved_bytes", "log_operand_reuse"),
+    *("log_flops_per_byte", "log_flops_per_step"),
+)
 
 
 def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
