@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from data.graph_store.stored_graph import is_stored, read_stored_layout, read_stored_tile
+from data.graph_store.stored_graph import LAYOUT, TILE, configs_of, graph_tensors
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.npz.read import Archive
-from data.packing.npz_graphs import encode_configs, layout_arrays, tile_arrays
 from data.tree import GraphFile, file_from_path
 
 
@@ -28,27 +26,13 @@ def read_graph_at(path: Path) -> Graph:
 
 
 def read_layout(file: GraphFile) -> LayoutGraph:
-    """Read a layout graph, from its npz file or from the store.
-
-    Raises:
-        PipelineError: one line that names the file, the key and what was expected.
-    """
-    if is_stored(file):
-        return read_stored_layout(file)
-    with Archive(file.path) as archive:
-        arrays = layout_arrays(archive)
-        n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
-        configs = encode_configs(archive, n_configs, n_configurable)
-    return LayoutGraph(file=file, configs=configs, **arrays)
+    """Read a layout graph; raises as `read_graph`."""
+    tensors = graph_tensors(file)
+    fields = {name: tensors[name] for name in LAYOUT}
+    return LayoutGraph(file=file, configs=configs_of(tensors), **fields)
 
 
 def read_tile(file: GraphFile) -> TileGraph:
-    """Read a tile kernel, from its npz file or from the store.
-
-    Raises:
-        PipelineError: one line that names the file, the key and what was expected.
-    """
-    if is_stored(file):
-        return read_stored_tile(file)
-    with Archive(file.path) as archive:
-        return TileGraph(file=file, **tile_arrays(archive))
+    """Read a tile kernel; raises as `read_graph`."""
+    tensors = graph_tensors(file)
+    return TileGraph(file=file, **{name: tensors[name] for name in TILE})

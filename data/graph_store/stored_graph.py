@@ -18,7 +18,7 @@ from common.errors import PipelineError
 from data.graph_store.fingerprint import source_digest
 from data.graph_store.tensor_file import TensorFile, open_tensors, read_facts, write_tensors
 from data.graphs.checks import check_layout, check_tile
-from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
+from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES
 from data.npz.read import Archive
 from data.packing.configs import Alphabets, PackedConfigs, check_packed
 from data.packing.npz_graphs import encode_configs, layout_arrays, tile_arrays
@@ -78,35 +78,26 @@ def store_graph(source: GraphFile, stored: GraphFile) -> None:
         PipelineError: the source is damaged (names file and key), or the disk is full.
     """
     facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
-    with Archive(source.path) as archive:
-        if source.collection.kind == "layout":
-            arrays = layout_arrays(archive)
-            n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
-            arrays |= _tensors_of(encode_configs(archive, n_configs, n_configurable))
-        else:
-            arrays = tile_arrays(archive)
-    write_tensors(stored.path, arrays, facts=facts)
+    write_tensors(stored.path, graph_tensors(source), facts=facts)
 
 
-def read_stored_layout(file: GraphFile) -> LayoutGraph:
-    """Read a layout graph of the store; its arrays are read-only.
+def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
+    """Return what the store keeps of a graph: from there, read-only, or from its npz file.
 
     Raises:
-        PipelineError: the file is damaged, or was written by another version.
+        PipelineError: one line that names the file, the key and what was expected.
     """
-    opened = open_stored(file)
-    fields = {name: opened.tensors[name] for name in LAYOUT}
-    return LayoutGraph(file=file, configs=_configs_of(opened.tensors), **fields)
-
-
-def read_stored_tile(file: GraphFile) -> TileGraph:
-    """Read a kernel of the store; its arrays are read-only.
-
-    Raises:
-        PipelineError: the file is damaged, or was written by another version.
-    """
-    tensors = open_stored(file).tensors
-    return TileGraph(file=file, **{name: tensors[name] for name in TILE})
+    if is_stored(file):
+        return open_stored(file).tensors
+    with Archive(file.path) as archive:
+        if file.collection.kind == "tile":
+            return tile_arrays(archive)
+        arrays = layout_arrays(archive)
+        n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
+        configs = encode_configs(archive, n_configs, n_configurable)
+    alphabets = configs.alphabets
+    parts = (alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes)
+    return arrays | dict(zip(CONFIGS, (*parts, configs.indices), strict=True))
 
 
 def open_stored(file: GraphFile) -> TensorFile:
@@ -142,17 +133,12 @@ def _check_once(file: GraphFile, identity: tuple[int, ...]) -> None:
                 fail(name, f"has shape {shape}, which does not fit the others")
     if is_layout:
         check_layout(tensors, fail)
-        check_packed(_configs_of(tensors), fail)
+        check_packed(configs_of(tensors), fail)
     else:
         check_tile(tensors, fail)
 
 
-def _tensors_of(configs: PackedConfigs) -> dict[str, NDArray[Any]]:
-    alphabets = configs.alphabets
-    parts = (alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes)
-    return dict(zip(CONFIGS, (*parts, configs.indices), strict=True))
-
-
-def _configs_of(tensors: Mapping[str, NDArray[Any]]) -> PackedConfigs:
+def configs_of(tensors: Mapping[str, NDArray[Any]]) -> PackedConfigs:
+    """Return the packed configs among the tensors of a layout graph."""
     *parts, indices = (tensors[name] for name in CONFIGS)
     return PackedConfigs(Alphabets(*parts), indices)

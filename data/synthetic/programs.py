@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import UsageError
 from data.hlo import HloGraph, featurize_module
 from data.hlo.descriptor import message_class
 
@@ -305,13 +305,13 @@ def build_program(
         n_configurable: how many of the candidates are configurable, evenly spread; all by default.
 
     Raises:
-        PipelineError: the program has more nodes than asked for.
+        UsageError: the program has more nodes than asked for.
     """
     b = _network(family, depth, batch)
     candidates = [node for node, opcode in enumerate(b.opcodes) if opcode in CONFIGURABLE]
     n_wanted = len(candidates) if n_configurable is None else n_configurable
     if n_nodes is not None and len(b.shapes) + 1 > n_nodes:
-        raise PipelineError(
+        raise UsageError(
             f"a program with {n_wanted} configurable nodes has {len(b.shapes) + 1} nodes, more "
             f"than the {n_nodes} asked for"
         )
@@ -362,7 +362,7 @@ def sized_program(n_nodes: int, n_configurable: int) -> LayoutProgram:
     """Build a transformer of exactly this many nodes, as shallow as its configurable ones allow.
 
     Raises:
-        PipelineError: the nodes are too few for that many configurable ones.
+        UsageError: the nodes are too few for that many configurable ones.
     """
     family = FAMILIES["nlp", "train"][0]
     one, two = (len(build_program(family, depth=depth).node_config_ids) for depth in (1, 2))

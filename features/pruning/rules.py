@@ -6,15 +6,14 @@ cut memory to a quarter for the competition's winners.
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from graphlib import TopologicalSorter
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.sparse.csgraph import breadth_first_order
 
 from common.errors import UsageError
 
@@ -46,17 +45,13 @@ def keep_all(
     return _subgraph(np.ones(n_nodes, dtype=np.bool_), edge_index, config_ids)
 
 
-def keep_configurable(
-    edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64]
-) -> PrunedGraph:
-    """Rule `config`: keep the configurable nodes alone, with the edges between them."""
-    return _subgraph(_configurable(n_nodes, config_ids), edge_index, config_ids)
-
-
 def keep_hops(
     edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64], *, hops: int
 ) -> PrunedGraph:
-    """Rule `hops-k`: keep nodes up to `hops` edges, of any direction, from a configurable one."""
+    """Rule `hops-k`: keep nodes up to `hops` edges, of any direction, from a configurable one.
+
+    With 0, rule `config`: configurable nodes alone, with the edges between them.
+    """
     ones = np.ones(len(edge_index), dtype=np.bool_)
     consumers, producers = edge_index[:, 0], edge_index[:, 1]
     adjacency = sparse.csr_array((ones, (consumers, producers)), shape=(n_nodes, n_nodes))
@@ -75,9 +70,24 @@ def connect_configurable(
 ) -> PrunedGraph:
     """Rule `config-graph`: keep the configurable nodes alone, with an edge where a path leads
     from one to another past no third.
+
+    At worst there are nearly k squared edges; real programs have 2 to 23 per configurable node.
     """
-    alone = keep_configurable(edge_index, n_nodes, config_ids)
-    return replace(alone, edge_index=config_graph_edges(edge_index, n_nodes, alone.kept))
+    alone = keep_hops(edge_index, n_nodes, config_ids, hops=0)
+    is_end = _configurable(n_nodes, config_ids)
+    # Paths start at a twin of a configurable node, from which alone edges lead on.
+    twin = n_nodes + np.cumsum(is_end) - 1
+    consumers, producers = edge_index.T
+    starts = np.where(is_end[consumers], twin[consumers], consumers)
+    size = n_nodes + len(config_ids)
+    ones = np.ones(len(edge_index), dtype=np.float64)
+    paths = sparse.csr_array((ones, (starts, producers)), shape=(size, size))
+    edges = []
+    for node in range(len(config_ids)):
+        reached = breadth_first_order(paths, n_nodes + node, return_predecessors=False)[1:]
+        others = np.sort(twin[reached[is_end[reached]]]) - n_nodes
+        edges += [(node, other) for other in others.tolist() if other != node]
+    return replace(alone, edge_index=np.array(edges, dtype=np.int64).reshape(-1, 2))
 
 
 def _configurable(n_nodes: int, config_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -96,69 +106,9 @@ def _subgraph(
     return PrunedGraph(kept, place[edge_index[inside]], place[config_ids])
 
 
-def config_graph_edges(
-    edge_index: NDArray[np.int64], n_nodes: int, configurable: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Find which configurable nodes (k,) read which, directly or through others only.
-
-    One search per configurable node would visit the whole program thousands of times. Instead each
-    node gets a set of configurable nodes, one bit each in a Python integer, and the sets flow from
-    producers to consumers: one `|` per edge.
-
-    Returns:
-        (f, 2) int64 sorted positions in `configurable`, each pair once, no node with itself: there
-        is a path from the first to the second that passes no other configurable node. At worst
-        f is near k squared; real programs have 2 to 23 edges per configurable node.
-    """
-    is_configurable = _configurable(n_nodes, configurable)
-    # Without the edges that leave them, configurable nodes are where each path ends.
-    leaves = is_configurable[edge_index[:, 0]]
-    component, reached = _reached_sets(edge_index[~leaves], n_nodes, configurable)
-    reads = dict.fromkeys(configurable.tolist(), 0)
-    for consumer, producer in edge_index[leaves].tolist():
-        reads[consumer] |= reached[component[producer]]
-    related = _unpack(list(reads.values()))
-    np.fill_diagonal(related, 0)
-    return np.argwhere(related).astype(np.int64, copy=False)
-
-
-def _reached_sets(
-    edge_index: NDArray[np.int64], n_nodes: int, configurable: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], list[int]]:
-    """Find the configurable nodes at the ends of each node's paths; no edge may leave one.
-
-    Returns:
-        component: (n,) int64 strong component; nodes on a common cycle reach the same.
-        reached: for each component, bit i tells whether configurable[i] is in it or is reached.
-    """
-    ones = np.ones(len(edge_index), dtype=np.bool_)
-    adjacency = sparse.csr_array((ones, edge_index.T), shape=(n_nodes, n_nodes))
-    _, component = sparse.csgraph.connected_components(adjacency, connection="strong")
-    producers = defaultdict(set)
-    for consumer, producer in component[edge_index].tolist():
-        if consumer != producer:
-            producers[consumer].add(producer)
-    reached = [0] * n_nodes
-    for i, end in enumerate(component[configurable].tolist()):
-        reached[end] = 1 << i
-    # Components form no cycle; the sorter gives each one after those it reads.
-    for consumer in TopologicalSorter(producers).static_order():
-        for producer in producers.get(consumer, ()):
-            reached[consumer] |= reached[producer]
-    return component, reached
-
-
-def _unpack(sets: list[int]) -> NDArray[np.uint8]:
-    """Write k sets of bits 0..k-1 as a (k, k) uint8 matrix of 0 and 1."""
-    n_bytes = -(-len(sets) // 8)
-    packed = b"".join(bits.to_bytes(n_bytes, "little") for bits in sets)
-    rows = np.frombuffer(packed, dtype=np.uint8).reshape(len(sets), n_bytes)
-    return np.unpackbits(rows, axis=1, count=len(sets), bitorder="little")
-
-
 RULES: dict[str, PruningRule] = {
     "none": keep_all,
-    "config": keep_configurable,
+    "config": partial(keep_hops, hops=0),
     "config-graph": connect_configurable,
 }
 HOPS_RULE = re.compile(r"hops-([1-9]\d?)")

@@ -168,15 +168,7 @@ def column_entries(
     Returns:
         Rows by (column, place among the column's vectors); a column per statistic, 0 for none.
     """
-    entries = _entries(graph, rarity).join(
-        _nodes(graph, bytes_of, default), on="node", maintain_order="left"
-    )
-    entries = entries.with_columns(
-        chosen=pl.when(pl.col("output") == 0).then("own").otherwise("output")
-    ).with_columns(
-        minor_size=_size_of(pl.col("chosen") // N_SYMBOLS),
-        second_size=_size_of(pl.col("chosen") % N_SYMBOLS),
-    )
+    entries = _entries(graph, bytes_of, default, rarity)
     parts = [
         _by_place(entries, _node_terms(len(graph.node_config_ids))),
         _operand_sums(entries, graph, bytes_of, default),
@@ -191,16 +183,24 @@ def _by_place(rows: pl.LazyFrame, terms: dict[str, pl.Expr]) -> pl.LazyFrame:
     return rows.group_by(_PLACE, maintain_order=True).agg(sums)
 
 
-def _entries(graph: LayoutGraph, rarity: NDArray[np.float64]) -> pl.LazyFrame:
-    """Tabulate (node, place) with the vector's codes; nodes by config order."""
-    columns = graph.configs.alphabets
-    sizes = columns.sizes[columns.column_of]
-    node = np.repeat(np.arange(len(sizes)), sizes)
-    place = np.arange(len(node)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+def _entries(
+    graph: LayoutGraph,
+    bytes_of: NDArray[np.float64],
+    default: NDArray[np.int8],
+    rarity: NDArray[np.float64],
+) -> pl.LazyFrame:
+    """Tabulate (node, place), the vector's codes and the node's facts; nodes by config order."""
+    columns, ids = graph.configs.alphabets, graph.node_config_ids
+    n_places = columns.sizes[columns.column_of]
+    node = np.repeat(np.arange(len(ids)), n_places)
+    place = np.arange(len(node)) - np.repeat(np.cumsum(n_places) - n_places, n_places)
     column = columns.column_of[node]
     codes = minor_codes(graph.configs.vectors)[columns.vectors[column, place]].astype(np.int64)
     is_used = np.arange(rarity.shape[1]) < columns.sizes[:, None]
     usual = np.where(is_used, rarity, np.inf).argmin(axis=1)
+    own = default[ids].astype(np.int64)[node]
+    chosen = np.where(codes[:, 0] == 0, own, codes[:, 0])
+    sizes = np.pad(dimension_sizes(graph.node_feat[ids]), ((0, 0), (1, 0)), constant_values=-1)
     return pl.LazyFrame(
         {
             "node": node,
@@ -209,32 +209,14 @@ def _entries(graph: LayoutGraph, rarity: NDArray[np.float64]) -> pl.LazyFrame:
             **{tensor: codes[:, i] for i, tensor in enumerate(TENSORS)},
             "rarity": rarity[column, place],
             "is_usual": place == usual[column],
+            "opcode": graph.node_opcode[ids].astype(np.int64)[node],
+            "share": (bytes_of[ids] / max(bytes_of[ids].sum(), 1.0))[node],
+            "own": own,
+            "chosen": chosen,
+            "minor_size": sizes[node, chosen // N_SYMBOLS],
+            "second_size": sizes[node, chosen % N_SYMBOLS],
         }
     )
-
-
-def _nodes(
-    graph: LayoutGraph, bytes_of: NDArray[np.float64], default: NDArray[np.int8]
-) -> pl.LazyFrame:
-    ids = graph.node_config_ids
-    sizes = dimension_sizes(graph.node_feat[ids])
-    return pl.LazyFrame(
-        {
-            "node": np.arange(len(ids)),
-            "opcode": graph.node_opcode[ids].astype(np.int64),
-            "share": bytes_of[ids] / max(bytes_of[ids].sum(), 1.0),
-            "own": default[ids].astype(np.int64),
-            **{f"size_{dimension}": sizes[:, dimension] for dimension in range(sizes.shape[1])},
-        }
-    )
-
-
-def _size_of(symbol: pl.Expr) -> pl.Expr:
-    size: pl.Expr = pl.lit(-1, pl.Int64)
-    for dimension in range(N_SYMBOLS - 1):
-        named = pl.when(symbol == dimension + 1).then(f"size_{dimension}")
-        size = named.otherwise(size)
-    return size
 
 
 def _node_terms(n_configurable: int) -> dict[str, pl.Expr]:

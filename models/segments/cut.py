@@ -8,7 +8,6 @@ edge further: after l rounds only nodes within l edges of a configurable one dif
 configs, and are computed per config. All others have one value, (n, 1, h).
 """
 
-import heapq
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -122,7 +121,7 @@ def segmented(
     """Prune and scale a graph as `layout_inputs` does, and cut it."""
     whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, with_noise=with_noise)
     edges = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids).edge_index
-    parts = cut(edges, len(whole.opcode), segment_nodes)
+    parts = cut(len(whole.opcode), segment_nodes)
     part_of, position = np.empty((2, len(whole.opcode)), dtype=np.int64)
     for number, part in enumerate(parts):
         part_of[part], position[part] = number, np.arange(len(part))
@@ -166,39 +165,12 @@ def _part(
     )
 
 
-def cut(edge_index: NDArray[np.int64], n_nodes: int, segment_nodes: int) -> list[NDArray[np.int64]]:
-    """Cut n nodes in topological order into parts of nearly equal size, at most `segment_nodes`.
+def cut(n_nodes: int, segment_nodes: int) -> list[NDArray[np.int64]]:
+    """Cut n nodes into parts of nearly equal size, at most `segment_nodes`, by their position.
 
-    A row [u, v] of `edge_index` (e, 2) int64 means that u consumes v. A node consumes nodes of its
-    own and of earlier parts only.
+    The dataset lists nodes after those that they consume, so parts follow the program.
     """
-    order = topological_order(edge_index, n_nodes)
-    return np.array_split(order, max(1, -(-n_nodes // segment_nodes)))
-
-
-def topological_order(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
-    """Order nodes so that each comes after what it consumes, else by their position; (n,) int64.
-
-    The dataset lists nodes in such an order, which then stays. Nodes on or after a cycle, which
-    only the pruning rule `config-graph` might make, come last, by position.
-    """
-    consumer, producer = edge_index.T
-    if (consumer > producer).all():
-        return np.arange(n_nodes)
-    by_producer = np.argsort(producer, kind="stable")
-    starts = np.searchsorted(producer[by_producer], np.arange(n_nodes + 1))
-    waits_for = np.bincount(consumer, minlength=n_nodes)
-    ready = np.flatnonzero(waits_for == 0).tolist()  # ascending, hence a heap
-    order = list[int]()
-    while ready:
-        node = heapq.heappop(ready)
-        order.append(node)
-        for user in consumer[by_producer[starts[node] : starts[node + 1]]].tolist():
-            waits_for[user] -= 1
-            if waits_for[user] == 0:
-                heapq.heappush(ready, user)
-    rest = np.setdiff1d(np.arange(n_nodes), order)
-    return np.concatenate([np.asarray(order, dtype=np.int64), rest])
+    return np.array_split(np.arange(n_nodes), max(1, -(-n_nodes // segment_nodes)))
 
 
 def receptive_field(neighbours: Neighbours, depth: int) -> ReceptiveField:

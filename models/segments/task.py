@@ -184,7 +184,7 @@ def _survey(job: TrainJob, entries: list[list[int]]) -> Iterator[PrunedNodes]:
         graph = read_layout(file)
         pruned, nodes = prune_layout_graph(graph, rule=job.recipe.features.prune)
         pool = min(config.table_configs, len(distinct_configs(graph)[0]))
-        parts = cut(pruned.edge_index, len(pruned.kept), config.segment_nodes)
+        parts = cut(len(pruned.kept), config.segment_nodes)
         varies = [bool(np.isin(pruned.config_ids, part).any()) for part in parts]
         entries.append([pool if varied else 1 for varied in varies])
         yield nodes

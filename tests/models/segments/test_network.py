@@ -14,7 +14,7 @@ from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
 from models.layout.sparse_aggregation import joint_matrix
-from models.segments.cut import SegmentedGraph, segmented, topological_order
+from models.segments.cut import SegmentedGraph, segmented
 from models.segments.network import (
     SegmentHistory,
     SegmentSage,
@@ -26,7 +26,6 @@ from models.training.dataset import LRUCache
 from models.training.jobs import TrainJob
 from models.training.losses import LOSSES
 from models.training.weights import WEIGHTS, load_tensors
-from tests.models.rearrange import relabel_nodes
 
 SEGMENT_NODES = 16
 
@@ -49,16 +48,6 @@ def segments_of(graph: LayoutGraph, scaler: NodeScaler, segment_nodes: int) -> S
 def model() -> SegmentSage:
     torch.manual_seed(0)
     return SegmentSage(SegmentSageConfig(hidden=16)).eval()
-
-
-def test_the_order_is_topological_whatever_the_numbering(layout_graph: LayoutGraph) -> None:
-    n_nodes = layout_graph.n_nodes
-    assert topological_order(layout_graph.edge_index, n_nodes).tolist() == list(range(n_nodes))
-    mixed = relabel_nodes(layout_graph, np.random.default_rng(0).permutation(n_nodes))
-    order = topological_order(mixed.edge_index, n_nodes)
-    place = np.argsort(order)
-    assert sorted(order.tolist()) == list(range(n_nodes))
-    assert (place[mixed.edge_index[:, 0]] > place[mixed.edge_index[:, 1]]).all()
 
 
 def test_segments_keep_their_own_edges_and_every_configurable_node(
