@@ -33,7 +33,7 @@ KAGGLE_MOUNTS = (
 
 BARE_WORD = re.compile(r"[\w.:+-]+")
 MAX_TOML_BYTES = 1 << 18  # a run's whole configuration has a fiftieth of that
-MAX_DOTS = 100  # of a line; tomllib takes minutes over a key of thousands of parts
+MAX_DOTS = 100  # of a line; tomllib takes minutes over a key of thousands of parts, if it can
 
 
 class FrozenConfig(BaseModel):
@@ -139,8 +139,8 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise PipelineError(f"{path}: expected settings, at most {MAX_TOML_BYTES} bytes")
         text = content.decode()
         for number, line in enumerate(text.splitlines(), start=1):
-            if max(part.count(".") for part in line.split("=")) > MAX_DOTS:
-                raise PipelineError(f"{path}: line {number}: expected a key of fewer parts")
+            if line.count(".") > MAX_DOTS:
+                raise PipelineError(f"{path}: line {number}: expected fewer than {MAX_DOTS} dots")
         return tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
@@ -182,7 +182,7 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
     result = deepcopy(table)
     for override in overrides:
         key, separator, text = override.partition("=")
-        if not separator or not key.strip() or key.count(".") > MAX_DOTS:
+        if not separator or not key.strip() or override.count(".") > MAX_DOTS:
             raise UsageError(f"--set {override!r}: expected key=value")
         if not override.isascii() and override != override.encode(errors="replace").decode():
             raise UsageError(f"--set {override!r}: expected UTF-8 text")

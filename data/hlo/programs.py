@@ -15,6 +15,7 @@ from data.graphs.node_layouts import Padding
 from data.hlo.descriptor import message_class
 from data.hlo.graph import HloGraph, check_layouts, featurize_module
 from data.hlo.tuning_data import TunedConfigs, tuned_configs
+from data.npz.read import open_regular
 
 EXPECTED = "a serialised TuningData, ModuleTuningData, HloModuleProto or HloProto"
 
@@ -104,10 +105,8 @@ def read_hlo_file(path: Path) -> HloFile:
     Raises:
         PipelineError: it cannot be read, or holds none of these.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with open_regular(path) as file:
+        content = file.read()
     if not content:
         raise PipelineError(f"{path}: is empty; expected {EXPECTED}")
     if content.startswith(b"HloModule "):

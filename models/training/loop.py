@@ -296,18 +296,18 @@ def _load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Pat
     tensors, facts = load_tensors(path)
     try:
         model.load_state_dict(_with_prefix(tensors, "model."))
-    except RuntimeError as error:
+        parameters = dict(model.named_parameters())
+        for key, tensor in _with_prefix(tensors, "optimiser.").items():
+            moment, _, name = key.partition(".")
+            device = tensor.device if moment == "step" else parameters[name].device
+            optimiser.state[parameters[name]][moment] = tensor.to(device)
+        known: dict[str, Any] = dict(facts)
+        for part in ("mean", "best"):
+            named = _with_prefix(tensors, f"{part}.")
+            known[part] = {name: t.to(device_of(model)) for name, t in named.items()}
+        return TrainingState(**known)
+    except (RuntimeError, KeyError, TypeError) as error:
         raise PipelineError(f"{path}: was written by another model; remove it") from error
-    parameters = dict(model.named_parameters())
-    for key, tensor in _with_prefix(tensors, "optimiser.").items():
-        moment, _, name = key.partition(".")
-        device = tensor.device if moment == "step" else parameters[name].device
-        optimiser.state[parameters[name]][moment] = tensor.to(device)
-    known: dict[str, Any] = dict(facts)
-    for part in ("mean", "best"):
-        named = _with_prefix(tensors, f"{part}.")
-        known[part] = {name: t.to(device_of(model)) for name, t in named.items()}
-    return TrainingState(**known)
 
 
 def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from common.atomic import write_bytes
 from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
 from common.errors import PipelineError
-from features.scaling import NodeScaler
+from data.graphs.graph import N_NODE_FEATURES
+from features.scaling import SCALINGS, NodeScaler
 
 WEIGHTS = "model.safetensors"
+NOT_OURS = (SafetensorError, LookupError, ValueError, AttributeError, TypeError, RecursionError)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
@@ -44,7 +46,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
     except OSError as error:
         raise PipelineError(f"{path}: weights cannot be read: {error}") from error
-    except (SafetensorError, LookupError, ValueError, AttributeError, TypeError) as error:
+    except NOT_OURS as error:
         raise PipelineError(f"{path}: not a weights file of this project ({error})") from error
 
 
@@ -76,8 +78,12 @@ def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
-    tensors, facts = load_tensors(run_dir / WEIGHTS)
-    shift, factor = (tensors.pop(f"nodes.{name}").numpy() for name in ("shift", "factor"))
-    load_weights(model, tensors, run_dir / WEIGHTS)
+    path = run_dir / WEIGHTS
+    tensors, facts = load_tensors(path)
+    names, scaling = ("nodes.shift", "nodes.factor"), facts.get("scaling")
+    shift, factor = (tensors.pop(name, torch.empty(0)).numpy() for name in names)
+    if scaling not in SCALINGS or not shift.shape == factor.shape == (N_NODE_FEATURES,):
+        raise PipelineError(f"{path}: does not say how nodes are scaled; train again")
+    load_weights(model, tensors, path)
     model.eval()
-    return NodeScaler(str(facts["scaling"]), shift, factor)
+    return NodeScaler(str(scaling), shift, factor)

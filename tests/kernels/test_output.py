@@ -132,3 +132,5 @@ def test_the_command_tells_a_kernel_that_has_not_ended(
     assert f"not finished: build it again with --kernel {ID} attached, and push" in printed
     assert f"output      {out} (2 files of {ID} version 3)" in printed
     assert json.loads(call("kernel", "output", SLUG, "--out", out, "--json"))["unfinished"] is True
+    (out / "kernel.json").write_text("[" * 100_000)
+    assert fetch_output(SLUG, out).unfinished is False

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
+from data.graph_store import stored_graph
 from data.graph_store.stored_graph import (
     CONFIGS,
     LAYOUT,
@@ -96,6 +97,17 @@ def test_rows_are_read_in_any_order_and_stay_where_they_are(
         assert graph.configs.rows(index).tolist() == floats[index].tolist()
     for values in (graph.node_feat, graph.configs.indices):
         assert isinstance(base_of(values), mmap)  # in the file: a few rows cost a few pages
+
+
+def test_values_are_checked_once_in_a_process(
+    layout_graph: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, check = [], stored_graph.check_layout
+    monkeypatch.setattr(stored_graph, "check_layout", lambda *a: checked.append(check(*a)))
+    stored = packed(layout_graph.file, tmp_path)
+    for _ in range(3):
+        read_graph(stored)
+    assert len(checked) == 1
 
 
 def base_of(values: Any) -> object:

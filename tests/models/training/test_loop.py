@@ -25,7 +25,7 @@ from models.training.loop import (
     TrainingState,
     learning_rate_factor,
 )
-from models.training.weights import load_tensors
+from models.training.weights import load_tensors, save_tensors
 
 
 def fit(model: nn.Module, task: Task, config: TrainingConfig, *, seed: int, run_dir: Path) -> None:
@@ -259,6 +259,10 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     fit(new_model(), Line(), CONFIG, seed=0, run_dir=tmp_path)
     with pytest.raises(PipelineError, match="written by another model"):
         fit(nn.Linear(1, 2), Line(), CONFIG, seed=0, run_dir=tmp_path)
+    tensors, facts = load_tensors(tmp_path / CHECKPOINT)
+    save_tensors(tmp_path / CHECKPOINT, tensors, facts | {"another": 1})
+    with pytest.raises(PipelineError, match="written by another model"):
+        fit(new_model(), Line(), CONFIG, seed=0, run_dir=tmp_path)
 
 
 def test_learning_rate_warms_up_then_decays_to_zero() -> None:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from common.errors import PipelineError
-from models.training.weights import load_tensors, save_tensors
+from models.training.weights import WEIGHTS, load_network, load_tensors, save_tensors
 
 TENSORS = {
     "model.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4).T,  # not contiguous
@@ -63,12 +63,22 @@ def test_damaged_weights_give_one_line_with_the_file(tmp_path: Path, content: by
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("facts", ["[]", "[1]", "1", "null", "{"])
+@pytest.mark.parametrize("facts", ["[]", "1", "null", "{", "[" * 100_000], ids=lambda f: f[:4])
 def test_facts_that_are_no_object_are_one_line(tmp_path: Path, facts: str) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"model.weight": torch.zeros(2)}, path, {"facts": facts})
     with pytest.raises(PipelineError, match="not a weights file of this project"):
         load_tensors(path)
+
+
+@pytest.mark.parametrize(("scaling", "width"), [("log1p", 3), ("other", 140), ([], 140)])
+def test_weights_that_do_not_say_how_nodes_are_scaled_are_refused(
+    tmp_path: Path, scaling: object, width: int
+) -> None:
+    tensors = {"nodes.shift": torch.zeros(width), "nodes.factor": torch.zeros(width)}
+    save_tensors(tmp_path / WEIGHTS, tensors, {"scaling": scaling})
+    with pytest.raises(PipelineError, match=f"{WEIGHTS}: does not say how nodes are scaled"):
+        load_network(torch.nn.ReLU(), tmp_path)
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o007])
