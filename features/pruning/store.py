@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
+
 from common.errors import PipelineError
 from common.progress import progress
 from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
@@ -51,7 +53,20 @@ def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
     path = graph.file.path
     if path.suffix != STORE_SUFFIX or os.sep in rule:
         return None
-    return _kept(pruned_file(path, rule), read_facts(path)["source"])
+    kept = _kept(pruned_file(path, rule), read_facts(path)["source"])
+    return kept if kept is not None and _is_of(graph, kept) else None
+
+
+def _is_of(graph: LayoutGraph, pruned: PrunedGraph) -> bool:
+    n_kept, n_nodes = len(pruned.kept), graph.n_nodes
+    shapes = (pruned.edge_index.shape[1:], pruned.config_ids.shape)
+    if pruned.kept.ndim != 1 or shapes != ((2,), graph.node_config_ids.shape):
+        return False
+    limits = ((pruned.kept, n_nodes), (pruned.edge_index, n_kept), (pruned.config_ids, n_kept))
+    return all(
+        values.dtype == np.int64 and ((values >= 0) & (values < limit)).all()
+        for values, limit in limits
+    )
 
 
 def _kept(path: Path, source: str) -> PrunedGraph | None:

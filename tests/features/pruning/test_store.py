@@ -99,7 +99,11 @@ def damage(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["missing", "damaged", "cut", "no tensors", "a folder", "source", "version"]
+    "change",
+    [
+        *("missing", "damaged", "cut", "no tensors", "a folder", "source", "version"),
+        *("kept", "edge_index", "config_ids"),  # other values, with their right checksum
+    ],
 )
 def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored: GraphFile) -> None:
     graph = read_layout(stored)
@@ -120,12 +124,15 @@ def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored:
         path.mkdir()
     elif change in ("source", "version"):
         write_tensors(path, other, facts={**opened.facts, change: "another"})
+    elif change in opened.tensors:
+        altered = opened.tensors[change] + 10**6
+        write_tensors(path, {**opened.tensors, change: altered}, facts=opened.facts)
     assert read_pruned(graph, RULE) is None
     check_same(prune_layout_graph(graph, rule=RULE)[0], computed(graph, RULE))
     if change == "a folder":
         with pytest.raises(PipelineError, match=r"hops-1.safetensors: cannot be written: "):
             store_pruned([stored], RULE)
-    else:
+    elif change not in opened.tensors:
         store_pruned([stored], RULE)
         assert path.read_bytes() == good
 
