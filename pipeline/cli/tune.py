@@ -90,16 +90,16 @@ def report(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Draw a search: write OUT/tune.html and OUT/tune.png.
+    """Draw a search: write OUT/tune.html.
 
-    They show history, importances, and what each parameter does.
+    It shows history, importances, and what each parameter does.
 
     Example: python -m pipeline tune report --out runs/tune
     """
     from pipeline.tuning.report import write_tune_report
 
-    page, sheet = write_tune_report(out, storage)
+    page = write_tune_report(out, storage)
     if json:
-        print_json({"page": str(page), "sheet": str(sheet)})
+        print_json({"page": str(page)})
         return
-    typer.echo(f"page        {page}\nsheet       {sheet}")
+    typer.echo(f"page        {page}")

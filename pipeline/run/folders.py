@@ -18,7 +18,6 @@ from pipeline.run.report import (
     learning_curves,
     model_folders,
 )
-from pipeline.run.state import SUBMISSION
 
 SINGLE = "One model by itself: scores come with a whole run, or from `score`."
 LOST = f"{REPORT} is missing, and with it all scores; the run's own command with --resume makes it."
@@ -184,17 +183,7 @@ def _from_folder(run: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def _missing_stages(run: Path, *, single: bool) -> list[str]:
     if single:
-        return [SINGLE if is_done(run) else f"{SINGLE} Its training has not ended."]
-    if is_done(run):
-        return [] if (run / REPORT).exists() else [LOST]
-    models = model_folders(run)
-    begun = [f"{model.group} {model.member}" for model in models if not is_done(model.folder)]
-    missing = ["This run has not ended; the same command with --resume goes on with it."]
-    if not models:
-        missing.append("No model has been trained yet.")
-    if begun:
-        missing.append(f"Training has begun and not ended: {', '.join(begun)}.")
-    for name, what in ((SUBMISSION["test"], "submission"), (REPORT, "score")):
-        if not (run / name).exists():
-            missing.append(f"There is no {what} yet ({name}).")
-    return missing
+        return [SINGLE]
+    if not is_done(run):
+        return ["This run has not ended; the same command with --resume goes on with it."]
+    return [] if (run / REPORT).exists() else [LOST]

@@ -4,10 +4,10 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 
+from common.child_processes import end_with_parent
 from common.errors import OutOfTime, PipelineError
 from common.progress import log, seconds_left, time_limit
 
@@ -48,7 +48,7 @@ def on_processes(n: int, job: Callable[[int], object]) -> None:
 def _work(job: Callable[[int], object], part: int, minutes: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     log.addHandler(logging.StreamHandler())
     log.setLevel(logging.INFO)
     try:
@@ -61,10 +61,3 @@ def _work(job: Callable[[int], object], part: int, minutes: float) -> None:
         name = "" if isinstance(error, PipelineError) else f"{type(error).__name__}: "
         log.info(f"worker {os.getpid()}: {name}{line}")
         sys.exit(1)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The report on a search, running or ended: one page and one picture, drawn by Optuna."""
+"""The report on a search, running or ended: one page, drawn by Optuna."""
 
 import base64
 import io
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from common.atomic import atomic_path, write_text
+from common.atomic import write_text
 from common.errors import PipelineError
 from models.run_folder import is_done, read_config
 from pipeline.tuning.result import FINALISTS, TrialRecord, ranked, records_of
@@ -23,7 +23,7 @@ from submissions.report.page import render_page
 if TYPE_CHECKING:
     from optuna import Study
 
-PAGE, SHEET, JOURNAL = "tune.html", "tune.png", "journal.log"
+PAGE, JOURNAL = "tune.html", "journal.log"
 TEMPLATE = Path(__file__).with_name("tune.html.j2")
 BEST_ROWS = 10
 FEWEST_FOR_IMPORTANCES = 4  # trials, below which a forest of trees has nothing to split
@@ -31,8 +31,8 @@ SLICES_PER_ROW = 4
 DPI = 80
 
 
-def write_tune_report(out: Path, storage: Path | str | None = None) -> tuple[Path, Path]:
-    """Write OUT/tune.html and OUT/tune.png; the same trials give the same bytes.
+def write_tune_report(out: Path, storage: Path | str | None = None) -> Path:
+    """Write OUT/tune.html and return its path; the same trials give the same bytes.
 
     Args:
         storage: its --storage; None for OUT/journal.log.
@@ -57,8 +57,7 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> tuple[Pat
         pictures = [(title, _png(draw)) for title, draw in _drawings(study)]
         page = _page(out, asked, records_of(study), pictures)
     write_text(out / PAGE, page)
-    _write_sheet([content for _, content in pictures], out / SHEET)
-    return out / PAGE, out / SHEET
+    return out / PAGE
 
 
 def _drawings(study: "Study") -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -94,19 +93,6 @@ def _png(draw: Callable[[], Any]) -> bytes:
         )
         pyplot.close(figure)
     return content.getvalue()
-
-
-def _write_sheet(pictures: list[bytes], path: Path) -> None:
-    from matplotlib import image
-
-    parts = [image.imread(io.BytesIO(content)) for content in pictures]  # (height, width, rgba)
-    missing = [max(part.shape[1] for part in parts) - part.shape[1] for part in parts]
-    padded = [
-        np.pad(part, ((0, 0), (0, width), (0, 0)), constant_values=1.0)
-        for part, width in zip(parts, missing, strict=True)
-    ]
-    with atomic_path(path) as temporary:
-        image.imsave(temporary, np.concatenate(padded), format="png", metadata={"Software": ""})
 
 
 def _page(

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 TRIALS = "trials"
 QUESTION, FIRST = "question", "first"  # attributes of the study, and of a trial
-OUT_OF_MEMORY = ("out of memory", "allocate memory")  # torch's words on a GPU and on a CPU
 
 
 def tune(
@@ -191,7 +190,7 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
                 log.info(f"trial {trial.number} {pruned}")
                 raise
             except (Exception, KeyboardInterrupt) as error:
-                reason = _fault(error, is_given=BASELINE in trial.user_attrs)
+                reason = _fault(error)
                 if reason is None:
                     interrupted.append(error)
                     with suppress(Exception):  # on a full disk
@@ -248,20 +247,12 @@ def _folder(trial: "Trial", recipe: Recipe, trials: Path) -> Path:
     return first if is_own else trials / str(trial.number)
 
 
-def _fault(error: BaseException, *, is_given: bool) -> str | None:
-    """Say in one line what is wrong with a trial's recipe; None if the world or we are at fault.
-
-    Whatever a combination of values provokes is its fault; where the recipe as it was given
-    provokes something that no message was written for, the fault is ours.
-    """
+def _fault(error: BaseException) -> str | None:
+    """Say in one line what is wrong with a trial's recipe; None if the world is at fault."""
     import optuna
 
     world = KeyboardInterrupt | OSError | OutOfTime | optuna.exceptions.StorageInternalError
     if isinstance(error, world) or isinstance(error.__cause__, OSError):
         return None
     text = " ".join(str(error).split())
-    if isinstance(error, PipelineError):
-        return text
-    is_torchs = isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
-    is_its_own = is_torchs or isinstance(error, MemoryError) or not is_given
-    return f"{type(error).__name__}: {text}" if is_its_own else None
+    return text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}"
