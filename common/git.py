@@ -1,4 +1,4 @@
-"""Ask git which revision the code is of."""
+"""Ask git which revision the code is of, and in what it differs."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 from common.settings import ROOT
 
 REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
+MAX_DIFF = 1 << 20
 _LIMIT_S = 30
 
 
@@ -22,10 +23,23 @@ def revision(root: Path = ROOT) -> str | None:
         except (OSError, ValueError):
             pass  # no kernel
     try:
-        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        head = _git(root, "rev-parse", "--short=12", "HEAD").strip()
         return f"{head}+changed" if _git(root, "status", "--porcelain", "-uno") else head
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def changes(root: Path = ROOT) -> str | None:
+    """Return in what the code differs from its revision, at most 1 MiB; None if in nothing.
+
+    Files that git does not know of are not in it, as in `revision`; nor is anything in a kernel.
+    """
+    try:
+        diff = _git(root, "diff", "HEAD") if (root / ".git").exists() else ""
+    except (OSError, subprocess.SubprocessError):
+        return None
+    cut = f"\n… cut at {MAX_DIFF} characters\n" if len(diff) > MAX_DIFF else ""
+    return (diff[:MAX_DIFF] + cut).encode(errors="replace").decode() or None
 
 
 def _git(root: Path, *arguments: str) -> str:
@@ -35,4 +49,4 @@ def _git(root: Path, *arguments: str) -> str:
     done = subprocess.run(  # noqa: S603
         command, capture_output=True, check=True, timeout=_LIMIT_S, env=own
     )
-    return os.fsdecode(done.stdout).strip()
+    return os.fsdecode(done.stdout)

@@ -81,7 +81,7 @@ def command_of_torchrun(function: Callable[P, None]) -> Callable[P, None]:
 def _guarded(function: Callable[P, None], *, together: bool) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        begun, stops = list[str](), list[int]()
+        started_s, begun, stops = time.time(), list[str](), list[int]()
         max_minutes: Any = kwargs.get("max_minutes")
         try:
             with _terminated_by_sigterm(stops), _told_here(kwargs, begun), time_limit(max_minutes):
@@ -107,9 +107,23 @@ def _guarded(function: Callable[P, None], *, together: bool) -> Callable[P, None
             raise
         except Exception as error:  # a defect of ours: still one line, and how to see more
             line = " ".join(f"{type(error).__name__}: {error}".split())
-            _fail(f"internal error: {line}; --debug shows where", EXIT_FAULT, kwargs)
+            changed = _changed_since(started_s)
+            if changed:
+                line = f"{changed}: the code changed while the command ran ({line}); run it again"
+            else:
+                line = f"internal error: {line}; --debug shows where"
+            _fail(line, EXIT_FAULT, kwargs)
 
     return guarded
+
+
+def _changed_since(started_s: float) -> Path | None:
+    """Return a file of our code that was changed since: heavy modules are imported late."""
+    from common.settings import ROOT
+
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    own = (Path(file) for file in files if file and Path(file).is_relative_to(ROOT))
+    return next((p for p in own if p.is_file() and p.stat().st_mtime > started_s), None)
 
 
 def _what_is_kept(begun: Sequence[str], options: Mapping[str, Any]) -> str:

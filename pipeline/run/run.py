@@ -12,8 +12,9 @@ from typing import Any
 
 import polars as pl
 
-from common.atomic import TEMPORARY, sweep
+from common.atomic import TEMPORARY, sweep, write_text
 from common.errors import PipelineError
+from common.git import changes, revision
 from common.locks import alone_in
 from common.progress import in_one_step, log
 from data.audit.rows import AuditRow, audit
@@ -41,6 +42,8 @@ from pipeline.run.shards import Shard, dealt, working_as
 from pipeline.run.state import SUBMISSION, Costs, RunState, Training
 from submissions.check import check_submission
 from submissions.write import submission_rows, write_submission
+
+CHANGES = "changes.diff"  # what the code has that its revision has not
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,10 @@ def _tidy(out: Path) -> None:
             f"{out}: goes on; done are {n_done} trainings ({len(begun) - n_done} more begun) and "
             f"{len(scores)} score files"
         )
+    diff = changes()
+    if diff:
+        write_text(out / CHANGES, diff)
+        log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
 
 
 def _train(state: RunState, trainings: Iterable[Training]) -> None:
