@@ -20,8 +20,8 @@ class Kind:
         words: what the title has after the recipe's name.
         command: of the pipeline; {recipe}, {data}, {input} and {working} are filled in on Kaggle.
         out: the folder in the working one that the command marks with DONE once it is through.
-        takes_over: whether the kernel copies an unfinished `out` of an attached output.
-        result: the file of `out` that ends up in the working folder; "" for none.
+        result: the file of `out` that ends up in the working folder; "" for none. A kernel with one
+            also copies an unfinished `out` of an attached output.
         dropped: the folder of `out` that goes once all is done; "" for none.
         max_minutes: from the kernel's start until the command stops itself.
         saving_minutes: a command that hangs is killed so long after that.
@@ -31,7 +31,6 @@ class Kind:
     words: str
     command: str
     out: str
-    takes_over: bool = False
     result: str = ""
     dropped: str = ""
     max_minutes: float = DEFAULT_MAX_MINUTES
@@ -44,12 +43,11 @@ _TRAIN = (
     "--shared {working}/models/layout-shared --resume-from {input}"
 )
 KINDS = {
-    "run": Kind("run", "", _RUN, "run", takes_over=True, result="submission.csv"),
+    "run": Kind("run", "", _RUN, "run", result="submission.csv"),
     "train": Kind("train", "train SLUG", _TRAIN, "models/SLUG"),
     # The models are attached. Before the end their copies stay: the scores are of these.
     "infer": Kind(
         *("infer", "infer", f"{_RUN} --models {{input}}", "run"),
-        takes_over=True,
         result="submission.csv",
         dropped="models",
     ),

@@ -46,7 +46,7 @@ def main() -> None:
         data = find_data()
         install_missing(site)
         log(f"Python {sys.version.split()[0]}; data {data}; recipe {SETTINGS['recipe']}")
-        if SETTINGS["takes_over"]:
+        if SETTINGS["result"]:
             take_over(out)
         recipe = code / SETTINGS["recipe"]
         places = {"data": data, "recipe": recipe, "input": INPUT, "working": WORKING}

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 BASELINE = "baseline"  # marks the trial that is the recipe as it was given
 BEST, HISTORY, FINALISTS, MEMBER_SCORES = "best.toml", "trials.json", "finalists", "member-scores"
 LOST = "did not come to its end: killed, interrupted, or out of disk"
-NOT_COMPARED = "not compared with the recipe as it was given, which has no value"
 
 
 @dataclass(frozen=True)
@@ -123,9 +122,7 @@ def write_history(study: "Study", question: Question, chosen: int | None = None)
     write_text(question.out / HISTORY, json.dumps(rows, indent=1, allow_nan=False))
     if ranked(records):
         best = ranked(records)[0] if chosen is None else records[chosen]
-        compared = any(record.is_baseline for record in ranked(records))
-        remark = "" if compared else f"# Trial {best.number}: {NOT_COMPARED}.\n"
-        write_text(question.out / BEST, remark + _recipe_of(best, question).to_toml())
+        write_text(question.out / BEST, _recipe_of(best, question).to_toml())
 
 
 def _recipe_of(record: TrialRecord, question: Question) -> Recipe:
@@ -148,8 +145,6 @@ def result_of(study: "Study", question: Question, verdict: Verdict | None) -> Tu
         raise PipelineError(f"{question.out}: {why}")
     best = records[verdict.trial] if verdict else ranked(records)[0]
     baseline = next((r.value for r in ranked(records) if r.is_baseline), None)
-    if baseline is None:
-        log.info(f"best.toml, trial {best.number}: {NOT_COMPARED}")
     if verdict:
         text = json.dumps(asdict(verdict), indent=1, allow_nan=False)
         write_text(question.out / f"{FINALISTS}.json", text)

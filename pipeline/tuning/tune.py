@@ -72,13 +72,10 @@ def tune(
         workers: processes of this call, each with the recipe's threads; 1 = this process itself.
 
     Raises:
-        UsageError: no budget, a recipe that does not fit, or `out` or the storage belongs to
-            another question.
+        UsageError: a recipe that does not fit, or `out` or the storage belongs to another question.
         PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
             succeeded, or all workers were killed.
     """
-    if trials < 1 or workers < 1:
-        raise UsageError(f"trials = {trials}, workers = {workers}: expected at least 1 of each")
     question = ask(recipe, space, data_dir, out)
     begin(out, question.config(), resume=True)
     (out / DONE).unlink(missing_ok=True)
