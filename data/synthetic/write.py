@@ -43,7 +43,6 @@ FORM = "NODES:CONFIGURABLE:CONFIGS"
 # About ten times the largest real ones; what is larger than that is a slip of the pen.
 MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000
 # Runtimes of the test split are withheld; graphs of given sizes are labelled.
-LABELLED_SPLITS = SPLITS[:2]
 
 Range = tuple[int, int]
 
@@ -276,33 +275,27 @@ def synthesize_sizes(
     sizes: Sequence[GraphSize],
     *,
     collection: Collection | None = None,
-    split: str = "train",
     seed: int = 0,
 ) -> list[GraphFile]:
-    """Write one labelled layout graph of each size below `out`, all or none.
+    """Write one train graph of each size below `out`, all or none.
 
     The same arguments give the same content.
 
     Args:
-        collection: where the graphs lie, and which search makes their configs; by default
-            layout:xla:random.
+        collection: of layouts: where the graphs lie, and which search makes their configs; by
+            default layout:xla:random.
 
     Raises:
-        UsageError: a size is impossible or given twice, the collection is no layout collection,
-            the split is not labelled, or `out` exists and is not an empty folder.
+        UsageError: a size is impossible or given twice, or `out` exists and is not an empty folder.
         PipelineError: the tree cannot be written.
     """
     place = collection or collection_named("layout:xla:random")
-    if place.kind != "layout":
-        raise UsageError(f"collection '{place.name}': expected a layout collection")
-    if split not in LABELLED_SPLITS:
-        raise UsageError(f"split '{split}': expected one of {', '.join(LABELLED_SPLITS)}")
     if len(set(sizes)) < len(sizes):
         raise UsageError("a graph is given twice; files are named by their size")
     with _whole_tree(out) as tree:
         for size in sizes:
-            write_sized(tree, size, collection=place, split=split, seed=seed)
-    return [_file_in(out, place, split, size.name) for size in sizes]
+            write_sized(tree, size, collection=place, seed=seed)
+    return [_file_in(out, place, "train", size.name) for size in sizes]
 
 
 def write_sized(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,7 +27,7 @@ Graphs = Annotated[
     typer.Option(
         "--graph",
         metavar="NODES:CONFIGURABLE:CONFIGS",
-        help="A layout graph of this size, instead of a plan; may be repeated.",
+        help="A train graph of layout:xla:random of this size, not a plan; may be repeated.",
     ),
 ]
 
@@ -39,12 +39,6 @@ def synthesize(
         str | None, typer.Option(help="tiny (tests) or small (examples). Default: small.")
     ] = None,
     graph: Graphs = None,
-    collection: Annotated[
-        str | None, typer.Option(help="Where each --graph goes. Default: layout:xla:random.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="train or valid, for each --graph. Default: train.")
-    ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -57,56 +51,24 @@ def synthesize(
     Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
     from common.errors import UsageError
+    from data.synthetic import PLANS, parse_size, synthesize_sizes
+    from data.synthetic import synthesize as write_tree
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
-    if not graph and (collection or split):
-        raise UsageError("--collection and --split: they say where a --graph goes; give that too")
+    if plan and plan not in PLANS:
+        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(PLANS)}")
+    files = []
     if graph:
-        made = _write_sizes(
-            out, graph, collection or "layout:xla:random", split or "train", seed or 0
-        )
+        files = synthesize_sizes(out, list(map(parse_size, graph)), seed=seed or 0)
     else:
-        made = _write_plan(out, plan or "small", seed or 0)
+        write_tree(out, seed=seed or 0, plan=PLANS[plan or "small"])
     if json:
-        print_json({"out": str(out), "seed": seed or 0, **made})
+        print_json({"out": str(out), "graphs": [str(file.path) for file in files]})
         return
     typer.echo(f"data        {out}")
-    for row in made.get("graphs", []):
-        megabytes = f"{row['file_bytes'] / 1e6:.1f} MB, {row['config_bytes'] / 1e6:.1f} inflated"
-        typer.echo(f"graph       {row['file']}  {megabytes}")
-
-
-def _write_plan(out: Path, plan: str, seed: int) -> dict[str, Any]:
-    from common.errors import UsageError
-    from data.synthetic import PLANS
-    from data.synthetic import synthesize as write_tree
-
-    if plan not in PLANS:
-        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(PLANS)}")
-    write_tree(out, seed=seed, plan=PLANS[plan])
-    return {"plan": plan}
-
-
-def _write_sizes(
-    out: Path, texts: Sequence[str], collection: str, split: str, seed: int
-) -> dict[str, Any]:
-    from data.synthetic import parse_size, synthesize_sizes
-    from data.tree import collection_named
-
-    sizes = [parse_size(text) for text in texts]
-    place = collection_named(collection)
-    files = synthesize_sizes(out, sizes, collection=place, split=split, seed=seed)
-    rows = [
-        {
-            **asdict(size),
-            "file": str(file.path),
-            "file_bytes": file.path.stat().st_size,
-            "config_bytes": size.config_bytes,
-        }
-        for size, file in zip(sizes, files, strict=True)
-    ]
-    return {"collection": collection, "split": split, "graphs": rows}
+    for file in files:
+        typer.echo(f"graph       {file.path}")
 
 
 @command
