@@ -102,7 +102,8 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
 def scan_submission(path: Path) -> Iterator[ScannedRow]:
     """Yield the lines of a submission file, readable or not.
 
-    As in Kaggle's reader, a byte order mark, all line ends and empty lines are accepted.
+    As in Kaggle's reader, a byte order mark, all line ends, empty lines and cells in quotes are
+    accepted.
 
     Raises:
         PipelineError: the file is missing, empty, no regular one, not UTF-8 text, or has another
@@ -119,7 +120,7 @@ def scan_submission(path: Path) -> Iterator[ScannedRow]:
     if not text.strip():
         raise PipelineError(f"{path}: is empty; expected the header {HEADER}")
     header, *lines = text.split("\n")
-    if header != HEADER:
+    if ",".join(map(_unquoted, header.split(","))) != HEADER:
         raise PipelineError(f"{path}: row 1: header is '{shown(header)}'; expected '{HEADER}'")
     for row, line in enumerate(lines, start=2):
         if line.strip():
@@ -180,7 +181,8 @@ def _checked_picks(collection: Collection, row: SubmissionRow) -> list[int]:
 
 
 def _scanned(row: int, line: str) -> ScannedRow:
-    submission_id, comma, indices = line.partition(",")
+    name, comma, picks = line.partition(",")
+    submission_id, indices = _unquoted(name), _unquoted(picks)
     bad = NO_INDEX.search(indices)
     if not comma:
         return ScannedRow(row, "", None, f"'{shown(line)}' has one column; expected {HEADER}")
@@ -190,6 +192,10 @@ def _scanned(row: int, line: str) -> ScannedRow:
         fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
         return ScannedRow(row, submission_id, None, f"{shown(submission_id)}: {fault}")
     return ScannedRow(row, submission_id, np.fromstring(indices, np.int64, sep=";"), None)
+
+
+def _unquoted(cell: str) -> str:
+    return cell[1:-1] if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
 
 
 def _expected_id() -> str:

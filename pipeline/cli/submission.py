@@ -38,16 +38,27 @@ def check(
 ) -> None:
     """Check that a submission answers every graph, and nothing else.
 
+    Where DIR holds a part of the competition's test graphs, one that answers them all is good too.
+
     Example: python -m pipeline submission check runs/first/submission.csv --data DIR
     """
-    from submissions.check import check_submission, expected_rows
+    from submissions.check import (
+        all_official,
+        check_official,
+        check_submission,
+        expected_rows,
+        official_rows,
+    )
 
     expected = expected_rows(data_dir(data), split)
+    n_rows = len(expected)
     problems = [str(problem) for problem in check_submission(file, expected)]
+    if problems and all_official(expected) and not check_official(file, expected):
+        problems, n_rows = [], len(official_rows())
     if json:
-        print_json({"file": str(file), "rows": len(expected), "problems": problems})
+        print_json({"file": str(file), "rows": n_rows, "problems": problems})
     elif not problems:
-        typer.echo(f"accepted    {file} ({len(expected)} rows)")
+        typer.echo(f"accepted    {file} ({n_rows} rows)")
     for problem in problems:
         say(f"error: {problem}")
     if problems:

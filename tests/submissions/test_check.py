@@ -210,8 +210,9 @@ def test_the_rows_are_those_of_the_competition() -> None:
         lambda lines: list(reversed(lines)),
         lambda lines: [*lines[844:], *lines[:844]],
         with_picks("99;3;7;1;0"),
+        lambda lines: ['"{}","{}"'.format(*line.split(",")) for line in lines],
     ],
-    ids=["as written", "as sampled", "reversed", "layouts first", "other picks"],
+    ids=["as written", "as sampled", "reversed", "layouts first", "other picks", "in quotes"],
 )
 def test_what_kaggle_scores_is_accepted(tmp_path: Path, change: Change) -> None:
     assert messages(tmp_path, change(official_lines())) == []

@@ -97,6 +97,18 @@ def test_a_bad_file_is_one_line_and_nothing_is_sent(
     assert not fake_kaggle.received
 
 
+def test_the_whole_competition_is_answered_where_a_part_of_it_is_at_hand(tmp_path: Path) -> None:
+    line = official_lines()[500]
+    name = line.partition(",")[0].removeprefix("tile:xla:")
+    place_npz(tmp_path, "tile/xla/test", name, np.zeros(7, np.int64))
+    check = ("submission", "check", tmp_path / "s.csv", "--data", tmp_path)
+    for lines, n_rows in ((official_lines(), 894), ([line], 1)):
+        write_official(tmp_path / "s.csv", lines)
+        assert call(*check) == f"accepted    {tmp_path}/s.csv ({n_rows} rows)\n"
+    write_official(tmp_path / "s.csv", official_lines()[1:])
+    assert "expected no such row" in call(*check, expect=1)
+
+
 def test_a_lost_answer_is_told_and_ends_well(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
     fake_kaggle.will_answer("CreateSubmission", LOST)
     text = upload(run_folder)
