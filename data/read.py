@@ -1,10 +1,8 @@
 """Read one graph into memory, from a file of the official tree or of the store."""
 
-from pathlib import Path
-
 from data.graph_store.stored_graph import LAYOUT, TILE, configs_of, graph_tensors
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.tree import GraphFile, file_from_path
+from data.tree import GraphFile
 
 
 def read_graph(file: GraphFile) -> Graph:
@@ -14,15 +12,6 @@ def read_graph(file: GraphFile) -> Graph:
         PipelineError: one line that names the file, the key and what was expected.
     """
     return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
-
-
-def read_graph_at(path: Path) -> Graph:
-    """Read the graph at `path`, whose collection and split are told by its folders.
-
-    Raises:
-        PipelineError: as `read_graph`, or the folders do not tell the collection.
-    """
-    return read_graph(file_from_path(path))
 
 
 def read_layout(file: GraphFile) -> LayoutGraph:

@@ -102,17 +102,12 @@ def find_graphs(
         if not path.name.startswith(".")
     ]
     if not found:
-        raise PipelineError(_none_found(root, collections, splits))
+        names = ", ".join(collection.name for collection in collections)
+        raise PipelineError(
+            f"{root}: no graph of {names} found in {', '.join(splits)}; expected files such as "
+            f"{collections[0].folder}/{splits[0]}/<graph>.npz"
+        )
     return found
-
-
-def _none_found(root: Path, collections: Sequence[Collection], splits: Sequence[str]) -> str:
-    if len(collections) == len(COLLECTIONS):
-        of, examples = "", "layout/xla/default/train/<graph>.npz or tile/xla/train/<kernel>.npz"
-    else:
-        of = f" of {', '.join(collection.name for collection in collections)}"
-        examples = f"{collections[0].folder}/{splits[0]}/<graph>.npz"
-    return f"{root}: no graph{of} found in {', '.join(splits)}; expected files such as {examples}"
 
 
 def npz_root(data_dir: Path) -> Path:

@@ -44,35 +44,22 @@ def write_withheld(
         np.savez_compressed(stream, allow_pickle=False, **members)
 
 
-def read_withheld(data_dir: Path) -> dict[str, NDArray[np.int64]]:
-    """Return submission ID to (c,) int64 runtimes in ns of the test split of `data_dir`.
+def read_withheld(
+    data_dir: Path,
+) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+    """Return runtimes, and normalizers of kernels, of the test split; (c,) int64 ns by ID each.
 
     Raises:
         PipelineError: the file is missing or damaged.
     """
-    members = _read_members(data_dir / WITHHELD)
-    return {name: v for name, v in members.items() if not name.startswith(_NORMALIZER)}
-
-
-def read_withheld_normalizers(data_dir: Path) -> dict[str, NDArray[np.int64]]:
-    """Return submission ID to (c,) int64 normalizers in ns of the test kernels of `data_dir`.
-
-    Raises:
-        PipelineError: the file is missing or damaged.
-    """
-    members = _read_members(data_dir / WITHHELD)
-    return {
-        name.removeprefix(_NORMALIZER): values
-        for name, values in members.items()
-        if name.startswith(_NORMALIZER)
-    }
-
-
-def _read_members(path: Path) -> dict[str, NDArray[np.int64]]:
+    path = data_dir / WITHHELD
     if not path.is_file():
         raise PipelineError(
             f"{path}: no such file; the sample, collected and synthetic data keep test runtimes "
             "there, those of the dataset are not public"
         )
     with Archive(path) as archive:
-        return {name: archive.array(name, dtype=np.int64, shape=(None,)) for name in archive.keys}
+        found = {name: archive.array(name, dtype=np.int64, shape=(None,)) for name in archive.keys}
+    names = [name for name in found if name.startswith(_NORMALIZER)]
+    normalizers = {name.removeprefix(_NORMALIZER): found.pop(name) for name in names}
+    return found, normalizers

@@ -16,7 +16,7 @@ from ensembles.blend import Mixing, blend, mix
 from ensembles.choice.in_run import choice_file, recipe_mixing, written_mixing
 from ensembles.diversify_picks import diversify_scores
 from ensembles.members import choose_source, members_of
-from models.config.recipe import BlendConfig, Recipe, recipe_from_table
+from models.config.recipe import BlendConfig, Recipe
 from models.predict import predict, scores_table
 from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.train import load_model
@@ -105,7 +105,7 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
             f"{folder}: holds models of many collections; pass --collection, such as "
             "layout:xla:random"
         )
-    recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
+    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
     if is_done(folder):
         check_done(folder)
     else:

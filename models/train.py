@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.locks import alone_in
 from common.progress import out_of_time, progress, seconds_left, time_limit
-from data.graph_store.fingerprint import fingerprint
+from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, Collection
-from models.config.recipe import Recipe, recipe_from_table
+from models.config.recipe import Recipe
 from models.registry import model_entry
 from models.run_folder import CONFIG, DONE, begin, check_done, is_done, mark_done, read_config
 from models.training.device import training_device
@@ -127,5 +127,5 @@ def load_model(folder: Path) -> Ranker:
     if not is_done(folder):
         raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
     check_done(folder)
-    recipe = recipe_from_table(config["recipe"], path=folder / CONFIG)
+    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
     return model_entry(recipe, config["model"]).load(folder, recipe)

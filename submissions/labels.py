@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.audit.noise import measure_noise
 from data.graph_store.stored_graph import is_stored
-from data.graphs.configs import distinct_rows
-from data.graphs.distinct import config_hashes
+from data.graphs.distinct import config_hashes, distinct_rows
 from data.graphs.graph import TileGraph
 from data.npz.read import Archive
 from data.read import read_graph
 from data.tree import SPLITS, GraphFile, find_graphs
-from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers
+from data.withheld import WITHHELD, read_withheld
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,8 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
     """
     if not private:
         return read_labels(data_dir, split)
-    normalizers = read_withheld_normalizers(data_dir)
-    return {
-        name: Labels(runtime_ns, normalizers.get(name))
-        for name, runtime_ns in read_withheld(data_dir).items()
-    }
+    runtimes, normalizers = read_withheld(data_dir)
+    return {name: Labels(ns, normalizers.get(name)) for name, ns in runtimes.items()}
 
 
 def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
@@ -130,7 +126,7 @@ def check_split(
 
 def _ids(data_dir: Path, split: str) -> set[str]:
     withheld = split == "test" and (data_dir / WITHHELD).is_file()
-    ids = set(read_withheld(data_dir)) if withheld else set()
+    ids = set(read_withheld(data_dir)[0]) if withheld else set()
     try:
         return ids | {file.submission_id for file in find_graphs(data_dir, splits=(split,))}
     except PipelineError:  # no such split

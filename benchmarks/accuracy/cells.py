@@ -23,7 +23,7 @@ from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.git import revision
 from data.audit.noise import measure_noise
-from data.graph_store.fingerprint import fingerprint
+from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph

@@ -96,8 +96,8 @@ def report() -> list[str]:
         by_nodes = stage_table(MORE_NODES, "n_nodes", folder)
         largest = write_graph(folder, GraphSize(8_000, 400, 8_000))
         memory = peak_mib(
-            "from data.read import read_graph_at",
-            f"read_graph_at(Path({str(largest.path)!r}))",
+            "from data.read import read_graph\nfrom data.tree import file_from_path",
+            f"read_graph(file_from_path(Path({str(largest.path)!r})))",
         )
     inflated_mib = 8_000 * 400 * 18 * 4 / 2**20
     return [

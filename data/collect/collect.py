@@ -32,9 +32,10 @@ from data.collect.measuring.search import SEARCHES, Choices, Space
 from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.timing import Figures, clock_for, figures
 from data.collect.measuring.worker import Description
-from data.graphs.configs import distinct_rows, hash_rows
+from data.graphs.distinct import distinct_rows, hash_rows
 from data.npz.write import write_npz
-from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers, write_withheld
+from data.packing.npz_graphs import LAYOUT_KEYS, TILE_KEYS
+from data.withheld import WITHHELD, read_withheld, write_withheld
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 MIN_SPREAD = 1.2
@@ -207,23 +208,15 @@ def write_graph(
     normalizers = np.full_like(runtime_ns, default_ns)
     if job.split == "test":
         path = out / WITHHELD
-        runtimes = read_withheld(out) if path.is_file() else {}
-        known = read_withheld_normalizers(out) if path.is_file() else {}
+        runtimes, known = read_withheld(out) if path.is_file() else ({}, {})
         known |= {job.submission_id: normalizers} if is_tile else {}
         write_withheld(path, runtimes | {job.submission_id: runtime_ns}, normalizers=known)
         runtime_ns, normalizers = np.zeros_like(runtime_ns), np.ones_like(normalizers)
-    arrays = description.arrays
-    members = {key: arrays[key] for key in ("node_feat", "node_opcode", "edge_index")}
-    if is_tile:
-        members["config_feat"] = config_feat.astype(np.float32)
-        members["config_runtime"] = runtime_ns
-        members["config_runtime_normalizers"] = normalizers
-    else:
-        members["node_config_feat"] = config_feat.astype(np.float32)
-        members["node_config_ids"] = arrays["node_config_ids"]
-        members["config_runtime"] = runtime_ns
-        members["node_splits"] = arrays["node_splits"]
-    write_npz(job.file(out).path, members)
+    arrays = {**description.arrays, "config_runtime": runtime_ns}
+    arrays["config_feat" if is_tile else "node_config_feat"] = config_feat.astype(np.float32)
+    arrays["config_runtime_normalizers"] = normalizers
+    keys = TILE_KEYS if is_tile else LAYOUT_KEYS
+    write_npz(job.file(out).path, {key: arrays[key] for key in keys})
 
 
 def _header(job: Job, description: Description) -> dict[str, Any]:

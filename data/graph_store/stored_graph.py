@@ -5,7 +5,8 @@ STORE/{layout/xla/default,…,tile/xla}/{train,valid,test}/GRAPH.safetensors
 n nodes, e edges, c configs of k configurable nodes in m columns, u distinct layout vectors.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graph_store.fingerprint import source_digest
 from data.graph_store.tensor_file import TensorFile, open_tensors, read_facts, write_tensors
 from data.graphs.checks import check_layout, check_tile
 from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES
@@ -69,6 +69,36 @@ def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
     except PipelineError:
         return False
     return facts.get("version") == VERSION and facts.get("source") == source_digest(source)
+
+
+def fingerprint(files: Iterable[GraphFile]) -> str:
+    """Digest the places and contents of `files`; 16 hex digits.
+
+    Raises:
+        PipelineError: a file is not a whole npz archive, or damaged in the store.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for file in sorted(files, key=lambda file: (file.collection.name, file.split, file.name)):
+        digest.update(f"{source_digest(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def source_digest(file: GraphFile) -> str:
+    """Digest one npz file's place, array names, sizes and checksums; 16 hex digits.
+
+    Only the archive's index is read; of a packed file, what it says of its source.
+
+    Raises:
+        PipelineError: the file is damaged.
+    """
+    if file.path.suffix != ".npz":
+        return read_facts(file.path).get("source", "")
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(f"{file.collection.name}/{file.split}/{file.name}\n".encode())
+    with Archive(file.path) as archive:
+        for key, (n_bytes, checksum) in sorted(archive.contents.items()):
+            digest.update(f"{key} {n_bytes} {checksum}\n".encode())
+    return digest.hexdigest()
 
 
 def store_graph(source: GraphFile, stored: GraphFile) -> None:

@@ -9,20 +9,11 @@ from common.progress import progress
 from data.hlo.node_features import PADDINGS
 from data.hlo.programs import HloProgram, program_name, read_programs
 from data.npz.write import write_npz
+from data.packing.npz_graphs import LAYOUT_KEYS, SHARED_KEYS, TILE_KEYS
 
-# The keys of each kind of file in the dataset's order. A module without configs is no file of the
-# dataset: its arrays can be looked at and compared, but there is nothing to rank.
-KEYS = {
-    "layout": (
-        *("node_feat", "node_opcode", "edge_index", "node_config_feat", "node_config_ids"),
-        *("config_runtime", "node_splits"),
-    ),
-    "tile": (
-        *("node_feat", "node_opcode", "edge_index", "config_feat", "config_runtime"),
-        "config_runtime_normalizers",
-    ),
-    "module": ("node_feat", "node_opcode", "edge_index", "node_splits"),
-}
+# A module without configs is no file of the dataset: its arrays can be looked at and compared, but
+# there is nothing to rank.
+KEYS = {"layout": LAYOUT_KEYS, "tile": TILE_KEYS, "module": (*SHARED_KEYS, "node_splits")}
 
 
 class FeaturizedGraph(NamedTuple):

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from data.graphs.configs import distinct_rows
+from data.graphs.distinct import distinct_rows
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import OPCODES
 from data.graphs.node_layouts import dimension_sizes, minor_to_major

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
@@ -283,8 +282,3 @@ def load_recipe(
     if seed is None:
         return recipe
     return recipe.model_copy(update={"seeds": tuple(range(seed, seed + len(recipe.seeds)))})
-
-
-def recipe_from_table(table: dict[str, Any], *, path: Path) -> Recipe:
-    """Check a table that was read from `path` (a run folder's config.toml)."""
-    return Recipe.from_table(table, source=str(path))

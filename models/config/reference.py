@@ -3,8 +3,7 @@
 import inspect
 import json
 import re
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic.fields import FieldInfo
 
@@ -14,7 +13,14 @@ from models.config.networks import TrainingConfig
 from models.config.recipe import Recipe
 
 PAGE = ROOT / "docs" / "recipes.md"
-BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
+BOUNDS = {
+    **{"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="},
+    "multipleOf": "a multiple of",
+}
+KINDS = {
+    **{"string": "text", "integer": "whole number", "number": "number"},
+    **{"boolean": "true or false", "array": "a list", "object": "a table"},
+}
 HEADER = """# Recipes
 
 Written by `python -m models.config.reference` from the classes that check recipes; do not edit.
@@ -48,9 +54,10 @@ def _is_table(field: FieldInfo) -> bool:
 
 def _table(config: type[FrozenConfig]) -> list[str]:
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for name, field in config.model_fields.items():
-        if not _is_table(field):
-            cells = (f"`{name}`", _values(field), f"`{_shown(field.default)}`", _told(config, name))
+    for name, schema in config.model_json_schema()["properties"].items():
+        if not _is_table(config.model_fields[name]):
+            default = json.dumps(schema["default"])
+            cells = (f"`{name}`", _values(schema), f"`{default}`", _told(config, name))
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return rows
 
@@ -70,34 +77,13 @@ def _told(config: type[FrozenConfig], name: str) -> str:
     raise ValueError(f"{config.__name__} does not say what `{name}` means")
 
 
-def _values(field: FieldInfo) -> str:
-    bounds = [
-        f"{sign} {getattr(part, bound)}"
-        for part in field.metadata
-        for bound, sign in BOUNDS.items()
-        if getattr(part, bound, None) is not None
-    ]
-    return " ".join([_type(field.annotation), ", ".join(bounds)]).strip()
-
-
-def _type(annotation: Any) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return ", ".join(json.dumps(value) for value in arguments)
-    if origin is tuple:
-        return "a list"
-    if origin is dict:
-        return "a table"
-    if arguments:  # a union, or something annotated
-        return ", ".join(
-            _type(part) for part in arguments if isinstance(part, type) or get_args(part)
-        )
-    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
-    return names.get(annotation, "" if annotation is NoneType else str(annotation))
-
-
-def _shown(default: Any) -> str:
-    return json.dumps(list(default) if isinstance(default, tuple) else default)
+def _values(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return ", ".join(map(_values, schema["anyOf"]))
+    if given := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+        return ", ".join(map(json.dumps, given))
+    bounds = [f"{sign} {schema[key]}" for key, sign in BOUNDS.items() if key in schema]
+    return " ".join([KINDS[schema["type"]], ", ".join(bounds)]).strip()
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from common.git import changes, revision
 from common.locks import alone_in
 from common.progress import in_one_step, log
 from data.audit.rows import AuditRow, audit
-from data.graph_store.fingerprint import fingerprint
 from data.graph_store.prepare import prepare_tree
+from data.graph_store.stored_graph import fingerprint
 from data.tree import (
     COLLECTIONS,
     LAYOUT_COLLECTIONS,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.metrics import kendall_tau, tile_score
-from data.graph_store.fingerprint import fingerprint
+from data.graph_store.stored_graph import fingerprint
 from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
 from data.tree import GraphFile

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from common.progress import log
-from data.graph_store.fingerprint import fingerprint
 from data.graph_store.prepare import stored_graphs
+from data.graph_store.stored_graph import fingerprint
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from models.config.recipe import Recipe
 from models.training.dataset import split_usable

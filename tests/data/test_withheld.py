@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.withheld import WITHHELD, read_withheld, read_withheld_normalizers, write_withheld
+from data.withheld import WITHHELD, read_withheld, write_withheld
 from tests.data.npz.damaged_archives import npy, packed
 
 TILE, LAYOUT = "tile:xla:" + "a" * 32, "layout:nlp:random:" + "b" * 32
@@ -16,12 +16,12 @@ RUNTIMES = {TILE: np.array([5, 9], np.int64), LAYOUT: np.array([2**40, 7, 8], np
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     normalizers = {TILE: np.array([5, 5], np.int64)}
     write_withheld(tmp_path / WITHHELD, RUNTIMES, normalizers=normalizers)
-    runtimes = read_withheld(tmp_path)
+    runtimes, found = read_withheld(tmp_path)
     assert set(runtimes) == set(RUNTIMES)
     for name, values in RUNTIMES.items():
         assert runtimes[name].dtype == np.int64
         assert runtimes[name].tolist() == values.tolist()
-    assert {k: v.tolist() for k, v in read_withheld_normalizers(tmp_path).items()} == {TILE: [5, 5]}
+    assert {k: v.tolist() for k, v in found.items()} == {TILE: [5, 5]}
 
 
 def test_the_order_of_the_mapping_does_not_matter(tmp_path: Path) -> None:

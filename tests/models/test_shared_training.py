@@ -9,7 +9,7 @@ import pytest
 from common.errors import UsageError
 from common.locks import alone_in
 from common.progress import watched_by
-from data.graph_store.fingerprint import fingerprint
+from data.graph_store.stored_graph import fingerprint
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts.module import ProgramSource, configurable_nodes, dump_module
-from data.collect.layouts.options import N_VALUES, Order, node_groups, node_options, read_row
+from data.collect.layouts.options import Order, node_groups, node_options, read_row
 from data.collect.measuring.worker import Description, first_line, open_device
 from data.collect.programs.catalogue import load_program
 from data.hlo import featurize_module
@@ -93,11 +93,6 @@ class LayoutProgram:
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         """Compile under the config of a choice (k,), and run once."""
         return self.compile(self.spell(choice[None])[0])
-
-    @property
-    def default(self) -> NDArray[np.int8]:
-        """Return the (k, 18) int8 config that leaves every choice to the compiler: all -1."""
-        return np.full((len(self.options), N_VALUES), -1, np.int8)
 
     def compile(self, config: NDArray[np.int8]) -> Callable[[], list[Any]]:
         """Compile under `config` (k, 18); calling the result returns the flat outputs at their end.

@@ -1,6 +1,5 @@
 """A tile kernel as something to measure: made, compiled and run in the worker."""
 
-import difflib
 from collections.abc import Callable
 
 import numpy as np
@@ -24,10 +23,9 @@ def find_kernel(program: str) -> TileKernel:
     if ":" not in program:
         kernels = catalogue()
         if program not in kernels:
-            near = difflib.get_close_matches(program, kernels, n=3, cutoff=0.3)
             raise PipelineError(
-                f"--program {program}: no such kernel; the nearest of {len(kernels)}: "
-                f"{', '.join(near) or 'none'}; --list names all; or module:name of your own"
+                f"--program {program}: no such kernel; --list names all {len(kernels)}; or give "
+                "module:name of your own"
             )
         return kernels[program]
     found = named_object(program)

@@ -25,7 +25,7 @@ from data.collect.measuring.timing import Visit
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
-from data.withheld import read_withheld, read_withheld_normalizers
+from data.withheld import read_withheld
 from tests.data.collect.fakes import STEP_NS, SpinSource, layout_job
 
 TILE = collection_named("tile:xla")
@@ -78,7 +78,7 @@ def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
         assert len(outcome.job.stem) == 32
         assert int(outcome.job.stem, 16) >= 0
         assert not read_graph(outcome.job.file(tmp_path)).is_labelled
-    runtimes, normalizers = read_withheld(tmp_path), read_withheld_normalizers(tmp_path)
+    runtimes, normalizers = read_withheld(tmp_path)
     layout_id, tile_id = (outcome.job.submission_id for outcome in done)
     assert set(runtimes) == {layout_id, tile_id}
     assert set(normalizers) == {tile_id}
@@ -269,7 +269,7 @@ def test_every_graph_is_measured_once_into_one_manifest_and_a_broken_one_stops_n
     manifest = read_manifest(tmp_path)
     assert set(manifest["graphs"]) == {job.submission_id for job in jobs}
     assert all(entry["again_tau"] is not None for entry in manifest["graphs"].values())
-    assert set(read_withheld(tmp_path)) == {j.submission_id for j in jobs if j.split == "test"}
+    assert set(read_withheld(tmp_path)[0]) == {j.submission_id for j in jobs if j.split == "test"}
     assert [read_graph(file).n_configs for file in find_graphs(tmp_path)] == [6] * 2
     first, *done = caplog.messages
     assert first == "left out: no such device"

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from data.graph_store.fingerprint import fingerprint
+from data.graph_store.stored_graph import fingerprint
 from data.tree import find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
 

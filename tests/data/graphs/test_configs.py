@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from data.graphs.configs import distinct_rows, hash_rows
-from data.graphs.distinct import config_hashes, distinct_configs, group_means
+from data.graphs.distinct import (
+    config_hashes,
+    distinct_configs,
+    distinct_rows,
+    group_means,
+    hash_rows,
+)
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.packing.config_encoder import pack_values
 from data.read import read_graph

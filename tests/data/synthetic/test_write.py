@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from common.progress import watched_by
-from data.graph_store.fingerprint import fingerprint
+from data.graph_store.stored_graph import fingerprint
 from data.graphs.node_columns import OPCODES
 from data.synthetic import (
     PLANS,
@@ -25,7 +25,7 @@ from data.synthetic import (
 )
 from data.synthetic.programs import FAMILIES, siblings
 from data.tree import collection_named, find_graphs, missing_parts
-from data.withheld import read_withheld, read_withheld_normalizers
+from data.withheld import read_withheld
 from tests.command_line import call
 from tests.real_data import REAL, ROOT
 
@@ -129,7 +129,7 @@ def test_tile_configs_are_distinct_and_hold_sums_and_products(tree: Path) -> Non
 def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_withheld(
     tree: Path,
 ) -> None:
-    withheld, normalizers = read_withheld(tree), read_withheld_normalizers(tree)
+    withheld, normalizers = read_withheld(tree)
     files = find_graphs(tree)
     assert missing_parts(files) == []
     assert len(files) == 4 * sum(PLANS["tiny"].layout_graphs) + sum(PLANS["tiny"].tile_kernels)

@@ -65,7 +65,7 @@ def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.Mon
             2,
             "--kind loop: no such value; known: layout, tile",
         ),
-        (("--program", "softmax", "--kind", "tile"), 1, "no such kernel; the nearest of"),
+        (("--program", "softmax", "--kind", "tile"), 1, "no such kernel; --list names all"),
         (
             ("--program", "nowhere:x", "--kind", "tile"),
             1,
