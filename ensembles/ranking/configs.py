@@ -159,14 +159,17 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
 
 
 def _tiles(graph: TileGraph, values: NDArray[Any]) -> Graph:
+    name = graph.file.name
     if values.ndim != 2 or values.shape[1] != N_TILE_VALUES or not len(values):
-        raise PipelineError(f"configs: have shape {values.shape}; expected (c, {N_TILE_VALUES})")
+        raise PipelineError(
+            f"configs of {name}: have shape {values.shape}; expected (c, {N_TILE_VALUES})"
+        )
     is_size = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
     if not is_size.all():
         row, place = (int(i) for i in np.argwhere(~is_size)[0])
         raise PipelineError(
-            f"configs: config {row}, value {place} is {values[row, place]}; expected whole sizes "
-            "from 0"
+            f"configs of {name}: config {row}, value {place} is {values[row, place]}; expected "
+            "whole sizes from 0"
         )
     unknown = np.zeros(len(values), np.int64)
     return replace(
