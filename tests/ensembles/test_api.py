@@ -98,9 +98,7 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"2 kernels and none chosen; expected one of kernels_-1"):
         load_graph(kernels)
     kernel = load_graph(kernels, kernel="abc")
-    with pytest.raises(PipelineError, match=r"configs of kernels_abc: config 1, value 3 is 0\.5"):
-        rank(tiles, kernel, configs=np.where(np.arange(48) == 27, 0.5, 0).reshape(2, 24))
-    with pytest.raises(PipelineError, match=r"config 1, value 3 is 2\.5; expected whole"):
+    with pytest.raises(PipelineError, match=r"configs of kernels_abc: config 1, value 3 is 2\.5; "):
         rank(tiles, kernel, configs=np.array([[1.0] * 24, [1.0] * 3 + [2.5] * 21]))
     with pytest.raises(UsageError, match="this file holds tiles"):
         kernel.candidates(3)
