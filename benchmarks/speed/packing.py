@@ -19,7 +19,7 @@ from common.atomic import write_text
 from common.settings import ROOT
 from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.read import Archive
-from data.packing.npz_graphs import CONFIG_CHUNK_BYTES
+from data.packing.config_encoder import chunk_bytes
 from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named, file_from_path
@@ -56,10 +56,10 @@ class Cost:
 def inflate(path: Path, out: Path) -> None:
     """Read every array once as packing does, check its checksum, nothing else."""
     with Archive(path) as archive:
+        header = archive.header("node_config_ids", dtype=np.int64, shape=(None,))
+        at_once = chunk_bytes(header.shape[0])
         for key, (dtype, shape) in ARRAYS.items():
-            for content in archive.rows(
-                key, dtype=dtype, shape=shape, chunk_bytes=CONFIG_CHUNK_BYTES
-            ):
+            for content in archive.rows(key, dtype=dtype, shape=shape, chunk_bytes=at_once):
                 del content  # so that the next one takes its memory, which is in the cache
 
 

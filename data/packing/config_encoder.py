@@ -5,17 +5,31 @@ kept: nearly always one byte per column and config, a few thousandths of the fil
 vectors of each column are numbered anew from 0.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.packing.configs import Alphabets, PackedConfigs
-from data.packing.vectors import N_WORDS, VECTOR_BYTES, VectorTable
+from data.packing.vectors import N_WORDS, UnknownValueError, VectorTable, Words
 
-COMPARED_BYTES = 384 << 10  # small enough for a core's cache, beside the chunk
+CHUNK_BYTES = 384 << 10
+BLOCK_WORDS = 4  # numpy gathers items of 32 bytes at twice the speed of whole vectors
+LOOKED_UP_WORDS = 48 << 10  # at once, of chunks that the ties hold for
 COLUMNS_AT_ONCE = 64  # that are renumbered side by side, as a row of memory holds them
+
+
+def chunk_bytes(n_configurable: int) -> int:
+    """Return how much to add at once: whole stretches of rows, about what a core's cache takes."""
+    stretch_bytes = _stretch(n_configurable) * n_configurable * N_WORDS * 8
+    return max(1, CHUNK_BYTES // stretch_bytes) * stretch_bytes
+
+
+def _stretch(n_configurable: int) -> int:
+    return BLOCK_WORDS // math.gcd(BLOCK_WORDS, n_configurable)  # the fewest rows that blocks fill
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,29 @@ class TiedColumns:
 
     first: NDArray[np.int64]
     group_of: NDArray[np.int64]
+
+    @cached_property
+    def _blocks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        # The distinct blocks (b, 4) of a stretch, as places in its groups' words (rows, m, 9), and
+        # which of them stands where. Should two share a key, no chunk holds: all are looked up.
+        rows = np.arange(_stretch(len(self.group_of)))[:, None, None] * len(self.first) * N_WORDS
+        places = self.group_of[:, None] * N_WORDS + np.arange(N_WORDS)
+        blocks = (rows + places).reshape(-1, BLOCK_WORDS)
+        keys = blocks @ (100_000_007 ** np.arange(BLOCK_WORDS))
+        _, first, block_of = np.unique(keys, return_index=True, return_inverse=True)
+        return blocks[first], block_of
+
+    def hold(self, content: bytes, kept: Words) -> bool:
+        """Tell whether `content`, r configs of k vectors, is `kept` (r, m, 9) in all columns."""
+        n_rows = _stretch(len(self.group_of))
+        # "clip" spares a pass of checks: all are places.
+        if len(kept) % n_rows:
+            meant = kept.take(self.group_of, axis=1, mode="clip")
+        else:
+            words, block_of = self._blocks
+            stretches = kept.reshape(len(kept) // n_rows, -1)
+            meant = stretches.take(words, axis=1, mode="clip").take(block_of, axis=1, mode="clip")
+        return content.startswith(meant.data)  # at memory speed; they are of one length
 
     @classmethod
     def all_of(cls, n_columns: int) -> Self:
@@ -55,55 +92,57 @@ class ConfigEncoder:
     """
 
     def __init__(self, n_configurable: int) -> None:
-        self.n_configurable, self.n_configs = n_configurable, 0
+        self.n_configurable = n_configurable
         self._table = VectorTable()
         self._columns = TiedColumns.all_of(n_configurable)
-        self._chunks: list[tuple[TiedColumns, NDArray[Any]]] = []  # ids (r, m) in these columns
-        n_rows = max(1, COMPARED_BYTES // (VECTOR_BYTES * n_configurable))
-        self._meant = np.empty((n_rows, n_configurable, N_WORDS), np.uint64)
+        self._waiting: list[Words] = []  # (r, m, 9) of these columns
+        self._chunks: list[tuple[TiedColumns, NDArray[Any]]] = []  # ids (r, m) in their columns
+        self._n_configs = 0  # of `_chunks`
 
     def add(self, content: bytes) -> None:
         """Add whole configs: r · k layout vectors of 18 float32 values, compared bit by bit.
 
         Raises:
-            UnknownValueError: a value is not a whole number -1..5.
+            UnknownValueError: a value, added now or before, is not a whole number -1..5.
         """
-        ids = self._guess(content)
-        if not self._agrees(content, ids):
-            with np.errstate(invalid="ignore"):  # of bad values, refused below
-                # Adding 0 makes 0 of -0, as which it is read; no other number changes.
-                content = (np.frombuffer(content, np.float32) + np.float32(0)).tobytes()
-            ids = self._mended(content, self._guess(content))
-        self._chunks.append((self._columns, ids.astype(self._table.id_dtype)))
-        self.n_configs += len(ids)
-
-    def _guess(self, content: bytes) -> NDArray[np.int64]:
         words = np.frombuffer(content, np.uint64).reshape(-1, self.n_configurable, N_WORDS)
-        return self._table.guess(words.take(self._columns.first, axis=1, mode="clip"))
+        kept = words.take(self._columns.first, axis=1, mode="clip")  # all groups are columns
+        if self._columns.hold(content, kept):
+            self._waiting.append(kept)
+            if len(self._waiting) * kept.size >= LOOKED_UP_WORDS:
+                self._look_up()
+            return
+        self._look_up()
+        with np.errstate(invalid="ignore"):  # of bad values, refused at once
+            # Adding 0 makes 0 of -0, as which it is read; no other number changes.
+            words = (words.view(np.float32) + np.float32(0)).view(np.uint64)
+        ids = self._ids(words, np.arange(self.n_configurable))
+        self._columns = self._columns.split(ids)  # chunks keep those that they were added with
+        self._keep(ids[:, self._columns.first])
 
-    def _agrees(self, content: bytes, ids: NDArray[np.int64]) -> bool:
-        """Tell whether `content`, r configs of k vectors, is what ids (r, m) and the ties say."""
-        vectors, n_rows = self._table.meant_by(ids), len(self._meant)
-        for start in range(0, len(ids), n_rows):
-            part = vectors[start : start + n_rows]
-            meant = self._meant[: len(part)]
-            # "clip" spares a pass of checks: all groups are columns.
-            part.take(self._columns.group_of, axis=1, out=meant, mode="clip")
-            # At memory speed, where a slice of `content` would be a copy.
-            if not content.startswith(meant.data, start * self._meant[0].nbytes):
-                return False
-        return True
+    def _look_up(self) -> None:
+        if self._waiting:
+            self._keep(self._ids(np.concatenate(self._waiting), self._columns.first))
+            self._waiting.clear()
 
-    def _mended(self, content: bytes, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ids (r, m) that are right, of columns that are tied in these configs as well."""
-        ids = ids.take(self._columns.group_of, axis=1)  # in C order, to be mended in place
-        self._table.mend(np.frombuffer(content, np.uint64).reshape(-1, N_WORDS), ids.reshape(-1))
-        # Chunks keep the columns that they were added with.
-        self._columns = self._columns.split(ids)
-        return ids[:, self._columns.first]
+    def _ids(self, words: Words, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids (r, m) of the vectors (r, m, 9) of some nodes (m,)."""
+        ids = self._table.guess(words)
+        try:
+            self._table.mend(words.reshape(-1, N_WORDS), ids.reshape(-1))
+        except UnknownValueError as unknown:  # whose vector is counted in these words
+            row, column = divmod(unknown.vector, len(nodes))
+            vector = (self._n_configs + row) * self.n_configurable + int(nodes[column])
+            raise UnknownValueError(vector, unknown.place, unknown.value) from unknown
+        return ids
+
+    def _keep(self, ids: NDArray[np.int64]) -> None:
+        self._chunks.append((self._columns, ids.astype(self._table.id_dtype)))
+        self._n_configs += len(ids)
 
     def packed(self) -> PackedConfigs:
-        """Return all configs, and forget them here."""
+        """Return all configs, and forget them here; raises as `add`."""
+        self._look_up()
         indices = self._taken_ids()
         order = self._table.order
         position = np.empty(len(order), np.int64)
@@ -148,7 +187,7 @@ def _renumbered(
     is_taken[position[np.flatnonzero(np.bincount(ids, minlength=len(position)))]] = True
     vectors = np.flatnonzero(is_taken)
     index = np.cumsum(is_taken) - 1
-    return vectors, index[position].take(ids)
+    return vectors, index[position].astype(ids.dtype).take(ids)
 
 
 def pack_values(values: NDArray[np.int8]) -> PackedConfigs:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from data.graphs.checks import HIGHEST, LOWEST, Fail, check_layout, check_tile
 from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES, N_TILE_VALUES
 from data.npz.read import Archive
-from data.packing.config_encoder import ConfigEncoder
+from data.packing.config_encoder import ConfigEncoder, chunk_bytes
 from data.packing.configs import PackedConfigs
 from data.packing.vectors import UnknownValueError
 
@@ -27,7 +27,6 @@ LAYOUT_KEYS = (
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
 KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_normalizers"}
-CONFIG_CHUNK_BYTES = 384 << 10  # small enough for a core's cache
 
 
 def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
@@ -92,17 +91,17 @@ def encode_configs(archive: Archive, n_configs: int | None, n_configurable: int)
     shape = (n_configs, n_configurable, N_LAYOUT_VALUES)
     if not archive.header(key, dtype=np.float32, shape=shape).shape[0]:
         archive.fail(key, "has zero configs; expected at least one")
-    encoder = ConfigEncoder(n_configurable)
-    chunks = archive.rows(key, dtype=np.float32, shape=shape, chunk_bytes=CONFIG_CHUNK_BYTES)
+    encoder, at_once = ConfigEncoder(n_configurable), chunk_bytes(n_configurable)
+    chunks = archive.rows(key, dtype=np.float32, shape=shape, chunk_bytes=at_once)
     try:
         for content in chunks:
             encoder.add(content)
             del content  # so that the next one takes its memory, which is in the cache
+        return encoder.packed()
     except UnknownValueError as unknown:
         row, node = divmod(unknown.vector, n_configurable)
         archive.fail(
             key,
-            f"config {encoder.n_configs + row}, node {node}, value {unknown.place} is "
-            f"{unknown.value}; expected a whole number {LOWEST}..{HIGHEST}",
+            f"config {row}, node {node}, value {unknown.place} is {unknown.value}; "
+            f"expected a whole number {LOWEST}..{HIGHEST}",
         )
-    return encoder.packed()

@@ -14,7 +14,6 @@ from data.graphs.checks import HIGHEST, LOWEST
 
 N_VALUES = 18
 N_WORDS = 9  # of 64 bits: 18 values as the file has them, in float32
-VECTOR_BYTES = 8 * N_WORDS
 N_SYMBOLS = 7
 SLOT_BITS = 20
 TRIES = 64  # of other weights, where two vectors share a slot
@@ -25,7 +24,7 @@ Words = NDArray[np.uint64]
 
 
 class UnknownValueError(Exception):
-    """A vector of a chunk holds, in one of its 18 places, a value that is no layout value."""
+    """A vector of those given holds, in one of its 18 places, a value that is no layout value."""
 
     def __init__(self, vector: int, place: int, value: float) -> None:
         super().__init__(f"vector {vector}, value {place} is {value}")
@@ -88,8 +87,9 @@ class VectorTable:
         Raises:
             UnknownValueError: a value is not a whole number -1..5; names the first one.
         """
-        wrong = np.flatnonzero((self.meant_by(ids) != words).any(axis=1))
-        if len(wrong):
+        differs = self.meant_by(ids) != words
+        if differs.any():
+            wrong = np.flatnonzero(differs.any(axis=1))
             ids[wrong] = self._look_up(words[wrong], wrong)
 
     def _look_up(self, words: Words, positions: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data.packing.config_encoder import ConfigEncoder
 from data.packing.vectors import UnknownValueError
 from tests.data.packing.references import (
     SLOT_BITS,
-    as_chunks,
     check_packed,
     check_rows,
     check_same,
@@ -57,15 +55,13 @@ def test_indices_are_as_wide_as_the_longest_alphabet_of_a_column_needs(
 
 
 @pytest.mark.parametrize("rows_per_chunk", [1, 5])
+@pytest.mark.parametrize(("bad", "node"), [(2, 2), (slice(None), 0)])
 def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied(
-    rows_per_chunk: int,
+    rows_per_chunk: int, bad: int | slice, node: int
 ) -> None:
     values = np.zeros((5, 4, 18), np.float32)
     values[4, :, 2:4] = (-1, 1)
-    values[4, 2, 2:4] = (6, 0)
-    encoder = ConfigEncoder(4)
+    values[4, bad, 2:4] = (6, 0)
     with pytest.raises(UnknownValueError) as error:
-        for content in as_chunks(values, rows_per_chunk):
-            encoder.add(content)
-    row = 4 % rows_per_chunk
-    assert (error.value.vector, error.value.place, error.value.value) == (row * 4 + 2, 2, 6.0)
+        encoded(values, rows_per_chunk=rows_per_chunk)
+    assert (error.value.vector, error.value.place, error.value.value) == (4 * 4 + node, 2, 6.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import data.packing.npz_graphs
+import data.packing.config_encoder
 from common.errors import PipelineError
 from data.npz.read import Archive
 from data.packing.config_encoder import pack_values
@@ -59,7 +59,7 @@ def read_configs(path: Path, n_configs: int, n_configurable: int) -> PackedConfi
 def test_minus_zero_in_a_file_is_read_as_zero(
     chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data.packing.npz_graphs, "CONFIG_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(data.packing.config_encoder, "CHUNK_BYTES", chunk_bytes)
     values = random_vectors(np.random.default_rng(2), 20, 5)
     floats = values.astype(np.float32)
     floats[(values == 0) & (np.arange(20) % 3 > 0)[:, None, None]] = -0.0
@@ -92,7 +92,7 @@ def test_the_error_names_config_node_and_value_wherever_the_chunks_begin(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(data.packing.npz_graphs, "CONFIG_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(data.packing.config_encoder, "CHUNK_BYTES", chunk_bytes)
     floats = np.repeat(random_vectors(np.random.default_rng(3), 20, 2), 3, axis=1)  # tied columns
     floats = floats.astype(np.float32)
     config, node, place = where
