@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.speed import layout_model, segment_memory, winning_model
+from benchmarks.speed import graph_cache, layout_model, segment_memory, winning_model
 from benchmarks.speed.measuring import in_turn, peak_mib
 from data.synthetic import GraphSize
 
@@ -39,6 +39,13 @@ def test_the_winning_model_has_seconds_and_ratios() -> None:
     header, _, line = winning_model.report([(40, 8)], n_scored=12)[-3:]
     assert line.count("|") == header.count("|")
     assert all(float(cell) >= 0 for cell in cells(line)[1:])
+
+
+@pytest.mark.parametrize(("max_bytes", "anew"), [(1 << 30, "19.0%"), (1, "98.0%")])
+def test_the_cache_of_graphs_reads_each_once_if_it_can(max_bytes: int, anew: str) -> None:
+    sizes = [GraphSize(150, 6, 30), GraphSize(180, 8, 20)]
+    line = cells(graph_cache.report(sizes, 100, max_bytes)[-1])
+    assert line[0] == "100" and line[2] == anew
 
 
 @pytest.mark.slow
