@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from models.config.own_models import imported
+from models.config.own_models import checked, imported
 from models.config.recipe import Recipe
 from models.training.jobs import Ranker, TrainJob
 
@@ -40,7 +40,9 @@ class ModelEntry:
         return ranker
 
     def _network(self) -> tuple[Any, ...]:
-        return (imported(self.network),) if self.network else ()
+        if not self.network:
+            return ()
+        return (imported(self.network) if self.name in MODELS else checked(self.network),)
 
 
 NETWORKS = {

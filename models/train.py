@@ -11,6 +11,7 @@ from common.locks import alone_in
 from common.progress import out_of_time, progress, seconds_left, time_limit
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, Collection
+from models.config.own_models import source_of
 from models.config.recipe import Recipe
 from models.registry import model_entry
 from models.run_folder import CONFIG, DONE, begin, check_done, is_done, mark_done, read_config
@@ -69,11 +70,13 @@ def check_device(recipe: Recipe, model: str) -> None:
 
 
 def _config(job: TrainJob, **place: object) -> dict[str, Any]:
+    own = job.recipe.own_models.get(job.model)
     return {
         "model": job.model,
         **place,
         "seed": job.seed,
         "train_data": fingerprint(job.files),
+        **({"source": source_of(own)} if own else {}),
         "recipe": job.recipe.model_dump(mode="json"),
     }
 
@@ -118,7 +121,8 @@ def load_model(folder: Path) -> Ranker:
     """Load the trained model of a run folder.
 
     Raises:
-        PipelineError: not a model's run folder, its training has not ended, or it is damaged.
+        PipelineError: not a model's run folder, its training has not ended, or it is damaged, or
+            the file of one's own class has changed since.
     """
     config = read_config(folder)
     missing = [key for key in ("model", "recipe") if key not in config]
@@ -128,4 +132,10 @@ def load_model(folder: Path) -> Ranker:
         raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
     check_done(folder)
     recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
+    own = recipe.own_models.get(config["model"])
+    if own and config.get("source") != source_of(own):
+        file = ", ".join(source_of(own))
+        raise PipelineError(
+            f"{folder}: model '{own}': {file} has changed since; bring it back, or train anew"
+        )
     return model_entry(recipe, config["model"]).load(folder, recipe)

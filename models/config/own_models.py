@@ -4,11 +4,14 @@ The module's last part, `gat`, is what the model is called everywhere else: its 
 its folders, its weight in the blend.
 """
 
+import inspect
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from common.errors import UsageError
+from common.checksums import checksum_of
+from common.errors import PipelineError, UsageError
 from common.settings import FrozenConfig
 from models.config.networks import LayoutGnnConfig, TileGnnConfig
 
@@ -41,6 +44,41 @@ def imported(place: str) -> Any:
             f"model '{place}': cannot be imported: {error}; expected 'package.module:Class', found "
             "from the working folder or PYTHONPATH"
         ) from error
+
+
+def source_of(place: str) -> dict[str, str]:
+    """Return the checksum of the file that the class at `place` stands in, by the file's name."""
+    path = Path(inspect.getfile(imported(place)))
+    return {path.name: checksum_of(path.read_bytes())}
+
+
+def checked(place: str) -> Any:
+    """Return the network at `place`, with a `forward` whose faults name it.
+
+    It raises PipelineError where the class's own fails, or gives not one score for each config.
+    """
+    network = imported(place)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs, *distinct = (*args, *kwargs.values())
+        try:
+            scores = network.forward(self, *args, **kwargs)
+        except (PipelineError, MemoryError):
+            raise
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise PipelineError(
+                f"model '{place}': in forward: {reason}; --debug shows where"
+            ) from error
+        expected = (len(distinct[0] if distinct else inputs.config_kernel),)
+        returned = tuple(getattr(scores, "shape", ()))
+        if returned != expected:
+            raise PipelineError(
+                f"model '{place}': forward returned {returned}, expected {expected}"
+            )
+        return scores
+
+    return type(network.__name__, (network,), {"forward": forward})
 
 
 def own_config(place: str, kind: str) -> type[FrozenConfig]:

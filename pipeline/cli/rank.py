@@ -31,8 +31,9 @@ def rank(
         typer.Option(min=1, help="Rank so many random layouts. Default for HLO modules: 200."),
     ] = None,
     distinct: Annotated[
-        bool, typer.Option("--distinct", help="List a config that the file repeats only once.")
-    ] = False,
+        bool,
+        typer.Option("--distinct/--repeats", help="List a config that the file repeats only once."),
+    ] = True,
     show_layouts: Annotated[
         bool, typer.Option("--show-layouts", help="Print the layouts of each config listed.")
     ] = False,
@@ -46,8 +47,8 @@ def rank(
 ) -> None:
     """Print the best configs of a graph, fastest first.
 
-    Configs that the file repeats say which they equal. Layouts are minor-to-major orders of a
-    node's output, input and kernel; --json has them too.
+    With --repeats, those that stand in the file again say which they equal. Layouts are
+    minor-to-major orders of a node's output, input and kernel; --json has them too.
 
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """
@@ -114,7 +115,9 @@ def _print_why(why: dict[str, Any], n_configs: int) -> None:
     runtime = "not measured" if why["runtime_ns"] is None else f"measured {why['runtime_ns']:,} ns"
     decided = "" if why["decided"] is None else f"; decides {why['decided']} nodes"
     typer.echo(f"\nconfig {why['config']}: place {why['place']} of {n_configs}, {runtime}{decided}")
-    print_table(("member", "place"), list(why["places"].items()))
+    print_table(
+        ("member", "place"), [(name, f"{place:g}") for name, place in why["places"].items()]
+    )
 
 
 def _sizes(bounds: list[int] | None) -> str | None:

@@ -1,12 +1,15 @@
 """A model of one's own, by its place: trained, loaded, checked and refused as the built-in ones."""
 
 import pickle
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from common.errors import UsageError
+from common.errors import PipelineError, UsageError
+from common.settings import ROOT
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
@@ -24,6 +27,50 @@ def test_it_is_trained_and_ranks(tiny_tree: Path, tmp_path: Path) -> None:
     train_model(TrainJob("gat", recipe, files, 0, tmp_path / "gat"), COLLECTION, resume=False)
     scores = load_model(tmp_path / "gat").score(read_graph(files[0]))
     assert np.isfinite(scores).all() and scores.std() > 0
+
+
+def train_copy(tree: Path, folder: Path, steps: int, *changes: tuple[str, str]) -> Path:
+    """Train what `mygat.py` in `folder` holds, a copy of the example; return the model's folder."""
+    text = (ROOT / "examples" / "gat.py").read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "mygat.py").write_text(text, encoding="utf-8")
+    own = ['layout.models=["mygat:Gat"]', "mygat.hidden=8", f"mygat.training.steps={steps}"]
+    files = find_graphs(tree, collections=(COLLECTION,), splits=("train",))
+    job = TrainJob("mygat", load_recipe("smoke", own), files, 0, folder / "model")
+    train_model(job, COLLECTION, resume=True)
+    return job.run_dir
+
+
+@pytest.fixture
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mygat", None)
+
+
+def test_a_class_that_changed_since_training_is_refused(tiny_tree: Path, importable: Path) -> None:
+    folder = train_copy(tiny_tree, importable, 1)
+    load_model(folder)
+    with pytest.raises(UsageError, match=r"model: was begun with source\.mygat\.py = '.*', now '"):
+        train_copy(tiny_tree, importable, 1, ("x.mean(dim=0)", "x.amax(dim=0)"))
+    with pytest.raises(PipelineError, match=r"model 'mygat:Gat': mygat\.py has changed since; "):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (".squeeze(-1)", "", r"forward returned \((\d+), 1\), expected \(\1,\)"),
+        ("x.mean(dim=0)", "x @ x", "in forward: RuntimeError: .*; --debug shows where"),
+    ],
+)
+def test_a_fault_in_its_forward_names_it(
+    old: str, new: str, told: str, tiny_tree: Path, importable: Path
+) -> None:
+    with pytest.raises(PipelineError, match=f"model 'mygat:Gat': {told}"):
+        train_copy(tiny_tree, importable, 1, (old, new))
 
 
 def test_its_recipe_can_be_written_and_pickled() -> None:

@@ -22,10 +22,10 @@ def test_rank_has_a_column_where_configs_repeat(
         path = tmp_path / "twice.npz"
         np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
     words = ("rank", path, "--run", rankers / LAYOUT_MODEL)
-    assert "same as" in call(*words).splitlines()[1]
-    assert "same as" not in call(*words, "--distinct")
+    assert "same as" in call(*words, "--repeats").splitlines()[1]
+    assert "same as" not in call(*words)
     ranked, distinct = (
-        json.loads(call(*words, *more, "--json"))["configs"] for more in ((), ("--distinct",))
+        json.loads(call(*words, *more, "--json"))["configs"] for more in (("--repeats",), ())
     )
     first: dict[int, int] = {}
     for entry in ranked:
