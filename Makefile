@@ -53,7 +53,7 @@ setup: $(VENV)/.runtime  ## make .venv and install requirements.txt
 
 setup-collect: $(VENV)/.collect  ## also install what measuring programs needs (JAX)
 
-run: setup  ## the whole pipeline on the embedded sample: submission, report, score table
+run: setup  ## the whole pipeline: make run DATA=data/sample RECIPE=cpu OUT=runs/first
 	$(BIN)/python -m pipeline run --data $(DATA) --recipe $(RECIPE) --out $(OUT) --resume
 
 test: $(VENV)/.dev  ## the tests (a few minutes on two cores)

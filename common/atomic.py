@@ -5,9 +5,11 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from common.errors import PipelineError
 
@@ -124,3 +126,17 @@ def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
             shutil.rmtree(left, ignore_errors=True)
         else:
             left.unlink(missing_ok=True)
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file to read its bytes.
+
+    Raises:
+        PipelineError: it cannot be read, or is no regular file: a pipe might be waited for forever.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise PipelineError(f"{path}: cannot be read: not a regular file")
+        return path.open("rb")
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error

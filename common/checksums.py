@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from common.atomic import atomic_path
+from common.atomic import atomic_path, open_regular
 from common.errors import PipelineError
 
 SEAL_KEY = "checksum"
@@ -36,10 +36,8 @@ def check_seal(path: Path, remedy: str) -> None:
     Raises:
         PipelineError: the file cannot be read, or is not as it was written.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with open_regular(path) as file:
+        content = file.read()
     if MARK in content and sealed(content) != content:
         raise PipelineError(f"{path}: damaged: it is not as it was written; {remedy}")
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from common.atomic import open_regular
 from common.errors import PipelineError, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,6 +72,8 @@ def _problem(kind: str, message: str, given: object) -> str:
     if kind in ("tuple_type", "list_type"):
         is_word = isinstance(given, str) and BARE_WORD.fullmatch(given)
         return f"expected a list, such as {f'[{given}]' if is_word else '[0, 1]'}"
+    if kind == "too_short":
+        return "expected at least one entry"
     message = message.removeprefix("Value error, ")
     return message[:1].lower() + message[1:]
 
@@ -93,10 +96,12 @@ def default_data_dir() -> Path:
     In data/raw it is the folder itself or the one that `fetch` fills.
 
     Raises:
-        PipelineError: none of them exists.
+        PipelineError: none of them exists, or not the one that is named.
     """
     named = os.environ.get("PIPELINE_DATA")
     if named:
+        if not Path(named).is_dir():
+            raise PipelineError(f"PIPELINE_DATA={named}: no such folder; expected one with npz/")
         return Path(named)
     for folder in (*KAGGLE_MOUNTS, RAW_DATA, RAW_DATA / "tpugraphs"):
         if any((folder / tree).is_dir() for tree in ("npz", "npz_all/npz")):
@@ -133,7 +138,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         PipelineError: the file is missing, not TOML, or larger or deeper than settings are.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_TOML_BYTES + 1)
         if len(content) > MAX_TOML_BYTES:
             raise PipelineError(f"{path}: expected settings, at most {MAX_TOML_BYTES} bytes")
@@ -142,9 +147,8 @@ def read_toml(path: Path) -> dict[str, Any]:
             if line.count(".") > MAX_DOTS:
                 raise PipelineError(f"{path}: line {number}: expected fewer than {MAX_DOTS} dots")
         return tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise PipelineError(f"{path}: cannot be read: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{path}: cannot be read: not UTF-8 text") from error
     except (ValueError, RecursionError) as error:
         raise PipelineError(f"{path}: not a TOML file: {error}") from error
 

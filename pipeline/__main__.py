@@ -1,8 +1,16 @@
 """The command line: `python -m pipeline COMMAND …`. Each package brings its own commands."""
 
 import os
+import sys
+from pathlib import Path
 
-import typer
+# Before the working folder, whose own `models` or `data` would be taken for the project's.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+try:
+    import typer
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error}; run `make setup`, then .venv/bin/python -m pipeline")
 
 from pipeline.cli.collect import collect
 from pipeline.cli.data import audit, synthesize

@@ -1,6 +1,7 @@
 """Data that many tests read: one small synthetic tree, written once."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from data.read import read_layout, read_tile
 from data.synthetic import PLANS, synthesize
 from data.tree import collection_named, find_graphs
 from tests.fake_kaggle import FakeKaggle, logged_in_at
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of a shell's background job
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from common.atomic import atomic_path
+from common.atomic import atomic_path, open_regular
 from common.errors import PipelineError
-from data.npz.read import INFLATER, open_regular
+from data.npz.read import INFLATER
 
 FACTS = "facts"
 TYPES = {

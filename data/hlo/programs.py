@@ -10,12 +10,12 @@ from typing import Any
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from common.atomic import open_regular
 from common.errors import PipelineError
 from data.graphs.node_layouts import Padding
 from data.hlo.descriptor import message_class
 from data.hlo.graph import HloGraph, check_layouts, featurize_module
 from data.hlo.tuning_data import TunedConfigs, tuned_configs
-from data.npz.read import open_regular
 
 EXPECTED = "a serialised TuningData, ModuleTuningData, HloModuleProto or HloProto"
 

@@ -6,7 +6,6 @@ zlib-ng inflates and checks three times as fast as zlib, which takes its place w
 """
 
 import importlib
-import stat
 import struct
 import warnings
 import zipfile
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from common.atomic import open_regular
 from common.errors import PipelineError
 
 CHUNK_BYTES = 4 << 20
@@ -56,20 +56,6 @@ def shown(text: object) -> str:
     """Return a name or a reason fit for one line of a message, whatever it holds."""
     line = ascii(str(text))[1:-1]
     return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"
-
-
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a file to read its bytes.
-
-    Raises:
-        PipelineError: it cannot be read, or is no regular file: a pipe might be waited for forever.
-    """
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise PipelineError(f"{path}: cannot be read: not a regular file")
-        return path.open("rb")
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True)

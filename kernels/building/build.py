@@ -76,7 +76,7 @@ def build(
 
     Raises:
         UsageError: a recipe name that cannot name a kernel, or nothing attached that could hold
-            the models to rank with.
+            the models to rank with, or `out` holds other files.
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
@@ -105,6 +105,9 @@ def build(
     built = KernelFolder(
         out, out / metadata.code_file, out / METADATA_FILE, metadata.id, script_bytes
     )
+    foreign = {path.name for path in out.glob("[!.]*")} - {METADATA_FILE, metadata.code_file}
+    if foreign and not built.metadata.exists():
+        raise UsageError(f"{out}: is in the way and no kernel's folder; choose another --out")
     write_text(built.script, script)
     write_text(built.metadata, metadata.to_json())
     return built

@@ -86,6 +86,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     Raises:
         PipelineError: the file, one of its keys or the kernel's source is missing.
     """
+    if not (folder / METADATA_FILE).exists():
+        raise PipelineError(f"{folder}: no kernel's folder; `kernel build` writes one")
     table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
     if not (folder / table["code_file"]).is_file():
         raise PipelineError(f"{folder / table['code_file']}: no such file; build the kernel again")

@@ -46,6 +46,7 @@ def runs(
     """
     from dataclasses import asdict
 
+    from data.tree import COLLECTIONS
     from pipeline.run.folders import list_runs
 
     rows = list_runs(folder)
@@ -53,14 +54,15 @@ def runs(
         print_json([{**asdict(row), "folder": str(row.folder)} for row in rows])
     elif rows:
         names = list(dict.fromkeys(name for row in rows for name in row.values or {}))
-        header = ("folder", "state", "recipe", "model", "seeds", "revision", "score", *names)
+        header = ("folder", "state", "recipe", "model", "seeds", "revision", "score", "mean of")
         lines = []
         for row in rows:
             facts = (row.recipe, row.model, " ".join(map(str, row.seeds)) or None)
             revision = row.revision[:SHORT_REVISION] if row.revision else None
+            among = f"{len(row.values)} of {len(COLLECTIONS)}" if row.values else None
             values = [(row.values or {}).get(name) for name in names]
-            lines.append((str(row.folder), row.state, *facts, revision, row.score, *values))
-        print_table(header, lines)
+            lines.append((str(row.folder), row.state, *facts, revision, row.score, among, *values))
+        print_table((*header, *names), lines)
     else:
         typer.echo(f"no runs     {folder}")
     for row in rows:

@@ -19,7 +19,9 @@ def print_scores(report: Mapping[str, Any]) -> None:
         low, high = part["ci95"] or (None, None)
         facts = (part["n_graphs"], part.get("floor"), part.get("noise_ceiling"))
         rows.append((name, part["metric"], part["value"], low, high, *facts))
-    rows.append(("mean", "", report["score"], None, None, sum(row[5] for row in rows), None, None))
+    judged = sum(row[2] is not None for row in rows)
+    mean = "mean" if judged == len(rows) else f"mean of {judged} of {len(rows)}"
+    rows.append((mean, "", report["score"], None, None, sum(row[5] for row in rows), None, None))
     header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs")
     print_table((*header, "floor", "ceiling"), rows, if_known=("floor", "ceiling"))
     for line in remarks_on(report):

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.atomic import open_regular
 from common.errors import PipelineError
 from data.tree import COLLECTIONS
 from ensembles.blend import model_of
+from models.registry import MODELS
 from models.run_folder import CONFIG, is_done, read_config
 from pipeline.run.report import (
     REPORT,
@@ -67,10 +69,11 @@ def read_report(run: Path) -> dict[str, Any]:
         PipelineError: there is none, or it is damaged.
     """
     path = run / REPORT if run.is_dir() else run
+    if not path.exists():
+        raise PipelineError(f"{path}: {_why_no_report(run)}")
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PipelineError(f"{path}: {_why_no_report(run)}") from None
+        with open_regular(path) as file:
+            report = json.load(file)
     except (OSError, ValueError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
     if not isinstance(report, dict) or not isinstance(report.get("collections"), dict):
@@ -81,10 +84,14 @@ def read_report(run: Path) -> dict[str, Any]:
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return both values of each dotted key in which the configs of two reports differ.
 
-    A value that one of them lacks is None.
+    A value that one of them lacks is None. Keys of models that neither has trained are left out.
     """
     sides = [dict(_flat(report.get("config") or {})) for report in (first, second)]
     keys = sorted(sides[0].keys() | sides[1].keys())
+    recipes = [(report.get("config") or {}).get("recipe", {}) for report in (first, second)]
+    kinds = [r.get(kind, {}).get("models", ()) for r in recipes for kind in ("layout", "tile")]
+    idle = tuple(f"recipe.{name}." for name in MODELS if not any(name in named for named in kinds))
+    keys = [key for key in keys if not key.startswith(idle)]
     pairs = {key: [side.get(key) for side in sides] for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

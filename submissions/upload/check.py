@@ -1,6 +1,7 @@
 """What a submission must pass before it is sent to the competition, and what it was made with."""
 
 import json
+import os
 from pathlib import Path
 
 from common.errors import PipelineError
@@ -36,7 +37,11 @@ def problems_before_upload(path: Path, data: Path | None) -> list[Problem]:
     folder = data or _dataset()
     known = expected_rows(folder, "test") if folder and _has_test_graphs(folder) else {}
     if all_official(known):
-        return check_official(path, known)
+        problems = check_official(path, known)
+        of_sample = expected_rows(SAMPLE, "test") if problems and SAMPLE.is_dir() else {}
+        if of_sample and not check_submission(path, of_sample):
+            return [_problem(path, "answers the embedded sample, not the competition's graphs")]
+        return problems
     if not check_submission(path, known):
         return [_problem(path, f"answers the test graphs of {folder}, not the competition's")]
     official = {name: n_configs for name, n_configs in known.items() if name in official_rows()}
@@ -53,6 +58,8 @@ def _dataset() -> Path | None:
     try:
         folder = default_data_dir()
     except PipelineError:
+        if os.environ.get("PIPELINE_DATA"):
+            raise
         return None
     return None if folder == SAMPLE else folder
 

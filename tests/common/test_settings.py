@@ -1,6 +1,7 @@
 """Recipes: every wrong key or value is refused with its dotted name; overrides are read as TOML."""
 
 import datetime
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from common.settings import (
     recipe_path,
 )
 from models.config.recipe import Recipe, load_recipe
+
+PIPE = b"a pipe"
 
 
 class Inner(FrozenConfig):
@@ -167,6 +170,7 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
         (b"a = 1\na = 2", "not a TOML file"),
         (b"\xff\xfe", "cannot be read: not UTF-8 text"),
         (None, "cannot be read: No such file"),
+        (PIPE, "cannot be read: not a regular file"),
         (b"a = " + b"[" * 5_000 + b"]" * 5_000, "not a TOML file: maximum recursion depth"),
         (b"a = " + b"9" * 5_000, "not a TOML file: Exceeds the limit"),
         (b"a = 'x'\n" + b".".join([b"a"] * 20_000) + b" = 1", "line 2: expected fewer than 100"),
@@ -180,7 +184,9 @@ def test_a_file_that_is_no_toml_of_settings_is_one_line(
     tmp_path: Path, content: bytes | None, want: str
 ) -> None:
     path = tmp_path / "r.toml"
-    if content is not None:
+    if content == PIPE:  # reading it would wait for ever
+        os.mkfifo(path)
+    elif content is not None:
         path.write_bytes(content)
     with pytest.raises(PipelineError) as caught:
         read_toml(path)
@@ -210,4 +216,7 @@ def test_the_data_folder_is_the_named_one_else_a_mount_else_a_download_else_the_
     (mounts[0] / "npz_all" / "npz").mkdir(parents=True)
     assert default_data_dir() == mounts[0]
     monkeypatch.setenv("PIPELINE_DATA", str(tmp_path / "named"))
+    with pytest.raises(PipelineError, match=r"PIPELINE_DATA=.*named: no such folder"):
+        default_data_dir()
+    (tmp_path / "named").mkdir()
     assert default_data_dir() == tmp_path / "named"

@@ -80,6 +80,11 @@ def test_wrong_metadata_is_refused_before_anything_is_sent(
     assert not fake_kaggle.calls("SaveKernel")
 
 
+def test_a_folder_that_was_never_built_is_refused(tmp_path: Path) -> None:
+    line = failure_of(lambda: push(tmp_path / "kernel"))
+    assert line == f"{tmp_path}/kernel: no kernel's folder; `kernel build` writes one"
+
+
 def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:
     failed = Answer(body={"status": "ERROR", "failureMessage": "out of\n\x1b[31mmemory"})
     fake_kaggle.will_answer("GetKernelSessionStatus", Answer(body={"status": "RUNNING"}), failed)

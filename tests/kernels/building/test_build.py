@@ -57,6 +57,16 @@ def test_an_infer_kernel_without_models_is_wrong_usage(project: Path, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_that_holds_other_files_is_refused(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").touch()
+    with pytest.raises(UsageError, match=r"docs: is in the way and no kernel's folder; choose"):
+        build("cpu", RECIPE, tmp_path / "docs", root=project)
+    assert len(list((tmp_path / "docs").iterdir())) == 1
+    built = build("cpu", RECIPE, tmp_path / "out", root=project)
+    assert build("cpu", RECIPE, tmp_path / "out", root=project) == built
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [

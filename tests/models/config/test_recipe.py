@@ -10,7 +10,7 @@ from models.config.recipe import load_recipe
     ("override", "named"),
     [
         ("seeds=[0,0]", "each entry once"),
-        ("seeds=[]", "seeds"),
+        ("seeds=[]", "seeds.*: expected at least one entry"),
         ("seeds=[-1]", "seeds"),
         ("accelerator=tpu", "accelerator.*'auto', 'cpu' or 'cuda'"),
         ('layout.models=["layout_boosting","layout_boosting"]', "each entry once"),

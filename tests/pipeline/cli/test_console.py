@@ -1,6 +1,7 @@
 """What is said while a command works: stages as lines without a terminal, a bar on one."""
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -87,3 +88,19 @@ def test_code_that_is_edited_while_a_command_starts_is_said(tmp_path: Path) -> N
     changed = f"error: {tmp_path / 'common/git.py'}: the code changed while the command ran"
     assert done.stderr.startswith(changed)
     assert "run it again" in done.stderr
+
+
+def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    for name in ("models/__init__.py", "data.py"):
+        (tmp_path / name).touch()
+    words = [sys.executable, "-m", "pipeline", "plan", "--recipe", "smoke", "--json"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, check=True)
+
+
+def test_without_the_requirements_a_line_says_what_to_do() -> None:
+    words = [sys.executable, "-S", "-m", "pipeline", "--help"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "run `make setup`, then .venv/bin/python -m pipeline" in done.stderr

@@ -66,6 +66,7 @@ def test_the_ceiling_is_a_column_and_in_json_unless_refused(tree: Path) -> None:
     header = next(line for line in table if line.startswith("collection"))
     row = next(line for line in table if line.startswith(X + " "))
     assert header.split()[-1] == "ceiling"
+    assert any(line.startswith("mean of 2 of 5 ") for line in table)
     expected = np.median([ceilings[f"{X}:a"], ceilings[f"{X}:b"]])
     assert row.split()[-1] == f"{expected:.4f}"
     assert "ceiling" not in call("score", "--data", tree, *one(tree), "--no-ceiling")

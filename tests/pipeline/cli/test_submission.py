@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.settings import ROOT
+from common.settings import ROOT, SAMPLE
+from submissions.check import expected_rows
+from submissions.write import SubmissionRow, write_submission
 from tests.command_line import call
 from tests.fake_kaggle import FIRST_REF, KEY, LOST, SIGNATURE, USERNAME, FakeKaggle, refusal
 from tests.submissions.official_file import official_lines, write_official
@@ -94,6 +96,15 @@ def test_a_bad_file_is_one_line_and_nothing_is_sent(
     text = upload(run_folder, "--force", expect=1)
     assert len(text.splitlines()) == 1
     assert "row is missing; expected 1000 indices (and 1 more); nothing was sent" in text
+    assert not fake_kaggle.received
+
+
+def test_the_answer_to_the_sample_is_called_that(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
+    counts = expected_rows(SAMPLE, "test").items()
+    rows = [SubmissionRow(x, np.arange(n if "layout" in x else min(n, 5))) for x, n in counts]
+    write_submission(run_folder / "submission.csv", rows)
+    text = upload(run_folder, expect=1)
+    assert "submission.csv: answers the embedded sample, not the competition's graphs" in text
     assert not fake_kaggle.received
 
 

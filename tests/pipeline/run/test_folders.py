@@ -1,6 +1,7 @@
 """Run folders as they lie there: listed, drawn, compared, and what is missing in them is told."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -148,7 +149,7 @@ def test_runs_prints_a_table_and_the_faults(folder: Path) -> None:
     assert [Path(entry["folder"]).name for entry in listed] == ["deep", "b", "c"]
     lines = call("runs", folder).splitlines()
     assert lines[0].split()[:6] == ["folder", "state", "recipe", "model", "seeds", "revision"]
-    assert "tile:xla" in lines[0] and "3 4" in lines[2] and "0.5000" in lines[2]
+    assert "tile:xla" in lines[0] and "3 4" in lines[2] and "0.5000  1 of 5" in lines[2]
     assert call("runs", folder / "empty").startswith("no runs")
     assert "no such folder" in call("runs", folder / "none", expect=1)
 
@@ -160,6 +161,13 @@ def test_a_damaged_report_is_named(content: str, tmp_path: Path) -> None:
         read_report(tmp_path)
     with pytest.raises(PipelineError, match=r"report\.json: no report; expected"):
         read_report(tmp_path / "none" / "report.json")
+
+
+def test_a_pipe_in_place_of_a_report_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe: cannot be read: not a regular file" in call(
+        "compare", tmp_path / "pipe", tmp_path / "pipe", expect=1
+    )
 
 
 def test_a_run_without_a_report_is_told_what_to_do(tmp_path: Path) -> None:
@@ -175,6 +183,7 @@ def test_compare_says_which_keys_differ(run: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run, tmp_path / "other")
     report = json.loads((other / "report.json").read_text())
     report["config"]["recipe"]["layout_boosting"]["learning_rate"] = 0.5
+    report["config"]["recipe"]["tgraph"]["hidden"] = 7  # neither run has trained it
     report["config"]["recipe"]["features"] |= {"prune": "none", "new": [1]}
     (other / "report.json").write_text(json.dumps(report))
     keys = json.loads(call("compare", run, other, "--json"))["config"]
