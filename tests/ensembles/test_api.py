@@ -1,4 +1,4 @@
-"""The functions for Python: files of each kind, configs of one's own, and the README's example."""
+"""The functions for Python: files of each kind, configs of one's own, and the docs' example."""
 
 import os
 import re
@@ -27,7 +27,7 @@ from tests.ensembles.programs import (
 )
 from tests.features.hlo_modules import tile_tuning
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "rank.md").read_text(encoding="utf-8")
 
 
 def test_an_npz_is_ranked_by_the_scores_of_its_models(rankers: Path, tiny_tree: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_files_own_configs_are_checked(
         rank(load_ranker(rankers / LAYOUT_MODEL), wrong)
 
 
-def test_the_readmes_example_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(from ensembles import .*?)```", README, re.S)
+def test_the_example_of_the_docs_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(from ensembles import .*?)```", PAGE, re.S)
     write(tmp_path / "module.hlo.pb", dense_module())
     assert '"runs/first"' in example
     code = example.replace('"runs/first"', repr(str(rankers / LAYOUT_MODEL)))
