@@ -46,9 +46,8 @@ def published_sizes() -> list[GraphSize]:
 
 def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
     """Make a graph whose packed configs are mapped from a file below `folder`."""
-    graph = read_layout(
-        write_graph(folder, replace(size, n_configs=min(size.n_configs, WRITTEN_CONFIGS)))
-    )
+    few = replace(size, n_configs=min(size.n_configs, WRITTEN_CONFIGS))
+    graph = read_layout(write_graph(folder, few))
     rng = np.random.default_rng(size.n_nodes)
     choices = graph.configs.alphabets.sizes
     indices = rng.integers(choices, size=(size.n_configs, len(choices)))  # hardly two are equal
@@ -59,7 +58,7 @@ def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
 
 
 def report(sizes: Sequence[GraphSize], n_steps: int, max_bytes: int = CACHE_BYTES) -> list[str]:
-    """Ask a cache for the graphs of all steps; return the page's lines on it."""
+    """Ask a cache for the graphs of all steps; return the page's table."""
     seconds: list[float] = []
     held: dict[str, int] = {}
     prepare_torch(seed=0, threads=1)
@@ -82,36 +81,21 @@ def report(sizes: Sequence[GraphSize], n_steps: int, max_bytes: int = CACHE_BYTE
         cache, files = LRUCache(make, max_bytes=max_bytes), list(by_name)
         for step in range(n_steps):
             cache(files[np.random.default_rng([0, step]).permutation(len(files))[0]])
-    nodes, configs = (
-        np.array([getattr(s, f"n_{of}") for s in sizes]) for of in ("nodes", "configs")
-    )
     mib = np.mean(list(held.values())) / 2**20
-    return [
-        f"{len(files)} graphs of {nodes.mean():,.0f} nodes (up to {nodes.max():,}) and",
-        f"{configs.mean():,.0f} configs on average, pruned by `hops-1`; steps of one graph each, a",
-        f"cache of {max_bytes >> 20:,} MiB.",
-        "",
-        *table(
-            ["steps", "MiB a graph", "steps that read their graph anew", "s to read anew"],
-            [
-                [
-                    f"{n_steps:,}",
-                    f"{mib:.1f}",
-                    f"{len(seconds) / n_steps:.1%}",
-                    f"{np.mean(seconds):.3f}",
-                ]
-            ],
-        ),
-    ]
+    anew = [f"{len(seconds) / n_steps:.1%}", f"{np.mean(seconds):.3f}"]
+    header = ["steps", "MiB a graph", "steps that read their graph anew", "s to read anew"]
+    return table(header, [[f"{n_steps:,}", f"{mib:.1f}", *anew]])
 
+
+PAGE = f"""# How often training reads a graph again
+
+Written by `python -m benchmarks.speed.graph_cache`. {N_SIZES * NAMES_PER_SIZE} graphs of
+the sizes of layout:nlp, {MEAN_NODES:,} nodes (up to {MOST_NODES:,}) and {MEAN_CONFIGS:,} configs on
+average, pruned by `hops-1`; steps of one graph each, a cache of {CACHE_BYTES >> 20:,} MiB.
+"""
 
 if __name__ == "__main__":
-    lines = ["# How often training reads a graph again", ""]
-    lines += [
-        "Written by `python -m benchmarks.speed.graph_cache`, at the sizes of layout:nlp.",
-        "",
-    ]
-    lines += report(published_sizes(), N_STEPS)
-    lines += ["", f"Measured on {platform.machine()}, revision {revision()}."]
+    measured = f"Measured on {platform.machine()}, revision {revision()}."
+    lines = [PAGE, *report(published_sizes(), N_STEPS), "", measured]
     write_text(PAGES / "graph_cache.md", "\n".join(lines) + "\n")
     print(PAGES / "graph_cache.md")  # noqa: T201
