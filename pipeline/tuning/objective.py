@@ -1,4 +1,4 @@
-"""What a trial is worth: how well a recipe ranks train graphs that it has not learned from."""
+"""What a search asks, and what a trial is worth: how well a recipe ranks held-out train graphs."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +14,28 @@ from numpy.typing import NDArray
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.metrics import kendall_tau, tile_score
+from common.progress import log
+from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
-from data.tree import GraphFile
+from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from models.config.recipe import Recipe
 from models.predict import cached_scores, predict
 from models.registry import MODELS
 from models.run_folder import begin, mark_done
 from models.train import load_model, train_model
-from models.training.folds import family_of
+from models.training.dataset import split_usable
+from models.training.folds import family_of, grouped_folds
 from models.training.jobs import SHARED_FOLDER, Ranker, TrainJob, pretrain_steps, shared_model
-from pipeline.tuning.space import BLEND, StudyConfig
+from pipeline.tuning.space import (
+    BLEND,
+    Parameters,
+    SearchSpace,
+    StudyConfig,
+    value_at,
+    with_values,
+)
 from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:
@@ -36,6 +46,66 @@ REPORT = "report.json"
 P_THRESHOLD = 0.1  # of the Wilcoxon pruner
 # Of a recipe, what no training of one model reads; other models' tables are left out as well.
 _NOT_LEARNED_FROM = {"name", "seeds", "layout", "tile", "blend"}
+_NOT_ASKED = {"name", "threads", "accelerator"}  # of a recipe: they change no trial's value
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which recipe near this one ranks these graphs best; can be handed to another process.
+
+    Attributes:
+        files: the train graphs that can be learned from; `folds` are the same, whole families each.
+        shared: graphs of all layout collections, where some trial may begin from a shared model.
+        out: trials/NUMBER/ (a run folder each), trials.json and best.toml go there.
+    """
+
+    recipe: Recipe
+    space: SearchSpace
+    files: list[GraphFile]
+    shared: list[GraphFile]
+    folds: tuple[tuple[GraphFile, ...], ...]
+    out: Path
+
+    def config(self) -> dict[str, Any]:
+        """Return all that decides a trial's value, as TOML values."""
+        return {
+            "train_data": fingerprint(self.files),
+            "shared_data": fingerprint(self.shared),
+            "recipe": self.recipe.model_dump(mode="json", exclude=_NOT_ASKED),
+            "space": self.space.decisive(),
+        }
+
+    def recipe_with(self, params: Parameters) -> Recipe:
+        """Return the recipe with `params` in the place of its own values."""
+        table = with_values(self.recipe.model_dump(mode="json"), params)
+        return Recipe.from_table(table, source="trial")
+
+    def baseline_params(self) -> Parameters:
+        """Return the recipe's own values, as far as the search space holds them."""
+        table = self.recipe.model_dump(mode="json")
+        own = {key: value_at(table, key) for key in self.space.parameters}
+        return {k: v for k, v in own.items() if self.space.parameters[k].holds(v)}
+
+
+def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:
+    """Read the train split, and cut the folds.
+
+    Raises:
+        PipelineError: damaged or too little data.
+    """
+    collection = collection_named(space.study.collection)
+    shares = any(
+        pretrain_steps(recipe, model) or f"{model}.training.pretrain_steps" in space.parameters
+        for model in space.study.models(recipe)
+    )
+    needed = LAYOUT_COLLECTIONS if shares else (collection,)
+    files = stored_graphs(data_dir, collections=needed, splits=("train",))
+    usable, unusable = split_usable(files)
+    for graph in unusable:
+        log.info(f"left out: {graph.file.name}: {graph.reason}")
+    own = [file for file in usable if file.collection == collection]
+    folds = grouped_folds(own, space.study.folds, space.study.seed)
+    return Question(recipe, space, own, usable if shares else [], folds, out)
 
 
 @dataclass(frozen=True)
@@ -56,17 +126,10 @@ class CrossValidation:
 
 
 @dataclass(frozen=True)
-class ScoredRanker:
-    """A model of which only its scores are kept, of some graphs.
-
-    Attributes:
-        scores: (c,) float32 by graph name.
-    """
-
+class _ScoredRanker:
     scores: Mapping[str, NDArray[np.float32]]
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Return the graph's scores; (c,) float32, lower = faster."""
         return self.scores[graph.file.name]
 
 
@@ -78,11 +141,6 @@ class _Fold:
     folder: Path
     shared_folder: Path
     kept_scores: Path | None
-
-
-def judged_models(recipe: Recipe, model: str, kind: str) -> tuple[str, ...]:
-    """Return the models that a trial trains: `model`, or for "blend" the recipe's of `kind`."""
-    return recipe.models_of(kind) if model == BLEND else (model,)
 
 
 def cross_validate(
@@ -97,17 +155,14 @@ def cross_validate(
 ) -> CrossValidation:
     """Train `model` once per fold on the other folds' graphs, and judge it on the fold's.
 
-    Of "blend", all the recipe's models of the collection's kind are trained, one seed each, and
-    judged together. Goes on with what a killed call has left in `run_dir`. The training's seed is
-    the recipe's first.
+    Of "blend", the recipe's models of the collection's kind are trained and judged together. The
+    seed is the recipe's first. Goes on with what a killed call has left in `run_dir`.
 
     Args:
         folds: labelled graphs of one collection, each family in one fold.
-        shared: train graphs of all layout collections, for a recipe whose models begin from a
-            shared one. That of a fold learns from no graph of the fold's families, whatever its
-            collection.
-        kept_scores: a folder where cross-validations of blends share what their members score, so
-            that members alike are trained once. None = train all.
+        shared: train graphs of all layout collections, for models that begin from a shared one;
+            that of a fold learns from none of the fold's families.
+        kept_scores: a folder where blends share what members alike score. None = train all.
         after_fold: told each fold's value per graph, in the order of the folds and their graphs.
 
     Raises:
@@ -120,10 +175,9 @@ def cross_validate(
         "model": model,
         "collection": collection.name,
         "folds": [fingerprint(fold) for fold in folds],
+        "shared_data": fingerprint(shared),
         "recipe": recipe.model_dump(mode="json"),
     }
-    if any(pretrain_steps(recipe, own) for own in judged_models(recipe, model, collection.kind)):
-        config["shared_data"] = fingerprint(shared)
     begin(run_dir, config, resume=True)
     per_graph: dict[str, float] = {}
     means = []
@@ -167,7 +221,7 @@ def _ranker(recipe: Recipe, model: str, fold: _Fold) -> Ranker:
     if model != BLEND:
         return trained(job_of(model, fold.folder))
     rankers: dict[str, Ranker] = {}
-    for own in judged_models(recipe, model, collection.kind):
+    for own in recipe.models_of(collection.kind):
         name = f"{own}-seed{seed}"
         job = job_of(own, fold.folder / name)
         rankers[name] = _kept(job, fold, trained) if fold.kept_scores else trained(job)
@@ -176,11 +230,7 @@ def _ranker(recipe: Recipe, model: str, fold: _Fold) -> Ranker:
 
 
 def _kept(job: TrainJob, fold: _Fold, train: Callable[[TrainJob], Ranker]) -> Ranker:
-    """Return a model by its scores of held-out graphs, which another trial may have left.
-
-    Trials that differ in what this training does not read share its scores. Two that need them at
-    once both train, and write the same.
-    """
+    """Return a model by its scores of held-out graphs, which a trial alike may have left."""
     others = {*MODELS, *job.recipe.own_models} - {job.model}
     decisive = {
         "recipe": job.recipe.model_dump(mode="json", exclude=others | _NOT_LEARNED_FROM),
@@ -194,7 +244,7 @@ def _kept(job: TrainJob, fold: _Fold, train: Callable[[TrainJob], Ranker]) -> Ra
     path = fold.kept_scores / f"{job.model}-seed{job.seed}-{digest}.parquet"
     table = cached_scores(path, lambda: predict(train(job), fold.held_out))
     parts = table.partition_by("graph", as_dict=True, maintain_order=True)
-    return ScoredRanker({str(key[0]): own["score"].to_numpy() for key, own in parts.items()})
+    return _ScoredRanker({str(key[0]): own["score"].to_numpy() for key, own in parts.items()})
 
 
 def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
@@ -213,11 +263,7 @@ def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":
-    """Return the study's pruner.
-
-    Wilcoxon is a signed-rank test at 10 % that counts graphs as independent, which siblings are
-    not.
-    """
+    """Return the study's pruner."""
     from optuna import pruners
 
     if study.pruner == "none":
@@ -232,11 +278,10 @@ def give_up_or_go_on(
 ) -> Callable[[Mapping[str, float]], None]:
     """Return what is to be called after each fold: it reports, and raises TrialPruned.
 
-    The Wilcoxon pruner is told of each graph, numbered from 0 in the order of the folds; others of
-    the mean of the folds so far.
+    The Wilcoxon pruner is told of each graph, others of the mean of the folds so far.
 
     Args:
-        never: only report; the baseline is what others are compared with, and always ends.
+        never: only report, as of the baseline.
     """
     folds: list[list[float]] = []
 

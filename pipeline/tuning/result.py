@@ -22,8 +22,7 @@ from common.progress import log, out_of_time
 from models.config.recipe import Recipe
 from models.run_folder import is_done
 from models.training.folds import family_of
-from pipeline.tuning.objective import REPORT, CrossValidation, cross_validate
-from pipeline.tuning.question import Question
+from pipeline.tuning.objective import REPORT, CrossValidation, Question, cross_validate
 from pipeline.tuning.space import Parameters
 from pipeline.tuning.storage import REASON
 
@@ -75,8 +74,7 @@ class TuneResult:
     """What a search has found so far.
 
     Attributes:
-        best: the trial with the highest value, of equals the baseline, then the earliest; or the
-            one that the verdict names.
+        best: the first of `ranked`, or the trial that the verdict names.
         baseline_value: what the recipe as given scored; None if that failed.
         verdict: of the finalists; None where there are none, or their trainings have not ended.
     """
@@ -89,8 +87,7 @@ class TuneResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
-        table = asdict(self) | {"best_recipe": str(self.best_recipe)}
-        return table | {"best_value": self.best.value, "is_baseline": self.best.is_baseline}
+        return asdict(self) | {"best_recipe": str(self.best_recipe)}
 
 
 def records_of(study: "Study") -> tuple[TrialRecord, ...]:
@@ -162,10 +159,7 @@ def candidates(records: Sequence[TrialRecord], n: int) -> list[TrialRecord]:
 def train_finalists(
     question: Question, records: Sequence[TrialRecord], n_parts: int = 1, part: int = 0
 ) -> dict[int, list[CrossValidation]]:
-    """Train the candidates with seeds that the search has not trained with, or read what is done.
-
-    Args:
-        part: of n_parts, that share the trainings.
+    """Train the candidates, or every n_parts-th, with other seeds, or read what is done.
 
     Returns:
         What was found by trial, in the order of the seeds; without trainings that failed.

@@ -15,7 +15,7 @@
 Ranges whose ends are whole numbers give whole numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
@@ -38,9 +38,7 @@ from models.config.recipe import LayoutModelName, Recipe, TileModelName
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-BLEND = "blend"
-STUDY = "study"
-
+BLEND, STUDY = "blend", "study"
 
 Number = StrictInt | StrictFloat
 Value = StrictBool | StrictInt | StrictFloat | StrictStr
@@ -51,16 +49,14 @@ class StudyConfig(FrozenConfig):
     """What a trial is judged by: a model or a blend, cross-validated on a train split.
 
     Attributes:
-        collection: such as "layout:xla:default".
         model: its name in the recipe; or "blend": all models by which the recipe ranks the
             collection's kind, a seed each, blended as the recipe says.
         folds: of whole architectures; each is held out once.
         seed: of the folds and of the search; the training's is the recipe's first.
         pruner: gives a trial up after a fold. "hyperband" compares the mean of its folds so far
             with other trials'; "wilcoxon" its graphs so far with the best trial's, one by one.
-        finalists: so many of the best trials, and the baseline, are trained again with other
-            seeds; 0 = the best trial wins.
-        seeds: with how many.
+        finalists: so many of the best trials, and the baseline, are trained again with `seeds`
+            other seeds; 0 = the best trial wins.
     """
 
     collection: str
@@ -81,6 +77,10 @@ class StudyConfig(FrozenConfig):
         """Return the study's name in its storage."""
         return f"{self.collection}:{self.model}"
 
+    def models(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return the models that a trial trains."""
+        return recipe.models_of(self.kind) if self.model == BLEND else (self.model,)
+
     @field_validator("collection")
     @classmethod
     def _known_collection(cls, name: str) -> str:
@@ -95,40 +95,26 @@ class Parameter(FrozenConfig):
 
     Attributes:
         log: draw its logarithm evenly; for what acts by factors, such as a learning rate.
-        step: only low, low + step, low + 2 step, ….
     """
 
     choices: tuple[Value, ...] = ()
     low: Number = 0
     high: Number = 0
     log: StrictBool = False
-    step: Number | None = None
 
     @model_validator(mode="after")
     def _is_one_or_the_other(self) -> Self:
-        given, step = self.model_fields_set, self.step
-        if not (
-            (given == {"choices"} and self.choices)
-            or ("choices" not in given and {"low", "high"} <= given)
-        ):
+        given, low, high = self.model_fields_set, self.low, self.high
+        if not (given == {"choices"} and self.choices) and given - {"log"} != {"low", "high"}:
             raise ValueError("expected choices, or low and high")
-        if self.high < self.low or (self.log and self.low <= 0):
-            raise ValueError(
-                f"{self.low} to {self.high}: expected low <= high, and for log above 0"
-            )
-        fits = step is None or (step > 0 and not self.log)
-        if not fits or (self.is_whole and isinstance(step, float)):
-            raise ValueError(f"step is {step}; expected one above 0 of low's kind, without log")
+        if high < low or (self.log and low <= 0):
+            raise ValueError(f"{low} to {high}: expected low <= high, and for log above 0")
         return self
 
     @property
     def is_whole(self) -> bool:
         """Tell whether only whole numbers are meant."""
-        return not self.choices and isinstance(self.low, int) and isinstance(self.high, int)
-
-    def ends(self) -> tuple[Value, ...]:
-        """Return the values that decide whether all of them fit a recipe."""
-        return self.choices or (self.low, self.high)
+        return isinstance(self.low, int) and isinstance(self.high, int)
 
     def holds(self, value: Any) -> bool:
         """Tell whether `value` can be drawn; true is not 1."""
@@ -136,10 +122,7 @@ class Parameter(FrozenConfig):
             return any(value == own and type(value) is type(own) for own in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        if not self.low <= value <= self.high or (self.is_whole and value != int(value)):
-            return False
-        steps = (value - self.low) / (self.step or 1)
-        return self.step is None or abs(steps - round(steps)) < 1e-8
+        return self.low <= value <= self.high and not (self.is_whole and value % 1)
 
     def suggest(self, trial: "Trial", key: str) -> Value:
         """Let an Optuna trial choose."""
@@ -147,9 +130,8 @@ class Parameter(FrozenConfig):
             chosen: Value = trial.suggest_categorical(key, self.choices)
             return chosen
         if self.is_whole:
-            low, high, step = int(self.low), int(self.high), int(self.step or 1)
-            return trial.suggest_int(key, low, high, step=step, log=self.log)
-        return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
+            return trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
+        return trial.suggest_float(key, self.low, self.high, log=self.log)
 
 
 class SearchSpace(FrozenConfig):
@@ -159,10 +141,7 @@ class SearchSpace(FrozenConfig):
     parameters: Annotated[dict[str, Parameter], Field(min_length=1)]
 
     def decisive(self) -> dict[str, Any]:
-        """Return what decides which trials there are and what they score, as TOML values.
-
-        Finalists come after the search, and may be asked for of one that has ended.
-        """
+        """Return what decides the trials, as TOML values; finalists may still be asked for."""
         study = self.study.model_dump(mode="json", exclude={"finalists", "seeds"})
         own = {k: p.model_dump(mode="json", exclude_unset=True) for k, p in self.parameters.items()}
         return {STUDY: study, **own}
@@ -197,74 +176,45 @@ def space_from_table(
         UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a
             key that the study's model does not read.
     """
-    if not isinstance(table.get(STUDY), Mapping):
-        raise UsageError(f"{source}: has no [study] table; expected one with collection and model")
-    parameters: dict[str, Parameter] = {}
-    for key, part in table.items():
-        if key == STUDY:
-            continue
-        where = f'{source}: ["{key}"]'
-        if not isinstance(part, dict):
-            raise UsageError(f"{where}: is {part!r}; expected choices, or low and high")
-        parameters[key] = Parameter.from_table(part, source=where)
-    whole = {STUDY: table[STUDY], "parameters": parameters}
+    whole = {STUDY: table.get(STUDY, {}), "parameters": {k: table[k] for k in table if k != STUDY}}
     space = SearchSpace.from_table(whole, source=source)
     study, recipe = space.study, recipe or Recipe()
     built_in = get_args(LayoutModelName if study.kind == "layout" else TileModelName)
-    models = tuple(dict.fromkeys((*built_in, *recipe.models_of(study.kind))))
-    if study.model not in (*models, BLEND):
-        known = " and ".join((*models, BLEND))
+    known = tuple(dict.fromkeys((*built_in, *recipe.models_of(study.kind), BLEND)))
+    if study.model not in known:
         raise UsageError(
             f"{source}: key 'study.model' is '{study.model}': {study.kind} configs are ranked by "
-            f"{known}"
+            f"{' and '.join(known)}"
         )
-    trained = recipe.models_of(study.kind) if study.model == BLEND else (study.model,)
-    for key, parameter in parameters.items():
-        if not _is_read(key, study, trained):
-            own = "".join(f", {model}.…" for model in trained)
+    read = ("features", *study.models(recipe), *([BLEND] if study.model == BLEND else []))
+    own = recipe.model_dump(mode="json")
+    for key, parameter in space.parameters.items():
+        if key.split(".")[0] not in read or key == "blend.choose":
             raise UsageError(
-                f"{source}: '{key}' has no effect; trials of '{study.model}' read features.…{own}"
+                f"{source}: '{key}' has no effect; trials of '{study.model}' read "
+                + ", ".join(f"{table}.…" for table in read)
             )
-        _check_values(key, parameter, recipe.model_dump(mode="json"), source=source)
+        for value in parameter.choices or (parameter.low, parameter.high):
+            changed = Recipe.from_table(with_values(own, {key: value}), source=source)
+            taken = value_at(changed.model_dump(mode="json"), key)
+            if isinstance(taken, int) and isinstance(value, float):
+                raise UsageError(
+                    f"{source}: '{key}' takes whole numbers; write low and high without decimal "
+                    "point"
+                )
     return space
 
 
-def _is_read(key: str, study: StudyConfig, models: Sequence[str]) -> bool:
-    table, _, rest = key.partition(".")
-    if table != "blend" or study.model != BLEND:
-        return table in ("features", *models)
-    is_others = study.kind == "layout" and rest.startswith("tile_")
-    is_weight = rest.startswith("weights.")
-    return rest != "choose" and not is_others and (not is_weight or rest[8:] in models)
-
-
-def _check_values(key: str, parameter: Parameter, recipe: dict[str, Any], *, source: str) -> None:
-    for value in parameter.ends():
-        try:
-            table = with_values(recipe, {key: value})
-        except UsageError as error:
-            raise UsageError(f"{source}: {error}") from None
-        taken = value_at(Recipe.from_table(table, source=source).model_dump(mode="json"), key)
-        if isinstance(taken, int) and isinstance(value, float):
-            raise UsageError(
-                f"{source}: '{key}' takes whole numbers; write low and high without decimal point"
-            )
-
-
 def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, Any]:
-    """Return a copy of a recipe's table with the value of each dotted key set, type and all.
-
-    Raises:
-        UsageError: a key leads through something that is no table.
-    """
+    """Return a copy of a recipe's table with the value of each dotted key set."""
     result = deepcopy(dict(table))
     for key, value in values.items():
         *parents, last = key.split(".")
-        target: Any = result
+        target = result
         for parent in parents:
-            target = target.setdefault(parent, {})
-            if not isinstance(target, dict):
-                raise UsageError(f"'{key}': '{parent}' is not a table of the recipe")
+            if not isinstance(target.get(parent), dict):
+                target[parent] = {}  # the recipe refuses it, unless it is a table of its own
+            target = target[parent]
         target[last] = value
     return result
 

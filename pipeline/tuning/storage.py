@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalFileLock
     from optuna.trial import FrozenTrial
+    from sqlalchemy.engine import URL
 
 HEARTBEAT_S = 60  # three without one: the worker counts as dead
 RETRIES = 2  # of a trial that may itself be what kills its workers
-REASON, INTERRUPTED = "reason", "interrupted"  # what a trial notes of itself
+# What is noted of a trial; FIRST is the number of the one that a retry goes on with.
+REASON, INTERRUPTED, FIRST = "reason", "interrupted", "first"
 JOURNAL_START = b'{"op_code"'
 TURN = 0x74756E65  # this project's number among PostgreSQL's advisory locks
 
@@ -48,15 +50,10 @@ class SharedStorage:
 
     def is_lost(self, study: str, trial: int) -> bool:
         """Tell whether the worker of a running trial is dead; heartbeats tell Optuna itself."""
-        if self.running is None:
-            return False
-        lock = self.running(study, trial)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return False
-        lock.release()
-        return True
+        if self.running:
+            with suppress(Timeout), self.running(study, trial).acquire(timeout=0):
+                return True
+        return False
 
 
 @contextmanager
@@ -77,8 +74,8 @@ def open_storage(place: Path | str) -> Iterator[SharedStorage]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             if "://" in str(place):
-                with _connected(str(place)):
-                    yield _database(str(place))
+                with _database(str(place)) as shared:
+                    yield shared
             else:
                 yield _journal(Path(place))
     finally:
@@ -97,7 +94,7 @@ def _journal(path: Path) -> SharedStorage:
             content = file.read()
             if not content[: len(JOURNAL_START)] == JOURNAL_START[: len(content)]:
                 raise PipelineError(refusal)
-            file.truncate(content.rfind(b"\n") + 1)
+            file.truncate(content.rfind(b"\n") + 1)  # a full disk leaves half a line
         backend = optuna.storages.journal.JournalFileBackend(
             str(path), lock_obj=cast("BaseJournalFileLock", lock)
         )
@@ -113,10 +110,11 @@ def _journal(path: Path) -> SharedStorage:
     )
 
 
-def _database(url: str) -> SharedStorage:
+@contextmanager
+def _database(url: str) -> Iterator[SharedStorage]:
     import optuna
     from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+    from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 
     class PatientStorage(optuna.storages.RDBStorage):
         """Its heartbeats may miss the database: the trial's own calls tell of it."""
@@ -129,9 +127,9 @@ def _database(url: str) -> SharedStorage:
         parts = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise PipelineError("storage: not a database URL; expected dialect://host/name") from error
-    shown = without_password(url)
+    where = f"storage {without_password(parts)}"
     if parts.database in (None, "", ":memory:"):
-        raise PipelineError(f"storage {shown}: names no database; workers would share nothing")
+        raise PipelineError(f"{where}: names no database; workers would share nothing")
     is_file = parts.get_backend_name() == "sqlite"
     turn = partial(FileLock, f"{parts.database}.turn") if is_file else partial(_server_turn, url)
     try:
@@ -139,14 +137,20 @@ def _database(url: str) -> SharedStorage:
             opened = PatientStorage(
                 url, heartbeat_interval=HEARTBEAT_S, grace_period=3 * HEARTBEAT_S
             )
-    except ImportError as error:
-        raise PipelineError(
-            f"storage {shown}: its database driver is not installed; for PostgreSQL: pip install "
-            "'psycopg[binary]'"
-        ) from error
-    except (SQLAlchemyError, RuntimeError, OSError) as error:
-        raise PipelineError(f"storage {shown}: cannot be opened: {_cause(error)}") from error
-    return SharedStorage(opened, turn)
+    except (ImportError, SQLAlchemyError, RuntimeError, OSError) as error:
+        hint = "; for PostgreSQL: pip install 'psycopg[binary]'"
+        why = f"{_cause(error)}{hint if isinstance(error, ImportError) else ''}"
+        raise PipelineError(f"{where}: cannot be opened: {why}") from error
+    # It would log with a traceback that it cannot tidy up.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL + 1)
+    try:
+        yield SharedStorage(opened, turn)
+    except Exception as error:  # Optuna's own, over noting a failure, tells nothing
+        lost = [e for e in chain(error) if isinstance(e, OperationalError | InterfaceError)]
+        if not lost or isinstance(error, PipelineError):
+            raise
+        what = _cause(lost[0]) if is_file else "connection lost"
+        raise PipelineError(f"{where}: {what}; the same command goes on") from error
 
 
 @contextmanager
@@ -159,30 +163,9 @@ def _server_turn(url: str) -> Iterator[None]:
         yield
 
 
-def without_password(url: str) -> str:
-    """Return a database URL as it may be shown, without its password, wherever it stands."""
-    from sqlalchemy.engine import make_url
-
-    parts = make_url(url)
-    query = {k: "***" if "password" in k.lower() else v for k, v in parts.query.items()}
-    return parts.set(query=query).render_as_string(hide_password=True).replace("%2A", "*")
-
-
-@contextmanager
-def _connected(url: str) -> Iterator[None]:
-    from sqlalchemy.exc import InterfaceError, OperationalError
-
-    # It would log with a traceback that it cannot tidy up.
-    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    except Exception as error:  # Optuna's own, over noting a failure, tells nothing
-        lost = [e for e in chain(error) if isinstance(e, OperationalError | InterfaceError)]
-        if not lost or isinstance(error, PipelineError):
-            raise
-        what = "connection lost" if url.startswith("postgresql") else _cause(lost[0])
-        where = f"storage {without_password(url)}"
-        raise PipelineError(f"{where}: {what}; the same command goes on") from error
+def without_password(url: "URL") -> str:
+    """Return a database URL as it may be shown: its options may hold passwords as well."""
+    return url.set(query={}).render_as_string()
 
 
 def _cause(error: BaseException) -> str:
@@ -192,9 +175,8 @@ def _cause(error: BaseException) -> str:
 def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
     """Fail the trials that dead workers left running, and queue lost ones again, in one's turn.
 
-    A failed trial without a reason is one that the world kept from its end. One that could note
-    that it was interrupted is always tried again; one whose worker died without a word RETRIES
-    times, since it may be what the worker died of.
+    A failed trial without a reason is a lost one. One that noted that it was interrupted is always
+    tried again; one whose worker died without a word, perhaps of it, RETRIES times.
     """
     import optuna
 
@@ -210,6 +192,7 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
         if trial.state != states.FAIL or trial.number in replaced or REASON in trial.user_attrs:
             continue
         is_told = trial.user_attrs.pop(INTERRUPTED, False)
+        trial.user_attrs.setdefault(FIRST, trial.number)
         if is_told or len(retry.retry_history(trial)) < RETRIES:
             retry(study, trial)
             requeued.append(trial.number)
@@ -220,11 +203,6 @@ def count_trials(study: "Study") -> int:
     """Count the trials that use up a budget: ended or running; a lost and retried one once."""
     trials = study.get_trials(deepcopy=False)
     return sum(trial.state.name != "WAITING" for trial in trials) - len(_replaced(trials))
-
-
-def is_at_rest(study: "Study") -> bool:
-    """Tell whether no trial is running or waiting."""
-    return all(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
 
 
 def _replaced(trials: "Sequence[FrozenTrial]") -> set[int]:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
-from models.run_folder import CONFIG, DONE, begin, first_difference, mark_done, read_config
-from pipeline.tuning.objective import cross_validate, give_up_or_go_on, pruner_of
+from models.run_folder import DONE, begin, first_difference, mark_done
+from pipeline.tuning.objective import Question, ask, cross_validate, give_up_or_go_on, pruner_of
 from pipeline.tuning.processes import on_processes
-from pipeline.tuning.question import Question, ask
 from pipeline.tuning.result import (
     BASELINE,
     MEMBER_SCORES,
@@ -31,13 +30,13 @@ from pipeline.tuning.result import (
     train_finalists,
     write_history,
 )
-from pipeline.tuning.space import SearchSpace, value_at
+from pipeline.tuning.space import SearchSpace
 from pipeline.tuning.storage import (
+    FIRST,
     INTERRUPTED,
     REASON,
     SharedStorage,
     count_trials,
-    is_at_rest,
     open_storage,
     requeue_lost,
 )
@@ -46,8 +45,7 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import Trial
 
-TRIALS = "trials"
-QUESTION, FIRST = "question", "first"  # attributes of the study, and of a trial
+QUESTION = "question"  # an attribute of the study
 
 
 def tune(
@@ -83,16 +81,16 @@ def tune(
         study = _enter(question, shared)
         if workers > 1:
             on_processes(workers, partial(_search, question, storage, trials))
-        run_trials(question, shared, trials)
+        _run_trials(question, shared, trials)
         with shared.turn():
             requeue_lost(study, shared)  # what the time limit has just cut short
-        counted = count_trials(study)
-        ended = counted >= trials and is_at_rest(study)
+        counted, records, verdict = count_trials(study), records_of(study), None
+        is_at_rest = not {record.state for record in records} & {"running", "waiting"}
+        ended = counted >= trials and is_at_rest
         if counted < trials:
             log.info(f"time is up after {counted} of {trials} trials")
         elif not ended:
             log.info("other workers' last trials are still running; the same command goes on")
-        records, verdict = records_of(study), None
         if ended and space.study.finalists:
             if workers > 1:
                 on_processes(workers, partial(train_finalists, question, records, workers))
@@ -124,19 +122,16 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
     with shared.turn():
         study = _study(question, shared)
         known = study.user_attrs.get(QUESTION)
-        difference = first_difference(known, config) if known else None
-        if difference:
-            raise UsageError(
-                f"storage: holds a search of {space.study.name} with {difference}; choose another "
-                "--storage"
-            )
         if known:
+            if difference := first_difference(known, config):
+                raise UsageError(
+                    f"storage: holds a search of {space.study.name} with {difference}; choose "
+                    "another --storage"
+                )
             return study
         params = question.baseline_params()
-        table = question.recipe.model_dump(mode="json")
         for key in space.parameters.keys() - params.keys():
-            own = f"{key} = {value_at(table, key)!r}"
-            log.info(f"{own} of the recipe lies outside the search space; the baseline keeps it")
+            log.info(f"the recipe's {key} lies outside the search space; the baseline keeps it")
         study.enqueue_trial(params, user_attrs={BASELINE: True})
         study.set_user_attr(QUESTION, config)  # last: killed before, the next call begins again
     return study
@@ -144,15 +139,15 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
 
 def _search(question: Question, storage: Path | str, trials: int, part: int) -> None:
     with open_storage(storage) as shared:
-        run_trials(question, shared, trials)
+        _run_trials(question, shared, trials)
 
 
-def run_trials(question: Question, shared: SharedStorage, trials: int) -> None:
-    """Be one of a search's workers, until the budget is used up or the time is."""
+def _run_trials(question: Question, shared: SharedStorage, trials: int) -> None:
     study = _study(question, shared)
-    while _run_next(question, shared, study, trials):
-        write_history(study, question)
-        progress("trial", count_trials(study), trials)
+    with suppress(OutOfTime):
+        while _run_next(question, shared, study, trials):
+            write_history(study, question)
+            progress("trial", count_trials(study), trials)
 
 
 class _TrialFailedError(Exception):
@@ -163,7 +158,6 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
     import numpy as np
     import optuna
 
-    interrupted: list[BaseException] = []
     with ExitStack() as running, ExitStack() as turn:
         turn.enter_context(shared.turn())
         for number in requeue_lost(study, shared):
@@ -189,25 +183,14 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
             except (Exception, KeyboardInterrupt) as error:
                 reason = _fault(error)
                 if reason is None:
-                    interrupted.append(error)
                     with suppress(Exception):  # on a full disk
                         trial.set_user_attr(INTERRUPTED, True)
                     raise
                 log.info(f"trial {trial.number} failed: {reason}")
-                with suppress(optuna.exceptions.UpdateFinishedTrialError):
-                    trial.set_user_attr(REASON, reason)
+                trial.set_user_attr(REASON, reason)
                 raise _TrialFailedError(reason) from error
 
-        try:
-            study.optimize(objective, n_trials=1, catch=(_TrialFailedError,))
-        except BaseException as error:
-            if interrupted and isinstance(interrupted[0], OutOfTime):
-                return False
-            if interrupted:  # Optuna's own error may be of noting it on a full disk
-                raise interrupted[0] from None
-            if "Cannot tell a" not in str(error):
-                raise
-            log.info("a trial was given up by others, which thought its worker dead; theirs counts")
+        study.optimize(objective, n_trials=1, catch=(_TrialFailedError,))
     return True
 
 
@@ -226,22 +209,13 @@ def _judge(trial: "Trial", recipe: Recipe, question: Question) -> float:
         recipe,
         study.model,
         question.folds,
-        _folder(trial, recipe, question.out / TRIALS),
+        question.out / "trials" / str(trial.user_attrs.get(FIRST, trial.number)),
         shared=question.shared,
         kept_scores=question.out / MEMBER_SCORES,
         after_fold=give_up_or_go_on(trial, study, never=BASELINE in trial.user_attrs),
     )
     log.info(f"trial {trial.number}: {result.value:.4f}")
     return result.value
-
-
-def _folder(trial: "Trial", recipe: Recipe, trials: Path) -> Path:
-    if FIRST not in trial.user_attrs:  # which a retry inherits
-        trial.set_user_attr(FIRST, trial.number)
-    first = trials / str(trial.user_attrs[FIRST])
-    known = read_config(first)["recipe"] if (first / CONFIG).exists() else None
-    is_own = known in (None, recipe.model_dump(mode="json"))
-    return first if is_own else trials / str(trial.number)
 
 
 def _fault(error: BaseException) -> str | None:

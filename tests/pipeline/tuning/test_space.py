@@ -62,8 +62,7 @@ def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
         ('["cross_config_sage.hidden"]\nlow = 8.0\nhigh = 9.0', "takes whole numbers"),
         ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "9 to 8: expected low <= high"),
         ('["cross_config_sage.hidden"]\nlow = 8', "expected choices, or low and high"),
-        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nstep = 0.5', "step is 0.5; expected"),
-        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key 'scale'"),
+        ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key .*scale'"),
         (
             '["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true',
             "for log above 0",

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from common.errors import PipelineError
 from common.settings import ROOT
@@ -118,7 +119,7 @@ def test_a_trial_that_kills_its_workers_is_tried_twice_more_and_counts_once(tmp_
         for number in range(3):  # no worker holds the trial's lock
             trial = study.ask()
             assert trial.number == number and trial.suggest_float("x", 0, 2) == 1.0
-            assert trial.user_attrs == {"own": True}
+            assert trial.user_attrs == {"own": True, **({"first": 0} if number else {})}
             assert requeue_lost(study, shared) == ([number] if number < 2 else [])
             assert requeue_lost(study, shared) == []
         living = study.ask()
@@ -194,7 +195,7 @@ def test_a_database_url_serves_as_storage(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("postgresql+psycopg2://me:secret@localhost/db", "driver is not|cannot be opened"),
+        ("postgresql+psycopg2://me:secret@localhost/db", "cannot be opened"),
         ("sqlite://", "names no database"),
         ("a://b:c:d/", "not a database URL"),
     ],
@@ -207,18 +208,9 @@ def test_a_database_out_of_reach_is_one_line_without_password(
     assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("postgresql://me:SECRET@host/db", "postgresql://me:***@host/db"),
-        (
-            "postgresql+psycopg://me@/db?host=%2Ftmp&password=SECRET&sslpassword=SECRET",
-            "postgresql+psycopg://me@/db?host=%2Ftmp&password=***&sslpassword=***",
-        ),
-    ],
-)
-def test_no_password_is_shown(url: str, shown: str) -> None:
-    assert without_password(url) == shown
+def test_no_password_is_shown() -> None:
+    url = make_url("postgresql+psycopg://me:SECRET@host/db?host=%2Ftmp&sslpassword=SECRET")
+    assert without_password(url) == "postgresql+psycopg://me:***@host/db"
 
 
 @pytest.mark.slow
