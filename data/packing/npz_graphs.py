@@ -94,6 +94,7 @@ def encode_configs(archive: Archive, n_configs: int | None, n_configurable: int)
     encoder, at_once = ConfigEncoder(n_configurable), chunk_bytes(n_configurable)
     chunks = archive.rows(key, dtype=np.float32, shape=shape, chunk_bytes=at_once)
     try:
+        # On one core: handing chunks to another one's cache takes longer than packing them here.
         for content in chunks:
             encoder.add(content)
             del content  # so that the next one takes its memory, which is in the cache

@@ -5,15 +5,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed import packing
-from benchmarks.speed.packing import STEPS, Cost, cost_table, section
+from benchmarks.speed.packing import STEPS, Cost, cost_table, over_inflating, section
 from data.synthetic import GraphSize
 
 
-def test_ratios_compare_the_best_cpu_seconds_with_the_best() -> None:
+def test_ratios_compare_the_best_seconds_with_the_best() -> None:
     seconds = {"inflate": (1.0, 2.0, 9.0), "pack": (1.5, 2.0, 2.0)}
-    costs = {name: [Cost(9 * cpu, cpu, 1.0) for cpu in cpus] for name, cpus in seconds.items()}
+    costs = {name: [Cost(cpu + 1, cpu, 1.0) for cpu in cpus] for name, cpus in seconds.items()}
     row = cost_table(costs)[-1]
-    assert "| 13.50 | 18.00 | 1.50 | 2.00 | 1.50 |" in row
+    assert "| 2.50 | 3.00 | 1.25 | 1.50 | 2.00 | 1.50 |" in row
+    wall, cpu = over_inflating(costs)
+    assert "1.25 times the wall seconds of inflating (medians: 1.00;" in wall
+    assert "1.50 times the CPU seconds of inflating (medians: 1.00;" in cpu
 
 
 def test_the_section_is_measured_in_processes_of_their_own(
