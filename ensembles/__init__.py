@@ -14,25 +14,10 @@ Everything that goes wrong with a file or a run is a `PipelineError` of one line
 itself has wrong, such as an unknown collection, is a `UsageError`, which is one as well.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from common.errors import PipelineError, UsageError
-
-if TYPE_CHECKING:
-    from ensembles.ranking.configs import NodeLayouts
-    from ensembles.ranking.program import NamedGraph, load_graph, load_graphs
-    from ensembles.ranking.rank import Ranked, load_ranker, rank
-
-_HOMES = {
-    "NodeLayouts": "configs",
-    "NamedGraph": "program",
-    "load_graph": "program",
-    "load_graphs": "program",
-    "Ranked": "rank",
-    "load_ranker": "rank",
-    "rank": "rank",
-}
+from ensembles.ranking.configs import NodeLayouts
+from ensembles.ranking.program import NamedGraph, load_graph, load_graphs
+from ensembles.ranking.rank import Ranked, load_ranker, rank
 
 __all__ = [
     "NamedGraph",
@@ -45,10 +30,3 @@ __all__ = [
     "load_ranker",
     "rank",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for alone: the blends below need no reader of programs."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ensembles' has no attribute '{name}'")
-    return getattr(import_module(f"ensembles.ranking.{_HOMES[name]}"), name)

@@ -13,13 +13,12 @@ from common.errors import PipelineError
 from data.graphs.graph import Graph, TileGraph
 from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, blend, mix
-from ensembles.choice.in_run import choice_file, recipe_mixing, written_mixing
+from ensembles.choice.in_run import recipe_mixing, written_mixing
 from ensembles.diversify_picks import diversify_scores
 from ensembles.members import choose_source, members_of
 from models.config.recipe import BlendConfig, Recipe
 from models.predict import predict, scores_table
 from models.run_folder import CONFIG, check_done, is_done, read_config
-from models.train import load_model
 from models.training.jobs import Ranker
 
 
@@ -93,6 +92,8 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     Raises:
         PipelineError: no run folder, or models that are missing, unfinished or damaged.
     """
+    from models.train import load_model
+
     config = read_config(folder)
     if "model" in config:
         own = _trained_on(folder, config, collection)
@@ -106,10 +107,11 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
             "layout:xla:random"
         )
     recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
-    if is_done(folder):
-        check_done(folder)
-    else:
-        _check_settled(folder, recipe, collection)
+    if not is_done(folder):
+        raise PipelineError(
+            f"{folder}: an unfinished run; finish it with `run … --out {folder} --resume`"
+        )
+    check_done(folder)
     have = {  # those of which some are trained; a hole shows in loading
         c.name for c in COLLECTIONS if any(is_done(m.folder) for m in members_of(recipe, c, folder))
     }
@@ -120,24 +122,6 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
     rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
     mixing = written_mixing(folder, recipe.blend, collection, list(rankers))
     return Ensemble(source, rankers, mixing)
-
-
-def _check_settled(folder: Path, recipe: Recipe, collection: Collection) -> None:
-    """Refuse an unfinished run whose ranking of `collection` is not yet what it will be.
-
-    A collection without members may be trained yet, or borrow a sibling's: only the end tells.
-    """
-    members = members_of(recipe, collection, folder)
-    missing = [member.name for member in members if not is_done(member.folder)]
-    if missing:
-        reason = f"{', '.join(missing)} of {collection.name} not trained to the end"
-    elif recipe.blend.choose and not choice_file(folder, collection).exists():
-        reason = f"the blend of {collection.name} is not chosen yet"
-    else:
-        return
-    raise PipelineError(
-        f"{folder}: an unfinished run: {reason}; finish it with `run … --out {folder} --resume`"
-    )
 
 
 def _trained_on(folder: Path, config: dict[str, Any], wanted: Collection | None) -> Collection:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from data.tree import COLLECTIONS, Collection
 from models.config.recipe import Recipe
-from models.train import load_model
 from models.training.jobs import Ranker
 from models.trees.baselines import BASELINES
 
@@ -42,6 +41,8 @@ class Member:
         Raises:
             PipelineError: its training has not ended, or its files are damaged.
         """
+        from models.train import load_model
+
         return BASELINES[self.kind] if self.model == "heuristic" else load_model(self.folder)
 
 

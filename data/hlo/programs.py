@@ -23,21 +23,6 @@ _OPCODE = re.compile(r"[a-z][a-z0-9-]*")
 
 
 @dataclass(frozen=True)
-class HloFile:
-    """What a protobuf file holds.
-
-    Attributes:
-        modules: HloModuleProto messages that come without configs; one or none.
-        tuned: ModuleTuningData messages, modules with their measured configs.
-        holds_many: whether the file is a TuningData, a list of kernels, even if of one.
-    """
-
-    modules: tuple[Any, ...] = ()
-    tuned: tuple[Any, ...] = ()
-    holds_many: bool = False
-
-
-@dataclass(frozen=True)
 class HloProgram:
     """One HLO module of a file, with the runs of its configs if there are any.
 
@@ -67,26 +52,24 @@ def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:
     Raises:
         PipelineError: the file is damaged or of another kind, or holds a kernel twice.
     """
-    content = read_hlo_file(path)
+    kind, message = _read_message(path)
     stem = program_name(path)
-    programs = [
-        HloProgram(
-            stem, str(path), featurize_module(module, padding=padding, source=str(path)), module
-        )
-        for module in content.modules
-    ]
-    names: set[str] = set()
-    for entry in content.tuned:
-        kernel = f"{stem}_{signed_hex(entry.fingerprint)}"
-        name, source = (kernel, f"{path}, {kernel}") if content.holds_many else (stem, str(path))
-        if name in names:
+    if kind.startswith("Hlo"):
+        graph = featurize_module(message, padding=padding, source=str(path))
+        return [HloProgram(stem, str(path), graph, message)]
+    programs: dict[str, HloProgram] = {}
+    for entry in message.modules if kind == "TuningData" else [message]:
+        name, source = stem, str(path)
+        if kind == "TuningData":
+            name = f"{stem}_{signed_hex(entry.fingerprint)}"
+            source = f"{path}, {name}"
+        if name in programs:
             raise PipelineError(f"{source}: a second kernel of this fingerprint; expected one")
-        names.add(name)
         graph = featurize_module(entry.module, padding=padding, source=source)
         check_layouts(graph, source)
         configs = tuned_configs(entry, graph.n_nodes, source)
-        programs.append(HloProgram(name, source, graph, entry.module, tuple(entry.runs), configs))
-    return programs
+        programs[name] = HloProgram(name, source, graph, entry.module, tuple(entry.runs), configs)
+    return list(programs.values())
 
 
 def program_name(path: Path) -> str:
@@ -99,12 +82,8 @@ def signed_hex(fingerprint: int) -> str:
     return f"{fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint:x}"
 
 
-def read_hlo_file(path: Path) -> HloFile:
-    """Read a file of tuning data, or an HLO module as JAX serialises or XLA dumps it.
-
-    Raises:
-        PipelineError: it cannot be read, or holds none of these.
-    """
+def _read_message(path: Path) -> tuple[str, Any]:
+    """Return the type and the message of a file; of an HloProto the module that it holds."""
     with open_regular(path) as file:
         content = file.read()
     if not content:
@@ -119,13 +98,12 @@ def read_hlo_file(path: Path) -> HloFile:
             message = message_class(name).FromString(content)
         except DecodeError:
             continue
-        if name == "TuningData" and message.modules and all(map(_is_tuned, message.modules)):
-            return HloFile(tuned=tuple(message.modules), holds_many=True)
-        if name == "ModuleTuningData" and _is_tuned(message):
-            return HloFile(tuned=(message,))
-        module = message.hlo_module if name == "HloProto" else message
-        if name.startswith("Hlo") and _is_module(module):
-            return HloFile(modules=(module,))
+        if name == "HloProto":
+            message = message.hlo_module
+        entries = message.modules if name == "TuningData" else [message]
+        fits = _is_module if name.startswith("Hlo") else _is_tuned
+        if entries and all(map(fits, entries)):
+            return name, message
     raise PipelineError(f"{path}: damaged, cut short or something else; expected {EXPECTED}")
 
 

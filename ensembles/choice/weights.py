@@ -4,7 +4,7 @@ Greedy selection with replacement: Caruana, Niculescu-Mizil, Crew, Ksikes, "Ense
 Libraries of Models", ICML 2004. The direct search refines it on a grid.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import comb
 
 import numpy as np
@@ -60,7 +60,7 @@ def search_weights(
         starts: (m,) weights each, not all 0, of any sum.
     """
     if comb(parts + n_members - 1, n_members - 1) <= MAX_TRIED_ALL:
-        counts = np.asarray(list(_all_parts(n_members, parts)))
+        counts = _all_parts(n_members, parts)
     else:
         ends = [exchange_parts(objective, to_parts(start, parts)) for start in starts]
         counts = np.asarray(ends)
@@ -108,13 +108,10 @@ def _moves(counts: NDArray[np.int64], step: int) -> NDArray[np.int64]:
     return moved
 
 
-def _all_parts(n_members: int, parts: int) -> Iterator[tuple[int, ...]]:
-    if n_members == 1:
-        yield (parts,)
-        return
-    for own in range(parts, -1, -1):
-        for others in _all_parts(n_members - 1, parts - own):
-            yield (own, *others)
+def _all_parts(n_members: int, parts: int) -> NDArray[np.int64]:
+    """Return every way to share the parts out, the first member's largest share first; (q, m)."""
+    counts = np.indices((parts + 1,) * n_members).reshape(n_members, -1).T[::-1]
+    return counts[counts.sum(axis=1) == parts]
 
 
 def _simplest_best(found: NDArray[np.int64], values: Floats) -> NDArray[np.int64]:
