@@ -89,8 +89,7 @@ def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labe
     runtime = labels.runtime
     tau = accuracy = math.nan
     if len(ranking) == len(runtime):
-        position = np.empty(len(ranking), np.int64)
-        position[ranking] = np.arange(len(ranking))
+        position = np.argsort(ranking)
         tau, accuracy = kendall_tau(position, runtime), ordered_pair_accuracy(position, runtime)
     graph: Report = {"kendall_tau": _or_none(tau), "opa": _or_none(accuracy)}
     for k in SLOWDOWN_PICKS:

@@ -11,10 +11,10 @@ from data.graphs.node_columns import MINOR_TO_MAJOR, OPCODES, RANK_MAX, UNKNOWN_
 from data.graphs.node_layouts import Padding
 from data.hlo.descriptor import message_class
 from data.hlo.node_features import node_features
+from data.npz.read import shown
 
 # In the dataset a boundary follows each computation that is named like one of these, and the last.
 SPLIT_NAMES = ("cluster", "while", "cond")
-MAX_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def featurize_module(
         PipelineError: the bytes are no HLO module, or its parts do not fit each other.
     """
     module = _own_message(module, source)
-    source = source or f"HLO module '{_shown(module.name)}'"
+    source = source or f"HLO module '{shown(module.name)}'"
     instructions = [i for computation in module.computations for i in computation.instructions]
     if not instructions:
         raise PipelineError(f"{source}: the module has no instruction; expected at least one")
@@ -89,7 +89,7 @@ def check_layouts(graph: HloGraph, source: str) -> None:
     if deepest.max() >= RANK_MAX:
         name = graph.instruction_names[int(np.argmax(deepest))]
         raise PipelineError(
-            f"{source}: instruction '{_shown(name)}' has more than {RANK_MAX} dimensions; "
+            f"{source}: instruction '{shown(name)}' has more than {RANK_MAX} dimensions; "
             "the dataset's format has no room for their layout"
         )
 
@@ -127,7 +127,7 @@ def _roots(module: Any, positions: dict[int, int], source: str) -> dict[int, int
         root = positions.get(computation.root_id, -1)
         if computation.id in roots or not start <= root < end:
             raise PipelineError(
-                f"{source}: computation '{_shown(computation.name)}': its id {computation.id} is "
+                f"{source}: computation '{shown(computation.name)}': its id {computation.id} is "
                 f"taken or its root {computation.root_id} is not in it; is the file damaged?"
             )
         roots[computation.id] = root
@@ -149,7 +149,7 @@ def _edges(
                 producer = places.get(key, node)
                 if producer >= node:
                     raise PipelineError(
-                        f"{source}: instruction '{_shown(instruction.name)}': {kind} {key} is not "
+                        f"{source}: instruction '{shown(instruction.name)}': {kind} {key} is not "
                         "among what comes before it; expected callees and operands first"
                     )
                 pairs.add((node, producer))
@@ -171,11 +171,6 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
         if not instruction.opcode or (len(order) and sorted(order) != list(range(rank))):
             problem = f"layout {list(order)[:8]} of a tensor of {rank} dimensions"
             raise PipelineError(
-                f"{source}: instruction '{_shown(instruction.name)}': "
+                f"{source}: instruction '{shown(instruction.name)}': "
                 f"{problem if instruction.opcode else 'no operation'}; is the file damaged?"
             )
-
-
-def _shown(name: str) -> str:
-    text = ascii(name)[1:-1]
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -130,19 +130,14 @@ def _fill_convolution(row: NDArray[np.int64], numbers: Any) -> None:
     values = [
         numbers.input_batch_dimension,
         numbers.input_feature_dimension,
-        *_padded(numbers.input_spatial_dimensions),
+        *sequence_features(numbers.input_spatial_dimensions, _SPATIAL_MAX)[:_SPATIAL_MAX],
         numbers.kernel_input_feature_dimension,
         numbers.kernel_output_feature_dimension,
-        *_padded(numbers.kernel_spatial_dimensions),
+        *sequence_features(numbers.kernel_spatial_dimensions, _SPATIAL_MAX)[:_SPATIAL_MAX],
         numbers.output_batch_dimension,
         numbers.output_feature_dimension,
     ]
     _put(row, _CONVOLUTION, values)
-
-
-def _padded(values: Sequence[int]) -> list[int]:
-    leading = list(values[:_SPATIAL_MAX])
-    return leading + [0] * (_SPATIAL_MAX - len(leading))
 
 
 def _fill_columns(

@@ -53,10 +53,7 @@ class ScoredGraphs:
 
 def tau_as_submitted(scores: Floats, runtime: Floats) -> float:
     """Return Kendall's tau of the ranking that would be submitted; (c,) scores and runtimes."""
-    ranking = ranking_from_scores(scores)
-    place = np.empty(len(ranking), np.int64)
-    place[ranking] = np.arange(len(ranking))
-    return kendall_tau(place, runtime)
+    return kendall_tau(np.argsort(ranking_from_scores(scores)), runtime)
 
 
 def best_of_five(scores: Floats, runtime: Floats) -> float:

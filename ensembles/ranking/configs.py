@@ -136,7 +136,7 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
     """
     values = np.asarray(configs)
     if isinstance(named.graph, TileGraph):
-        return named.holding(_tiles(named.graph, values))
+        return replace(named, graph=_tiles(named.graph, values), run_numbers=None)
     assert isinstance(named.graph, LayoutGraph)
     wanted = (len(named.graph.node_config_ids), N_LAYOUT_VALUES)
     if values.ndim != 3 or values.shape[1:] != wanted or not len(values):
@@ -153,7 +153,8 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
         )
     unknown = np.zeros(len(values), np.int64)
     packed = pack_values(values.astype(np.int8))
-    given = named.holding(replace(named.graph, configs=packed, runtime_ns=unknown))
+    graph = replace(named.graph, configs=packed, runtime_ns=unknown)
+    given = replace(named, graph=graph, run_numbers=None)
     check_layouts(given, "configs")
     return given
 

@@ -5,7 +5,7 @@ nodes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from data.collect.layouts.module import configurable_nodes, nodes_at
 from data.collect.layouts.options import candidate_configs
-from data.graph_store.stored_graph import STORE_SUFFIX
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
 from data.graphs.node_layouts import tensor_ranks
@@ -95,10 +94,6 @@ class NamedGraph:
                 known = [len(shape) for shape in node.shapes[:3]]
                 row[: len(known)] = known
         return ranks
-
-    def holding(self, graph: Graph) -> "NamedGraph":
-        """Return the same program with the configs of `graph`, which are no runs of its file."""
-        return replace(self, graph=graph, run_numbers=None)
 
     def candidates(self, n_configs: int, *, seed: int = 0) -> NDArray[np.int8]:
         """Draw distinct random layout configs; config 0 leaves all to the compiler.
@@ -181,10 +176,6 @@ def chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGrap
     ]
     if len(found) == 1:
         return found[0]
-    if not any(map(_module_name, graphs)):
-        raise UsageError(
-            f"{graphs[0].path}: --kernel '{kernel}': the file holds no kernels by name"
-        )
     known = ", ".join(f"{graph.name} ({_module_name(graph)})" for graph in graphs)
     problem = "chosen" if kernel is None else f"called '{kernel}'"
     count = f"{len(graphs)} kernels and none" if kernel is None else f"{len(found)} kernels"
@@ -239,7 +230,7 @@ def _left_to_the_compiler(program: HloProgram) -> dict[str, NDArray[Any]]:
 
 def _is_npz(path: Path) -> bool:
     with path.open("rb") as stream:
-        return path.suffix in {".npz", STORE_SUFFIX} or stream.read(4) == ZIP_START
+        return path.suffix == ".npz" or stream.read(4) == ZIP_START
 
 
 def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
@@ -249,11 +240,8 @@ def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
         split, told = in_tree.split, given or in_tree.collection
     except PipelineError:
         pass  # outside the official folders
-    if told and path.suffix == STORE_SUFFIX:
-        kind = told.kind
-    else:
-        with Archive(path) as archive:
-            kind = "tile" if "config_feat" in archive.keys else "layout"
+    with Archive(path) as archive:
+        kind = "tile" if "config_feat" in archive.keys else "layout"
     _check_kind(kind, told, path)
     read_as = told or collection_named(ANY_OF_KIND[kind])
     return NamedGraph(read_graph(GraphFile(read_as, split, path.stem, path)), told)

@@ -122,6 +122,8 @@ class Ranked:
         Raises:
             UsageError: there is no such config.
         """
+        from scipy.stats import rankdata
+
         from features.statistics.configs import statistics_names, statistics_of
 
         graph = self._graph_with(config)
@@ -132,7 +134,9 @@ class Ranked:
         return {
             "config": config,
             "place": int(np.flatnonzero(self.order == config)[0]) + 1,
-            "places": {name: _place(own, config) for name, own in self.member_scores.items()},
+            "places": {
+                name: float(rankdata(own)[config]) for name, own in self.member_scores.items()
+            },
             "runtime_ns": int(runtimes[config]) if graph.graph.is_labelled else None,
             "decided": sum(not n.is_left_open for n in self.layouts(config)) if layouts else None,
             "statistics": dict(zip(names, values, strict=True)),
@@ -173,12 +177,6 @@ class Ranked:
             last = len(self.scores) - 1
             raise UsageError(f"{self.graph.name}: no config {config}; expected 0..{last}")
         return self.graph
-
-
-def _place(scores: NDArray[np.float32], config: int) -> float:
-    """Return the place of a config by (c,) scores, 1 = lowest; of equals their mean place."""
-    below, equal = (scores < scores[config]).sum(), (scores == scores[config]).sum()
-    return float(below + (equal + 1) / 2)
 
 
 def _check_top(top: int | None) -> None:

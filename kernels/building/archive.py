@@ -34,11 +34,9 @@ def collect_files(root: Path) -> dict[str, bytes]:
         PipelineError: `root` holds no pipeline/__main__.py.
     """
     paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
-    names = sorted(path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES)
-    names = [name for name in names if _belongs(Path(name)) and _is_plain(root, name)]
-    if ENTRY not in names:
+    files = _read(root, paths)
+    if ENTRY not in files:
         raise PipelineError(f"{root / ENTRY}: no such file; expected the project's own folder")
-    files = {name: (root / name).read_bytes() for name in names}
     made_of = revision(root)
     return {**files, REVISION_FILE: f"{made_of}\n".encode()} if made_of else files
 
@@ -53,22 +51,21 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
     Raises:
         UsageError: there is no such package.
     """
-    files = {}
+    files: dict[str, bytes] = {}
     for top in sorted({place.partition(":")[0].partition(".")[0] for place in places}):
         if top in PACKAGES:
             continue
         spec = importlib.util.find_spec(top)
         origins = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
         root = Path(origins[0] or "").parent if origins else beside
-        paths = [root / f"{top}.py", *sorted((root / top).rglob("*"))]
-        names = [path.relative_to(root).as_posix() for path in paths if path.suffix in _SUFFIXES]
-        names = [name for name in names if not _is_hidden(Path(name)) and _is_plain(root, name)]
-        if not names:
+        paths = [root / f"{top}.py", *(root / top).rglob("*")]
+        own = _read(root, paths)
+        if not own:
             raise UsageError(
                 f"model package '{top}': found neither on Python's path nor in {beside}; start "
                 "from the folder that holds it, or set PYTHONPATH"
             )
-        files.update({name: (root / name).read_bytes() for name in names})
+        files |= own
     return files
 
 
@@ -87,14 +84,14 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def _is_plain(root: Path, name: str) -> bool:
-    return (root / name).is_file() and (root / name).resolve() == root.resolve() / name
-
-
-def _belongs(relative: Path) -> bool:
-    folders = {parent.as_posix() for parent in relative.parents}
-    return not folders & _LEFT_OUT_FOLDERS and not _is_hidden(relative)
-
-
-def _is_hidden(relative: Path) -> bool:
-    return any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in relative.parts)
+def _read(root: Path, paths: Iterable[Path]) -> dict[str, bytes]:
+    """Read those of `paths` below `root` that are code: plain files, none of them hidden."""
+    names = sorted(path.relative_to(root) for path in paths if path.suffix in _SUFFIXES)
+    return {
+        name.as_posix(): (root / name).read_bytes()
+        for name in names
+        if not _LEFT_OUT_FOLDERS & {parent.as_posix() for parent in name.parents}
+        and not any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in name.parts)
+        and (root / name).is_file()
+        and (root / name).resolve() == root.resolve() / name
+    }

@@ -136,12 +136,9 @@ def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> N
             [low, high], [row, row], color=OURS, linewidth=5, alpha=0.35, solid_capstyle="butt"
         )
         axes.plot(part["value"], row, "o", color=OURS, markersize=7)
-        if part.get("floor") is not None:
-            axes.plot(part["floor"], row, "|", color=FLOOR, markersize=14, markeredgewidth=2)
-        if part.get("noise_ceiling") is not None:
-            axes.plot(
-                part["noise_ceiling"], row, "|", color=CEILING, markersize=14, markeredgewidth=2
-            )
+        for key, colour in (("floor", FLOOR), ("noise_ceiling", CEILING)):
+            if part.get(key) is not None:
+                axes.plot(part[key], row, "|", color=colour, markersize=14, markeredgewidth=2)
     for colour, mark, label in (
         (OURS, "o", "this run, 95 % interval"),
         (FLOOR, "|", "floor: no training"),

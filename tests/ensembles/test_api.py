@@ -126,7 +126,7 @@ def test_a_files_own_configs_are_checked(
     assert isinstance(graph.graph, LayoutGraph)
     values = np.full((3, 3, 18), -1, np.int8)
     values[2, 2, : len(order)] = order
-    wrong = graph.holding(replace(graph.graph, configs=pack_values(values)))
+    wrong = replace(graph, graph=replace(graph.graph, configs=pack_values(values)))
     with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, "):
         rank(load_ranker(rankers / LAYOUT_MODEL), wrong)
 

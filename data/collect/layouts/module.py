@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from common.errors import PipelineError
-from data.collect.measuring.worker import first_line
+from data.collect.measuring.worker import one_line
 from data.hlo.descriptor import message_class
 
 CONFIGURABLE = ("convolution", "dot", "reshape")
@@ -74,7 +74,7 @@ def dump_module(source: ProgramSource) -> tuple[Any, tuple[Any, ...]]:
     except PipelineError:
         raise
     except Exception as error:
-        raise PipelineError(f"{source.name}: cannot be compiled: {first_line(error)}") from error
+        raise PipelineError(f"{source.name}: cannot be compiled: {one_line(error)}") from error
     return message, leaves
 
 

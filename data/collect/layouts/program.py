@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.collect.layouts.module import ProgramSource, configurable_nodes, dump_module
 from data.collect.layouts.options import Order, node_groups, node_options, read_row
-from data.collect.measuring.worker import Description, first_line, open_device
+from data.collect.measuring.worker import Description, one_line, open_device
 from data.collect.programs.catalogue import load_program
 from data.hlo import featurize_module
 from data.hlo.descriptor import message_class
@@ -113,7 +113,7 @@ class LayoutProgram:
             stable = _jax.mlir.hlo_to_stablehlo(module)
             loaded = device.client.compile_and_load(stable, [device], _jax.CompileOptions())
         except Exception as error:
-            line = first_line(error)
+            line = one_line(error)
             raise PipelineError(f"{self.name}: the compiler refuses: {line}") from error
 
         def run() -> list[Any]:

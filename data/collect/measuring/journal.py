@@ -57,11 +57,6 @@ class Journal:
                 shortest[config] = min(visit.runtime_ns, shortest.get(config, visit.runtime_ns))
         return shortest
 
-    def why_failed(self, choice: Sequence[int]) -> str | None:
-        """Return why an equal choice failed, or None if none did."""
-        equal = (why for config, why in self.failed.items() if self.choices[config] == choice)
-        return next(equal, None)
-
 
 def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
     """Open the journal at `path`, or begin it with `header`.

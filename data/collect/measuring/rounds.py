@@ -40,10 +40,6 @@ class Visitor:
         if out_of_time():
             raise OutOfTime(self._what)
         genes = choice.tolist()
-        reason = self._journal.why_failed(genes)
-        if reason is not None:
-            self._journal.add(config, genes, failed=reason)
-            return math.inf
         try:
             visit = self._session.visit(choice)
         except ConfigFailed as failure:

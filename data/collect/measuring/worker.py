@@ -11,9 +11,9 @@ import platform
 import re
 import signal
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,16 +69,16 @@ OpenSubject = Callable[[], Subject]
 
 
 class _Server:
-    """The open subject and its compiled programs, the most recently used ones last."""
+    """The open subject and its compiled programs."""
 
     subject: Subject
     clock: Clock
-    programs: OrderedDict[bytes, Callable[[], object]]
+    load: Callable[[bytes], Callable[[], object]]
 
     def open(self, open_subject: OpenSubject) -> Description:
-        self.programs = OrderedDict()
-        self.subject = open_subject()
-        description = self.subject.describe()
+        subject = self.subject = open_subject()
+        self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
+        description = subject.describe()
         self.clock = clock_for(description.facts["platform"])
         return description
 
@@ -86,13 +86,7 @@ class _Server:
         return self.subject.spell(choices)
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
-        key = choice.tobytes()
-        if key not in self.programs:
-            self.programs[key] = self.subject.load(choice)
-            if len(self.programs) > MAX_PROGRAMS:
-                self.programs.popitem(last=False)
-        self.programs.move_to_end(key)
-        return time_visit(self.programs[key], self.clock)
+        return time_visit(self.load(choice.tobytes()), self.clock)
 
 
 def serve(connection: Connection) -> None:
@@ -108,20 +102,14 @@ def serve(connection: Connection) -> None:
             reply = getattr(server, what)(argument), ""
         except Exception as error:  # compilers and users' programs raise anything
             known = isinstance(error, PipelineError)
-            reply = None, one_line(str(error) if known else f"{type(error).__name__}: {error}")
+            reply = None, one_line(error if known else f"{type(error).__name__}: {error}")
         connection.send(reply)
 
 
-def one_line(text: str) -> str:
-    """Return `text` without line breaks, shortened to 200 characters."""
-    line = " ".join(text.split())
+def one_line(said: object) -> str:
+    """Return a text, or what an error says, without line breaks, shortened to 200 characters."""
+    line = " ".join(str(said).split()) or type(said).__name__
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message: compilers write pages below it."""
-    text = str(error).strip() or type(error).__name__
-    return re.sub(r"\s+", " ", text.splitlines()[0])[:300]
 
 
 def open_device(device: str | None) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, cast, get_args
 
 from common.errors import PipelineError
-from data.collect.layouts.module import Build, ProgramSource, Source
+from data.collect.layouts.module import ProgramSource, Source
 from data.collect.measuring.worker import one_line
 
 
@@ -153,20 +153,16 @@ def _load_function(name: str) -> ProgramSource:
         name=f"{module_name}.{function_name}",  # dots kept: a.b:c is not a_b:c
         family=str(getattr(module, "FAMILY", module_name.rsplit(".", 1)[-1])),
         source=cast(Source, source),
-        build=_with_arguments(name, function, arguments),
+        build=partial(_with_arguments, name, function, arguments),
     )
 
 
 def _with_arguments(
     name: str, function: Callable[..., object], arguments: Callable[[], object]
-) -> Build:
-    def build() -> tuple[Callable[..., object], tuple[object, ...]]:
-        made = arguments()
-        if not isinstance(made, tuple):
-            raise PipelineError(
-                f"--program {name}: its example arguments are a {type(made).__name__}; "
-                "expected a tuple"
-            )
-        return function, made
-
-    return build
+) -> tuple[Callable[..., object], tuple[object, ...]]:
+    made = arguments()
+    if not isinstance(made, tuple):
+        raise PipelineError(
+            f"--program {name}: its example arguments are a {type(made).__name__}; expected a tuple"
+        )
+    return function, made

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts.module import ProgramSource, dump_module
-from data.collect.measuring.worker import Description, first_line, open_device
+from data.collect.measuring.worker import Description, one_line, open_device
 from data.collect.programs.catalogue import named_object
 from data.collect.tiles.catalogue import catalogue
 from data.collect.tiles.kernel import TileKernel, tiled_function
@@ -33,7 +33,7 @@ def find_kernel(program: str) -> TileKernel:
         kernel = found() if callable(found) and not isinstance(found, TileKernel) else found
     except Exception as error:
         raise PipelineError(
-            f"--program {program}: cannot be called without arguments ({first_line(error)}); "
+            f"--program {program}: cannot be called without arguments ({one_line(error)}); "
             "expected a function that returns a TileKernel; a JAX function is of --kind layout"
         ) from error
     if not isinstance(kernel, TileKernel):
