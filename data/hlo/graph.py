@@ -44,6 +44,12 @@ class HloGraph:
         """Return n."""
         return len(self.node_opcode)
 
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the dataset's files that no config changes, by key."""
+        keys = ("node_feat", "node_opcode", "edge_index", "node_splits")
+        return {key: getattr(self, key) for key in keys}
+
 
 def featurize_module(
     module: Any, *, padding: Padding = "zero", source: str | None = None

@@ -121,7 +121,10 @@ def _tile_arrays(runs: Sequence[Any], source: str) -> dict[str, NDArray[Any]]:
             f"{source}: no run of the default config succeeded; expected one, to normalize by"
         )
     runtimes = _runtimes(runs)
-    configs = [tile_features(run.op_config.tile_size_config) for run in runs]
+    configs = [
+        [value for field in TILE_BOUNDS for value in tile_bounds(getattr(tile, field))]
+        for tile in (run.op_config.tile_size_config for run in runs)
+    ]
     return {
         "config_feat": np.array(configs, dtype=np.int64).astype(np.float32),
         "config_runtime": runtimes,
@@ -129,13 +132,6 @@ def _tile_arrays(runs: Sequence[Any], source: str) -> dict[str, NDArray[Any]]:
     }
 
 
-def tile_features(config: Any) -> list[int]:
-    """Return the 24 values of a TileSizeConfig: kernel, output and input bounds.
-
-    Each is six sizes padded with 0, their sum and their product; of an empty list both are 0.
-    """
-    values: list[int] = []
-    for field in TILE_BOUNDS:
-        bounds = getattr(config, field)
-        values += sequence_features(bounds, RANK_MAX) if bounds else [0] * (RANK_MAX + 2)
-    return values
+def tile_bounds(sizes: Sequence[int]) -> list[int]:
+    """Return six sizes padded with 0, their sum and their product; of an empty list all are 0."""
+    return sequence_features(sizes, RANK_MAX) if sizes else [0] * (RANK_MAX + 2)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from common.errors import UsageError
 from common.progress import progress
@@ -65,13 +65,7 @@ def featurize_files(
 
 def _write(program: HloProgram, out: Path) -> FeaturizedGraph:
     graph, configs = program.graph, program.configs
-    arrays: dict[str, Any] = {
-        "node_feat": graph.node_feat,
-        "node_opcode": graph.node_opcode,
-        "edge_index": graph.edge_index,
-        "node_splits": graph.node_splits,
-        **(configs.arrays if configs else {}),
-    }
+    arrays = graph.arrays | (configs.arrays if configs else {})
     path, kind = out / f"{program.name}.npz", configs.kind if configs else "module"
     write_npz(path, {key: arrays[key] for key in KEYS[kind]})
     n_configs, n_failed = (len(configs.run_numbers), configs.n_failed) if configs else (0, 0)

@@ -72,13 +72,8 @@ class LayoutProgram:
         self.options = [node_options(node) for node in self._nodes]
         self.groups = node_groups(self._nodes)
         graph = featurize_module(self.message, source=self.name)
-        self.graph: dict[str, NDArray[Any]] = {
-            "node_feat": graph.node_feat,
-            "node_opcode": graph.node_opcode,
-            "edge_index": graph.edge_index,
-            "node_splits": graph.node_splits,
-            "node_config_ids": np.array([node.position for node in self._nodes], np.int64),
-        }
+        positions = np.array([node.position for node in self._nodes], np.int64)
+        self.graph: dict[str, NDArray[Any]] = {**graph.arrays, "node_config_ids": positions}
 
     def describe(self) -> Description:
         """Return the program's graph and the number of options of its k nodes."""

@@ -56,20 +56,14 @@ class Session:
         """
         self._stop()
         self._start()
-        description, problem = self._ask("open", self._open_subject, OPEN_TIMEOUT_S)
-        if problem:
-            raise ProgramFailed(problem)
-        assert isinstance(description, Description)
+        description: Description = self._ask(
+            "open", self._open_subject, OPEN_TIMEOUT_S, ProgramFailed
+        )
         return description
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
         """Return choices (c, g) as the file's config features (c, …)."""
-        if self._process is None:
-            self.describe()
-        spelled, problem = self._ask("spell", choices, OPEN_TIMEOUT_S)
-        if problem:
-            raise ProgramFailed(problem)
-        return np.asarray(spelled)
+        return np.asarray(self._ask("spell", choices, OPEN_TIMEOUT_S, ProgramFailed))
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         """Compile and time one choice (g,).
@@ -78,12 +72,7 @@ class Session:
             ConfigFailed: refused, crashed, or not done after the time limit.
             ProgramFailed: the subject cannot be opened again.
         """
-        if self._process is None:
-            self.describe()
-        visit, problem = self._ask("visit", choice, self._timeout_s)
-        if problem:
-            raise ConfigFailed(problem)
-        assert isinstance(visit, Visit)
+        visit: Visit = self._ask("visit", choice, self._timeout_s, ConfigFailed)
         return visit
 
     def _start(self) -> None:
@@ -103,16 +92,20 @@ class Session:
         )
         theirs.close()
 
-    def _ask(self, what: str, argument: Any, timeout_s: float) -> tuple[Any, str]:
+    def _ask(self, what: str, argument: Any, timeout_s: float, failure: type[Exception]) -> Any:
+        if self._process is None:
+            self.describe()
         try:
             self._connection.send((what, argument))
             if not self._connection.poll(timeout_s):
                 self._stop()
-                return None, f"not done after {timeout_s:g} s"
+                raise failure(f"not done after {timeout_s:g} s")
             value, problem = self._connection.recv()
         except (EOFError, OSError):
-            return None, self._crash()
-        return value, problem
+            value, problem = None, self._crash()
+        if problem:
+            raise failure(problem)
+        return value
 
     def _crash(self) -> str:
         assert self._process is not None, "only a started process crashes"

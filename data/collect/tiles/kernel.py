@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graphs.graph import N_TILE_VALUES
+from data.hlo.tuning_data import tile_bounds
 
 MAX_STEPS = 1024  # a tile that needs more steps measures the loop's own overhead
 MAX_BLOCK_BYTES = 128 * 1024  # all blocks of a step: a scratchpad's worth, as on an accelerator
 ELEMENT_BYTES = 4
-MAX_RANK = 6
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,14 @@ class TileKernel:
 
         Each is up to 6 sizes, their sum and their product; 0 where there is no such tensor.
         """
-        rows = np.zeros((len(tiles), N_TILE_VALUES), np.float32)
         weights = self.operands[1] if self.has_weights else None
-        for part, operand in enumerate((weights, Operand(self.output), self.operands[0])):
-            if operand is not None:
-                for row, tile in enumerate(tiles.tolist()):
-                    sizes = self.block_shape(operand, tile)
-                    start = 8 * part
-                    rows[row, start : start + len(sizes)] = sizes
-                    rows[row, start + MAX_RANK : start + 8] = sum(sizes), math.prod(sizes)
-        return rows
+        tensors = (weights, Operand(self.output), self.operands[0])
+
+        def row(tile: Sequence[int]) -> list[int]:
+            shapes = [self.block_shape(tensor, tile) if tensor else () for tensor in tensors]
+            return [value for sizes in shapes for value in tile_bounds(sizes)]
+
+        return np.array([row(tile) for tile in tiles.tolist()], np.float32)
 
     def block_shape(self, operand: Operand, tile: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of an operand's block under a tile (g,)."""
