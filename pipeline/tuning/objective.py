@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +22,12 @@ from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from models.config.recipe import Recipe
 from models.predict import cached_scores, predict
 from models.registry import MODELS
-from models.run_folder import begin, mark_done
+from models.run_folder import begin, is_done, mark_done
 from models.train import load_model, train_model
 from models.training.dataset import split_usable
 from models.training.folds import family_of, grouped_folds
 from models.training.jobs import SHARED_FOLDER, Ranker, TrainJob, pretrain_steps, shared_model
-from pipeline.tuning.space import (
-    BLEND,
-    Parameters,
-    SearchSpace,
-    StudyConfig,
-    value_at,
-    with_values,
-)
+from pipeline.tuning.space import BLEND, Parameters, SearchSpace, StudyConfig, value_at, with_values
 from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:
@@ -44,7 +36,7 @@ if TYPE_CHECKING:
 
 REPORT = "report.json"
 P_THRESHOLD = 0.1  # of the Wilcoxon pruner
-# Of a recipe, what no training of one model reads; other models' tables are left out as well.
+# Of a recipe, what no training of one model reads, as it does not other models' tables.
 _NOT_LEARNED_FROM = {"name", "seeds", "layout", "tile", "blend"}
 _NOT_ASKED = {"name", "threads", "accelerator"}  # of a recipe: they change no trial's value
 
@@ -56,7 +48,6 @@ class Question:
     Attributes:
         files: the train graphs that can be learned from; `folds` are the same, whole families each.
         shared: graphs of all layout collections, where some trial may begin from a shared model.
-        out: trials/NUMBER/ (a run folder each), trials.json and best.toml go there.
     """
 
     recipe: Recipe
@@ -110,18 +101,10 @@ def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Questi
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """What a model scored on held-out graphs; higher is better.
+    """Kendall's tau, or the tile score, of held-out graphs: by graph, per fold, and their mean."""
 
-    Attributes:
-        metric: "kendall_tau" or "tile_score".
-        value: mean over the folds.
-        folds: per fold, the mean over its held-out graphs.
-        per_graph: by graph name.
-    """
-
-    metric: str
     value: float
-    folds: tuple[float, ...]
+    folds: list[float]
     per_graph: dict[str, float]
 
 
@@ -133,8 +116,7 @@ class _ScoredRanker:
         return self.scores[graph.file.name]
 
 
-@dataclass(frozen=True)
-class _Fold:
+class _Fold(NamedTuple):
     learned: Sequence[GraphFile]
     held_out: Sequence[GraphFile]
     shared: Sequence[GraphFile]
@@ -163,12 +145,11 @@ def cross_validate(
         shared: train graphs of all layout collections, for models that begin from a shared one;
             that of a fold learns from none of the fold's families.
         kept_scores: a folder where blends share what members alike score. None = train all.
-        after_fold: told each fold's value per graph, in the order of the folds and their graphs.
+        after_fold: told each fold's value per graph.
 
     Raises:
-        UsageError: `run_dir` belongs to another recipe or other folds.
-        PipelineError: as the model's training, or its scores are not finite.
-        OutOfTime: as the model's training.
+        PipelineError: `run_dir` is another recipe's, or a score is not finite, or as `train_model`.
+        OutOfTime: as `train_model`.
     """
     collection = folds[0][0].collection
     config = {
@@ -179,6 +160,8 @@ def cross_validate(
         "recipe": recipe.model_dump(mode="json"),
     }
     begin(run_dir, config, resume=True)
+    if is_done(run_dir):
+        return CrossValidation(**json.loads((run_dir / REPORT).read_text()))
     per_graph: dict[str, float] = {}
     means = []
     for number, held_out in enumerate(folds):
@@ -197,8 +180,7 @@ def cross_validate(
         means.append(float(np.mean(list(values.values()))))
         per_graph |= values
         after_fold(values)
-    metric = "tile_score" if collection.kind == "tile" else "kendall_tau"
-    result = CrossValidation(metric, float(np.mean(means)), tuple(means), per_graph)
+    result = CrossValidation(float(np.mean(means)), means, per_graph)
     write_text(run_dir / REPORT, json.dumps(asdict(result), indent=1, allow_nan=False))
     mark_done(run_dir)
     return result
@@ -249,39 +231,33 @@ def _kept(job: TrainJob, fold: _Fold, train: Callable[[TrainJob], Ranker]) -> Ra
 
 def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
     """Return Kendall's tau, or of a tile kernel the tile score, of a graph's scores (c,)."""
-    path = graph.file.path
     if not np.isfinite(scores).all():
-        raise PipelineError(f"{path}: a config's score is not finite")
+        raise PipelineError(f"{graph.file.path}: a config's score is not finite")
     ranking = np.argsort(scores, kind="stable")
     if isinstance(graph, TileGraph):
-        value = tile_score(ranking, graph.normalized_runtime)
-    else:
-        value = kendall_tau(np.argsort(ranking), graph.runtime_ns)
-    if math.isnan(value):
-        raise PipelineError(f"{path}: its runtimes give no order; it cannot be held out")
-    return value
+        return tile_score(ranking, graph.normalized_runtime)
+    return kendall_tau(np.argsort(ranking), graph.runtime_ns)
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":
     """Return the study's pruner."""
     from optuna import pruners
 
-    if study.pruner == "none":
-        return pruners.NopPruner()
-    if study.pruner == "wilcoxon":
-        return pruners.WilcoxonPruner(p_threshold=P_THRESHOLD)
-    return pruners.HyperbandPruner(min_resource=1, max_resource=study.folds, reduction_factor=2)
+    if study.pruner == "hyperband":
+        return pruners.HyperbandPruner(1, study.folds, reduction_factor=2)
+    is_none = study.pruner == "none"
+    return pruners.NopPruner() if is_none else pruners.WilcoxonPruner(p_threshold=P_THRESHOLD)
 
 
 def give_up_or_go_on(
     trial: "Trial", study: StudyConfig, *, never: bool
 ) -> Callable[[Mapping[str, float]], None]:
-    """Return what is to be called after each fold: it reports, and raises TrialPruned.
+    """Return what is to be called after each fold: it reports, and unless `never`, may give up.
 
     The Wilcoxon pruner is told of each graph, others of the mean of the folds so far.
 
-    Args:
-        never: only report, as of the baseline.
+    Raises:
+        TrialPruned: by what is returned.
     """
     folds: list[list[float]] = []
 

@@ -15,7 +15,7 @@ import numpy as np
 from common.atomic import write_text
 from common.errors import PipelineError
 from models.run_folder import is_done, read_config
-from pipeline.tuning.result import FINALISTS, TrialRecord, ranked, records_of
+from pipeline.tuning.result import FINALISTS, ranked, records_of
 from pipeline.tuning.space import StudyConfig
 from pipeline.tuning.storage import open_storage
 from submissions.report.page import render_page
@@ -54,8 +54,7 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> Path:
             study = optuna.load_study(study_name=asked.name, storage=shared.optuna)
         except KeyError:
             raise PipelineError(f"{out}: its search has no trial in the storage") from None
-        pictures = [(title, _png(draw)) for title, draw in _drawings(study)]
-        page = _page(out, asked, records_of(study), pictures)
+        page = _page(out, asked, study)
     write_text(out / PAGE, page)
     return out / PAGE
 
@@ -80,7 +79,7 @@ def _drawings(study: "Study") -> Iterator[tuple[str, Callable[[], Any]]]:
         yield ", ".join(own), partial(plot.plot_slice, study, own, target_name=name)
 
 
-def _png(draw: Callable[[], Any]) -> bytes:
+def _png_address(draw: Callable[[], Any]) -> str:
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
@@ -88,33 +87,23 @@ def _png(draw: Callable[[], Any]) -> bytes:
         warnings.simplefilter("ignore")  # of legends without entries
         figure = np.ravel(draw())[0].figure
         content = io.BytesIO()
-        figure.savefig(
-            content, format="png", dpi=DPI, bbox_inches="tight", metadata={"Software": None}
-        )
+        figure.savefig(content, dpi=DPI, bbox_inches="tight", metadata={"Software": None})
         pyplot.close(figure)
-    return content.getvalue()
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-def _page(
-    out: Path,
-    asked: StudyConfig,
-    records: tuple[TrialRecord, ...],
-    pictures: list[tuple[str, bytes]],
-) -> str:
-    verdict = out / f"{FINALISTS}.json"
-    addresses = [
-        (title, f"data:image/png;base64,{base64.b64encode(content).decode()}")
-        for title, content in pictures
-    ]
+def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
+    records, verdict = records_of(study), out / f"{FINALISTS}.json"
+    best = ranked(records)
     return render_page(
         TEMPLATE,
         study=asked,
         keys=sorted({key for record in records for key in record.params}),
         states=Counter(record.state for record in records),
         is_ended=is_done(out),
-        best=ranked(records)[:BEST_ROWS],
-        baseline=next((r for r in ranked(records) if r.is_baseline), None),
+        best=best[:BEST_ROWS],
+        baseline=next((record for record in best if record.is_baseline), None),
         verdict=json.loads(verdict.read_text())["reason"] if verdict.exists() else None,
         reasons=Counter(str(r.reason) for r in records if r.state == "fail").most_common(),
-        pictures=addresses,
+        pictures=[(title, _png_address(draw)) for title, draw in _drawings(study)],
     )

@@ -1,8 +1,7 @@
 """What a search has found: its trials, its finalists, its winner's recipe.
 
-The best of many noisy trials owes part of its value to luck, and to the one seed that all trials
-share. So the best few and the recipe as it was given may be cross-validated again on the same folds
-with other seeds, in run folders of their own.
+The best of many noisy trials owes part of its value to luck, and to the one seed that all share. So
+the best few and the recipe as it was given may be cross-validated again with other seeds.
 """
 
 import json
@@ -17,12 +16,11 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.bootstrap import family_interval
-from common.errors import OutOfTime, PipelineError
-from common.progress import log, out_of_time
+from common.errors import PipelineError
+from common.progress import log
 from models.config.recipe import Recipe
-from models.run_folder import is_done
 from models.training.folds import family_of
-from pipeline.tuning.objective import REPORT, CrossValidation, Question, cross_validate
+from pipeline.tuning.objective import CrossValidation, Question, cross_validate
 from pipeline.tuning.space import Parameters
 from pipeline.tuning.storage import REASON
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 BASELINE = "baseline"  # marks the trial that is the recipe as it was given
-BEST, HISTORY, FINALISTS, MEMBER_SCORES = "best.toml", "trials.json", "finalists", "member-scores"
+BEST, FINALISTS, MEMBER_SCORES = "best.toml", "finalists", "member-scores"
 LOST = "did not come to its end: killed, interrupted, or out of disk"
 
 
@@ -41,7 +39,7 @@ class TrialRecord:
     Attributes:
         state: complete, pruned, fail, running or waiting.
         value: its cross-validated metric, higher is better; None unless complete.
-        params: by dotted recipe key, what was chosen; of the baseline, what the space holds.
+        params: by dotted recipe key; of the baseline, what the space holds.
         reason: why it failed or was pruned.
     """
 
@@ -60,12 +58,10 @@ class Verdict:
 
     Attributes:
         values: of all candidates that could be judged, by trial, then by seed.
-        ci95: of the best finalist's lead over the baseline; None where there was none.
     """
 
     trial: int
     values: dict[int, list[float]]
-    ci95: tuple[float, float] | None
     reason: str
 
 
@@ -116,7 +112,7 @@ def write_history(study: "Study", question: Question, chosen: int | None = None)
     """Write trials.json, and if a trial has succeeded best.toml: the chosen one's or the best's."""
     records = records_of(study)
     rows = [asdict(record) for record in records]
-    write_text(question.out / HISTORY, json.dumps(rows, indent=1, allow_nan=False))
+    write_text(question.out / "trials.json", json.dumps(rows, indent=1, allow_nan=False))
     if ranked(records):
         best = ranked(records)[0] if chosen is None else records[chosen]
         write_text(question.out / BEST, _recipe_of(best, question).to_toml())
@@ -166,20 +162,16 @@ def train_finalists(
     """
     study, first = question.space.study, question.recipe.seeds[0] + 1
     finalists = candidates(records, study.finalists)
-    found: dict[int, list[CrossValidation]] = {record.number: [] for record in finalists}
+    found = {record.number: list[CrossValidation]() for record in finalists}
     trainings = list(product(finalists, range(first, first + study.seeds)))
     for record, seed in trainings[part::n_parts]:
         folder = question.out / FINALISTS / f"trial-{record.number}-seed-{seed}"
         recipe = _recipe_of(record, question).model_copy(update={"seeds": (seed,)})
         try:
-            if not is_done(folder):
-                if out_of_time():
-                    raise OutOfTime(f"{folder}: out of time before its training")
-                kept = question.out / MEMBER_SCORES
-                folds, shared = question.folds, question.shared
+            kept, folds, shared = question.out / MEMBER_SCORES, question.folds, question.shared
+            found[record.number].append(
                 cross_validate(recipe, study.model, folds, folder, shared=shared, kept_scores=kept)
-            result = CrossValidation(**json.loads((folder / REPORT).read_text()))
-            found[record.number].append(result)
+            )
         except PipelineError as error:
             if isinstance(error.__cause__, OSError):
                 raise
@@ -200,9 +192,9 @@ def judge_finalists(question: Question, records: Sequence[TrialRecord]) -> Verdi
     }
     baseline = next((number for number in whole if records[number].is_baseline), None)
     families = [family_of(file) for file in question.files]
-    chosen, interval, reason = verdict_of(per_graph, values, baseline, families)
+    chosen, reason = verdict_of(per_graph, values, baseline, families)
     failed = "".join(f"; trial {n} failed with another seed" for n in found if n not in whole)
-    return Verdict(chosen, values, interval, reason + failed)
+    return Verdict(chosen, values, reason + failed)
 
 
 def verdict_of(
@@ -210,8 +202,8 @@ def verdict_of(
     values: Mapping[int, Sequence[float]],
     baseline: int | None,
     families: Sequence[str],
-) -> tuple[int, tuple[float, float] | None, str]:
-    """Choose the baseline, unless the best beats it by more than noise.
+) -> tuple[int, str]:
+    """Choose the baseline, unless the best beats it by more than noise, and say why.
 
     The best is that of the highest mean over seeds. Noise is the 95 % interval of the paired
     difference per graph, architectures drawn whole.
@@ -220,19 +212,15 @@ def verdict_of(
         per_graph: by trial (g,) the mean over seeds.
         values: by trial, one per seed.
         families: (g,) the architectures.
-
-    Returns:
-        The chosen trial, the best one's interval if it is not the baseline, and why.
     """
     best = max(values, key=lambda number: (np.mean(values[number]), number == baseline, -number))
     if baseline is None:
-        return best, None, f"trial {best} is the best finalist; the baseline could not be judged"
+        return best, f"trial {best} is the best finalist; the baseline could not be judged"
     if best == baseline:
-        return best, None, "no finalist was better than the baseline"
+        return best, "no finalist was better than the baseline"
     lead = per_graph[best] - per_graph[baseline]
     low, high = family_interval(lead, families)
     told = f"{lead.mean():+.4f} per graph, 95 % interval {low:+.4f} to {high:+.4f}"
     if low > 0:
-        return best, (low, high), f"trial {best} beats the baseline: {told}"
-    reason = f"the baseline stays: trial {best} is not better by more than noise: {told}"
-    return baseline, (low, high), reason
+        return best, f"trial {best} beats the baseline: {told}"
+    return baseline, f"the baseline stays: trial {best} is not better by more than noise: {told}"

@@ -1,11 +1,8 @@
-"""What a search asks, and what it may change: read from configs/tune/*.toml. Light to import.
+"""What a search asks, and what it may change: read from configs/tune/*.toml.
 
     [study]
     collection = "layout:xla:default"
     model = "cross_config_sage"
-
-    ["cross_config_sage.hidden"]
-    choices = [32, 64]
 
     ["cross_config_sage.training.learning_rate"]
     low = 5e-4
@@ -20,17 +17,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import (
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from common.errors import PipelineError, UsageError
+from common.errors import UsageError
 from common.settings import CONFIGS, FrozenConfig, read_toml
 from data.tree import collection_named
 from models.config.recipe import LayoutModelName, Recipe, TileModelName
@@ -70,7 +59,7 @@ class StudyConfig(FrozenConfig):
     @property
     def kind(self) -> str:
         """Return what is ranked: "layout" or "tile"."""
-        return self.collection.split(":", 1)[0]
+        return collection_named(self.collection).kind
 
     @property
     def name(self) -> str:
@@ -80,14 +69,6 @@ class StudyConfig(FrozenConfig):
     def models(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the models that a trial trains."""
         return recipe.models_of(self.kind) if self.model == BLEND else (self.model,)
-
-    @field_validator("collection")
-    @classmethod
-    def _known_collection(cls, name: str) -> str:
-        try:
-            return collection_named(name).name
-        except PipelineError as error:
-            raise ValueError(str(error)) from None
 
 
 class Parameter(FrozenConfig):
@@ -112,9 +93,13 @@ class Parameter(FrozenConfig):
         return self
 
     @property
-    def is_whole(self) -> bool:
-        """Tell whether only whole numbers are meant."""
+    def _is_whole(self) -> bool:
         return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def examples(self) -> tuple[Value, ...]:
+        """Return values that a recipe takes if it takes all."""
+        between = () if self._is_whole else (self.low + (self.high - self.low) / 3,)
+        return self.choices or (self.low, self.high, *between)
 
     def holds(self, value: Any) -> bool:
         """Tell whether `value` can be drawn; true is not 1."""
@@ -122,14 +107,14 @@ class Parameter(FrozenConfig):
             return any(value == own and type(value) is type(own) for own in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return self.low <= value <= self.high and not (self.is_whole and value % 1)
+        return self.low <= value <= self.high and not (self._is_whole and value % 1)
 
     def suggest(self, trial: "Trial", key: str) -> Value:
         """Let an Optuna trial choose."""
         if self.choices:
             chosen: Value = trial.suggest_categorical(key, self.choices)
             return chosen
-        if self.is_whole:
+        if self._is_whole:
             return trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(key, self.low, self.high, log=self.log)
 
@@ -151,8 +136,7 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
     """Read a search space: a path that ends in .toml, or the name of one in configs/tune/.
 
     Raises:
-        UsageError: no such search space, or as `space_from_table`.
-        PipelineError: the file is not TOML.
+        PipelineError: no such search space, or no TOML, or as `space_from_table`.
     """
     given = Path(name_or_file)
     path = given if given.suffix == ".toml" else CONFIGS / "tune" / f"{name_or_file}.toml"
@@ -168,9 +152,6 @@ def space_from_table(
     table: Mapping[str, Any], recipe: Recipe | None = None, *, source: str
 ) -> SearchSpace:
     """Check a search space, and that all its values make a recipe.
-
-    Args:
-        table: `study`, and by dotted recipe key either `choices` or `low` and `high`.
 
     Raises:
         UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a
@@ -194,14 +175,8 @@ def space_from_table(
                 f"{source}: '{key}' has no effect; trials of '{study.model}' read "
                 + ", ".join(f"{table}.…" for table in read)
             )
-        for value in parameter.choices or (parameter.low, parameter.high):
-            changed = Recipe.from_table(with_values(own, {key: value}), source=source)
-            taken = value_at(changed.model_dump(mode="json"), key)
-            if isinstance(taken, int) and isinstance(value, float):
-                raise UsageError(
-                    f"{source}: '{key}' takes whole numbers; write low and high without decimal "
-                    "point"
-                )
+        for value in parameter.examples():
+            Recipe.from_table(with_values(own, {key: value}), source=source)
     return space
 
 

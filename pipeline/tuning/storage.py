@@ -1,8 +1,7 @@
 """Where Optuna keeps the trials of a search: a journal file on a disk, or a database.
 
 Both serve many workers. A trial whose worker died is found out by the lock that it held beside a
-journal, or by Optuna's heartbeats in a database, and queued again. All that changes the queue is
-done by one worker at a time, see SharedStorage.turn.
+journal, or by Optuna's heartbeats in a database, and queued again.
 """
 
 import logging
@@ -48,13 +47,6 @@ class SharedStorage:
     turn: Callable[[], AbstractContextManager[Any]]
     running: Callable[[str, int], FileLock] | None = None
 
-    def is_lost(self, study: str, trial: int) -> bool:
-        """Tell whether the worker of a running trial is dead; heartbeats tell Optuna itself."""
-        if self.running:
-            with suppress(Timeout), self.running(study, trial).acquire(timeout=0):
-                return True
-        return False
-
 
 @contextmanager
 def open_storage(place: Path | str) -> Iterator[SharedStorage]:
@@ -92,7 +84,7 @@ def _journal(path: Path) -> SharedStorage:
         with lock, path.open("ab+") as file:
             file.seek(0)
             content = file.read()
-            if not content[: len(JOURNAL_START)] == JOURNAL_START[: len(content)]:
+            if content[: len(JOURNAL_START)] != JOURNAL_START[: len(content)]:
                 raise PipelineError(refusal)
             file.truncate(content.rfind(b"\n") + 1)  # a full disk leaves half a line
         backend = optuna.storages.journal.JournalFileBackend(
@@ -127,6 +119,8 @@ def _database(url: str) -> Iterator[SharedStorage]:
         parts = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise PipelineError("storage: not a database URL; expected dialect://host/name") from error
+    # It would log with a traceback that it cannot tidy up.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL + 1)
     where = f"storage {without_password(parts)}"
     if parts.database in (None, "", ":memory:"):
         raise PipelineError(f"{where}: names no database; workers would share nothing")
@@ -139,10 +133,8 @@ def _database(url: str) -> Iterator[SharedStorage]:
             )
     except (ImportError, SQLAlchemyError, RuntimeError, OSError) as error:
         hint = "; for PostgreSQL: pip install 'psycopg[binary]'"
-        why = f"{_cause(error)}{hint if isinstance(error, ImportError) else ''}"
-        raise PipelineError(f"{where}: cannot be opened: {why}") from error
-    # It would log with a traceback that it cannot tidy up.
-    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL + 1)
+        hint = hint if isinstance(error, ImportError) else ""
+        raise PipelineError(f"{where}: cannot be opened: {_cause(error)}{hint}") from error
     try:
         yield SharedStorage(opened, turn)
     except Exception as error:  # Optuna's own, over noting a failure, tells nothing
@@ -183,8 +175,10 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
     states = optuna.trial.TrialState
     optuna.storages.fail_stale_trials(study)  # as heartbeats tell
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        if storage.is_lost(study.study_name, trial.number):
-            study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
+        if storage.running:
+            lock = storage.running(study.study_name, trial.number)
+            with suppress(Timeout), lock.acquire(timeout=0):
+                study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
     retry, requeued = optuna.storages.RetryHeartbeatStaleTrialCallback(), []
     trials = study.get_trials()  # copies, since the retry extends a list of the trial's in place
     replaced = _replaced(trials)

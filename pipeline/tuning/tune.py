@@ -1,25 +1,29 @@
 """Search a recipe's hyper-parameters on the train split, with Optuna.
 
 A trial is one recipe; its value is the mean metric of one model, or of a blend, over train graphs
-that were held out, whole architectures at a time. The valid and test splits are never opened. The
-value of the winner is the best of many noisy ones and so too high: judge the recipe on other data.
+that were held out, whole architectures at a time. The valid and test splits are never opened.
 
 Any number of workers share a search: processes of one call, further calls with the same storage,
 and with a database, calls on other machines. They take their trials one after the other, so that
 together they never begin more than the budget.
 """
 
+import logging
+import os
+import signal
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.child_processes import end_with_parent
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.progress import log, out_of_time, progress
+from common.progress import log, out_of_time, progress, seconds_left, time_limit
 from models.config.recipe import Recipe
 from models.run_folder import DONE, begin, first_difference, mark_done
 from pipeline.tuning.objective import Question, ask, cross_validate, give_up_or_go_on, pruner_of
-from pipeline.tuning.processes import on_processes
 from pipeline.tuning.result import (
     BASELINE,
     MEMBER_SCORES,
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 QUESTION = "question"  # an attribute of the study
+STOP_S = 20  # a worker that was told to stop has so long to note that, then is killed
 
 
 def tune(
@@ -62,7 +67,6 @@ def tune(
 
     The first trial is the recipe as it is. A trial that fails or is pruned is recorded with its
     reason, and counts. One that was kept from its end is tried again, and goes on where it was.
-    Where the space asks for finalists, they are trained when the search has ended.
 
     Args:
         storage: a journal file's path, for workers on one disk, or a database URL.
@@ -80,7 +84,7 @@ def tune(
     with open_storage(storage) as shared:
         study = _enter(question, shared)
         if workers > 1:
-            on_processes(workers, partial(_search, question, storage, trials))
+            _on_processes(workers, partial(_search, question, storage, trials))
         _run_trials(question, shared, trials)
         with shared.turn():
             requeue_lost(study, shared)  # what the time limit has just cut short
@@ -93,7 +97,7 @@ def tune(
             log.info("other workers' last trials are still running; the same command goes on")
         if ended and space.study.finalists:
             if workers > 1:
-                on_processes(workers, partial(train_finalists, question, records, workers))
+                _on_processes(workers, partial(train_finalists, question, records, workers))
             with suppress(OutOfTime):
                 verdict = judge_finalists(question, records)
             if verdict is None:
@@ -135,6 +139,46 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
         study.enqueue_trial(params, user_attrs={BASELINE: True})
         study.set_user_attr(QUESTION, config)  # last: killed before, the next call begins again
     return study
+
+
+def _on_processes(n: int, job: Callable[[int], object]) -> None:
+    """Call job(0) … job(n - 1), each in a process of its own, and wait for all.
+
+    What kills or fails one of them is logged: the caller looks for what is left to do.
+    """
+    context, minutes = get_context("spawn"), seconds_left() / 60
+    workers = [context.Process(target=_work, args=(job, part, minutes)) for part in range(n)]
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        left = [worker for worker in workers if worker.is_alive()]
+        for worker in left:
+            worker.terminate()
+        for worker in left:
+            worker.join(STOP_S)
+            worker.kill()
+    signals = {worker.pid: -(worker.exitcode or 0) for worker in workers}
+    killed = {pid: number for pid, number in signals.items() if number > 0}
+    for pid, number in killed.items():
+        log.info(f"worker {pid} was killed by {signal.Signals(number).name}")
+    if len(killed) == n:
+        raise PipelineError(f"all {n} workers were killed; the same command goes on")
+
+
+def _work(job: Callable[[int], object], part: int, minutes: float) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_with_parent()
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
+    try:
+        with time_limit(minutes), suppress(KeyboardInterrupt, OutOfTime):
+            job(part)
+    except Exception as error:
+        log.info(f"worker {os.getpid()}: {_in_one_line(error)}")
 
 
 def _search(question: Question, storage: Path | str, trials: int, part: int) -> None:
@@ -181,16 +225,20 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
                 log.info(f"trial {trial.number} {pruned}")
                 raise
             except (Exception, KeyboardInterrupt) as error:
-                reason = _fault(error)
-                if reason is None:
+                if _is_the_worlds(error):
                     with suppress(Exception):  # on a full disk
                         trial.set_user_attr(INTERRUPTED, True)
                     raise
+                reason = _in_one_line(error)
                 log.info(f"trial {trial.number} failed: {reason}")
                 trial.set_user_attr(REASON, reason)
                 raise _TrialFailedError(reason) from error
 
-        study.optimize(objective, n_trials=1, catch=(_TrialFailedError,))
+        try:
+            study.optimize(objective, n_trials=1, catch=(_TrialFailedError,))
+        except AssertionError as error:  # Optuna's, over noting a failure on a full disk
+            cause = error.__context__
+            raise (cause if isinstance(cause, OSError) else error) from None
     return True
 
 
@@ -218,12 +266,13 @@ def _judge(trial: "Trial", recipe: Recipe, question: Question) -> float:
     return result.value
 
 
-def _fault(error: BaseException) -> str | None:
-    """Say in one line what is wrong with a trial's recipe; None if the world is at fault."""
+def _is_the_worlds(error: BaseException) -> bool:
     import optuna
 
     world = KeyboardInterrupt | OSError | OutOfTime | optuna.exceptions.StorageInternalError
-    if isinstance(error, world) or isinstance(error.__cause__, OSError):
-        return None
+    return isinstance(error, world) or isinstance(error.__cause__, OSError)
+
+
+def _in_one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}"

@@ -59,7 +59,7 @@ def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
     [
         ('["cross_config_sage.width"]\nlow = 1\nhigh = 2', "unknown key 'cross_config_sage.width'"),
         ('["cross_config_sage.hidden"]\nchoices = [32, -1]', "'cross_config_sage.hidden' is -1"),
-        ('["cross_config_sage.hidden"]\nlow = 8.0\nhigh = 9.0', "takes whole numbers"),
+        ('["cross_config_sage.hidden"]\nlow = 8.0\nhigh = 9.0', "valid integer"),
         ('["cross_config_sage.hidden"]\nlow = 9\nhigh = 8', "9 to 8: expected low <= high"),
         ('["cross_config_sage.hidden"]\nlow = 8', "expected choices, or low and high"),
         ('["cross_config_sage.hidden"]\nlow = 8\nhigh = 9\nscale = 1', "unknown key .*scale'"),

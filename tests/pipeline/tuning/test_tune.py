@@ -127,6 +127,22 @@ def test_a_baseline_that_is_interrupted_is_always_tried_again_where_it_was(
     assert optuna.logging.get_verbosity() == optuna.logging.INFO
 
 
+def test_a_disk_too_full_to_note_it_ends_the_call_as_such(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **options: object) -> float:
+        backend = optuna.storages.journal.JournalFileBackend
+        monkeypatch.setattr(backend, "append_logs", full)
+        raise OSError(errno.ENOSPC, "No space left")
+
+    monkeypatch.setattr("pipeline.tuning.objective._value", full)
+    with pytest.raises(OSError, match="No space left"):
+        search(tiny_tree, tmp_path, trials=1)
+    monkeypatch.undo()
+    result = search(tiny_tree, tmp_path, trials=1)
+    assert [trial.state for trial in result.trials] == ["fail", "complete"]
+
+
 def test_a_trial_that_time_cuts_short_does_not_count(
     tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
