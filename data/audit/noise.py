@@ -80,10 +80,13 @@ def measure_noise(
     n_repeated = int((sizes > 1).sum())
     if n_repeated < MIN_REPEATED:
         return None
+    places, counts = starts[sizes > 1], sizes[sizes > 1]
     rng = np.random.default_rng(seed)
     taus, same, different = [], [], []
     for _ in range(draws):
-        one, other = _draw_pairs(ordered, starts[sizes > 1], sizes[sizes > 1], rng)
+        first, second = rng.integers(0, counts), rng.integers(0, counts - 1)
+        second += second >= first  # two different measurements of each
+        one, other = ordered[places + first], ordered[places + second]
         taus.append(kendall_tau(one, other))
         same.append(np.abs(np.log(one / other)))
         single = ordered[starts + rng.integers(0, sizes)]
@@ -95,19 +98,6 @@ def measure_noise(
         same=float(np.median(np.concatenate(same))),
         different=float(np.median(np.concatenate(different))),
     )
-
-
-def _draw_pairs(
-    ordered: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw two different measurements of every group; (r,) int64 each, all sizes at least 2."""
-    one = rng.integers(0, sizes)
-    other = rng.integers(0, sizes - 1)
-    other += other >= one
-    return ordered[starts + one], ordered[starts + other]
 
 
 def _in_plain_order(

@@ -80,19 +80,18 @@ def audit(
     what = f"audit {len(files)} files"
     progress(what, 0, len(files))
     for number, file in enumerate(files, start=1):
-        first = twins.get(id(file))
+        first, entry = twins.get(id(file)), known.get(id(file), Prepared(file, file))
+        error = entry.error
         if first is not None:
             error = (
                 f"{file.path}: the name stands in {file.collection.name} already ({first.path}); "
                 "expected each graph once, in one split"
             )
-            rows.append(AuditRow(file, error=error))
-        else:
-            entry = known.get(id(file), Prepared(file, file))
-            if entry.error:
-                rows.append(AuditRow(file, error=entry.error))
-            else:
-                rows.append(_audit_file(entry.stored, max_disagreement, seed))
+        rows.append(
+            AuditRow(file, error=error)
+            if error
+            else _audit_file(entry.stored, max_disagreement, seed)
+        )
         progress(what, number, len(files))
     return rows
 

@@ -46,7 +46,6 @@ class KernelFolder:
     folder: Path
     script: Path
     metadata: Path
-    kernel_id: str
     script_bytes: int
 
 
@@ -102,9 +101,7 @@ def build(
         kernel_sources=list(kernel_sources),
     )
     refuse_secrets([*files.items(), (METADATA_FILE, metadata.to_json().encode())])
-    built = KernelFolder(
-        out, out / metadata.code_file, out / METADATA_FILE, metadata.id, script_bytes
-    )
+    built = KernelFolder(out, out / metadata.code_file, out / METADATA_FILE, script_bytes)
     foreign = {path.name for path in out.glob("[!.]*")} - {METADATA_FILE, metadata.code_file}
     if foreign and not built.metadata.exists():
         raise UsageError(f"{out}: is in the way and no kernel's folder; choose another --out")
