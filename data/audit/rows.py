@@ -38,9 +38,6 @@ class AuditRow:
         worst_disagreement: slowest over fastest - 1 of the repeated config where that is largest;
             None where no config is repeated, or runtimes are withheld.
         noise: what repeated configs say of the runtimes; None for too few.
-        is_noise: whether runtimes say next to nothing about configs: one config alone, equal
-            runtimes, or configs that differ less than noise does (`Noise.is_dominant`); None where
-            that cannot be told.
     """
 
     file: GraphFile
@@ -56,7 +53,6 @@ class AuditRow:
     n_apart: int = 0
     worst_disagreement: float | None = None
     noise: Noise | None = None
-    is_noise: bool | None = None
 
 
 def audit(
@@ -106,7 +102,9 @@ def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> A
         return AuditRow(file, error=f"{file.path}: does not fit into memory")
     groups = runtime_groups(config_hashes(graph), graph.runtime_ns)
     spread = groups.spread[np.bincount(groups.group) > 1]
-    noise, is_noise = _judge_noise(graph, groups, seed)
+    constant = groups.mean_ns.min() == groups.mean_ns.max()
+    judged = graph.is_labelled and not constant
+    noise = measure_noise(graph.runtime_ns, groups.group, seed=seed) if judged else None
     return AuditRow(
         file=file,
         notes=tuple(_notes(graph, groups, noise)),
@@ -120,19 +118,7 @@ def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> A
         n_apart=int((spread > max_disagreement).sum()) if graph.is_labelled else 0,
         worst_disagreement=float(spread.max()) if graph.is_labelled and len(spread) else None,
         noise=noise,
-        is_noise=is_noise,
     )
-
-
-def _judge_noise(
-    graph: Graph, groups: RuntimeGroups, seed: int
-) -> tuple[Noise | None, bool | None]:
-    if not graph.is_labelled:
-        return None, None
-    if groups.mean_ns.min() == groups.mean_ns.max():
-        return None, True
-    noise = measure_noise(graph.runtime_ns, groups.group, seed=seed)
-    return noise, None if noise is None else noise.is_dominant
 
 
 def _notes(graph: Graph, groups: RuntimeGroups, noise: Noise | None) -> Iterator[str]:

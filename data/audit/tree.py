@@ -50,9 +50,9 @@ def by_part(rows: Sequence[AuditRow]) -> dict[str, list[AuditRow]]:
 def totals(rows: Sequence[AuditRow]) -> list[dict[str, object]]:
     """Add up files by collection and split.
 
-    `n_apart` are configs whose runtimes disagree by more than the bound, `n_disagreeing` the files
-    with such a config; `n_apart` is None where all runtimes are withheld. `median_tau` is that over
-    the graphs where two measurements can be compared, None without any.
+    `n_apart` are configs whose runtimes disagree by more than the bound, None where all runtimes
+    are withheld. `median_tau` is that over the graphs where two measurements can be compared, None
+    without any.
     """
     return [_total(part, rows) for part, rows in by_part(rows).items()]
 
@@ -68,11 +68,8 @@ def _total(part: str, rows: Sequence[AuditRow]) -> dict[str, object]:
         "n_files": len(rows),
         "n_bad": len(rows) - len(good),
         "n_labelled": sum(labelled),
-        "n_unlabelled": len(good) - sum(labelled),
         **{key: sum(getattr(row, key) for row in good) for key in COUNTED},
         "n_apart": sum(row.n_apart for row in good) if any(labelled) else None,
-        "n_disagreeing": sum(row.n_apart > 0 for row in good),
-        "n_noise": sum(row.is_noise is True for row in good),
         "median_tau": median(taus) if taus else None,
     }
 

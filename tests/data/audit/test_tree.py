@@ -40,21 +40,18 @@ def test_totals_add_up_by_collection_and_split() -> None:
         row("tile:xla", "train", "b", 4, is_labelled=True, n_distinct=4, n_apart=2),
         row("tile:xla", "train", "c", 0, error="c.npz: damaged"),
         row("tile:xla", "test", "d", 5, n_distinct=5),
-        row(
-            "layout:xla:random", "train", "e", 6, is_labelled=True, noise=noise(0.2), is_noise=True
-        ),
+        row("layout:xla:random", "train", "e", 6, is_labelled=True, noise=noise(0.2)),
         row("layout:xla:random", "train", "f", 7, is_labelled=True, noise=noise(0.6)),
         row("layout:xla:random", "train", "g", 8, is_labelled=True, noise=noise(float("nan"))),
         row("layout:xla:random", "train", "h", 9),
     ]
     tile_train, tile_test, layout = totals(rows)
-    counts = [tile_train[key] for key in ("n_files", "n_bad", "n_labelled", "n_unlabelled")]
-    assert counts == [3, 1, 2, 0]
+    counts = [tile_train[key] for key in ("n_files", "n_bad", "n_labelled")]
+    assert counts == [3, 1, 2]
     assert (tile_train["n_configs"], tile_train["n_distinct"]) == (7, 6)
-    assert (tile_train["n_apart"], tile_train["n_disagreeing"]) == (2, 1)
-    assert (tile_test["n_unlabelled"], tile_test["n_apart"]) == (1, None)
+    assert (tile_train["n_apart"], tile_test["n_apart"]) == (2, None)
     assert tile_train["median_tau"] is None
-    assert (layout["n_labelled"], layout["n_unlabelled"], layout["n_noise"]) == (3, 1, 1)
+    assert layout["n_labelled"] == 3
     assert layout["median_tau"] == pytest.approx(0.4)
 
 
