@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO, Self
 
 from common.errors import PipelineError
-from common.progress import log
 from data.fetch.parts import Part, place_of
 
 _CHUNK = 2**20
@@ -125,7 +124,7 @@ def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[Member,
 
 def _checked(members: Iterable[tuple[Member, str]], path: Path) -> Graphs:
     graphs: Graphs = {}
-    others, announced = [], 0
+    announced = 0
     for member, problem in members:
         part, name = place_of(member.name, path) or (None, "")
         announced += member.size
@@ -139,11 +138,4 @@ def _checked(members: Iterable[tuple[Member, str]], path: Path) -> Graphs:
             )
         if part:
             graphs.setdefault(part, {})[name] = member
-        else:
-            others.append(member.name)
-    if others:
-        log.info(
-            f"{path.name}: {len(others)} files are no graphs of the dataset, such as "
-            f"{ascii(others[0])[:200]}; left out"
-        )
     return graphs
