@@ -15,8 +15,7 @@ parted into those for nodes and for configs,
 P is computed once per node, Q and R once per config, and only their sum once per pair.
 """
 
-from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,30 +47,21 @@ class EarlyFusionSage(TileNetwork):
         )
 
     def forward(self, batch: TileBatch) -> Tensor:
-        """Score all configs of all kernels of the batch; (c,) float32, lower = faster."""
-        return self.head(torch.cat(list(self.encode(batch)))).squeeze(-1)
-
-    def encode(self, batch: TileBatch) -> Iterator[Tensor]:
-        """Yield each kernel's configs, (c, h), from its pairs alone: kernels differ in n and c."""
-        nodes = self.embed_nodes(batch)  # (n, w) of all kernels, as `configs`
-        configs = self.configs(batch.config_feat).split(batch.n_configs)
-        for adjacency, x, of_configs in zip(
-            adjacencies(batch), nodes.split(batch.n_nodes), configs, strict=True
-        ):
-            of_nodes = self.nodes(torch.cat([adjacency @ x, x], dim=1))  # (n, h)
-            for_neighbours, for_itself = of_configs.chunk(2, dim=1)  # (c, h) each
-            pairs = torch.addcmul(
-                of_nodes[:, None] + for_itself, adjacency.sum(dim=1)[:, None, None], for_neighbours
-            )
-            yield self._over_layers(pairs, adjacency).sum(dim=0)
-
-    def _over_layers(self, pairs: Tensor, adjacency: Tensor) -> Tensor:
-        """Bend what the first layer gives, (n, c, h), and apply the others."""
-        x = _bend(pairs)
+        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster."""
+        x = self.embed_nodes(batch)  # (n, w) of all kernels
+        adjacency, degree = neighbours(batch.edge_index, len(x))
+        of_nodes = self.nodes(torch.cat([_Around.apply(x, adjacency), x], dim=1))  # (n, h)
+        for_neighbours, for_itself = self.configs(batch.config_feat).chunk(2, dim=2)  # (g, r, h)
+        kernels = torch.arange(batch.n_kernels, device=x.device)
+        is_of = (batch.node_kernel[:, None] == kernels).to(degree.dtype)
+        joined = torch.cat([degree[:, None] * is_of, is_of], dim=1)  # (n, 2g)
+        pairs = joined @ torch.cat([for_neighbours, for_itself]).flatten(1)
+        x = _bend(pairs.view(len(x), -1, of_nodes.shape[1]) + of_nodes[:, None])  # (n, r, h)
         for layer in self.layers:
-            around = (adjacency @ x.flatten(1)).view_as(x)
+            around = _Around.apply(x.flatten(1), adjacency).view_as(x)
             x = _bend(layer(torch.cat([around, x], dim=-1)))
-        return x
+        of_configs = x.new_zeros(batch.n_kernels, *x.shape[1:])
+        return self.head(of_configs.index_add_(0, batch.node_kernel, x)).squeeze(-1).float()
 
     def chunk_for(self, inputs: TileInputs) -> int:
         """Return how many configs keep their pairs with nodes within `inference_tensor_mib`."""
@@ -79,15 +69,36 @@ class EarlyFusionSage(TileNetwork):
         return max(1, (self.config.inference_tensor_mib << 20) // pair_bytes)
 
 
-def adjacencies(batch: TileBatch) -> Iterator[Tensor]:
-    """Yield each kernel's (n, n) float32 matrix A + Aᵀ: how many edges join two of its nodes."""
-    start = 0
-    for n, edges in zip(batch.n_nodes, batch.edge_index.split(batch.n_edges, dim=1), strict=True):
-        matrix = torch.zeros(n, n, device=edges.device)
-        matrix[tuple(edges - start)] = 1
-        yield matrix + matrix.T
-        start += n
+class _Around(torch.autograd.Function):
+    """The product of a symmetric sparse matrix (n, n) and (n, k), in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        with torch.autocast(x.device.type, enabled=False):  # no processor has sparse half precision
+            return matrix @ x.float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.matrix @ grad, None
+
+
+def neighbours(edge_index: Tensor, n_nodes: int) -> tuple[Tensor, Tensor]:
+    """Return A + Aᵀ, (n, n) sparse: how many edges join two nodes; and the sum of its rows, (n,).
+
+    An edge (2, e) that is there twice is one.
+    """
+    edges = (edge_index[0] * n_nodes + edge_index[1]).sort().values
+    is_new = edges.diff(prepend=edges.new_full((1,), -1)).sign().float()
+    producer, consumer = edges // n_nodes, edges % n_nodes
+    row, order = torch.cat([producer, consumer]).sort(stable=True)
+    counts = is_new.repeat(2)[order]
+    starts = torch.searchsorted(row, torch.arange(n_nodes + 1, device=row.device), out_int32=True)
+    column = torch.cat([consumer, producer])[order].int()
+    size = n_nodes, n_nodes
+    matrix = torch.sparse_csr_tensor(starts, column, counts, size, check_invariants=False)
+    return matrix, counts.new_zeros(n_nodes).index_add_(0, row, counts)
 
 
 def _bend(x: Tensor) -> Tensor:
-    return F.normalize(F.leaky_relu(x), dim=-1)
+    return F.normalize(F.leaky_relu(x.float()), dim=-1)

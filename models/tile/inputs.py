@@ -1,4 +1,4 @@
-"""Tile kernels as the tile GNN reads them, and batches of them without padding."""
+"""Tile kernels as the tile GNN reads them, and batches of them: nodes joined, configs padded."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from features.layout_codes import layout_symbols
 from features.scaling import NodeScaler
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.networks import TileGnnConfig
-from models.training.device import OnDevice
+from models.training.device import OnDevice, sent
 
 
 class ConfigScaler(nn.Module):
@@ -42,13 +42,13 @@ class ConfigScaler(nn.Module):
         self.factor.copy_(torch.from_numpy(factor))
 
     def forward(self, statistics: Tensor) -> Tensor:
-        """Scale (c, f) statistics; columns that are constant over the train split become 0."""
+        """Scale (…, f) statistics; columns that are constant over the train split become 0."""
         return ((statistics - self.shift) * self.factor).clamp(-10, 10)
 
 
 @dataclass(frozen=True)
 class TileInputs(OnDevice):
-    """One kernel as tensors.
+    """One kernel as arrays of the host.
 
     Of f statistics most are the same for all configs of a kernel, and how far each is from its mean
     follows from the others: v of f columns are kept, and a step makes what it takes of them.
@@ -60,57 +60,50 @@ class TileInputs(OnDevice):
         edge_index: (2, e) int64, from producer to consumer.
         statistics: (c, v) float32 those that differ between configs, as computed.
         varying: (v,) int64 which of the f columns they are.
-        first: (1, f) float32 all statistics of the first config.
-        mean: (1, f) float64 of all configs, where they are read relative to it; else None.
-        scaler: the network's, of the columns that it reads.
+        first: (f,) float32 all statistics of the first config.
+        mean: (1, f) float64 of all configs, where they are read relative to it; else (1, 0).
         runtime: (c,) float64 relative to the default config; 0 where withheld.
     """
 
-    node_feat: Tensor
-    opcode: Tensor
-    layout: Tensor
-    edge_index: Tensor
-    statistics: Tensor
-    varying: Tensor
-    first: Tensor
-    mean: Tensor | None
-    scaler: ConfigScaler
-    runtime: Tensor
+    node_feat: NDArray[np.float32]
+    opcode: NDArray[np.int64]
+    layout: NDArray[np.int64]
+    edge_index: NDArray[np.int64]
+    statistics: NDArray[np.float32]
+    varying: NDArray[np.int64]
+    first: NDArray[np.float32]
+    mean: NDArray[np.float64]
+    runtime: NDArray[np.float64]
 
-    def config_feat(self, rows: Tensor) -> Tensor:
-        """Return rows (r,) of `config_columns`, scaled; (r, f) or (r, 2f) float32."""
-        whole = self.first.expand(len(rows), -1).index_copy(1, self.varying, self.statistics[rows])
-        if self.mean is not None:
-            whole = torch.cat([whole, (whole - self.mean).float()], dim=1)
-        return self.scaler(whole)
+    def write_statistics(self, rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        """Put all statistics of the configs at `rows` (r,) into `out` (r, f)."""
+        out[:] = self.first
+        out[:, self.varying] = self.statistics[rows]
 
-    def only(self, rows: Tensor) -> Self:
+    def config_columns(self) -> NDArray[np.float32]:
+        """Return what a network reads of all configs, before scaling; (c, f), or (c, 2f)."""
+        whole = np.empty((len(self.runtime), len(self.first)), np.float32)
+        self.write_statistics(np.arange(len(whole)), whole)
+        return relative_too(torch.from_numpy(whole), torch.from_numpy(self.mean)).numpy()
+
+    def only(self, rows: NDArray[np.int64]) -> Self:
         """Return the kernel with the configs at `rows` (r,) alone, its mean as before."""
         return replace(self, statistics=self.statistics[rows], runtime=self.runtime[rows])
 
 
-def config_columns(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float32]:
-    """Return (c, f) statistics of a kernel's configs, or (c, 2f) of them if they are relative.
+def relative_too(statistics: Tensor, mean: Tensor) -> Tensor:
+    """Put how far (…, f) statistics are from the mean of their kernel's beside them; (…, 2f).
 
-    The second half is each config's difference to the mean of its kernel's: what a bound is among
-    those that the kernel has says more than its size.
+    What a bound is among those that the kernel has says more than its size. Without means, (…, 0),
+    the statistics stay alone.
     """
-    statistics = _statistics(graph, config)
-    if not config.relative_configs:
+    if not mean.shape[-1]:
         return statistics
-    return np.concatenate([statistics, statistics - _mean(statistics)], axis=1, dtype=np.float32)
-
-
-def _statistics(graph: TileGraph, config: TileGnnConfig) -> NDArray[np.float32]:
-    return statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
-
-
-def _mean(statistics: NDArray[np.float32]) -> NDArray[np.float64]:
-    return statistics.mean(axis=0, dtype=np.float64, keepdims=True)
+    return torch.cat([statistics, (statistics - mean).float()], dim=-1)
 
 
 def n_config_columns(config: TileGnnConfig) -> int:
-    """Return how many columns `config_columns` has."""
+    """Return how many columns a network reads of a config."""
     return len(statistics_names("tile", config.statistics)) * (1 + config.relative_configs)
 
 
@@ -119,33 +112,38 @@ def tile_inputs(
     config: TileGnnConfig,
     *,
     nodes: NodeScaler,
-    configs: ConfigScaler,
     padding: Padding = "minus-one",
 ) -> TileInputs:
-    """Scale a kernel's nodes and configs as the network of `config` reads them."""
+    """Scale a kernel's nodes, and compute its configs' statistics, as `config` asks for them."""
     scaled = nodes(graph.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
-    statistics = _statistics(graph, config)
+    statistics = statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
     varying = np.flatnonzero((statistics != statistics[0]).any(axis=0))
+    mean = statistics.mean(axis=0, dtype=np.float64, keepdims=True)
     return TileInputs(
-        node_feat=torch.from_numpy(scaled),
-        opcode=torch.from_numpy(graph.node_opcode.astype(np.int64)),
-        layout=torch.from_numpy(layout_symbols(padded(minor_to_major(graph.node_feat), padding))),
-        edge_index=torch.from_numpy(np.ascontiguousarray(graph.edge_index[:, ::-1].T)),
-        statistics=torch.from_numpy(statistics[:, varying]),
-        varying=torch.from_numpy(varying),
-        first=torch.from_numpy(statistics[:1].copy()),
-        mean=torch.from_numpy(_mean(statistics)) if config.relative_configs else None,
-        scaler=configs,
-        runtime=torch.from_numpy(graph.normalized_runtime),
+        node_feat=scaled,
+        opcode=graph.node_opcode.astype(np.int64),
+        layout=layout_symbols(padded(minor_to_major(graph.node_feat), padding)),
+        edge_index=np.ascontiguousarray(graph.edge_index[:, ::-1].T),
+        statistics=statistics[:, varying],
+        varying=varying,
+        first=statistics[0].copy(),
+        mean=mean if config.relative_configs else mean[:, :0],
+        runtime=graph.normalized_runtime,
     )
 
 
 @dataclass(frozen=True)
 class TileBatch:
-    """g kernels joined: nodes and configs of all, and which kernel each belongs to.
+    """g kernels joined, on the network's device: n nodes and e edges of all, up to r configs each.
 
-    The rows of a kernel stand together: n_nodes, n_edges and n_configs say how many each has.
+    Attributes:
+        node_feat, opcode, layout, edge_index: as in TileInputs, the kernels' one after another.
+        node_kernel: (n,) int64 which kernel a node is of.
+        node_places: (g, w) int64 the nodes of each kernel, its last one repeated up to the most.
+        config_feat: (g, r, f) float32 scaled.
+        runtime: (g, r) float64 relative to the default config; infinite where a kernel has no
+            further config: that row is padding, and what it scores counts for nothing.
     """
 
     node_feat: Tensor
@@ -153,37 +151,42 @@ class TileBatch:
     layout: Tensor
     edge_index: Tensor
     node_kernel: Tensor
+    node_places: Tensor
     config_feat: Tensor
-    config_kernel: Tensor
-    n_nodes: list[int]
-    n_edges: list[int]
-    n_configs: list[int]
+    runtime: Tensor
 
     @property
     def n_kernels(self) -> int:
         """Return g."""
-        return len(self.n_nodes)
+        return len(self.runtime)
 
 
-def join(kernels: Sequence[TileInputs], rows: Sequence[Tensor]) -> TileBatch:
-    """Join kernels on one device into a batch, of each the configs at `rows` (r,) int64."""
-    device = kernels[0].opcode.device
-    n_nodes = [len(kernel.opcode) for kernel in kernels]
-    starts = np.cumsum([0, *n_nodes])
-    n_configs = [len(part) for part in rows]
-    numbers = torch.arange(len(kernels))
-    edges = [k.edge_index + int(start) for k, start in zip(kernels, starts, strict=False)]
-    return TileBatch(
-        node_feat=torch.cat([kernel.node_feat for kernel in kernels]),
-        opcode=torch.cat([kernel.opcode for kernel in kernels]),
-        layout=torch.cat([kernel.layout for kernel in kernels]),
-        edge_index=torch.cat(edges, dim=1),
-        node_kernel=numbers.repeat_interleave(torch.tensor(n_nodes)).to(device),
-        config_feat=torch.cat(
-            [kernel.config_feat(part) for kernel, part in zip(kernels, rows, strict=True)]
-        ),
-        config_kernel=numbers.repeat_interleave(torch.tensor(n_configs)).to(device),
-        n_nodes=n_nodes,
-        n_edges=[kernel.edge_index.shape[1] for kernel in kernels],
-        n_configs=n_configs,
+def join(
+    kernels: Sequence[TileInputs], rows: Sequence[NDArray[np.int64]], scaler: ConfigScaler
+) -> TileBatch:
+    """Join kernels on the scaler's device into a batch, of each the configs at `rows` (r,)."""
+    n_nodes = np.array([len(kernel.opcode) for kernel in kernels])
+    starts = np.cumsum(n_nodes) - n_nodes
+    places = starts[:, None] + np.minimum(np.arange(n_nodes.max()), n_nodes[:, None] - 1)
+    shape = len(kernels), max(map(len, rows))
+    statistics = np.zeros((*shape, len(kernels[0].first)), np.float32)
+    runtime = np.full(shape, np.inf)
+    for number, (kernel, part) in enumerate(zip(kernels, rows, strict=True)):
+        kernel.write_statistics(part, statistics[number, : len(part)])
+        runtime[number, : len(part)] = kernel.runtime[part]
+    edges = [k.edge_index + start for k, start in zip(kernels, starts, strict=True)]
+    *graph, values, mean, times = sent(
+        [
+            np.concatenate([kernel.node_feat for kernel in kernels]),
+            np.concatenate([kernel.opcode for kernel in kernels]),
+            np.concatenate([kernel.layout for kernel in kernels]),
+            np.concatenate(edges, axis=1),
+            np.repeat(np.arange(len(kernels)), n_nodes),
+            places,
+            statistics,
+            np.stack([kernel.mean for kernel in kernels]),
+            runtime,
+        ],
+        scaler.shift.device,
     )
+    return TileBatch(*graph, scaler(relative_too(values, mean)), times)

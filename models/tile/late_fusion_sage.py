@@ -29,27 +29,29 @@ class LateFusionSage(TileNetwork):
         self.kernel = nn.Linear(2 * hidden, hidden)
         self.columns = nn.Linear(self.n_columns, hidden)
         self.config_blocks = nn.ModuleList(
-            RaggedConfigBlock(hidden, cross_config=config.cross_config)
-            for _ in range(config.blocks)
+            ConfigBlock(hidden, cross_config=config.cross_config) for _ in range(config.blocks)
         )
         self.head = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, 1, bias=False))
 
     def encode(self, batch: TileBatch) -> Tensor:
-        """Encode each kernel's graph; (g, h)."""
-        x = self.node(self.embed_nodes(batch))  # (n, h)
+        """Encode each kernel's graph; (g, h) float32."""
+        x = self.node(self.embed_nodes(batch)).float()  # (n, h)
         for norm, convolution in zip(self.graph_norms, self.graph_blocks, strict=True):
             x = x + nn.functional.gelu(convolution(norm(x), batch.edge_index))
         mean = group_mean(x, batch.node_kernel, batch.n_kernels)
-        largest = group_max(x, batch.node_kernel, batch.n_kernels)
-        return self.kernel(torch.cat([mean, largest], dim=1))
+        of_kernels = x.index_select(0, batch.node_places.flatten())
+        largest = of_kernels.view(*batch.node_places.shape, -1).amax(dim=1)
+        return self.kernel(torch.cat([mean, largest], dim=1)).float()
 
     def forward(self, batch: TileBatch) -> Tensor:
-        """Score all configs of all kernels of the batch; (c,) float32, lower = faster."""
-        kernels = self.encode(batch)
-        x = self.columns(batch.config_feat) + kernels[batch.config_kernel]  # (c, h)
+        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster."""
+        x = self.columns(batch.config_feat) + self.encode(batch)[:, None]  # (g, r, h)
+        is_config = batch.runtime.isfinite()[:, :, None]
+        padding = torch.zeros_like(x[:, :, :1]).masked_fill(~is_config, -torch.inf)
+        n_configs = is_config.sum(dim=1, keepdim=True)
         for block in self.config_blocks:
-            x = block(x, batch.config_kernel, batch.n_kernels)
-        return self.head(x).squeeze(-1)
+            x = block(x, padding, n_configs)
+        return self.head(x).squeeze(-1).float()
 
 
 class MeanSage(nn.Module):
@@ -74,7 +76,7 @@ class MeanSage(nn.Module):
         return result
 
 
-class RaggedConfigBlock(nn.Module):
+class ConfigBlock(nn.Module):
     """A residual layer per config, then attention across the configs of the same kernel."""
 
     def __init__(self, width: int, *, cross_config: bool) -> None:
@@ -83,34 +85,22 @@ class RaggedConfigBlock(nn.Module):
         self.log_temperature = nn.Parameter(torch.zeros(())) if cross_config else None
         self.project = nn.Linear(2 * width if cross_config else width, width)
 
-    def forward(self, x: Tensor, kernel: Tensor, n_kernels: int) -> Tensor:
-        """Map (c, h) to (c, h); `kernel` (c,) int64 says which kernel a config belongs to."""
+    def forward(self, x: Tensor, padding: Tensor, n_configs: Tensor) -> Tensor:
+        """Map (g, r, h) float32 to the same.
+
+        Args:
+            padding: (g, r, 1) float32 -inf where a row is no config of its kernel, else 0.
+            n_configs: (g, 1, 1) how many rows are.
+        """
         y = self.inner(x)
         if self.log_temperature is not None:
-            weights = ragged_softmax(y * torch.exp(-self.log_temperature), kernel, n_kernels)
-            y = torch.cat([y, y * weights], dim=1)
+            logits = torch.addcmul(padding, y.float(), torch.exp(-self.log_temperature))
+            weights = torch.softmax(logits, dim=1) * n_configs  # of each kernel 1 on average
+            y = torch.cat([y, y * weights], dim=2)
         return x + self.project(y)
-
-
-def ragged_softmax(logits: Tensor, kernel: Tensor, n_kernels: int) -> Tensor:
-    """Softmax over the configs of each kernel, times their number, so that weights average 1.
-
-    Maps (c, h) to (c, h); `kernel` (c,) int64 says which of the g kernels a config belongs to.
-    """
-    highest = group_max(logits.detach(), kernel, n_kernels)
-    exponents = torch.exp(logits - highest[kernel])
-    return exponents / group_mean(exponents, kernel, n_kernels)[kernel]
 
 
 def group_mean(x: Tensor, group: Tensor, n_groups: int) -> Tensor:
     """Average the rows (r, h) of each group, given by `group` (r,) int64; (g, h), 0 without any."""
-    count = x.new_zeros(n_groups).scatter_add_(0, group, x.new_ones(len(x))).clamp(min=1)
-    total = x.new_zeros(n_groups, x.shape[1]).scatter_add_(0, group[:, None].expand_as(x), x)
-    return total / count[:, None]
-
-
-def group_max(x: Tensor, group: Tensor, n_groups: int) -> Tensor:
-    """Return the largest of the rows (r, h) of each group; (g, h), 0 without any."""
-    largest = x.new_zeros(n_groups, x.shape[1])
-    index = group[:, None].expand_as(x)
-    return largest.scatter_reduce_(0, index, x, reduce="amax", include_self=False)
+    count = x.new_zeros(n_groups).index_add_(0, group, x.new_ones(len(x))).clamp(min=1)
+    return x.new_zeros(n_groups, x.shape[1]).index_add_(0, group, x) / count[:, None]

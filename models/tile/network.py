@@ -41,7 +41,7 @@ class TileNetwork(nn.Module):
         return torch.cat(parts, dim=1)
 
     def forward(self, batch: TileBatch) -> Tensor:
-        """Score all configs of all kernels of the batch; (c,) float32, lower = faster.
+        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster.
 
         Scores are compared within a kernel alone.
         """
@@ -50,9 +50,10 @@ class TileNetwork(nn.Module):
     @torch.inference_mode()
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
         """Score every config of one kernel, as many at a time as `chunk_for` says; (c,) float32."""
-        rows = torch.arange(len(inputs.runtime), device=inputs.runtime.device)
-        chunks = rows.split(self.chunk_for(inputs))
-        return torch.cat([self(join([inputs], [part])) for part in chunks]).cpu().numpy()
+        n_configs, step = len(inputs.runtime), self.chunk_for(inputs)
+        chunks = [np.arange(n_configs)[start : start + step] for start in range(0, n_configs, step)]
+        batches = (join([inputs], [rows], self.config_scaler) for rows in chunks)
+        return torch.cat([self(batch)[0] for batch in batches]).float().cpu().numpy()
 
     def chunk_for(self, inputs: TileInputs) -> int:
         """Return how many configs of a kernel to score at once: all, unless they are too large."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import nn
 
 from common.metrics import TILE_PICKS, tile_score
 from data.read import read_tile
@@ -17,7 +18,7 @@ from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import TileGnnConfig
 from models.config.recipe import Recipe
 from models.graph_task import JudgedGraphs, NetworkRanker, Read, load_ranker
-from models.tile.inputs import TileInputs, config_columns, join, tile_inputs
+from models.tile.inputs import TileInputs, join, tile_inputs
 from models.tile.network import TileNetwork
 from models.training.dataset import LRUCache
 from models.training.device import torch_prepared, training_device
@@ -37,7 +38,7 @@ class TileTask(JudgedGraphs[TileInputs]):
         """Return how many kernels a step takes."""
         return int(self.config.kernels_per_step)
 
-    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+    def step_loss(self, model: Any, rng: np.random.Generator) -> StepLoss:
         """Mean loss over `kernels_per_step` random kernels, `configs_per_kernel` of each."""
         chosen, own = self.chosen(rng), slice(self.rank, None, self.n_ranks)
         kernels = [self.inputs(self.files[i]) for i in chosen]
@@ -46,27 +47,20 @@ class TileTask(JudgedGraphs[TileInputs]):
         kernels, rows = kernels[own], rows[own]
         if not kernels:
             return StepLoss(torch.zeros(()), "")
-        scores = model(join(kernels, rows)).split([len(part) for part in rows])
-        rank_loss = TILE_LOSSES[self.config.loss]
-        losses = [
-            rank_loss(part, kernel.runtime[row])
-            for part, kernel, row in zip(scores, kernels, rows, strict=True)
-        ]
-        return StepLoss(torch.stack(losses).mean() * share, self.named(chosen[own]))
+        batch = join(kernels, rows, model.config_scaler)
+        losses = TILE_LOSSES[self.config.loss](model(batch), batch.runtime)  # (g,)
+        return StepLoss(losses.mean() * share, self.named(chosen[own]))
 
-    def _sample(self, kernel: TileInputs, rng: np.random.Generator) -> Tensor:
+    def _sample(self, kernel: TileInputs, rng: np.random.Generator) -> NDArray[np.int64]:
         learned = self.held_out.configs(len(kernel.runtime), judged=False)
-        drawn = rng.permutation(learned)[: self.config.configs_per_kernel]
-        return torch.from_numpy(drawn).to(kernel.runtime.device)
+        return rng.permutation(learned)[: self.config.configs_per_kernel]
 
     def judged(self, model: Any, inputs: TileInputs) -> Iterator[float]:
         """Yield a kernel's tile score, unless it has so few configs that any order scores 1."""
-        positions = self.held_out.configs(len(inputs.runtime), judged=True)
-        rows = torch.from_numpy(positions).to(inputs.runtime.device)
+        rows = self.held_out.configs(len(inputs.runtime), judged=True)
         if len(rows) > TILE_PICKS:
             scores = model.score_all(inputs.only(rows))
-            ranking = np.argsort(scores, kind="stable")
-            value = tile_score(ranking, inputs.runtime[rows].cpu().numpy())
+            value = tile_score(np.argsort(scores, kind="stable"), inputs.runtime[rows])
             yield value if np.isfinite(scores).all() else math.nan
 
 
@@ -86,23 +80,17 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
         node_feats = (read_tile(file).node_feat for file in learned)
         nodes = fit_node_scaler(node_feats, scaling=recipe.features.scaling)
         model = network(config)
-        model.config_scaler.fit(config_columns(read_tile(file), config) for file in learned)
-        read = _reader(recipe, config, model.to(device), nodes)
-        inputs = LRUCache(lambda file: read(read_tile(file)).to(device))
+        read = _reader(recipe, config, model, nodes)
+        inputs = LRUCache(lambda file: read(read_tile(file)))
+        model.config_scaler.fit(inputs(file).config_columns() for file in learned)
         task = TileTask(learned, inputs, config, held_out, job.rank, job.n_ranks)
         fit(model, task, config.training, job, device)
         if job.rank == 0:
             save_network(model, nodes, job.run_dir)
 
 
-def _reader(recipe: Recipe, config: TileGnnConfig, model: Any, nodes: NodeScaler) -> Read:
-    return partial(
-        tile_inputs,
-        config=config,
-        nodes=nodes,
-        configs=model.config_scaler,
-        padding=recipe.features.padding,
-    )
+def _reader(recipe: Recipe, config: TileGnnConfig, _: nn.Module, nodes: NodeScaler) -> Read:
+    return partial(tile_inputs, config=config, nodes=nodes, padding=recipe.features.padding)
 
 
 def load(name: str, run_dir: Path, recipe: Recipe, network: type[TileNetwork]) -> NetworkRanker:

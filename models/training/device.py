@@ -7,11 +7,13 @@ on either. What is fixed of a graph is moved once; of configs a step moves those
 import copy
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from common.errors import UsageError
@@ -34,6 +36,22 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple):
         return tuple(_moved(part, device) for part in value)
     return value.to(device) if isinstance(value, Tensor | OnDevice) else value
+
+
+def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """Return arrays as tensors on `device`: moved there all at once, without waiting for it."""
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    if device.type == "cpu":
+        return tensors
+    sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]  # each begins at a multiple of 8
+    packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for part, tensor in zip(packed.split(sizes), tensors, strict=True):
+        part[: tensor.nbytes] = tensor.flatten().view(torch.uint8)
+    parts = packed.to(device, non_blocking=True).split(sizes)
+    return [
+        part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]
 
 
 def prepare_torch(*, seed: int, threads: int, device: torch.device = CPU) -> None:

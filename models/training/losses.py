@@ -1,14 +1,15 @@
-"""Ranking losses over the c configs of one graph.
+"""Ranking losses over the c configs of one graph, or of each of many.
 
-Each takes scores (c,) float and runtimes (c,) int or float of any unit, and returns () >= 0,
-differentiable in the scores; it raises ValueError where the two are not of one shape (c,). Scores
-are runtime-like: the LOWER a score, the faster the config is predicted to be; half precision is
-raised to float32. Two configs of equal runtime are never compared, so a graph whose runtimes are
-all equal has a loss of exactly zero with a zero gradient. Hand runtimes over as int64 or float64:
-float32 merges those that differ by less than one part in ten million.
+Each takes scores (…, c) float and runtimes (…, c) int or float of any unit, and returns (…) >= 0,
+differentiable in the scores; it raises ValueError where the two are not of one shape. Scores are
+runtime-like: the LOWER a score, the faster the config is predicted to be; half precision is raised
+to float32. Two configs of equal runtime are never compared, so a graph whose runtimes are all equal
+has a loss of exactly zero with a zero gradient. An infinite runtime is padding, which counts for
+nothing. Hand runtimes over as int64 or float64: float32 merges those that differ by less than one
+part in ten million. No loss waits for a GPU.
 
 The pairwise losses take O(c²) memory: meant for the sample of configs of one training step, not a
-whole file. Each takes `weights` (c, c) >= 0, by which the pair of the faster config i and the
+whole file. Each takes `weights` (…, c, c) >= 0, by which the pair of the faster config i and the
 slower one j counts; then "mean" is the weighted mean. See `order_confidence`.
 """
 
@@ -31,7 +32,7 @@ class PairwiseLoss(Protocol):
     """A loss that is a mean over pairs of configs."""
 
     def __call__(self, scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
-        """Return () from scores (c,), runtimes (c,) and weights (c, c)."""
+        """Return (…) from scores (…, c), runtimes (…, c) and weights (…, c, c)."""
 
 
 def pairwise_hinge(
@@ -96,19 +97,19 @@ def list_mle(scores: Tensor, runtime: Tensor) -> Tensor:
     independent of the row order. The sums are running log-sum-exps from the slowest config
     upwards, so that scores of any size neither overflow nor vanish.
     """
-    scores = _checked_scores(scores, runtime)
-    sorted_runtime, order = torch.sort(runtime, stable=True)  # (c,) fastest first
-    utility = -scores[order]
-    from_here = torch.logcumsumexp(utility.flip(0), dim=0).flip(0)  # (c,) over i, i + 1, …
-    # (c,) where the strictly slower configs begin; c for those that have none
-    slower = torch.searchsorted(sorted_runtime, sorted_runtime, right=True)
-    has_slower = slower < len(scores)
-    advantage = utility[has_slower] - from_here[slower[has_slower]]
-    return -F.logsigmoid(advantage).sum() / has_slower.sum().clamp(min=1)
+    scores, runtime, is_config = _fastest_first(_checked_scores(scores, runtime), runtime)
+    utility = torch.where(is_config, -scores, torch.finfo(scores.dtype).min / 4)
+    from_here = utility.flip(-1).logcumsumexp(dim=-1).flip(-1)  # (…, c) over i, i + 1, …
+    # (…, c) where the strictly slower configs begin; the end of all for those that have none
+    slower = torch.searchsorted(runtime, runtime, right=True)
+    has_slower = slower < is_config.sum(dim=-1, keepdim=True)
+    advantage = utility - from_here.gather(-1, slower.clamp(max=runtime.shape[-1] - 1))
+    losses = torch.where(has_slower, -F.logsigmoid(advantage), 0)
+    return losses.sum(dim=-1) / has_slower.sum(dim=-1).clamp(min=1)
 
 
 def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -> Tensor:
-    """Slowdown of the best of `picks` configs drawn by softmax(-scores), on average; () >= 1.
+    """Slowdown of the best of `picks` configs drawn by softmax(-scores), on average; (…) >= 1.
 
     Drawn independently, the same config twice or not, the best is config i or a slower one with
     probability S(i)^picks, where S(i) is the share of i and all slower ones. With runtimes r sorted
@@ -118,15 +119,16 @@ def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -
 
     Where a model cannot tell which of a few configs is the fastest, it gains by a share for each.
     """
-    sorted_runtime, order = torch.sort(runtime, stable=True)  # (c,) fastest first
-    share = torch.softmax(-scores.float(), dim=0)[order]
-    from_here = share.flip(0).cumsum(0).flip(0)  # (c,) S(1) = 1, S(2), …
-    further = (sorted_runtime.diff() / sorted_runtime[0]).to(share.dtype)  # (c - 1,)
-    return 1 + (further * from_here[1:] ** picks).sum()
+    utility = torch.where(runtime.isfinite(), -_checked_scores(scores, runtime), -torch.inf)
+    share, runtime, is_config = _fastest_first(torch.softmax(utility, dim=-1), runtime)
+    from_here = share.flip(-1).cumsum(dim=-1).flip(-1)  # (…, c) S(1) = 1, S(2), …
+    further = (runtime.diff() / runtime[..., :1]).to(share.dtype)  # (…, c - 1)
+    further = torch.where(is_config[..., 1:], further, 0)
+    return 1 + (further * from_here[..., 1:] ** picks).sum(dim=-1)
 
 
 def best_of_five(scores: Tensor, runtime: Tensor) -> Tensor:
-    """ListMLE plus the logarithm of the `expected_best` of five picks; () >= 0.
+    """ListMLE plus the logarithm of the `expected_best` of five picks; (…) >= 0.
 
     The tile score asks for one good config among five and for no order below. That alone teaches
     little about configs that are never among the five.
@@ -144,25 +146,31 @@ TILE_LOSSES: dict[str, Loss] = {**LOSSES, "best_of_five": best_of_five}
 
 
 def _gaps(scores: Tensor) -> Tensor:
-    """Return (c, c): s_j - s_i in row i, column j."""
-    return scores[None, :] - scores[:, None]
+    """Return (…, c, c): s_j - s_i in row i, column j."""
+    return scores[..., None, :] - scores[..., :, None]
 
 
 def _mean_over_pairs(terms: Tensor, runtime: Tensor, weights: Tensor | None) -> Tensor:
-    """Average `terms` (c, c) where row i is faster than column j; 0 where no pair counts."""
-    is_pair = runtime[:, None] < runtime[None, :]
+    """Average `terms` (…, c, c) where row i is faster than column j; 0 where no pair counts."""
+    is_pair = (runtime[..., :, None] < runtime[..., None, :]) & runtime.isfinite()[..., None, :]
     if weights is None:
-        return (terms * is_pair).sum() / is_pair.sum().clamp(min=1)
+        return (terms * is_pair).sum((-2, -1)) / is_pair.sum((-2, -1)).clamp(min=1)
     counts = torch.where(is_pair, weights.to(terms.dtype), 0)
-    total = counts.sum()
-    return (terms * counts).sum() / torch.where(total > 0, total, 1)
+    total = counts.sum((-2, -1))
+    return (terms * counts).sum((-2, -1)) / torch.where(total > 0, total, 1)
+
+
+def _fastest_first(values: Tensor, runtime: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort configs by runtime: their values and runtimes, and which are no padding; (…, c) each."""
+    runtime, order = torch.sort(runtime, stable=True)
+    return values.gather(-1, order), runtime, runtime.isfinite()
 
 
 def _checked_scores(scores: Tensor, runtime: Tensor) -> Tensor:
-    """Return (c,) scores in float32 or wider, or raise ValueError on other shapes."""
-    if scores.ndim != 1 or scores.shape != runtime.shape:
+    """Return scores in float32 or wider, or raise ValueError on other shapes than (…, c) both."""
+    if not scores.ndim or scores.shape != runtime.shape:
         raise ValueError(
-            f"expected scores and runtimes of one shape (c,); "
+            f"expected scores and runtimes of one shape (…, c); "
             f"got {tuple(scores.shape)} and {tuple(runtime.shape)}"
         )
     return scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -14,7 +14,6 @@ from models.layout.cross_config_sage import (
     SageBlock,
 )
 from models.layout.inputs import LayoutInputs
-from models.tile.late_fusion_sage import ragged_softmax
 
 
 @pytest.fixture
@@ -60,17 +59,6 @@ def test_cross_config_attention_is_a_scaled_softmax() -> None:
             expected[node, :, channel] = x[node, :, channel]
             expected[node, :, 3 + channel] = x[node, :, channel] * weights
     torch.testing.assert_close(attention(x), expected)
-
-
-def test_ragged_softmax_is_a_softmax_per_kernel() -> None:
-    logits = torch.randn(7, 2) * 30
-    kernel = torch.tensor([0, 0, 0, 1, 2, 2, 2])
-    weights = ragged_softmax(logits, kernel, 3)
-    for number in range(3):
-        part = logits[kernel == number]
-        torch.testing.assert_close(
-            weights[kernel == number], torch.softmax(part, dim=0) * len(part)
-        )
 
 
 def test_config_table_equals_embedding_then_linear(

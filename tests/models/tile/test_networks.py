@@ -12,21 +12,15 @@ from torch.nn import functional as F
 from data.read import read_tile
 from data.tree import collection_named, find_graphs
 from features.scaling import fit_node_scaler
+from features.statistics.configs import statistics_of
 from features.statistics.tile import tile_details, tile_statistics
 from models.config.networks import TileGnnConfig
 from models.config.own_models import imported
 from models.config.recipe import Recipe, load_recipe
 from models.registry import NETWORKS
 from models.tile.early_fusion_sage import EarlyFusionSage
-from models.tile.inputs import (
-    ConfigScaler,
-    TileInputs,
-    config_columns,
-    join,
-    n_config_columns,
-    tile_inputs,
-)
-from models.tile.late_fusion_sage import MeanSage, group_max
+from models.tile.inputs import ConfigScaler, TileInputs, join, n_config_columns, tile_inputs
+from models.tile.late_fusion_sage import MeanSage
 from models.tile.network import TileNetwork
 from models.train import load_model, train_model
 from models.training.dataset import bytes_held
@@ -50,27 +44,28 @@ def kernels(tiny_tree: Path) -> list[TileInputs]:
     files = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),), splits=("train",))
     graphs = [read_tile(file) for file in files]
     nodes = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p-standardise")
-    configs = fitted(map(tile_statistics, graphs))
-    made = [tile_inputs(graph, TileGnnConfig(), nodes=nodes, configs=configs) for graph in graphs]
-    made.append(replace(made[0], edge_index=torch.zeros(2, 0, dtype=torch.int64)))
+    made = [tile_inputs(graph, TileGnnConfig(), nodes=nodes) for graph in graphs]
+    made.append(replace(made[0], edge_index=np.zeros((2, 0), np.int64)))
     assert len({len(kernel.opcode) for kernel in made}) > 1
     assert len({len(kernel.runtime) for kernel in made}) > 1
     return made
 
 
-def _net(name: str, recipe: Recipe = RECIPE) -> TileNetwork:
+def _net(name: str, kernels: Iterable[TileInputs], recipe: Recipe = RECIPE) -> TileNetwork:
     torch.manual_seed(3)
     net: TileNetwork = imported(NETWORKS[name][1])(getattr(recipe, name)).eval()
     for parameter in net.parameters():  # so that no bias or temperature stays 0
         torch.nn.init.normal_(parameter, std=0.3)
+    net.config_scaler.fit(kernel.config_columns() for kernel in kernels)
     return net
 
 
 def _plain_early_fusion(model: EarlyFusionSage, kernel: TileInputs, config: int) -> torch.Tensor:
     """Score one config as the baseline's authors write it: joined to every node, then layers."""
-    opcode, layout = model.opcode(kernel.opcode), model.layout(kernel.layout).flatten(1)
-    nodes = torch.cat([kernel.node_feat, opcode, layout], dim=1)
-    config_feat = kernel.config_feat(torch.tensor([config])).expand(len(nodes), -1)
+    batch = join([kernel], [np.array([config])], model.config_scaler)
+    opcode, layout = model.opcode(batch.opcode), model.layout(batch.layout).flatten(1)
+    nodes = torch.cat([batch.node_feat, opcode, layout], dim=1)
+    config_feat = batch.config_feat[0].expand(len(nodes), -1)
     of_nodes, of_nodes_around = model.nodes.weight.chunk(2, dim=1)[::-1]
     q, r = model.configs.weight.chunk(2, dim=0)
     first = torch.cat([of_nodes_around, q, of_nodes, r], dim=1)
@@ -88,11 +83,10 @@ def _plain_early_fusion(model: EarlyFusionSage, kernel: TileInputs, config: int)
 
 
 def test_early_fusion_equals_joining_each_config_to_every_node(kernels: list[TileInputs]) -> None:
-    model = _net("early_fusion_sage")
+    model = _net("early_fusion_sage", kernels)
     assert isinstance(model, EarlyFusionSage)
     for kernel in (kernels[0], kernels[-1]):
-        rows = torch.arange(5)
-        scores = model(join([kernel], [rows]))
+        scores = model(join([kernel], [np.arange(5)], model.config_scaler))[0]
         plain = torch.cat([_plain_early_fusion(model, kernel, row) for row in range(5)])
         assert plain.std() > 0
         torch.testing.assert_close(scores, plain, atol=1e-5, rtol=1e-4)
@@ -102,28 +96,29 @@ def test_early_fusion_equals_joining_each_config_to_every_node(kernels: list[Til
 def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
     name: str, kernels: list[TileInputs]
 ) -> None:
-    model = _net(name)
+    model = _net(name, kernels)
     rng = np.random.default_rng(0)
     rows = [
-        torch.from_numpy(rng.permutation(len(kernel.runtime))[: 3 + 2 * number])
+        rng.permutation(len(kernel.runtime))[: 3 + 2 * number]
         for number, kernel in enumerate(kernels)
     ]
-    batch = join(kernels, rows)
-    assert batch.config_feat.shape[0] == sum(map(len, rows))  # nothing is padded
+    batch = join(kernels, rows, model.config_scaler)
     assert batch.node_feat.shape[0] == sum(len(kernel.opcode) for kernel in kernels)
-    together = model(batch).split(batch.n_configs)
-    for scores, kernel, part in zip(together, kernels, rows, strict=True):
-        torch.testing.assert_close(scores, model(join([kernel], [part])), atol=1e-5, rtol=1e-4)
+    together = model(batch)
+    for scores, runtime, kernel, part in zip(together, batch.runtime, kernels, rows, strict=True):
+        alone = model(join([kernel], [part], model.config_scaler))[0]
+        torch.testing.assert_close(scores[: len(part)], alone, atol=1e-5, rtol=1e-4)
+        assert runtime.isfinite().sum() == len(part)
 
 
 def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) -> None:
     recipe = load_recipe("smoke", ["early_fusion_sage.hidden=1024"])
-    model, kernel = _net("early_fusion_sage", recipe), kernels[0]
+    model, kernel = _net("early_fusion_sage", kernels, recipe), kernels[0]
     assert isinstance(model, EarlyFusionSage)
     n_whole = len(kernel.runtime)
     whole = model.score_all(kernel)
     sizes: list[int] = []
-    model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0].config_feat)))
+    model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].runtime.shape[1]))
     model.config = model.config.model_copy(update={"inference_tensor_mib": 1})
     np.testing.assert_allclose(model.score_all(kernel), whole, rtol=1e-4)
     assert sum(sizes) == n_whole and max(sizes) * 4096 * len(kernel.opcode) <= 1 << 20
@@ -139,7 +134,8 @@ def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(
         TileGnnConfig.model_validate({"statistics": statistics, "relative_configs": relative})
         for relative in (False, True)
     ]
-    plain, both = (config_columns(graph, config) for config in configs)
+    nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
+    plain, both = (tile_inputs(graph, c, nodes=nodes).config_columns() for c in configs)
     assert plain.shape[1] == n_config_columns(configs[0])
     assert both.shape[1] == 2 * plain.shape[1] == n_config_columns(configs[1])
     for column in range(plain.shape[1]):
@@ -154,13 +150,14 @@ def test_all_statistics_are_those_that_boosting_reads(tiny_tree: Path) -> None:
     collection = collection_named("tile:xla")
     graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
     expected = np.concatenate([tile_statistics(graph), tile_details(graph)], axis=1)
-    columns = config_columns(graph, TileGnnConfig(statistics="all"))
+    nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
+    columns = tile_inputs(graph, TileGnnConfig(statistics="all"), nodes=nodes).config_columns()
     np.testing.assert_array_equal(columns[:, : expected.shape[1]], expected)
     assert columns.shape[1] > expected.shape[1]  # and the program's
 
 
 def test_layers_of_late_fusion_are_those_of_torch_geometric() -> None:
-    from torch_geometric.nn import SAGEConv, global_max_pool
+    from torch_geometric.nn import SAGEConv
 
     torch.manual_seed(1)
     own = MeanSage(6)
@@ -169,8 +166,6 @@ def test_layers_of_late_fusion_are_those_of_torch_geometric() -> None:
     x = torch.randn(9, 6)
     edges = torch.tensor([[0, 1, 1, 5, 8], [2, 2, 4, 0, 8]])
     assert torch.equal(own(x, edges), plain(x, edges))
-    group = torch.tensor([0, 0, 0, 1, 1, 1, 1, 3, 3])
-    assert torch.equal(group_max(x, group, 4), global_max_pool(x, group, 4))
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -181,16 +176,18 @@ def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
     graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
     graph = permute_configs(graph, np.arange(graph.n_configs).repeat(50))
     config = TileGnnConfig(statistics="all", relative_configs=relative)
-    columns = config_columns(graph, config)
-    scaler = fitted([columns])
     nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
-    kernel = tile_inputs(graph, config, nodes=nodes, configs=scaler)
-    rows = torch.from_numpy(np.random.default_rng(0).permutation(graph.n_configs)[:30])
+    kernel = tile_inputs(graph, config, nodes=nodes)
+    columns = statistics_of(graph, "all")(np.arange(graph.n_configs))
+    np.testing.assert_array_equal(kernel.config_columns()[:, : columns.shape[1]], columns)
+    columns = kernel.config_columns()
+    scaler = fitted([columns])
+    rows = np.random.default_rng(0).permutation(graph.n_configs)[:30]
     expected = (columns - scaler.shift.numpy()) * scaler.factor.numpy()
-    np.testing.assert_array_equal(kernel.config_feat(rows), expected.clip(-10, 10)[rows])
-    np.testing.assert_array_equal(
-        kernel.only(rows).config_feat(torch.arange(30)), kernel.config_feat(rows)
-    )
+    found = join([kernel], [rows], scaler).config_feat[0]
+    np.testing.assert_array_equal(found, expected.clip(-10, 10)[rows])
+    of_these = join([kernel.only(rows)], [np.arange(30)], scaler)
+    np.testing.assert_array_equal(of_these.config_feat[0], found)
     assert bytes_held(kernel) < columns.nbytes / (4 if relative else 2)
 
 

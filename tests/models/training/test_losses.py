@@ -10,6 +10,7 @@ from torch import Tensor
 from models.training.losses import (
     LOSSES,
     PAIRWISE_LOSSES,
+    TILE_LOSSES,
     Loss,
     PairwiseLoss,
     best_of_five,
@@ -200,7 +201,25 @@ def test_shapes_that_do_not_match_are_refused(loss: Loss) -> None:
     with pytest.raises(ValueError, match=r"\(3,\) and \(2,\)"):
         loss(torch.zeros(3), torch.arange(2))
     with pytest.raises(ValueError, match="one shape"):
-        loss(torch.zeros(3, 1), torch.zeros(3, 1))
+        loss(torch.zeros(()), torch.zeros(()))
+
+
+@pytest.mark.parametrize("loss", TILE_LOSSES.values(), ids=TILE_LOSSES.keys())
+def test_a_padded_batch_has_the_losses_of_each_graph_alone(loss: Loss) -> None:
+    samples = [
+        sample(size, distinct, seed=7) for size, distinct in ((9, 4), (1, 1), (5, 1), (3, 3))
+    ]
+    scores = torch.full((2, 2, 9), 1e3, dtype=torch.float64)
+    runtime = torch.full((2, 2, 9), torch.inf, dtype=torch.float64)
+    expected, gradients = [], torch.zeros(4, 9, dtype=torch.float64)
+    for row, (of_row, its_runtime) in enumerate(samples):
+        scores.view(4, 9)[row, : len(of_row)] = of_row
+        runtime.view(4, 9)[row, : len(of_row)] = its_runtime
+        expected.append(loss(of_row.requires_grad_(), its_runtime))
+        gradients[row, : len(of_row)] = torch.autograd.grad(expected[-1], of_row)[0]
+    found = loss(scores.requires_grad_(), runtime)
+    torch.testing.assert_close(found, torch.stack(expected).view(2, 2))
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), scores)[0].view(4, 9), gradients)
 
 
 RUNTIME = torch.tensor([3.0, 1.0, 4.0, 1.0, 7.0], dtype=torch.float64) * 1_000
