@@ -56,10 +56,13 @@ class EarlyFusionSage(TileNetwork):
         is_of = (batch.node_kernel[:, None] == kernels).to(degree.dtype)
         joined = torch.cat([degree[:, None] * is_of, is_of], dim=1)  # (n, 2g)
         pairs = joined @ torch.cat([for_neighbours, for_itself]).flatten(1)
-        x = _bend(pairs.view(len(x), -1, of_nodes.shape[1]) + of_nodes[:, None])  # (n, r, h)
+        x = _Bend.apply(pairs.view(len(x), -1, of_nodes.shape[1]) + of_nodes[:, None])  # (n, r, h)
         for layer in self.layers:
-            around = _Around.apply(x.flatten(1), adjacency).view_as(x)
-            x = _bend(layer(torch.cat([around, x], dim=-1)))
+            assert isinstance(layer, nn.Linear)
+            around = _Around.apply(x.flatten(1), adjacency).view(-1, x.shape[2])
+            of_around, of_itself = layer.weight.chunk(2, dim=1)
+            itself = F.linear(x.flatten(0, 1), of_itself, layer.bias)
+            x = _Bend.apply(torch.addmm(itself, around, of_around.T).view_as(x))
         of_configs = x.new_zeros(batch.n_kernels, *x.shape[1:])
         return self.head(of_configs.index_add_(0, batch.node_kernel, x)).squeeze(-1).float()
 
@@ -67,6 +70,26 @@ class EarlyFusionSage(TileNetwork):
         """Return how many configs keep their pairs with nodes within `inference_tensor_mib`."""
         pair_bytes = 4 * self.config.hidden * len(inputs.opcode)
         return max(1, (self.config.inference_tensor_mib << 20) // pair_bytes)
+
+
+class _Bend(torch.autograd.Function):
+    """y / |y| with y = leaky_relu(x) along the last axis, in float32; keeps the result alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = F.leaky_relu(x.float())
+        norm = torch.linalg.vector_norm(y, dim=-1, keepdim=True).clamp_(min=1e-12)
+        result = y.div_(norm)
+        ctx.save_for_backward(result, norm)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        result, norm = ctx.saved_tensors
+        along = (grad * result).sum(dim=-1, keepdim=True)
+        across = torch.addcmul(grad, result, along, value=-1).div_(norm)
+        bent: Tensor = torch.ops.aten.leaky_relu_backward(across, result, 0.01, False)
+        return bent
 
 
 class _Around(torch.autograd.Function):
@@ -98,7 +121,3 @@ def neighbours(edge_index: Tensor, n_nodes: int) -> tuple[Tensor, Tensor]:
     size = n_nodes, n_nodes
     matrix = torch.sparse_csr_tensor(starts, column, counts, size, check_invariants=False)
     return matrix, counts.new_zeros(n_nodes).index_add_(0, row, counts)
-
-
-def _bend(x: Tensor) -> Tensor:
-    return F.normalize(F.leaky_relu(x.float()), dim=-1)

@@ -43,7 +43,7 @@ class ConfigScaler(nn.Module):
 
     def forward(self, statistics: Tensor) -> Tensor:
         """Scale (…, f) statistics; columns that are constant over the train split become 0."""
-        return ((statistics - self.shift) * self.factor).clamp(-10, 10)
+        return (statistics - self.shift).mul_(self.factor).clamp_(-10, 10)
 
 
 @dataclass(frozen=True)
@@ -189,4 +189,14 @@ def join(
         ],
         scaler.shift.device,
     )
-    return TileBatch(*graph, scaler(relative_too(values, mean)), times)
+    node_feat, opcode, layout, edge_index, node_kernel, node_places = graph
+    return TileBatch(
+        node_feat=node_feat,
+        opcode=opcode,
+        layout=layout,
+        edge_index=edge_index,
+        node_kernel=node_kernel,
+        node_places=node_places,
+        config_feat=scaler(relative_too(values, mean)),
+        runtime=times,
+    )

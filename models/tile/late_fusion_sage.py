@@ -46,7 +46,7 @@ class LateFusionSage(TileNetwork):
     def forward(self, batch: TileBatch) -> Tensor:
         """Score all configs of all kernels of the batch; (g, r) float32, lower = faster."""
         x = self.columns(batch.config_feat) + self.encode(batch)[:, None]  # (g, r, h)
-        is_config = batch.runtime.isfinite()[:, :, None]
+        is_config = (batch.runtime < torch.inf)[:, :, None]
         padding = torch.zeros_like(x[:, :, :1]).masked_fill(~is_config, -torch.inf)
         n_configs = is_config.sum(dim=1, keepdim=True)
         for block in self.config_blocks:

@@ -44,7 +44,8 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     if device.type == "cpu":
         return tensors
     sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]  # each begins at a multiple of 8
-    packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    is_pinned = device.type == "cuda" and torch.cuda.is_available()
+    packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=is_pinned)
     for part, tensor in zip(packed.split(sizes), tensors, strict=True):
         part[: tensor.nbytes] = tensor.flatten().view(torch.uint8)
     parts = packed.to(device, non_blocking=True).split(sizes)

@@ -119,7 +119,7 @@ def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -
 
     Where a model cannot tell which of a few configs is the fastest, it gains by a share for each.
     """
-    utility = torch.where(runtime.isfinite(), -_checked_scores(scores, runtime), -torch.inf)
+    utility = torch.where(runtime < torch.inf, -_checked_scores(scores, runtime), -torch.inf)
     share, runtime, is_config = _fastest_first(torch.softmax(utility, dim=-1), runtime)
     from_here = share.flip(-1).cumsum(dim=-1).flip(-1)  # (…, c) S(1) = 1, S(2), …
     further = (runtime.diff() / runtime[..., :1]).to(share.dtype)  # (…, c - 1)
@@ -152,7 +152,7 @@ def _gaps(scores: Tensor) -> Tensor:
 
 def _mean_over_pairs(terms: Tensor, runtime: Tensor, weights: Tensor | None) -> Tensor:
     """Average `terms` (…, c, c) where row i is faster than column j; 0 where no pair counts."""
-    is_pair = (runtime[..., :, None] < runtime[..., None, :]) & runtime.isfinite()[..., None, :]
+    is_pair = (runtime[..., :, None] < runtime[..., None, :]) & (runtime < torch.inf)[..., None, :]
     if weights is None:
         return (terms * is_pair).sum((-2, -1)) / is_pair.sum((-2, -1)).clamp(min=1)
     counts = torch.where(is_pair, weights.to(terms.dtype), 0)
@@ -163,7 +163,7 @@ def _mean_over_pairs(terms: Tensor, runtime: Tensor, weights: Tensor | None) -> 
 def _fastest_first(values: Tensor, runtime: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sort configs by runtime: their values and runtimes, and which are no padding; (…, c) each."""
     runtime, order = torch.sort(runtime, stable=True)
-    return values.gather(-1, order), runtime, runtime.isfinite()
+    return values.gather(-1, order), runtime, runtime < torch.inf
 
 
 def _checked_scores(scores: Tensor, runtime: Tensor) -> Tensor:
