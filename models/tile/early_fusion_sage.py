@@ -64,7 +64,7 @@ class EarlyFusionSage(TileNetwork):
             itself = F.linear(x.flatten(0, 1), of_itself, layer.bias)
             x = _Bend.apply(torch.addmm(itself, around, of_around.T).view_as(x))
         of_configs = x.new_zeros(batch.n_kernels, *x.shape[1:])
-        return self.head(of_configs.index_add_(0, batch.node_kernel, x)).squeeze(-1).float()
+        return self.scores_of(self.head, of_configs.index_add_(0, batch.node_kernel, x))
 
     def chunk_for(self, inputs: TileInputs) -> int:
         """Return how many configs keep their pairs with nodes within `inference_tensor_mib`."""

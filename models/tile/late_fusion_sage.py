@@ -47,11 +47,11 @@ class LateFusionSage(TileNetwork):
         """Score all configs of all kernels of the batch; (g, r) float32, lower = faster."""
         x = self.columns(batch.config_feat) + self.encode(batch)[:, None]  # (g, r, h)
         is_config = (batch.runtime < torch.inf)[:, :, None]
-        padding = torch.zeros_like(x[:, :, :1]).masked_fill(~is_config, -torch.inf)
+        padding = is_config.to(x.dtype).log()  # 0 or -inf
         n_configs = is_config.sum(dim=1, keepdim=True)
         for block in self.config_blocks:
             x = block(x, padding, n_configs)
-        return self.head(x).squeeze(-1).float()
+        return self.scores_of(self.head, x)
 
 
 class MeanSage(nn.Module):

@@ -40,6 +40,13 @@ class TileNetwork(nn.Module):
         parts = [batch.node_feat, self.opcode(batch.opcode), self.layout(batch.layout).flatten(1)]
         return torch.cat(parts, dim=1)
 
+    @staticmethod
+    def scores_of(head: nn.Module, x: Tensor) -> Tensor:
+        """Map (g, r, h) to scores (g, r) by `head`, in float32: half precision would make ties."""
+        with torch.autocast(x.device.type, enabled=False):
+            scores: Tensor = head(x.float()).squeeze(-1)
+        return scores
+
     def forward(self, batch: TileBatch) -> Tensor:
         """Score all configs of all kernels of the batch; (g, r) float32, lower = faster.
 

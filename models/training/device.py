@@ -44,10 +44,10 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     if device.type == "cpu":
         return tensors
     sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]  # each begins at a multiple of 8
-    is_pinned = device.type == "cuda" and torch.cuda.is_available()
-    packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=is_pinned)
+    packed = torch.empty(sum(sizes), dtype=torch.uint8)
     for part, tensor in zip(packed.split(sizes), tensors, strict=True):
         part[: tensor.nbytes] = tensor.flatten().view(torch.uint8)
+    packed = packed.pin_memory() if device.type == "cuda" else packed  # else a copy waits
     parts = packed.to(device, non_blocking=True).split(sizes)
     return [
         part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)

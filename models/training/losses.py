@@ -97,14 +97,15 @@ def list_mle(scores: Tensor, runtime: Tensor) -> Tensor:
     independent of the row order. The sums are running log-sum-exps from the slowest config
     upwards, so that scores of any size neither overflow nor vanish.
     """
-    scores, runtime, is_config = _fastest_first(_checked_scores(scores, runtime), runtime)
-    utility = torch.where(is_config, -scores, torch.finfo(scores.dtype).min / 4)
+    scores, runtime, is_padding = _fastest_first(_checked_scores(scores, runtime), runtime)
+    utility = (-scores).masked_fill(is_padding, torch.finfo(scores.dtype).min / 4)
     from_here = utility.flip(-1).logcumsumexp(dim=-1).flip(-1)  # (…, c) over i, i + 1, …
     # (…, c) where the strictly slower configs begin; the end of all for those that have none
     slower = torch.searchsorted(runtime, runtime, right=True)
-    has_slower = slower < is_config.sum(dim=-1, keepdim=True)
+    slowest = runtime.shape[-1] - 1 - is_padding.sum(dim=-1, keepdim=True)
+    has_slower = slower <= slowest
     advantage = utility - from_here.gather(-1, slower.clamp(max=runtime.shape[-1] - 1))
-    losses = torch.where(has_slower, -F.logsigmoid(advantage), 0)
+    losses = -F.logsigmoid(advantage) * has_slower
     return losses.sum(dim=-1) / has_slower.sum(dim=-1).clamp(min=1)
 
 
@@ -119,11 +120,11 @@ def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -
 
     Where a model cannot tell which of a few configs is the fastest, it gains by a share for each.
     """
-    utility = torch.where(runtime < torch.inf, -_checked_scores(scores, runtime), -torch.inf)
-    share, runtime, is_config = _fastest_first(torch.softmax(utility, dim=-1), runtime)
+    utility = (-_checked_scores(scores, runtime)).masked_fill(runtime == torch.inf, -torch.inf)
+    share, runtime, is_padding = _fastest_first(torch.softmax(utility, dim=-1), runtime)
     from_here = share.flip(-1).cumsum(dim=-1).flip(-1)  # (…, c) S(1) = 1, S(2), …
     further = (runtime.diff() / runtime[..., :1]).to(share.dtype)  # (…, c - 1)
-    further = torch.where(is_config[..., 1:], further, 0)
+    further = further.masked_fill(is_padding[..., 1:], 0)
     return 1 + (further * from_here[..., 1:] ** picks).sum(dim=-1)
 
 
@@ -161,9 +162,9 @@ def _mean_over_pairs(terms: Tensor, runtime: Tensor, weights: Tensor | None) -> 
 
 
 def _fastest_first(values: Tensor, runtime: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sort configs by runtime: their values and runtimes, and which are no padding; (…, c) each."""
+    """Sort configs by runtime: their values and runtimes, and which are padding; (…, c) each."""
     runtime, order = torch.sort(runtime, stable=True)
-    return values.gather(-1, order), runtime, runtime < torch.inf
+    return values.gather(-1, order), runtime, runtime == torch.inf
 
 
 def _checked_scores(scores: Tensor, runtime: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The tile networks: early fusion against its plain formulation, and batches of ragged kernels."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from common.metrics import kendall_tau
 from data.read import read_tile
 from data.tree import collection_named, find_graphs
 from features.scaling import fit_node_scaler
@@ -25,6 +27,7 @@ from models.tile.network import TileNetwork
 from models.train import load_model, train_model
 from models.training.dataset import bytes_held
 from models.training.jobs import TrainJob
+from models.training.loop import METRICS
 from tests.models.rearrange import permute_configs
 
 RECIPE = load_recipe("smoke")
@@ -109,6 +112,28 @@ def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
         alone = model(join([kernel], [part], model.config_scaler))[0]
         torch.testing.assert_close(scores[: len(part)], alone, atol=1e-5, rtol=1e-4)
         assert runtime.isfinite().sum() == len(part)
+
+
+@pytest.mark.parametrize("name", TILE_NETWORKS)
+def test_half_precision_trains_and_ranks_as_float32(
+    name: str, kernels: list[TileInputs], tiny_tree: Path, tmp_path: Path
+) -> None:
+    files = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),), splits=("train",))
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        recipe = load_recipe("smoke", [f"{name}.training.precision={precision}"])
+        job = TrainJob(name, recipe, files, 0, tmp_path / precision)
+        train_model(job, files[0].collection, resume=False)
+        log = (job.run_dir / METRICS).read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in log])
+    assert losses[0] != losses[1]
+    np.testing.assert_allclose(*losses, rtol=0.02)
+    model, kernel = load_model(tmp_path / "float32").model, kernels[0]  # type: ignore[attr-defined]
+    whole = model.score_all(kernel)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = model.score_all(kernel)
+    assert half.dtype == np.float32 and 0 < np.abs(half - whole).max() < 0.05 * np.ptp(whole)
+    assert kendall_tau(half, whole) > 0.95
 
 
 def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) -> None:
