@@ -14,6 +14,7 @@ from benchmarks.speed import (
     packing,
     segment_memory,
     stages,
+    tile_step,
     winning_model,
 )
 from common.atomic import write_text
@@ -24,6 +25,7 @@ MODULES = (
     stages,
     layout_model,
     winning_model,
+    tile_step,
     packing,
     segment_memory,
 )

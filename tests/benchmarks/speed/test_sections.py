@@ -2,7 +2,13 @@
 
 import pytest
 
-from benchmarks.speed import graph_cache, layout_model, segment_memory, winning_model
+from benchmarks.speed import (
+    graph_cache,
+    layout_model,
+    segment_memory,
+    tile_step,
+    winning_model,
+)
 from benchmarks.speed.measuring import in_turn, peak_mib
 from data.synthetic import GraphSize
 
@@ -46,6 +52,13 @@ def test_the_cache_of_graphs_reads_each_once_if_it_can(max_bytes: int, anew: str
     sizes = [GraphSize(150, 6, 30), GraphSize(180, 8, 20)]
     line = cells(graph_cache.report(sizes, 100, max_bytes)[-1])
     assert line[0] == "100" and line[2] == anew
+
+
+def test_steps_of_tile_networks_find_their_kernels_in_the_cache() -> None:
+    for line in tile_step.report(40, 12)[-2:]:
+        *_, again, step, outside, share = cells(line)[1:]
+        assert float(again) == 0 and 0 < float(outside) < float(step)
+        assert 0 < float(share.rstrip("%")) < 100
 
 
 @pytest.mark.slow

@@ -1,0 +1,106 @@
+"""How much of a tile network's training step passes outside the network, at the published sizes.
+
+A few kernels, enlarged from the sample's, stand under the names of all train kernels.
+"""
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import table
+from common.progress import watched_by
+from common.settings import SAMPLE
+from data.graphs.graph import N_TILE_VALUES, TileGraph
+from data.read import read_tile
+from data.tree import collection_named, find_graphs
+from features.scaling import fit_node_scaler
+from models.config.own_models import imported
+from models.config.recipe import load_recipe
+from models.registry import NETWORKS
+from models.tile.inputs import TileInputs, tile_inputs
+from models.tile.task import TileTask
+from models.training.dataset import CACHE_BYTES, LRUCache
+from models.training.device import CPU, prepare_torch
+from models.training.folds import HeldOut
+from models.training.jobs import TrainJob
+from models.training.loop import fit
+
+N_KERNELS, N_NODES, N_CONFIGS = 5_709, 40, 1_842
+N_MADE, N_STEPS, THREADS = 24, 12, 2
+MODELS = ("late_fusion_sage", "early_fusion_sage")
+
+
+def enlarged(kernel: TileGraph, n_configs: int) -> TileGraph:
+    """Put a kernel beside itself until it has about 40 nodes; give it random configs."""
+    rng = np.random.default_rng(kernel.n_nodes)
+    copies = max(1, round(N_NODES / kernel.n_nodes))
+    starts = kernel.n_nodes * np.arange(copies).repeat(len(kernel.edge_index))
+    bounds = 2.0 ** rng.integers(0, 10, (n_configs, N_TILE_VALUES))
+    return replace(
+        kernel,
+        node_feat=np.tile(kernel.node_feat, (copies, 1)),
+        node_opcode=np.tile(kernel.node_opcode, copies),
+        edge_index=np.tile(kernel.edge_index, (copies, 1)) + starts[:, None],
+        config_feat=bounds.astype(np.float32),
+        runtime_ns=rng.integers(10**6, 10**7, n_configs),
+        runtime_normalizers=np.full(n_configs, 10**6),
+    )
+
+
+def measure(name: str, n_kernels: int, n_configs: int) -> list[str]:
+    """Train for some steps with a warm cache; return the model's line of the table."""
+    training = ("steps", N_STEPS), ("log_every", N_STEPS), ("checkpoint_every", N_STEPS)
+    recipe = load_recipe("leaderboard", [f"{name}.training.{key}={n}" for key, n in training])
+    config = getattr(recipe, name)
+    made = find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), splits=("train",))
+    graphs = [enlarged(read_tile(file), n_configs) for file in made[:: len(made) // N_MADE]]
+    nodes = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p-standardise")
+    names = [Path(str(number)) for number in range(n_kernels)]
+    files = tuple(replace(made[0], path=path, name=path.name) for path in names)
+    of_name = {str(path): graphs[number % len(graphs)] for number, path in enumerate(names)}
+    misses: list[float] = []
+
+    def make(path: str) -> TileInputs:
+        start = time.perf_counter()
+        inputs = tile_inputs(of_name[path], config, nodes=nodes)
+        misses.append(time.perf_counter() - start)
+        return inputs
+
+    cache = LRUCache(lambda file: make(str(file.path)))
+    network = imported(NETWORKS[name][1])(config)
+    network.config_scaler.fit(cache(file).config_columns() for file in files[: len(graphs)])
+    sizes = [cache(file).statistics.nbytes for file in files]
+    n_made, entered, ended = len(misses), list[float](), [time.perf_counter()]
+    network.register_forward_pre_hook(lambda *_: entered.append(time.perf_counter()))
+    task = TileTask(files, cache, config, HeldOut(files))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        watched_by(lambda *_: ended.append(time.perf_counter())),
+    ):
+        job = TrainJob(name, recipe, files, 0, Path(folder))
+        fit(network, task, config.training, job, CPU)
+    step = np.median(np.diff(ended)[1:-1])
+    outside = np.median(np.subtract(entered, ended[:-1])[1:-1])
+    cells = [name, f"{sum(sizes) / 2**20:,.0f}", f"{1000 * np.mean(misses):.1f}"]
+    again = f"{(len(misses) - n_made) / N_STEPS:.1f}"
+    return [*cells, again, f"{1000 * step:.0f}", f"{1000 * outside:.1f}", f"{outside / step:.1%}"]
+
+
+def report(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
+    """Measure; return the section of speed.md."""
+    prepare_torch(seed=0, threads=THREADS)
+    header = ["model", "MiB of statistics", "ms to compute a kernel's", "again per step"]
+    header += ["ms per step", "outside the network", "share"]
+    return [
+        "## A training step of the tile networks",
+        "",
+        f"{n_kernels:,} kernels of about {N_NODES} nodes with {n_configs:,} configs each, the",
+        f"settings of `leaderboard`, {THREADS} threads, {N_STEPS} steps, medians. Statistics are",
+        f"computed once where {CACHE_BYTES >> 20:,} MiB hold those of all kernels. Goal: less than",
+        "a tenth of a step outside the network.",
+        "",
+        *table(header, [measure(name, n_kernels, n_configs) for name in MODELS]),
+    ]
