@@ -139,7 +139,9 @@ class TileBatch:
 
     Attributes:
         node_feat, opcode, layout, edge_index: as in TileInputs, the kernels' one after another.
+        n_operands: (n, 1) float32 how many edges end at a node.
         node_kernel: (n,) int64 which kernel a node is of.
+        n_nodes: (g, 1) float32 of each kernel.
         node_places: (g, w) int64 the nodes of each kernel, its last one repeated up to the most.
         config_feat: (g, r, f) float32 scaled.
         runtime: (g, r) float64 relative to the default config; infinite where a kernel has no
@@ -150,7 +152,9 @@ class TileBatch:
     opcode: Tensor
     layout: Tensor
     edge_index: Tensor
+    n_operands: Tensor
     node_kernel: Tensor
+    n_nodes: Tensor
     node_places: Tensor
     config_feat: Tensor
     runtime: Tensor
@@ -174,29 +178,22 @@ def join(
     for number, (kernel, part) in enumerate(zip(kernels, rows, strict=True)):
         kernel.write_statistics(part, statistics[number, : len(part)])
         runtime[number, : len(part)] = kernel.runtime[part]
-    edges = [k.edge_index + start for k, start in zip(kernels, starts, strict=True)]
-    *graph, values, mean, times = sent(
-        [
-            np.concatenate([kernel.node_feat for kernel in kernels]),
-            np.concatenate([kernel.opcode for kernel in kernels]),
-            np.concatenate([kernel.layout for kernel in kernels]),
-            np.concatenate(edges, axis=1),
-            np.repeat(np.arange(len(kernels)), n_nodes),
-            places,
-            statistics,
-            np.stack([kernel.mean for kernel in kernels]),
-            runtime,
-        ],
-        scaler.shift.device,
+    edges = np.concatenate(
+        [kernel.edge_index + start for kernel, start in zip(kernels, starts, strict=True)], axis=1
     )
-    node_feat, opcode, layout, edge_index, node_kernel, node_places = graph
-    return TileBatch(
-        node_feat=node_feat,
-        opcode=opcode,
-        layout=layout,
-        edge_index=edge_index,
-        node_kernel=node_kernel,
-        node_places=node_places,
-        config_feat=scaler(relative_too(values, mean)),
-        runtime=times,
-    )
+    arrays = {
+        "node_feat": np.concatenate([kernel.node_feat for kernel in kernels]),
+        "opcode": np.concatenate([kernel.opcode for kernel in kernels]),
+        "layout": np.concatenate([kernel.layout for kernel in kernels]),
+        "edge_index": edges,
+        "n_operands": np.bincount(edges[1], minlength=n_nodes.sum()).astype(np.float32)[:, None],
+        "node_kernel": np.repeat(np.arange(len(kernels)), n_nodes),
+        "n_nodes": n_nodes.astype(np.float32)[:, None],
+        "node_places": places,
+        "runtime": runtime,
+        "statistics": statistics,
+        "mean": np.stack([kernel.mean for kernel in kernels]),
+    }
+    tensors = dict(zip(arrays, sent([*arrays.values()], scaler.shift.device), strict=True))
+    columns = relative_too(tensors.pop("statistics"), tensors.pop("mean"))
+    return TileBatch(**tensors, config_feat=scaler(columns))

@@ -37,8 +37,8 @@ class LateFusionSage(TileNetwork):
         """Encode each kernel's graph; (g, h) float32."""
         x = self.node(self.embed_nodes(batch)).float()  # (n, h)
         for norm, convolution in zip(self.graph_norms, self.graph_blocks, strict=True):
-            x = x + nn.functional.gelu(convolution(norm(x), batch.edge_index))
-        mean = group_mean(x, batch.node_kernel, batch.n_kernels)
+            x = x + nn.functional.gelu(convolution(norm(x), batch.edge_index, batch.n_operands))
+        mean = group_mean(x, batch.node_kernel, batch.n_nodes)
         of_kernels = x.index_select(0, batch.node_places.flatten())
         largest = of_kernels.view(*batch.node_places.shape, -1).amax(dim=1)
         return self.kernel(torch.cat([mean, largest], dim=1)).float()
@@ -68,10 +68,10 @@ class MeanSage(nn.Module):
         for layer in (self.operands, self.own):  # as SAGEConv does: a seed gives the same weights
             layer.reset_parameters()
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Map (n, h) to (n, h); edges (2, e) int64 from producer to consumer."""
+    def forward(self, x: Tensor, edge_index: Tensor, n_operands: Tensor) -> Tensor:
+        """Map (n, h) to (n, h); edges (2, e) int64 from producer to consumer, (n, 1) at each."""
         producer, consumer = edge_index
-        mean = group_mean(x.index_select(0, producer), consumer, len(x))
+        mean = group_mean(x.index_select(0, producer), consumer, n_operands.clamp(min=1))
         result: Tensor = self.operands(mean) + self.own(x)
         return result
 
@@ -100,7 +100,6 @@ class ConfigBlock(nn.Module):
         return x + self.project(y)
 
 
-def group_mean(x: Tensor, group: Tensor, n_groups: int) -> Tensor:
-    """Average the rows (r, h) of each group, given by `group` (r,) int64; (g, h), 0 without any."""
-    count = x.new_zeros(n_groups).index_add_(0, group, x.new_ones(len(x))).clamp(min=1)
-    return x.new_zeros(n_groups, x.shape[1]).index_add_(0, group, x) / count[:, None]
+def group_mean(x: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
+    """Average the rows (r, h) of each group, given by `group` (r,) int64; sizes are (g, 1)."""
+    return x.new_zeros(len(sizes), x.shape[1]).index_add_(0, group, x) / sizes
