@@ -46,7 +46,7 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]  # each begins at a multiple of 8
     packed = torch.empty(sum(sizes), dtype=torch.uint8)
     for part, tensor in zip(packed.split(sizes), tensors, strict=True):
-        part[: tensor.nbytes] = tensor.flatten().view(torch.uint8)
+        part[: tensor.nbytes] = torch.from_numpy(tensor.numpy().reshape(-1).view(np.uint8))
     packed = packed.pin_memory() if device.type == "cuda" else packed  # else a copy waits
     parts = packed.to(device, non_blocking=True).split(sizes)
     return [
