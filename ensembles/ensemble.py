@@ -17,7 +17,7 @@ from ensembles.choice.in_run import recipe_mixing, written_mixing
 from ensembles.diversify_picks import diversify_scores
 from ensembles.members import choose_source, members_of
 from models.config.recipe import BlendConfig, Recipe
-from models.predict import predict, scores_table
+from models.predict import ALL_CONFIGS, Rows, predict, scores_table
 from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.training.jobs import Ranker
 
@@ -34,16 +34,15 @@ class Ensemble:
     rankers: dict[str, Ranker]
     mixing: Mixing
 
-    def predict(self, files: Sequence[GraphFile]) -> pl.DataFrame:
-        """Score every config of `files` and blend; columns as in models.predict.
+    def predict(
+        self, files: Sequence[GraphFile], *, subsets: Mapping[str, Rows] = ALL_CONFIGS
+    ) -> pl.DataFrame:
+        """Score configs of `files` and blend; columns as in models.predict.
 
         Raises:
             PipelineError: a damaged file, or scores that are not finite.
         """
-        members = {
-            name: predict(ranker, files, what=f"predict by {name}")
-            for name, ranker in self.rankers.items()
-        }
+        members = predict(self.rankers, files, what="predict", subsets=subsets)
         return mix(members, self.mixing, files) if self.mixing.diversity else self._blended(members)
 
     def score(self, graph: Graph) -> NDArray[np.float32]:

@@ -4,7 +4,8 @@ Until all graphs are scored, those that are lie in a file beside the one that wi
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -12,10 +13,12 @@ import polars as pl
 from common.errors import OutOfTime
 from common.progress import out_of_time, progress
 from data.tree import Collection, GraphFile
-from models.predict import predict, read_scores, write_scores
+from models.predict import ALL_CONFIGS, Rows, read_ahead, read_scores, scores_table, write_scores
 from models.training.jobs import Ranker
 
 KEEP_EVERY_S = 60.0  # what a kill costs at most, besides the graph it hits
+
+Tables = dict[str, pl.DataFrame]  # by graph
 
 
 def scores_path(out: Path, collection: Collection, member: str, split: str) -> Path:
@@ -29,43 +32,63 @@ def begun_path(path: Path) -> Path:
 
 
 def scores_by_graph(
-    path: Path,
+    members: Mapping[Path, Callable[[], Ranker]],
     files: Sequence[GraphFile],
-    load: Callable[[], Ranker],
     *,
     what: str,
+    subsets: Mapping[str, Rows] = ALL_CONFIGS,
     clock: Callable[[], float] = time.monotonic,
-) -> pl.DataFrame:
-    """Return the scores in `path`; make them first, or the rest of them, if it does not exist.
+) -> None:
+    """Make the score file of each member, or the rest of it; each graph is read once for all.
 
-    Columns as in models.predict.SCORE_SCHEMA, graphs in the order of `files`.
+    Columns are as in models.predict.SCORE_SCHEMA, graphs in the order of `files`.
+
+    Args:
+        members: what loads a member, by its score file.
+        subsets: as `predict` takes them.
 
     Raises:
         OutOfTime: graphs are left; the same call goes on after those that are scored.
         PipelineError: a damaged file, or scores that are not finite.
     """
-    begun = begun_path(path)
-    if not path.exists():
-        tables = _begun_tables(begun)
-        left = [file for file in files if file.name not in tables]
-        progress(what, 0, len(files))  # says what begins
-        ranker, kept_at = None, clock()
-        for file in left:
-            is_over = out_of_time()
-            if tables and (is_over or clock() - kept_at >= KEEP_EVERY_S):
-                write_scores(begun, pl.concat(tables.values()))
+    tables = {path: _begun_tables(begun_path(path)) for path in members if not path.exists()}
+    left = [file for file in files if any(file.name not in own for own in tables.values())]
+    total, kept_at = len(files) * len(tables), clock()
+    if tables:
+        progress(what, 0, total)  # says what begins
+    if left and out_of_time():
+        raise _stopped(tables, files)
+    rankers = {path: members[path]() for path in tables if left}
+    with closing(read_ahead(left, subsets)) as graphs:
+        for graph, path in ((graph, path) for graph in graphs for path in rankers):
+            name = graph.file.name
+            if name in tables[path]:
+                continue
+            if out_of_time() or clock() - kept_at >= KEEP_EVERY_S:
                 kept_at = clock()
-            if is_over:
-                raise OutOfTime(f"{path}: out of time with {len(tables)} of {len(files)} graphs")
-            ranker = ranker or load()
-            tables[file.name] = predict(ranker, [file])
-            progress(what, len(tables), len(files))
-        write_scores(path, pl.concat([tables[file.name] for file in files]))
-    begun.unlink(missing_ok=True)
-    return read_scores(path)
+                _keep(tables)
+            if out_of_time():
+                raise _stopped(tables, files)
+            tables[path][name] = scores_table(graph, rankers[path].score(graph))
+            progress(what, sum(map(len, tables.values())), total)
+    for path, own in tables.items():
+        write_scores(path, pl.concat([own[file.name] for file in files]))
+    for path in members:
+        begun_path(path).unlink(missing_ok=True)
 
 
-def _begun_tables(begun: Path) -> dict[str, pl.DataFrame]:
+def _keep(tables: Mapping[Path, Tables]) -> None:
+    for path, own in tables.items():
+        if own:
+            write_scores(begun_path(path), pl.concat(own.values()))
+
+
+def _stopped(tables: Mapping[Path, Tables], files: Sequence[GraphFile]) -> OutOfTime:
+    path, own = min(tables.items(), key=lambda entry: len(entry[1]))
+    return OutOfTime(f"{path}: out of time with {len(own)} of {len(files)} graphs")
+
+
+def _begun_tables(begun: Path) -> Tables:
     if not begun.exists():
         return {}
     parts = read_scores(begun).partition_by("graph", maintain_order=True)

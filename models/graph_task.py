@@ -1,7 +1,8 @@
 """What the networks' tasks share: which graphs a step takes, how they are judged, how they rank."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,8 +18,15 @@ from features.pruning.nodes import PrunedNodes
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.recipe import Recipe
 from models.training.dataset import LRUCache
-from models.training.device import OnDevice, device_of, ranking_device, torch_prepared
+from models.training.device import (
+    OnDevice,
+    allows_tf32,
+    device_of,
+    ranking_device,
+    torch_prepared,
+)
 from models.training.folds import HeldOut
+from models.training.gpu import RANKING_KEYS, memory_told
 from models.training.weights import load_network
 
 Inputs = TypeVar("Inputs", bound=OnDevice)
@@ -114,10 +122,31 @@ class NetworkRanker:
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a graph; (c,) float32, lower = faster."""
-        device = device_of(self.model)
-        with torch_prepared(threads=self.threads, device=device):
-            scores: NDArray[np.float32] = self.model.score_all(self.read(graph).to(device))
+        device, config, name = device_of(self.model), self.model.config, type(self.model).__name__
+        tf32 = allows_tf32(config.training)
+        with (
+            torch_prepared(threads=self.threads, device=device, tf32=tf32),
+            memory_told(f"rank by {name}", name, config, RANKING_KEYS),
+        ):
+            if self._reads not in graph.made:
+                graph.made[self._reads] = self.read(graph).to(device)
+            scores: NDArray[np.float32] = self.model.score_all(graph.made[self._reads])
         return scores
+
+    @cached_property
+    def _reads(self) -> Hashable:
+        return device_of(self.model), _by_content(self.read)
+
+
+def _by_content(value: Any) -> Hashable:
+    """Return what is equal for readers that make the same of every graph."""
+    if isinstance(value, partial):
+        return value.func, *((name, _by_content(part)) for name, part in value.keywords.items())
+    if isinstance(value, NodeScaler):
+        return value.scaling, value.shift.tobytes(), value.factor.tobytes()
+    if isinstance(value, nn.Module):
+        return tuple(part.cpu().numpy().tobytes() for part in value.state_dict().values())
+    return value
 
 
 def load_ranker(
@@ -132,7 +161,7 @@ def load_ranker(
         PipelineError: the weights are missing, damaged or of another model.
     """
     device = ranking_device(recipe.accelerator)
-    with torch_prepared(threads=recipe.threads, device=device):
+    with torch_prepared(threads=recipe.n_threads, device=device):
         model = make()
         scaler = load_network(model, run_dir)
-    return NetworkRanker(model.to(device), reader(model, scaler), recipe.threads)
+    return NetworkRanker(model.to(device), reader(model, scaler), recipe.n_threads)

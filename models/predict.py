@@ -1,7 +1,10 @@
-"""Scores of one model on a split: a parquet file, one row per config, keyed by config content."""
+"""Scores of models on a split: a parquet file each, one row per config, keyed by config content."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -10,9 +13,9 @@ from numpy.typing import NDArray
 from common.checksums import read_table, write_table
 from common.errors import PipelineError
 from common.progress import progress
-from data.graphs.distinct import config_hashes
+from data.graphs.distinct import config_hashes, sample_rows
 from data.graphs.graph import Graph
-from data.read import read_graph
+from data.read import read_graph, read_layout
 from data.tree import GraphFile
 from models.training.jobs import Ranker
 
@@ -24,29 +27,76 @@ SCORE_SCHEMA = {
     "score": pl.Float32,
 }
 
+Rows = NDArray[np.int64]
+ALL_CONFIGS: Mapping[str, Rows] = MappingProxyType({})
+
+
+def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
+    """Draw rows of those layout graphs that have more configs, by submission ID; 0 draws none.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
+    layouts = [file for file in files if at_most and file.collection.kind == "layout"]
+    many = (graph for graph in map(read_layout, layouts) if graph.n_configs > at_most)
+    return {graph.file.submission_id: sample_rows(graph, at_most) for graph in many}
+
+
+def read_ahead(
+    files: Sequence[GraphFile], subsets: Mapping[str, Rows] = ALL_CONFIGS
+) -> Generator[Graph]:
+    """Read graphs one after the other, each beside the work on the one before it.
+
+    Args:
+        subsets: rows that are read alone, by ID of the layout graphs of which not all are.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
+
+    def read(file: GraphFile) -> Graph:
+        rows = subsets.get(file.submission_id)
+        return read_graph(file) if rows is None else read_layout(file).only(rows)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
+        coming = [thread.submit(read, file) for file in files[:1]]
+        for file in files[1:]:
+            ready = coming.pop()
+            graph = ready.result()
+            coming.append(thread.submit(read, file))
+            yield graph
+        for last in coming:
+            yield last.result()
+
 
 def predict(
-    ranker: Ranker,
+    rankers: Mapping[str, Ranker],
     files: Sequence[GraphFile],
     *,
     what: str | None = None,
-) -> pl.DataFrame:
-    """Score every config of every graph, one graph in memory at a time.
+    subsets: Mapping[str, Rows] = ALL_CONFIGS,
+) -> dict[str, pl.DataFrame]:
+    """Score the configs of every graph by each of some rankers, graph by graph.
 
-    Columns as in SCORE_SCHEMA; the lower a score, the faster.
+    Args:
+        subsets: as `read_ahead` takes them.
+
+    Returns:
+        By ranker a table, columns as in SCORE_SCHEMA; the lower a score, the faster.
 
     Raises:
         PipelineError: a file is damaged, or a model gives scores that are not finite.
     """
-    frames = []
-    for number, file in enumerate(files):
-        if what:
-            progress(what, number, len(files))
-        graph = read_graph(file)
-        frames.append(scores_table(graph, ranker.score(graph)))
+    tables = {name: [pl.DataFrame(schema=SCORE_SCHEMA)] for name in rankers}
+    with closing(read_ahead(files, subsets)) as graphs:
+        for number, graph in enumerate(graphs):
+            if what:
+                progress(what, number, len(files))
+            for name, ranker in rankers.items():
+                tables[name].append(scores_table(graph, ranker.score(graph)))
     if what and files:
         progress(what, len(files), len(files))
-    return pl.concat(frames) if frames else pl.DataFrame(schema=SCORE_SCHEMA)
+    return {name: pl.concat(parts) for name, parts in tables.items()}
 
 
 def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
@@ -58,18 +108,18 @@ def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
     Raises:
         PipelineError: a score is not finite.
     """
+    rows = np.arange(graph.n_configs) if graph.rows is None else graph.rows
     if not np.isfinite(scores).all():
-        row = int(np.argmin(np.isfinite(scores)))
-        raise PipelineError(f"{graph.file.path}: config {row} is scored {scores[row]}; not finite")
-    return pl.DataFrame(
-        {
-            "graph": [graph.file.name] * graph.n_configs,
-            "config": np.arange(graph.n_configs, dtype=np.uint32),
-            "config_hash": config_hashes(graph),
-            "score": scores,
-        },
-        schema=SCORE_SCHEMA,
-    )
+        place = int(np.argmin(np.isfinite(scores)))
+        raise PipelineError(
+            f"{graph.file.path}: config {rows[place]} is scored {scores[place]}; not finite"
+        )
+    if "table" not in graph.made:  # the tables of all rankers share its columns
+        names, configs = [graph.file.name] * graph.n_configs, rows.astype(np.uint32)
+        columns = {"graph": names, "config": configs, "config_hash": config_hashes(graph)}
+        graph.made["table"] = pl.DataFrame(columns, schema_overrides=SCORE_SCHEMA)
+    table: pl.DataFrame = graph.made["table"]
+    return table.with_columns(pl.Series("score", scores, dtype=pl.Float32))
 
 
 def write_scores(path: Path, scores: pl.DataFrame) -> None:

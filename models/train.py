@@ -16,6 +16,7 @@ from models.config.recipe import Recipe
 from models.registry import model_entry
 from models.run_folder import CONFIG, DONE, begin, check_done, is_done, mark_done, read_config
 from models.training.device import training_device
+from models.training.gpu import TRAINING_KEYS, memory_told
 from models.training.jobs import Ranker, SharedModel, TrainJob, pretrain_steps, recipe_of_shared
 from models.training.loop import CHECKPOINT
 from models.training.processes import on_processes
@@ -102,7 +103,9 @@ def _train_begun(job: TrainJob, place: str) -> None:
             deadline = time.monotonic() + seconds_left()  # the same clock in all processes
             on_processes(_train_on_one, (job, deadline), processes=n, precision=precision)
         else:
-            entry.train(job)
+            config = getattr(job.recipe, job.model)
+            with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
+                entry.train(job)
         held = (path for path in sorted(job.run_dir.iterdir()) if path.is_file())
         passing = (CHECKPOINT, DONE)
         results = [p for p in held if p.name not in passing and not p.name.startswith(".")]

@@ -30,6 +30,10 @@ from pipeline.cli.tune import app as tune_app
 # OpenMP's threads spin while they wait, by default. On cores that other work uses as well, that
 # takes the time that the work itself needs. Read when a command imports torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# What a training step takes of a GPU's memory changes with its graph: segments that grow leave no
+# gaps. Read when torch starts CUDA.
+if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 app = typer.Typer(
     help="Rank XLA compiler configs from fastest to slowest: TpuGraphs, end to end.",

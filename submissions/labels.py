@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.audit.noise import measure_noise
 from data.graph_store.stored_graph import is_stored
-from data.graphs.distinct import config_hashes, distinct_rows
+from data.graphs.distinct import config_hashes, distinct_rows, sample_rows
 from data.graphs.graph import TileGraph
 from data.npz.read import Archive
 from data.read import read_graph
@@ -131,6 +131,31 @@ def _ids(data_dir: Path, split: str) -> set[str]:
         return ids | {file.submission_id for file in find_graphs(data_dir, splits=(split,))}
     except PipelineError:  # no such split
         return ids
+
+
+def cut_to_samples(
+    files: Sequence[GraphFile],
+    rankings: Mapping[str, NDArray[np.int64]],
+    labels: Mapping[str, Labels],
+) -> tuple[dict[str, NDArray[np.int64]], dict[str, Labels]]:
+    """Judge layout graphs of which a sample is ranked on that alone, by places in the sample.
+
+    How many configs are ranked tells which are drawn (data.graphs.distinct.sample_rows). A ranking
+    of others is no sample and stays, so that whoever judges it refuses it.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
+    own, known = dict(rankings), dict(labels)
+    for file in files:
+        name, kind = file.submission_id, file.collection.kind
+        n_ranked, n_configs = len(own.get(name, ())), len(known[name].runtime_ns)
+        if kind == "layout" and 0 < n_ranked < n_configs:
+            rows = sample_rows(read_graph(file), n_ranked)
+            if np.array_equal(np.sort(own[name]), rows):
+                own[name] = np.searchsorted(rows, own[name])
+                known[name] = Labels(known[name].runtime_ns[rows])
+    return own, known
 
 
 def read_ceilings(files: Sequence[GraphFile], labels: Mapping[str, Labels]) -> dict[str, float]:

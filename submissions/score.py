@@ -76,6 +76,19 @@ def score_submission(
     }
 
 
+def note_samples(report: Report, labels: Mapping[str, Labels]) -> None:
+    """Note as `judged_on` of a collection how many configs of how many, where that is not all.
+
+    Args:
+        labels: runtimes of all configs by submission ID.
+    """
+    for name, part in report["collections"].items():
+        n_judged = sum(graph["n_configs"] for graph in part["per_graph"].values())
+        n_all = sum(len(labels[f"{name}:{graph}"].runtime_ns) for graph in part["per_graph"])
+        if n_judged < n_all:
+            part["judged_on"] = f"{n_judged:,} of {n_all:,} configs"
+
+
 def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labels) -> Report:
     """Return all metrics of one graph of c configs.
 
@@ -208,6 +221,8 @@ def remarks_on(report: Mapping[str, Any]) -> list[str]:
     for name, part in report.get("collections", {}).items():
         if part["value"] is None:
             continue
+        if part.get("judged_on"):
+            remarks.append(f"{name}: judged on {part['judged_on']}")
         values = models.get(name, {}).get("member_values", {})
         remarks += [f"{name}: {line}" for line in _behind(part, values)]
         if part["ci95"] is not None and part["n_graphs"] < FEW_GRAPHS:

@@ -31,11 +31,13 @@ SHOWN_CHARACTERS = 80
 class SubmissionRow(NamedTuple):
     """One graph's answer: the ID, and (c,) config indices, predicted fastest first.
 
-    Of a tile kernel only the first five are written, and fewer than c may be given.
+    Of a tile kernel only the first five are written, and fewer than c may be given. Where some
+    configs alone are ranked, the indices are places in `configs` (c,) int64.
     """
 
     id: str
     ranking: NDArray[np.int64]
+    configs: NDArray[np.int64] | None = None
 
 
 class ScannedRow(NamedTuple):
@@ -54,14 +56,16 @@ class ScannedRow(NamedTuple):
 def submission_rows(
     blended: Sequence[tuple[Collection, pl.DataFrame]],
 ) -> Iterator[SubmissionRow]:
-    """Rank each graph's configs by score; equal scores keep the file's row order."""
+    """Rank each graph's scored configs; equal scores keep the file's row order."""
     for collection, scores in blended:
         by_graph = scores.sort("graph", "config", maintain_order=True).partition_by(
             "graph", maintain_order=True
         )
         for table in by_graph:
             ranking = ranking_from_scores(table["score"].to_numpy())
-            yield SubmissionRow(f"{collection.name}:{table['graph'][0]}", ranking)
+            configs = table["config"].to_numpy().astype(np.int64)
+            some = configs if configs[-1] >= len(configs) else None
+            yield SubmissionRow(f"{collection.name}:{table['graph'][0]}", ranking, some)
 
 
 def split_id(submission_id: str) -> tuple[Collection, str] | None:
@@ -176,8 +180,9 @@ def _checked_picks(collection: Collection, row: SubmissionRow) -> list[int]:
         raise PipelineError(f"{place}: expected each config index once, none below 0")
     if collection.kind == "layout" and distinct[-1] != len(ranking) - 1:
         raise PipelineError(f"{place}: expected every config index 0..{len(ranking) - 1}")
-    picks: list[int] = ranking[: n_picks(collection, len(ranking))].tolist()
-    return picks
+    picks = ranking[: n_picks(collection, len(ranking))]
+    named: list[int] = (picks if row.configs is None else row.configs[picks]).tolist()
+    return named
 
 
 def _scanned(row: int, line: str) -> ScannedRow:

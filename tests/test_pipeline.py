@@ -1,6 +1,7 @@
 """Every command as a user calls it, on a small tree with the smoke recipe."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -60,6 +61,23 @@ def test_help_imports_nothing_heavy() -> None:
     heavy |= {"scipy", "sklearn", "pydantic", "requests", "google.protobuf"}
     assert not heavy & imported
     assert len(imported) < MOST_IMPORTED
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ({}, "expandable_segments:True None"),
+        ({"PYTORCH_ALLOC_CONF": "a"}, "a None"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "a"}, "None a"),
+    ],
+)
+def test_torchs_allocator_is_set_up_unless_the_user_has(own: dict[str, str], found: str) -> None:
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    show = f"import os, pipeline.__main__; print(*map(os.environ.get, {names}))"
+    env = {name: value for name, value in os.environ.items() if name not in names} | own
+    command = [sys.executable, "-c", show]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == found
 
 
 @pytest.mark.parametrize(
@@ -156,7 +174,8 @@ def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path
     bad.write_bytes(bad.read_bytes()[:-40])
     out = tmp_path / "out"
     text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, expect=1)
-    assert text.count("\n") == 1
+    assert text.startswith("device: CPU, 2 threads\nerror: ")
+    assert text.count("\n") == 2
     assert "two\\nlines.npz" in text
     assert not out.exists()
     bad = bad.rename(bad.with_name("bad.npz"))

@@ -37,7 +37,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
     """Return each stage as a function of no arguments, on one graph's file."""
     recipe = load_recipe("cpu")
     config, rule = recipe.cross_config_sage, recipe.features.prune
-    prepare_torch(seed=0, threads=recipe.threads)
+    prepare_torch(seed=0, threads=recipe.n_threads)
     graph = read_layout(file)
     scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
     inputs = layout_inputs(graph, rule=rule, scaler=scaler)

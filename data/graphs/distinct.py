@@ -64,6 +64,25 @@ def distinct_configs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return distinct_rows(config_hashes(graph))
 
 
+def sample_rows(graph: Graph, at_most: int) -> NDArray[np.int64]:
+    """Draw measurements of a graph's configs by their content, in whatever order a file holds them.
+
+    Every row has the same chance: those of one config are numbered by runtime, and the rows whose
+    content and number hash lowest are drawn.
+
+    Returns:
+        (min(c, at_most),) int64 rows, ascending.
+    """
+    if graph.n_configs <= at_most:
+        return np.arange(graph.n_configs)
+    hashes = config_hashes(graph)
+    order = np.lexsort((graph.runtime_ns, hashes))
+    _, start, group = np.unique(hashes[order], return_index=True, return_inverse=True)
+    number = (np.arange(len(order)) - start[group]).astype(np.uint64)
+    drawn = np.argsort(hash_rows(np.stack([hashes[order], number], axis=1)))[:at_most]
+    return np.sort(order[drawn])
+
+
 def group_means(values: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.float64]:
     """Average `values` (c,) within each group; (u,) float64."""
     return np.bincount(group, weights=values.astype(np.float64)) / np.bincount(group)

@@ -3,7 +3,9 @@
 Shapes use one letter per axis: n nodes, e edges, c configs, k configurable nodes, s splits.
 """
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,8 @@ class Graph:
         node_opcode: (n,) uint8, the dataset's own opcode numbers (0 = unknown).
         edge_index: (e, 2) int64; a row [u, v] means that u consumes the output of v.
         runtime_ns: (c,) int64; all 0 where runtimes are withheld.
+        rows: (c,) int64 which of its file's configs these are; None = all.
+        made: what is made of the graph once for all rankers that read it alike, by how they do.
     """
 
     file: GraphFile
@@ -32,6 +36,8 @@ class Graph:
     node_opcode: NDArray[np.uint8]
     edge_index: NDArray[np.int64]
     runtime_ns: NDArray[np.int64]
+    rows: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def n_nodes(self) -> int:
@@ -63,6 +69,11 @@ class LayoutGraph(Graph):
     configs: PackedConfigs
     node_config_ids: NDArray[np.int64]
     node_splits: NDArray[np.int64]
+
+    def only(self, rows: NDArray[np.int64]) -> Self:
+        """Return the graph with the configs at `rows` (r,) alone, in that order."""
+        configs = replace(self.configs, indices=self.configs.indices[rows])
+        return replace(self, configs=configs, runtime_ns=self.runtime_ns[rows], rows=rows)
 
 
 @dataclass(frozen=True)

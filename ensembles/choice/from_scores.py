@@ -11,7 +11,7 @@ from data.graphs.distinct import config_hashes
 from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import GraphFile
-from ensembles.blend import METHODS, Mixing, blend, joined, member_weights, minmax, mix
+from ensembles.blend import KEYS, METHODS, Mixing, blend, joined, member_weights, minmax, mix
 from ensembles.choice.choose import BlendChoice, choose_blend
 from ensembles.choice.objectives import (
     Floats,
@@ -62,6 +62,17 @@ class Labelled(NamedTuple):
             f"{MIN_GRAPHS} of {MIN_FAMILIES}"
         )
 
+    def scored_by(self, members: Mapping[str, pl.DataFrame]) -> "Labelled":
+        """Leave the configs that some member has scored: these rows, or such configs of a copy."""
+        rows = [*KEYS, "config"]
+        scored = pl.concat(table.select(rows) for table in members.values()).unique()
+        if self.runtimes.join(scored, on="graph", how="anti").height:
+            return self  # nobody has scored that graph: whoever joins them will say so
+        taken = self.runtimes.join(scored, on=rows, how="semi", maintain_order="left")
+        if taken.height < scored.height:
+            taken = self.runtimes.join(scored, on=KEYS, how="semi", maintain_order="left")
+        return self._replace(runtimes=taken)
+
 
 def labelled(files: Sequence[GraphFile]) -> Labelled:
     """Read the runtimes of those graphs that can be judged, one graph in memory at a time.
@@ -105,6 +116,7 @@ def choose(
     Raises:
         PipelineError: a member has not scored just these configs.
     """
+    by = by.scored_by(members)
     judged = by.runtimes.select("graph").unique()
     own = {name: table.join(judged, on="graph", how="semi") for name, table in members.items()}
     graphs = _scored_graphs(by, own)

@@ -57,13 +57,15 @@ def checked(place: str) -> Any:
 
     It raises PipelineError where the class's own fails, or gives not one score for each config.
     """
+    import torch  # by the class, so at hand already
+
     network = imported(place)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         inputs, *distinct = (*args, *kwargs.values())
         try:
             scores = network.forward(self, *args, **kwargs)
-        except (PipelineError, MemoryError):
+        except (PipelineError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())

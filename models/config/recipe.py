@@ -1,6 +1,7 @@
 """A recipe: every choice of a run, typed and frozen. Read from TOML; light to import."""
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -17,7 +18,6 @@ from models.config.networks import (
     EarlyFusionSageConfig,
     GlobalAttentionSageConfig,
     LateFusionSageConfig,
-    Positive,
     SegmentSageConfig,
     TgraphConfig,
     TrainingConfig,
@@ -159,7 +159,11 @@ class Recipe(FrozenConfig):
     Attributes:
         name: of the recipe; its file's name where it says none.
         seeds: each model is trained once with each of them.
-        threads: of torch and LightGBM.
+        threads: of torch and LightGBM; 0 = as many as this process may use cores. On a CPU the last
+            digits of a network's scores depend on it, trees' scores do not.
+        valid_configs: of a layout graph of the valid split so many configs are ranked and judged,
+            as many as by the dataset's authors; drawn by content, the same in every order of the
+            file. 0 = all. The test split is always ranked whole.
         accelerator: where networks are trained and rank: "auto" on a CUDA GPU where there is one,
             else on the CPU; "cuda" refuses to train without one. See models/training/device.py.
     """
@@ -168,7 +172,8 @@ class Recipe(FrozenConfig):
     seeds: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_each_once)
     ] = (0,)
-    threads: Positive = 2
+    threads: Annotated[int, Field(ge=0)] = 2
+    valid_configs: Annotated[int, Field(ge=0)] = 1000
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     features: FeaturesConfig = FeaturesConfig()
     layout: LayoutConfig = LayoutConfig()
@@ -223,6 +228,11 @@ class Recipe(FrozenConfig):
     def all_models(self) -> tuple[str, ...]:
         """Return the names of all models that are trained."""
         return (*self.models_of("layout"), *self.models_of("tile"))
+
+    @property
+    def n_threads(self) -> int:
+        """Return how many threads `threads` means in this process."""
+        return self.threads or len(os.sched_getaffinity(0))
 
     @property
     def own_models(self) -> dict[str, str]:

@@ -25,7 +25,7 @@ from models.graph_task import JudgedGraphs, NetworkRanker, Read, learn_nodes, lo
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.network import LayoutNetwork
 from models.training.dataset import LRUCache
-from models.training.device import torch_prepared, training_device
+from models.training.device import allows_tf32, torch_prepared, training_device
 from models.training.folds import HeldOut, hold_out
 from models.training.jobs import TrainJob
 from models.training.loop import StepLoss, fit
@@ -99,7 +99,8 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
     device = training_device(recipe.accelerator, processes=job.n_ranks)
     files = tuple(job.files)
     held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
-    with torch_prepared(seed=job.seed, threads=recipe.threads, device=device):
+    tf32 = allows_tf32(config.training)
+    with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
         model = network(config)
         if job.shared:  # scaling and known opcodes belong to the weights
             scaler = load_network(model, job.shared.run_dir)

@@ -24,7 +24,7 @@ from models.layout.task import ranking_loss
 from models.segments.cut import Segment, SegmentedGraph, cut, segmented
 from models.segments.network import SegmentHistory, SegmentSage, embed_configs, segment_weights
 from models.training.dataset import LRUCache
-from models.training.device import device_of, torch_prepared, training_device
+from models.training.device import allows_tf32, device_of, torch_prepared, training_device
 from models.training.jobs import TrainJob
 from models.training.loop import CHECKPOINT, StepLoss, fit
 from models.training.samplers import SAMPLERS
@@ -159,7 +159,8 @@ def train(job: TrainJob) -> None:
     recipe: Recipe = job.recipe
     config = recipe.segment_sage
     device = training_device(recipe.accelerator, processes=job.n_ranks)
-    with torch_prepared(seed=job.seed, threads=recipe.threads, device=device):
+    tf32 = allows_tf32(config.training)
+    with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
         entries: list[list[int]] = []
         scaler, opcodes = learn_nodes(_survey(job, entries), scaling=recipe.features.scaling)
         model = SegmentSage(config)

@@ -21,7 +21,7 @@ from models.graph_task import JudgedGraphs, NetworkRanker, Read, load_ranker
 from models.tile.inputs import TileInputs, join, tile_inputs
 from models.tile.network import TileNetwork
 from models.training.dataset import LRUCache
-from models.training.device import torch_prepared, training_device
+from models.training.device import allows_tf32, torch_prepared, training_device
 from models.training.folds import HeldOut, hold_out
 from models.training.jobs import TrainJob
 from models.training.loop import StepLoss, fit
@@ -76,7 +76,8 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
     files = tuple(job.files)
     held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
     learned = held_out.learned
-    with torch_prepared(seed=job.seed, threads=recipe.threads, device=device):
+    tf32 = allows_tf32(config.training)
+    with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
         node_feats = (read_tile(file).node_feat for file in learned)
         nodes = fit_node_scaler(node_feats, scaling=recipe.features.scaling)
         model = network(config)

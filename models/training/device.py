@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from common.errors import UsageError
+from models.config.networks import TrainingConfig
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -55,12 +56,20 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     ]
 
 
-def prepare_torch(*, seed: int, threads: int, device: torch.device = CPU) -> None:
+def allows_tf32(training: TrainingConfig) -> bool:
+    """Tell whether a GPU may round factors of float32 products to TF32's 10 bits: by default."""
+    return training.precision != "float32"
+
+
+def prepare_torch(
+    *, seed: int, threads: int, device: torch.device = CPU, tf32: bool = False
+) -> None:
     """Fix the seed, the thread count and deterministic algorithms of this process.
 
     A GPU has no such algorithm for a few operations, and then takes the one it has.
     """
     torch.manual_seed(seed)
+    torch.set_float32_matmul_precision("high" if tf32 and device.type == "cuda" else "highest")
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
     if device.type != "cpu":
@@ -75,20 +84,24 @@ def prepare_torch(*, seed: int, threads: int, device: torch.device = CPU) -> Non
 
 
 @contextmanager
-def torch_prepared(*, threads: int, device: torch.device, seed: int = 0) -> Iterator[None]:
+def torch_prepared(
+    *, threads: int, device: torch.device, seed: int = 0, tf32: bool = False
+) -> Iterator[None]:
     """Compute as `prepare_torch` says while the block runs; then all is as the caller had it."""
     checks = torch.sparse.check_sparse_tensor_invariants
     filling = torch.utils.deterministic
     had = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    had_products = torch.get_float32_matmul_precision()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled, checked = filling.fill_uninitialized_memory, checks.is_enabled()  # type: ignore[attr-defined]
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), warnings.catch_warnings():
-        prepare_torch(seed=seed, threads=threads, device=device)
+        prepare_torch(seed=seed, threads=threads, device=device, tf32=tf32)
         try:
             yield
         finally:
             torch.set_num_threads(had[0])
+            torch.set_float32_matmul_precision(had_products)
             torch.use_deterministic_algorithms(had[1], warn_only=warn_only)
             filling.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
             if checked:
@@ -103,7 +116,8 @@ def training_device(accelerator: str, *, processes: int) -> torch.device:
     """
     if accelerator == "cuda" and not torch.cuda.is_available():
         raise UsageError(
-            "accelerator = cuda: torch finds no CUDA GPU on this machine; expected auto or cpu"
+            "accelerator = cuda: torch finds no CUDA GPU on this machine; expected auto, which "
+            "says why, or cpu"
         )
     if accelerator == "cuda" and processes > 1:
         raise UsageError(

@@ -78,7 +78,9 @@ def train_on_rows(
     config: BoostingConfig = getattr(job.recipe, job.model)
     dataset = binned(graphs, config, table, names)
     runtime = np.concatenate([graph.runtime for graph in graphs])
-    parameters = booster_parameters(config, len(runtime), seed=job.seed, threads=job.recipe.threads)
+    parameters = booster_parameters(
+        config, len(runtime), seed=job.seed, threads=job.recipe.n_threads
+    )
     if config.objective == "pairwise_logistic":
         parameters["objective"] = pairwise_logistic(runtime)
     rounds = config.num_boost_round
@@ -183,7 +185,7 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     if tuple(booster.feature_name()) not in known:
         raise PipelineError(f"{run_dir / MODEL_FILE}: of other statistics; train it again")
-    return BoostingRanker(booster, config, recipe.threads)
+    return BoostingRanker(booster, config, recipe.n_threads)
 
 
 def boosted_scores(

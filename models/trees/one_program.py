@@ -147,4 +147,4 @@ def load(_name: str, run_dir: Path, recipe: Recipe) -> ColumnsRanker:
         features = ColumnFeatures(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
-    return ColumnsRanker(read_booster(run_dir), features, run_dir, recipe.threads)
+    return ColumnsRanker(read_booster(run_dir), features, run_dir, recipe.n_threads)

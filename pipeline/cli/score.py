@@ -77,8 +77,9 @@ def _judged_files(
     *,
     ceiling: bool,
 ) -> list[Report]:
-    from submissions.labels import check_split
-    from submissions.score import score_submission
+    from data.tree import find_graphs
+    from submissions.labels import check_split, cut_to_samples
+    from submissions.score import note_samples, score_submission
     from submissions.write import read_submission
 
     rankings = []
@@ -88,10 +89,13 @@ def _judged_files(
             check_split(rankings[-1], labels, folder, split=split)
     answered = {name for own in rankings for name in own}
     ceilings = _ceilings(folder, split, answered, labels) if ceiling else None
+    graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
     reports = []
     for file, own in zip(files, rankings, strict=True):
         with _naming(file):
-            reports.append(score_submission(own, labels, ceilings=ceilings))
+            cut = cut_to_samples(graphs, own, labels)
+            reports.append(score_submission(*cut, ceilings=ceilings))
+            note_samples(reports[-1], labels)
     return reports
 
 

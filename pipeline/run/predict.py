@@ -10,7 +10,7 @@ from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.blend import mix
 from ensembles.choice.in_run import choose_in_run, written_mixing
 from ensembles.scores import scores_by_graph, scores_path
-from models.predict import cached_scores, predict
+from models.predict import cached_scores, read_scores
 from models.trees.baselines import FLOORS
 from pipeline.run.state import SUBMISSION, RunState
 
@@ -36,8 +36,10 @@ def predict_and_blend(state: RunState) -> dict[str, list[tuple[Collection, pl.Da
                     done.append((collection, _blended_scores(state, collection, files)))
         if valid:  # scored without training as well: the report has a floor to compare with
             with state.costs.stage("rank without training"):
-                floor = partial(predict, FLOORS[collection.kind], valid)
-                cached_scores(scores_path(state.out, collection, "floor", "valid"), floor)
+                path = scores_path(state.out, collection, "floor", "valid")
+                floor = {path: partial(FLOORS.__getitem__, collection.kind)}
+                what = f"rank {collection.name}/valid without training"
+                scores_by_graph(floor, valid, what=what, subsets=state.subsets)
     return blended
 
 
@@ -67,12 +69,13 @@ def _member_scores(
     state: RunState, collection: Collection, files: Sequence[GraphFile]
 ) -> dict[str, pl.DataFrame]:
     split = files[0].split
-    return {
-        member.name: scores_by_graph(
-            scores_path(state.out, collection, member.name, split),
-            files,
-            member.load,
-            what=f"predict {collection.name}/{split} by {member.name}",
-        )
-        for member in state.members(collection)
+    paths = {
+        m: scores_path(state.out, collection, m.name, split) for m in state.members(collection)
     }
+    scores_by_graph(
+        {path: member.load for member, path in paths.items()},
+        files,
+        what=f"predict {collection.name}/{split}",
+        subsets=state.subsets,
+    )
+    return {member.name: read_scores(path) for member, path in paths.items()}

@@ -27,7 +27,7 @@ from models.run_folder import CONFIG
 from models.training.loop import METRICS
 from models.trees.boosting import read_importances
 from pipeline.run.state import SUBMISSION, RunState
-from submissions.labels import Labels, read_labels_of
+from submissions.labels import Labels, cut_to_samples, read_labels_of
 from submissions.report.curves import (
     CURVE_PICKS,
     rank_points,
@@ -37,7 +37,7 @@ from submissions.report.curves import (
 )
 from submissions.report.page import write_report_page
 from submissions.report.pictures import write_overview
-from submissions.score import score_submission
+from submissions.score import note_samples, score_submission
 from submissions.write import read_submission, submission_rows
 
 REPORT = "report.json"
@@ -69,8 +69,10 @@ def build_report(
     files = [file for file in state.files if file.split == "valid"]
     labels = {file.submission_id: read_labels_of(file) for file in files}
     rankings = read_submission(state.out / SUBMISSION["valid"]) if files else {}
+    whole, (rankings, labels) = labels, cut_to_samples(files, rankings, labels)
     ceilings = {row.file.submission_id: row.noise.tau for row in rows if row.noise is not None}
     scored = score_submission(rankings, labels, ceilings=ceilings)
+    note_samples(scored, whole)
     _add_evidence(state, scored["collections"], labels)
     return {
         **scored,
@@ -86,7 +88,7 @@ def build_report(
         "bad_files": [row.error for row in rows if row.error],
         "data": str(data_dir),
         "learning_curves": learning_curves(state.out),
-        "environment": environment(state.recipe.threads),
+        "environment": environment(state.recipe.n_threads) | state.device,
         "revision": revision(),
         "config": dict(config),
         "seconds": state.costs.seconds,
@@ -198,7 +200,7 @@ def _value(
 def _judge(
     collection: Collection, scores: pl.DataFrame, labels: Mapping[str, Labels]
 ) -> float | None:
-    rankings = dict(submission_rows([(collection, scores)]))
+    rankings = {row.id: row.ranking for row in submission_rows([(collection, scores)])}
     value = score_submission(rankings, labels)["collections"][collection.name]["value"]
     return None if value is None else float(value)
 
@@ -207,7 +209,7 @@ def _rankings(
     state: RunState, collection: Collection, scorer: str, judged: Mapping[str, Labels]
 ) -> Rankings:
     scores = read_scores(scores_path(state.out, collection, scorer, "valid"))
-    rows = dict(submission_rows([(collection, scores)]))
+    rows = {row.id: row.ranking for row in submission_rows([(collection, scores)])}
     return {key: rows[key] for key in sorted(judged)}
 
 

@@ -33,8 +33,10 @@ from data.tree import (
 from ensembles.members import Source
 from ensembles.trained_models import take_models
 from models.config.recipe import Recipe
+from models.predict import sampled
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device, train_model
+from models.training.gpu import gpu_here, tell_device
 from models.training.jobs import SHARED_FOLDER, TrainJob, shared_model
 from pipeline.run.predict import predict_and_blend
 from pipeline.run.report import build_report, write_report
@@ -107,6 +109,8 @@ def run(
             _train(state, state.trainings())
         else:
             _take_models(state, models)
+        valid = (file for file in state.files if file.split == "valid")
+        state.subsets = sampled(valid, recipe.valid_configs)
         blended = predict_and_blend(state)
         with in_one_step("write and check submissions"):
             for split, parts in blended.items():
@@ -153,6 +157,7 @@ def _prepared(
     check_free(out, settings, resume=resume)
     files, costs = inputs.find(splits), Costs()
     missing = inputs.missing(files, splits)
+    device = tell_device(recipe, gpu_here())
     if missing:
         log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")
     with costs.stage("prepare and audit"):
@@ -163,7 +168,7 @@ def _prepared(
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
     config = {"data": fingerprint(sources), **settings}
-    return RunState(recipe, out, good, costs, missing=missing), rows, config
+    return RunState(recipe, out, good, costs, device, missing=missing), rows, config
 
 
 def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
@@ -242,6 +247,8 @@ def _submit(
 ) -> None:
     path = state.out / SUBMISSION[split]
     write_submission(path, submission_rows(blended))
+    if split == "valid" and state.subsets:
+        return  # the report takes no ranking of other configs
     expected = {
         row.file.submission_id: row.n_configs
         for row in rows

@@ -23,9 +23,11 @@ from ensembles.choice.in_run import Row, choice_rows, record_of
 from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
 from ensembles.ensemble import load_ensemble
 from models.config.recipe import Recipe
-from models.predict import read_scores, write_scores
+from models.predict import read_scores, sampled, write_scores
+from models.run_folder import CONFIG, read_config
 from models.train import check_device, train_model
 from models.training.dataset import split_usable
+from models.training.gpu import gpu_here, tell_device
 from models.training.jobs import SHARED_FOLDER, TrainJob, pretrain_steps, shared_model
 from models.training.torchrun import check_processes
 from submissions.write import submission_rows, write_submission
@@ -63,6 +65,7 @@ def train_collection(
     for name in chosen:
         check_processes(name, recipe.training_of(name))
         check_device(recipe, name)
+    tell_device(recipe, gpu_here())
     shares = any(pretrain_steps(recipe, name) for name in chosen)
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
     files = stored_graphs(data_dir, collections=needed, splits=("train",))
@@ -87,7 +90,7 @@ def train_collection(
 def predict_split(
     data_dir: Path, run: Path, *, split: str, out: Path | None, collection: str | None
 ) -> tuple[Path, int]:
-    """Score every config of a split with a run's models.
+    """Score the configs of a split with a run's models: of valid as its recipe says, else all.
 
     Args:
         out: parquet file; RUN/scores-SPLIT.parquet if None.
@@ -105,7 +108,10 @@ def predict_split(
         raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
     files = stored_graphs(data_dir, collections=(target,), splits=(split,))
     path = out or run / f"scores-{split}.parquet"
-    write_scores(path, ensemble.predict(files))
+    recipe = Recipe.from_table(read_config(run)["recipe"], source=str(run / CONFIG))
+    tell_device(recipe, gpu_here())
+    subsets = sampled(files, recipe.valid_configs if split == JUDGED_SPLIT else 0)
+    write_scores(path, ensemble.predict(files, subsets=subsets))
     return path, len(files)
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from common.peak_memory import peak_mib, reset_peak
 from common.progress import log
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.members import Member, Source, choose_source, members_of
 from models.config.recipe import Recipe
+from models.predict import Rows
 from models.training.dataset import Unusable, split_usable
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
@@ -56,6 +58,8 @@ class RunState:
         missing: each "collection/split" of which there is no graph.
         usable: train graphs to learn from, by collection.
         unusable: the others, with the reason.
+        device: what the networks are computed on, as `tell_device` says.
+        subsets: which configs of a valid graph are ranked, by ID of those of which not all are.
         sources: who ranks each collection.
     """
 
@@ -63,6 +67,8 @@ class RunState:
     out: Path
     files: list[GraphFile]
     costs: Costs
+    device: dict[str, Any] = field(default_factory=dict)
+    subsets: dict[str, Rows] = field(default_factory=dict)
     usable: dict[str, list[GraphFile]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     unusable: list[Unusable] = field(default_factory=list)

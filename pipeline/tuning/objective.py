@@ -224,7 +224,7 @@ def _kept(job: TrainJob, fold: _Fold, train: Callable[[TrainJob], Ranker]) -> Ra
     digest = hashlib.blake2b(text, digest_size=8).hexdigest()
     assert fold.kept_scores is not None
     path = fold.kept_scores / f"{job.model}-seed{job.seed}-{digest}.parquet"
-    table = cached_scores(path, lambda: predict(train(job), fold.held_out))
+    table = cached_scores(path, lambda: predict({"": train(job)}, fold.held_out)[""])
     parts = table.partition_by("graph", as_dict=True, maintain_order=True)
     return _ScoredRanker({str(key[0]): own["score"].to_numpy() for key, own in parts.items()})
 

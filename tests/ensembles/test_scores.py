@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from numpy.typing import NDArray
 
@@ -51,7 +52,11 @@ def files(tiny_tree: Path) -> list[GraphFile]:
 
 def score(path: Path, files: list[GraphFile], ranker: Counting) -> None:
     with ranker.limits:
-        scores_by_graph(path, files, lambda: ranker, what="predict", clock=ranker.clock)
+        scores_by_graph({path: lambda: ranker}, files, what="predict", clock=ranker.clock)
+
+
+def scored(files: list[GraphFile]) -> pl.DataFrame:
+    return predict({"": Counting()}, files)[""]
 
 
 def test_what_was_scored_in_time_is_not_scored_again(
@@ -72,7 +77,7 @@ def test_what_was_scored_in_time_is_not_scored_again(
     assert [entry.name for entry in path.parent.iterdir()] == ["valid.parquet"]
     score(whole, files, Counting())
     assert path.read_bytes() == whole.read_bytes()
-    assert read_scores(path).equals(predict(Counting(), files))
+    assert read_scores(path).equals(scored(files))
 
 
 def test_a_kill_costs_no_more_than_a_minute_and_a_graph(
@@ -96,11 +101,30 @@ def test_nothing_is_loaded_when_it_is_too_late_or_all_is_there(
 
     with time_limit(0):
         with pytest.raises(OutOfTime):
-            scores_by_graph(path, files, load, what="")
+            scores_by_graph({path: load}, files, what="")
         assert not begun_path(path).exists()
-        write_scores(begun_path(path), predict(Counting(), files))
-        whole = scores_by_graph(path, files, load, what="")
-    assert whole.equals(predict(Counting(), files))
+        write_scores(begun_path(path), scored(files))
+        scores_by_graph({path: load}, files, what="")
+    assert read_scores(path).equals(scored(files))
+
+
+def test_members_take_turns_on_each_graph_and_are_stopped_between_two(
+    files: list[GraphFile], tmp_path: Path
+) -> None:
+    paths = [tmp_path / name / "valid.parquet" for name in ("one", "two")]
+    one, two = Counting(), Counting(over_after=2)
+    with two.limits, pytest.raises(OutOfTime, match=r"one/valid\.parquet: out of time with 2 of 4"):
+        scores_by_graph({paths[0]: lambda: one, paths[1]: lambda: two}, files, what="")
+    names = [file.name for file in files]
+    assert (one.asked, two.asked) == (names[:2], names[:2])
+    two.limits.close()
+    with pytest.raises(OutOfTime), (later := Counting(over_after=1)).limits:
+        scores_by_graph({path: lambda: later for path in paths}, files, what="")  # one of the two
+    assert [len(read_scores(begun_path(p))["graph"].unique()) for p in paths] == [3, 2]
+    last = Counting()
+    scores_by_graph({path: lambda: last for path in paths}, files, what="")
+    assert last.asked == [names[2], names[3], names[3]]
+    assert all(read_scores(path).equals(scored(files)) for path in paths)
 
 
 def test_damaged_scores_are_named(files: list[GraphFile], tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Equal configs are found by content, in order of first occurrence, the same in every process."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,9 @@ from data.graphs.distinct import (
     distinct_rows,
     group_means,
     hash_rows,
+    sample_rows,
 )
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.config_encoder import pack_values
 from data.read import read_graph
 from tests.real_data import real_file, requires_real_data
 
@@ -62,22 +64,48 @@ def test_tile_configs_with_minus_zero_are_equal_to_those_with_zero(tile_graph: T
     zero = tile_graph.config_feat == 0
     assert zero.any()
     minus = np.where(zero, np.float32(-0.0), tile_graph.config_feat)
-    other = TileGraph(**{**vars(tile_graph), "config_feat": minus})
+    other = replace(tile_graph, config_feat=minus)
     np.testing.assert_array_equal(config_hashes(other), hashes)
 
 
 def test_repeated_configs_of_a_graph_share_a_group(layout_graph: LayoutGraph) -> None:
     rows = np.asarray([3, 1, 3, 3, 0, 1])
-    repeated = LayoutGraph(
-        **{
-            **vars(layout_graph),
-            "configs": pack_values(layout_graph.configs.rows(rows)),
-            "runtime_ns": np.asarray([10, 20, 20, 60, 5, 40], dtype=np.int64),
-        }
-    )
+    runtime_ns = np.asarray([10, 20, 20, 60, 5, 40], dtype=np.int64)
+    repeated = replace(layout_graph.only(rows), runtime_ns=runtime_ns)
     first, group = distinct_configs(repeated)
     assert (first.tolist(), group.tolist()) == ([0, 1, 4], [0, 1, 0, 0, 2, 1])
     assert group_means(repeated.runtime_ns, group).tolist() == [30.0, 30.0, 5.0]
+
+
+def test_a_sample_does_not_depend_on_the_order_of_rows(layout_graph: LayoutGraph) -> None:
+    c = layout_graph.n_configs
+    order = np.random.default_rng(0).permutation(c)
+    shuffled = layout_graph.only(order)
+    for m in (1, c // 3, c - 1):
+        rows, others = sample_rows(layout_graph, m), sample_rows(shuffled, m)
+        assert len(rows) == m and (np.diff(rows) > 0).all()
+        drawn, again = layout_graph.only(rows), shuffled.only(others)
+        measured = [
+            sorted(zip(config_hashes(g).tolist(), g.runtime_ns.tolist(), strict=True))
+            for g in (drawn, again)
+        ]
+        assert measured[0] == measured[1]
+        assert (config_hashes(drawn) == config_hashes(layout_graph)[rows]).all()
+        node = drawn.configs.rows(np.arange(m))
+        assert (node == layout_graph.configs.rows(rows)).all()
+        assert set(sample_rows(layout_graph, m).tolist()) <= set(
+            sample_rows(layout_graph, m + 1).tolist()
+        )
+    assert (sample_rows(layout_graph, c) == np.arange(c)).all()
+
+
+def test_every_measurement_has_the_same_chance(layout_graph: LayoutGraph) -> None:
+    often = np.concatenate([np.zeros(300, np.int64), np.arange(layout_graph.n_configs)])
+    runtime = np.random.default_rng(1).integers(1, 1 << 40, len(often))
+    graph = replace(layout_graph.only(often), runtime_ns=runtime)
+    rows = sample_rows(graph, 150)
+    expected = 150 * 300 / len(often)
+    assert abs((rows < 300).sum() - expected) < 4 * np.sqrt(expected)
 
 
 @requires_real_data

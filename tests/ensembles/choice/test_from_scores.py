@@ -1,11 +1,14 @@
-"""How many labelled graphs a choice of a blend takes."""
+"""How many labelled graphs a choice of a blend takes, and which of their configs."""
 
 from pathlib import Path
 
 import polars as pl
 
-from data.tree import GraphFile, collection_named
-from ensembles.choice.from_scores import RUNTIME_SCHEMA, Labelled
+from data.tree import GraphFile, collection_named, find_graphs
+from ensembles.blend import KEYS
+from ensembles.choice.from_scores import RUNTIME_SCHEMA, Labelled, labelled
+from models.predict import predict, sampled
+from models.trees.baselines import FLOORS
 
 XLA = collection_named("layout:xla:default")
 
@@ -24,3 +27,16 @@ def test_few_graphs_or_few_families_do_not() -> None:
     assert "3 labelled graphs" in str(choosing("bert", "unet_3d", "inception").too_few())
     siblings = choosing(*(f"unet_3d.{n}x{n}.fp32" for n in range(2, 12)))
     assert "10 labelled graphs of 1 families; a choice needs" in str(siblings.too_few())
+
+
+def test_configs_that_nobody_has_scored_have_no_say(tiny_tree: Path) -> None:
+    files = find_graphs(tiny_tree, collections=(XLA,), splits=("train",))
+    by, subsets = labelled(files), sampled(files, 5)
+    table = predict({"": FLOORS["layout"]}, files, subsets=subsets)[""]
+    scored = by.scored_by({"a": table, "b": table}).runtimes
+    assert scored.select("graph", "config").equals(table.select("graph", "config"))
+    elsewhere = table.with_columns(pl.col("config") + 1000)  # a copy with its rows in other places
+    taken = by.scored_by({"a": elsewhere}).runtimes
+    assert taken.height >= table.height
+    assert taken.select(KEYS).unique().height == table.select(KEYS).unique().height
+    assert by.scored_by({"a": table.filter(pl.col("graph") != files[0].name)}) is by

@@ -5,11 +5,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from common.git import MAX_DIFF, changes
 from common.locks import alone_in
+from data.read import read_graph
 from data.tree import find_graphs
+from submissions.write import read_submission
 from tests.command_line import call
 
 TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--collections", "tile:xla")
@@ -93,13 +96,54 @@ def test_what_is_missing_is_told_before_training_and_each_stage_once(
     shutil.copytree(tiny_tree / "npz/tile", tmp_path / "npz/tile")
     shutil.rmtree(tmp_path / "npz/tile/xla/valid")
     said = told("run", "--data", tmp_path, *TILES, "--out", tmp_path / "run")
+    assert said[1] == "device: CPU, 2 threads"
     missing = said.index(f"missing in {tmp_path}, skipped: tile:xla/valid")
     training = next(i for i, line in enumerate(said) if line.startswith("stage: train"))
     assert missing < training
     assert said[0] == "stage: load the libraries"
     stages = [line for line in said if line.startswith("stage: ")]
     assert len(stages) == len(set(stages))
-    assert any(line.startswith("stage: predict tile:xla/test by tile_linear") for line in stages)
+    assert "stage: predict tile:xla/test" in stages
+
+
+def test_the_valid_split_is_ranked_and_judged_on_a_sample(tiny_tree: Path, tmp_path: Path) -> None:
+    place = ("--data", tiny_tree, "--collections", "layout:xla:random", "--recipe", "smoke")
+    sets = ("--set", "layout.models=[layout_linear,layout_boosting]", "--set", "valid_configs=8")
+    out = tmp_path / "run"
+    said = told("run", *place, *sets, "--out", out)
+    report = json.loads((out / "report.json").read_text())
+    part = report["collections"]["layout:xla:random"]
+    files = {f.submission_id: read_graph(f).n_configs for f in find_graphs(tiny_tree)}
+    n_all = sum(files[f"layout:xla:random:{name}"] for name in part["per_graph"])
+    n_judged = 8 * part["n_graphs"]
+    note = f"layout:xla:random: judged on {n_judged} of {n_all:,} configs"
+    assert f"note: {note}" in said
+    assert note in (out / "report.html").read_text()
+    assert {figures["n_configs"] for figures in part["per_graph"].values()} == {8}
+    assert part["floor"] is not None
+    valid, test = (read_submission(out / f"submission{name}.csv") for name in ("-valid", ""))
+    assert {len(ranking) for ranking in valid.values()} == {8}
+    assert all(len(ranking) == files[name] for name, ranking in test.items())
+
+    def judged(file: Path, expect: int = 0) -> str:
+        return call("score", "--data", tiny_tree, "--submission", file, expect=expect)
+
+    assert note in judged(out / "submission-valid.csv")
+    assert f"{part['value']:.4f}" in judged(out / "submission-valid.csv")
+    short = (out / "submission-valid.csv").read_text().rstrip().rpartition(";")[0]
+    (tmp_path / "short.csv").write_text(short)  # seven configs, but not those that are drawn
+    assert "7 indices; expected" in judged(tmp_path / "short.csv", expect=1)
+    member, scores = (
+        out / name / "layout-xla-random/layout_linear-seed0" for name in ("models", "scores")
+    )
+    for split, n_rows in (("valid", n_judged), ("test", sum(map(len, test.values())))):
+        call("predict", "--data", tiny_tree, "--run", member, "--split", split)
+        own = pl.read_parquet(member / f"scores-{split}.parquet")
+        assert own.equals(pl.read_parquet(scores / f"{split}.parquet"))
+        assert own.height == n_rows
+    csv = ("--submission", tmp_path / "blend/valid.csv", "--collection", "layout:xla:random")
+    call("blend", "--runs", member, "--split", "valid", *csv, "--out", tmp_path / "blend.parquet")
+    assert "judged on" in judged(tmp_path / "blend/valid.csv")
 
 
 def test_resume_says_what_it_found_done(finished: Path, tiny_tree: Path, tmp_path: Path) -> None:

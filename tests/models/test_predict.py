@@ -1,0 +1,108 @@
+"""Graphs are read once for all rankers, ahead of the work, and whole or in part."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common.errors import PipelineError
+from data.read import read_graph
+from data.tree import GraphFile, find_graphs
+from features.scaling import NodeScaler, fit_node_scaler
+from models.config.networks import CrossConfigSageConfig
+from models.config.recipe import load_recipe
+from models.graph_task import NetworkRanker
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.inputs import LayoutInputs, layout_inputs
+from models.predict import predict, read_ahead, sampled
+from models.train import train_model
+from models.training.jobs import TrainJob
+from models.trees.baselines import FLOORS
+
+
+@pytest.fixture
+def files(tiny_tree: Path) -> list[GraphFile]:
+    found = find_graphs(tiny_tree, splits=("train",))
+    return [file for file in found if file.collection.name == "layout:xla:random"]
+
+
+@pytest.fixture
+def scaler(files: list[GraphFile]) -> NodeScaler:
+    return fit_node_scaler((read_graph(file).node_feat for file in files), scaling="log1p")
+
+
+def network(seed: int, scaler: NodeScaler, **keys: object) -> NetworkRanker:
+    torch.manual_seed(seed)
+    model = CrossConfigSage(CrossConfigSageConfig(hidden=16))
+    return NetworkRanker(model, partial(layout_inputs, rule="none", scaler=scaler, **keys), 1)
+
+
+def test_networks_that_read_alike_share_what_they_read(
+    files: list[GraphFile], scaler: NodeScaler
+) -> None:
+    copied = NodeScaler("log1p", scaler.shift.copy(), scaler.factor.copy())
+    other = replace(copied, shift=copied.shift + 1)
+    rankers = [network(0, scaler), network(1, copied), network(2, other), network(3, scaler)]
+    rankers.append(network(4, scaler, padding="zero"))
+    graph = read_graph(files[0])
+    together = [ranker.score(graph) for ranker in rankers]
+    assert sum(isinstance(made, LayoutInputs) for made in graph.made.values()) == 3
+    alone = [ranker.score(read_graph(files[0])) for ranker in rankers]
+    assert all((a == b).all() for a, b in zip(together, alone, strict=True))
+    assert not replace(graph).made  # another graph, other configs perhaps
+
+
+def test_of_graphs_with_many_configs_a_sample_is_ranked(
+    files: list[GraphFile], tiny_tree: Path
+) -> None:
+    tiles = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "tile"]
+    most = max(read_graph(file).n_configs for file in files)
+    subsets = sampled([*files[1:], *tiles], most - 1)
+    assert {*map(len, subsets.values())} == {most - 1}
+    assert {*subsets} < {file.submission_id for file in files}
+    graphs = list(read_ahead(files, subsets))
+    assert [graph.file for graph in graphs] == files
+    tables = predict({"floor": FLOORS["layout"]}, files, subsets=subsets)["floor"]
+    whole = predict({"floor": FLOORS["layout"]}, files)["floor"]
+    for file, graph in zip(files, graphs, strict=True):
+        everything = np.arange(read_graph(file).n_configs)
+        rows = subsets.get(file.submission_id, everything)
+        assert graph.n_configs == len(rows)
+        own = tables.filter(graph=file.name)
+        assert own["config"].to_list() == rows.tolist()
+        kept = whole.filter(graph=file.name)[rows.tolist()]
+        assert own.select("config", "config_hash").equals(kept.select("config", "config_hash"))
+
+
+def test_the_next_graph_is_read_beside_the_work_and_no_more(
+    files: list[GraphFile], tmp_path: Path
+) -> None:
+    missing = [replace(file, path=tmp_path / f"{file.name}.npz") for file in files]
+    graphs = read_ahead([files[0], missing[0], files[1]])
+    assert next(graphs).file == files[0]
+    with pytest.raises(PipelineError, match=missing[0].name):
+        next(graphs)
+    assert list(read_ahead([])) == []
+
+
+class FullNetwork(CrossConfigSage):
+    """Takes more memory than there is, to train as well as to rank."""
+
+    def forward(self, *_: object) -> torch.Tensor:  # type: ignore[override]
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def test_a_full_gpu_is_told_of_in_one_line(
+    files: list[GraphFile], scaler: NodeScaler, tmp_path: Path
+) -> None:
+    model = FullNetwork(CrossConfigSageConfig(inference_tensor_mib=64))
+    ranker = NetworkRanker(model, partial(layout_inputs, rule="none", scaler=scaler), 1)
+    with pytest.raises(PipelineError, match=r"rank by FullNetwork: .*inference_tensor_mib"):
+        ranker.score(read_graph(files[0]))
+    recipe = load_recipe("smoke", ["layout.models=[tests.models.test_predict:FullNetwork]"])
+    job = TrainJob("test_predict", recipe, files[:1], 0, tmp_path / "model")
+    with pytest.raises(PipelineError, match=r"train test_predict: .*test_predict\.hidden \(now"):
+        train_model(job, files[0].collection, resume=False)
