@@ -1,6 +1,7 @@
 """`make bench`: measure, and write docs/results/speed.md.
 
-`python -m benchmarks layout_model …` measures and prints these sections alone.
+`python -m benchmarks layout_model …` measures and prints these sections alone; that on a GPU has a
+page of its own as well, see benchmarks/gpu.py.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import platform
 
 import torch
 
-from benchmarks import PAGES
+from benchmarks import PAGES, gpu
 from benchmarks.speed import (
     layout_model,
     packing,
@@ -28,6 +29,7 @@ MODULES = (
     tile_step,
     packing,
     segment_memory,
+    gpu,
 )
 SECTIONS = {module.__name__.rpartition(".")[2]: module.report for module in MODULES}
 
@@ -35,9 +37,7 @@ HEADER = [
     "# Speed and memory",
     "",
     "Written by `make bench`. Machines differ and are noisy: compare figures of one run only.",
-    "Whole runs on graphs of the largest real sizes, with time and peak memory of each stage,",
-    "stand in [rehearsal.md](rehearsal.md); packing of the largest graph in",
-    "[packing_largest.md](packing_largest.md).",
+    "Packing of the largest graph stands in [packing_largest.md](packing_largest.md).",
     "",
 ]
 

@@ -1,5 +1,6 @@
 """The command that tells what a recipe costs: plan."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +22,18 @@ if TYPE_CHECKING:
     from pipeline.planning.plan import Plan
 
 GIB = 2**30
-GPU_SPEEDUP = 10.0
 SESSION_HOURS = 11.5  # when kernels stop themselves, before Kaggle does after 12
+
+
+class CardName(StrEnum):
+    """The cards whose figures are known; they stand in pipeline/planning/cards.py."""
+
+    NONE = "none"
+    T4 = "t4"
+    P100 = "p100"
+    A100 = "a100"
+    H100 = "h100"
+    H200 = "h200"
 
 
 @command
@@ -32,14 +43,19 @@ def plan(
         Path | None,
         typer.Option(help="Count the graphs of this folder. Default: the published sizes."),
     ] = None,
-    gpu_speedup: Annotated[
-        float,
+    gpu: Annotated[
+        CardName, typer.Option(help="The card, by its data sheet; two of Kaggle's are T4s.")
+    ] = CardName.T4,
+    gpus: Annotated[
+        int, typer.Option(min=1, help="How many of them; each does trainings of its own.")
+    ] = 1,
+    calibrate: Annotated[
+        bool,
         typer.Option(
-            min=0,
-            help="How much faster than one thread of the measured processor a GPU is taken to be; "
-            "not measured. 0: no GPU.",
+            help="Time a training step on this machine's GPU, or processor, and scale what is "
+            "computed for it by that."
         ),
-    ] = GPU_SPEEDUP,
+    ] = False,
     gpu_hours: Annotated[
         float | None, typer.Option(min=0.1, help="GPU hours a week: fit the recipe to them.")
     ] = None,
@@ -67,32 +83,36 @@ def plan(
     """
     from common.atomic import write_text
     from common.errors import UsageError
-    from common.settings import ROOT
     from data.official.sizes import official_sizes
     from models.config.recipe import load_recipe
     from pipeline.planning.budget import Budget
-    from pipeline.planning.laws import read_laws
+    from pipeline.planning.calibration import calibrated
+    from pipeline.planning.cards import CARDS
+    from pipeline.planning.costs import Machine
     from pipeline.planning.memory import fit_memory
     from pipeline.planning.plan import fit_plan, make_plan, sizes_of
 
-    if gpu_hours and not gpu_speedup:
-        raise UsageError("--gpu-hours: there is no GPU with --gpu-speedup 0")
+    card = CARDS.get(gpu.value)
+    if gpu_hours and not card:
+        raise UsageError("--gpu-hours: there is no GPU with --gpu none")
     if out and out.suffix != ".toml":
         raise UsageError(f"--out {out}: expected a name that ends in .toml, as recipes have")
     chosen = load_recipe(recipe, overrides or [])
     if gpu_hours and chosen.accelerator == "cpu":
         raise UsageError('--gpu-hours: the recipe uses no GPU (accelerator = "cpu")')
-    laws = read_laws(ROOT / "benchmarks" / "rehearsal.json")
     sizes = sizes_of(data) if data else official_sizes()
+    machine = Machine(card, gpus)
+    if calibrate:
+        machine = calibrated(machine, chosen)
     changed: list[str] = []
     if memory:
-        chosen, changed = fit_memory(chosen, sizes, laws, limit_mib=memory * 1024)
+        chosen, changed = fit_memory(chosen, sizes, machine, limit_mib=memory * 1024)
     fitted = None
     if gpu_hours:
         budget = Budget(gpu_hours, session_hours, weeks)
-        fitted = fit_plan(chosen, sizes, laws, budget, gpu_speedup=gpu_speedup)
+        fitted = fit_plan(chosen, sizes, machine, budget)
         chosen = fitted.recipe
-    made = make_plan(chosen, sizes, laws, gpu_speedup=gpu_speedup)
+    made = make_plan(chosen, sizes, machine)
     if out:
         write_text(out, chosen.to_toml())
     if json:
@@ -130,20 +150,28 @@ def _print_plan(made: "Plan", *, counted: bool) -> None:
         peak = _short(row.peak_mib[largest] / 1024)
         rows.append((row.collection, *gpu, *cpu, *disk, peak, largest))
     print_table(header, rows)
+    card, n_cards = made.machine.card, made.machine.n_cards
     typer.echo(f"recipe      {made.recipe}, {made.seeds} seeds")
-    typer.echo(f"GPU         {made.total('gpu_hours'):.1f} hours")
+    typer.echo(
+        f"GPU         {made.total('gpu_hours'):.1f} hours of one {card.name if card else '-'}"
+    )
     typer.echo(f"CPU         {made.total('cpu_hours'):.1f} hours of one thread")
     typer.echo(f"disk        {made.total('disk_bytes') / GIB:.1f} GiB")
+    if card and n_cards > 1:
+        hours = made.total("gpu_hours") / n_cards
+        typer.echo(f"on {n_cards} {card.name:<7} {hours:.1f} hours, trainings side by side")
     whose = "" if counted else "; sizes of graphs are published ones"
     say(
-        f"computed, not run: CPU seconds were measured on synthetic graphs, on one thread of "
-        f"{made.machine.get('processor')}{whose}"
+        "computed, not run: what networks do was counted, the rest of the processor's seconds "
+        f"measured on synthetic graphs, on one thread of an AMD EPYC{whose}"
     )
-    if made.gpu_speedup:
-        say(
-            f"GPU not measured: taken to be {made.gpu_speedup:g} times as fast as that thread "
-            "(--gpu-speedup)"
-        )
+    scale = made.machine.gpu_scale
+    if card and scale == 1:
+        say(f"GPU not measured: a {card.name} is taken at shares of its data sheet (--calibrate)")
+    elif card:
+        say(f"a step took {scale:.2f} times as long as the data sheet says here; so does all")
+    if made.machine.cpu_scale != 1:
+        say(f"a step took {made.machine.cpu_scale:.2f} times as long as on that thread here")
 
 
 def _short(value: float) -> str:

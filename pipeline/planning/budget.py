@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from common.errors import PipelineError
 from models.config.recipe import Recipe
-from pipeline.planning.costs import NETWORKS
+from pipeline.planning.costs import is_network
 
 MAX_SESSIONS = 10_000
 SLACK_HOURS = 1e-9
@@ -147,7 +147,7 @@ def _without_last_seed(recipe: Recipe) -> tuple[Recipe, str]:
 
 def _without_last_network(recipe: Recipe) -> tuple[Recipe, str] | None:
     networks = {
-        kind: [model for model in recipe.models_of(kind) if model in NETWORKS]
+        kind: [model for model in recipe.models_of(kind) if is_network(recipe, model)]
         for kind in ("layout", "tile")
     }
     kind = max(networks, key=lambda name: len(networks[name]))

@@ -1,22 +1,26 @@
-"""What a recipe takes on a collection by measured laws: processor seconds by stage, and disk."""
+"""What a recipe takes on a collection: seconds by stage, memory of networks, and disk.
+
+Networks are counted, see pipeline/planning/counts.py, at one size, and what is counted grows with
+the nodes kept; what the processor does is from the constants in pipeline/planning/cards.py.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from common.errors import UsageError
+from common.progress import progress
 from data.official.sizes import PartSize
 from models.config.recipe import Recipe
-from pipeline.planning.laws import Laws
+from models.registry import model_entry
+from pipeline.planning import cards
+from pipeline.planning.cards import CARDS, THREAD, Card
+from pipeline.planning.counts import Counts
+from pipeline.planning.made_up import Size, counted_ranking, counted_step
 
-LAYOUT_NETWORKS = ("cross_config_sage", "global_attention_sage")
-TILE_NETWORKS = ("late_fusion_sage", "early_fusion_sage")
 TREES = ("layout_boosting", "tile_boosting")
 LINEAR = ("layout_linear", "tile_linear")
-NETWORKS = (*LAYOUT_NETWORKS, *TILE_NETWORKS)
-MEASURED_BLOCKS = 2  # of the networks that were measured; cost is taken to grow with blocks
 RANKED = ("valid", "test")
-# The largest published file. Synthetic ones, which the law was fitted to, compress ten times worse.
+# The largest published file. Synthetic ones, whose bytes were measured, compress ten times worse.
 MOST_RAW_BYTES = 25e6
 SCORE_TABLES = 2  # beside those of the members: the blend's, and the floor's
 # Configurable nodes by nodes: the largest published graph has 3,143 of 43,615. The seven real files
@@ -25,128 +29,186 @@ CONFIGURABLE_SHARE = 3_143 / 43_615
 # Kept nodes by configurable ones, the most of the six real graphs at hand (hops-1: 3.0 to 3.6), by
 # `features.pruning.rules.prune`.
 KEPT_PER_CONFIGURABLE = {"config": 1.0, "config-graph": 1.0, "hops-1": 3.6, "hops-2": 7.0}
+# What is counted: a graph after pruning, and how many of its configs are ranked.
+EDGES_PER_NODE = 1.65
+COUNTED = Size(nodes=2_000, edges=3_400, configurable=560, configs=1_000)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a recipe runs on.
+
+    Attributes:
+        card: None = there is no GPU.
+        n_cards: of them, each with a training of its own.
+        gpu_scale, cpu_scale: how many times as long as computed things were measured to take.
+    """
+
+    card: Card | None = CARDS["t4"]
+    n_cards: int = 1
+    gpu_scale: float = 1.0
+    cpu_scale: float = 1.0
+
+    def gpu_s(self, counts: Counts, **times: float) -> float:
+        assert self.card is not None
+        return self.card.seconds(counts, **times) * self.gpu_scale
+
+    def cpu_s(self, counts: Counts, **times: float) -> float:
+        return THREAD.seconds(counts, **times) * self.cpu_scale
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """What one stage takes, on one thread of the processor that was measured.
+    """What one stage takes on one card, or on one thread of the processor.
 
     Attributes:
         stage: "prepare", "train", "rank" or "score".
         model: "" where the stage has none.
         seed: of a training, else None.
-        on_gpu: a GPU does it where there is one.
     """
 
     collection: str
     stage: str
     model: str
     seed: int | None
-    cpu_s: float
+    seconds: float
     on_gpu: bool
 
 
-def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws) -> list[StageCost]:
+def is_network(recipe: Recipe, model: str) -> bool:
+    """Tell whether a model's steps can be counted."""
+    return bool(model_entry(recipe, model).network)
+
+
+def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> list[StageCost]:
     """Return the cost of every stage of a recipe on collections of these sizes.
 
     Raises:
-        UsageError: the recipe has a model whose cost was not measured.
+        UsageError: the recipe has a model whose cost is not known.
     """
-    known = (*NETWORKS, *TREES, *LINEAR)
     for model in recipe.all_models:
-        if model not in known:
+        if model not in (*TREES, *LINEAR) and not is_network(recipe, model):
             raise UsageError(
-                f"recipe {recipe.name}: what {model} costs was not measured; expected models "
-                f"among {', '.join(known)}"
+                f"recipe {recipe.name}: what {model} costs is not known; expected networks, but "
+                f"segment_sage, and {', '.join((*TREES, *LINEAR))}"
             )
-    collections = dict.fromkeys(part.collection for part in sizes)
-    return [
-        cost
-        for name in collections
-        for cost in _collection_costs(
-            recipe, name, {part.split: part for part in sizes if part.collection == name}, laws
-        )
-    ]
+    costs: list[StageCost] = []
+    names = list(dict.fromkeys(part.collection for part in sizes))
+    for number, name in enumerate(names):
+        progress("count", number, len(names))
+        parts = {part.split: part for part in sizes if part.collection == name}
+        costs += _collection_costs(recipe, name, parts, machine)
+    progress("count", len(names), len(names))
+    return costs
 
 
 def _collection_costs(
-    recipe: Recipe, name: str, parts: Mapping[str, PartSize], laws: Laws
+    recipe: Recipe, name: str, parts: Mapping[str, PartSize], machine: Machine
 ) -> Iterator[StageCost]:
     kind = name.split(":", 1)[0]
-    models = recipe.models_of(kind)
+    scale = machine.cpu_scale
     prepare = sum(
-        part.graphs * laws.seconds[f"{kind} prepare"](**axes_of(part)) for part in parts.values()
+        part.graphs * processor_s(f"{kind} prepare", part, part.configs) for part in parts.values()
     )
-    yield StageCost(name, "prepare", "", None, prepare, False)
+    yield StageCost(name, "prepare", "", None, prepare * scale, False)
     train = parts.get("train")
     ranked = [parts[split] for split in RANKED if split in parts]
-    for model in models:
+    for model in recipe.models_of(kind):
         for seed in recipe.seeds:
             if train:
-                cpu_s = training_s(recipe, model, train, laws)
-                # Several processes that share a training stay on the processor.
-                alone = model in NETWORKS and getattr(recipe, model).training.processes == 1
-                on_gpu = may_use_gpu(recipe, model) and alone
-                yield StageCost(name, "train", model, seed, cpu_s, on_gpu)
-            cpu_s = sum(part.graphs * ranking_s(recipe, model, part, laws) for part in ranked)
-            yield StageCost(name, "rank", model, seed, cpu_s, may_use_gpu(recipe, model))
-    score = sum(part.graphs * laws.seconds[f"{kind} score"](**axes_of(part)) for part in ranked)
-    yield StageCost(name, "score", "", None, score, False)
+                on_gpu = trains_on_gpu(recipe, model, machine)
+                seconds = training_s(recipe, model, train, machine)
+                yield StageCost(name, "train", model, seed, seconds, on_gpu)
+            seconds = sum(part.graphs * ranking_s(recipe, model, part, machine) for part in ranked)
+            yield StageCost(name, "rank", model, seed, seconds, uses_gpu(recipe, model, machine))
+    score = sum(part.graphs * processor_s(f"{kind} score", part) for part in ranked)
+    yield StageCost(name, "score", "", None, score * scale, False)
 
 
-def may_use_gpu(recipe: Recipe, model: str) -> bool:
-    return model in NETWORKS and recipe.accelerator != "cpu"
+def uses_gpu(recipe: Recipe, model: str, machine: Machine) -> bool:
+    """Tell whether a model is ranked with on a GPU."""
+    has_gpu = machine.card is not None and recipe.accelerator != "cpu"
+    return has_gpu and is_network(recipe, model)
 
 
-def axes_of(part: PartSize, rule: str = "none") -> dict[str, float]:
-    """Return the sizes of a part's mean graph, as laws know them."""
-    configurable = configurable_nodes(part.nodes)
-    return {
-        "nodes": part.nodes,
-        "kept": kept_nodes(rule, part.nodes, configurable),
-        "configs": part.configs,
-        "distinct": part.distinct,
-    }
+def trains_on_gpu(recipe: Recipe, model: str, machine: Machine) -> bool:
+    """Tell whether a model is trained on a GPU; several processes that share it are on the CPU."""
+    return uses_gpu(recipe, model, machine) and getattr(recipe, model).training.processes == 1
 
 
-def training_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float:
+def processor_s(what: str, part: PartSize, n_configs: float | None = None) -> float:
+    """Return the seconds of one thread for one graph of a part; all distinct configs if None."""
+    n_configs = part.distinct if n_configs is None else n_configs
+    if what == "tile statistics":
+        return cards.TILE_STATISTICS_S
+    if what in cards.TILE_CONFIG_S:
+        return cards.TILE_CONFIG_S[what] * n_configs
+    return cards.NODE_CONFIG_S[what] * part.nodes * n_configs
+
+
+def training_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) -> float:
+    """Return the seconds in which one seed of a model is trained."""
     config = getattr(recipe, model)
-    if model in NETWORKS:
+    if is_network(recipe, model):
         steps = config.training.steps + config.training.pretrain_steps  # shared ones in each
-        return float(steps * step_s(recipe, model, train, laws))
+        return float(steps * step_s(recipe, model, train, machine))
     sampled = min(config.configs_per_graph, train.distinct)
-    axes = {**axes_of(train), "sampled": sampled, "rows": train.graphs * sampled}
     kind = train.collection.split(":", 1)[0]
-    statistics = laws.seconds[f"{kind} statistics"](**axes) * train.graphs
-    if model in LINEAR:
-        return statistics
-    return statistics + boosting_rounds(config) * laws.seconds[f"round {model}"](**axes)
+    seconds = train.graphs * processor_s(f"{kind} statistics", train, sampled)
+    if model in TREES:
+        # On all rows at most; each fold learns from all rows but its own part.
+        rounds = config.num_boost_round * (1 + (config.folds - 1 if config.early_stop else 0))
+        seconds += rounds * cards.ROW_ROUND_S[model] * train.graphs * sampled
+    return float(seconds * machine.cpu_scale)
 
 
-def boosting_rounds(config: Any) -> float:
-    """Return the rounds on all rows at most; each fold learns from all rows but its own part."""
-    return float(config.num_boost_round * (1 + (config.folds - 1 if config.early_stop else 0)))
+def step_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) -> float:
+    """Return the seconds of a network's step on mean graphs."""
+    counts, n_graphs, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
+    seconds = machine.gpu_s if trains_on_gpu(recipe, model, machine) else machine.cpu_s
+    return n_graphs * seconds(counts, work=work)
 
 
-def step_s(recipe: Recipe, model: str, train: PartSize, laws: Laws) -> float:
-    config = getattr(recipe, model)
-    if model in TILE_NETWORKS:
-        pairs = config.kernels_per_step * config.configs_per_kernel
-        return laws.seconds[f"step {model}"](pairs=pairs, hidden=config.hidden)
-    axes = axes_of(train, recipe.features.prune)
-    configs = min(config.configs_per_step, train.distinct)
-    one = laws.seconds[f"step {model}"](
-        kept=axes["kept"], configs_per_step=configs, hidden=config.hidden
-    )
-    return one * config.graphs_per_step * config.blocks / MEASURED_BLOCKS
+def step_counts(
+    recipe: Recipe, model: str, nodes: float, distinct: float, card: Card | None
+) -> tuple[Counts, int, float]:
+    """Return what a step was counted to take, of how many graphs each, and its share of work.
+
+    Args:
+        nodes, distinct: of a graph before pruning.
+    """
+    entry, config = model_entry(recipe, model), getattr(recipe, model)
+    if entry.kind == "tile":
+        return counted_step(entry, config, _kernel(nodes, distinct), card), 1, 1.0
+    configs = min(config.configs_per_step, max(2, round(distinct)))
+    kept = kept_nodes(recipe.features.prune, nodes, configurable_nodes(nodes))
+    counts = counted_step(entry, config, replace(COUNTED, configs=configs), card)
+    return counts, config.graphs_per_step, kept / COUNTED.nodes
 
 
-def ranking_s(recipe: Recipe, model: str, part: PartSize, laws: Laws) -> float:
-    """Return the processor seconds in which a model ranks one graph."""
-    config = getattr(recipe, model)
-    axes = {**axes_of(part, recipe.features.prune), "hidden": getattr(config, "hidden", 1)}
-    blocks = config.blocks / MEASURED_BLOCKS if model in LAYOUT_NETWORKS else 1.0
-    return laws.seconds[f"rank {model}"](**axes) * blocks
+def ranking_s(recipe: Recipe, model: str, part: PartSize, machine: Machine) -> float:
+    """Return the seconds in which a model ranks one graph."""
+    if not is_network(recipe, model):
+        return processor_s(f"rank {model}", part) * machine.cpu_scale
+    counts, work = ranking_counts(recipe, model, part, machine.card)
+    seconds = machine.gpu_s if uses_gpu(recipe, model, machine) else machine.cpu_s
+    return seconds(counts, work=work, launches=max(1.0, work))
+
+
+def ranking_counts(
+    recipe: Recipe, model: str, part: PartSize, card: Card | None
+) -> tuple[Counts, float]:
+    """Return what ranking a graph was counted to take, and the share of work of a part's mean."""
+    entry, config = model_entry(recipe, model), getattr(recipe, model)
+    if entry.kind == "tile":
+        return counted_ranking(entry, config, _kernel(part.nodes, part.configs), card), 1.0
+    kept = kept_nodes(recipe.features.prune, part.nodes, configurable_nodes(part.nodes))
+    work = kept / COUNTED.nodes * part.distinct / COUNTED.configs
+    return counted_ranking(entry, config, COUNTED, card), work
+
+
+def _kernel(nodes: float, configs: float) -> Size:
+    return Size(round(nodes), round(EDGES_PER_NODE * nodes), 0, max(2, round(configs)))
 
 
 def configurable_nodes(n_nodes: float) -> float:
@@ -163,18 +225,23 @@ def kept_nodes(rule: str, n_nodes: float, n_configurable: float) -> float:
     return n_nodes if share is None else min(n_nodes, share * n_configurable)
 
 
-def disk_bytes(recipe: Recipe, parts: Sequence[PartSize], laws: Laws) -> dict[str, float]:
+def disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
     """Return the bytes of one collection's files: "raw" and "store" at most, "run" about."""
     kind = parts[0].collection.split(":", 1)[0]
     n_tables = len(recipe.models_of(kind)) * len(recipe.seeds) + SCORE_TABLES
-    ranked = [part for part in parts if part.split != "train"]
-    per_row = laws.mib[f"{kind} scores of a config"]() * 2**20
+    ranked = sum(part.graphs * part.configs for part in parts if part.split != "train")
 
-    def of_a_graph(what: str, part: PartSize) -> float:
-        return laws.mib[f"{kind} {what}"](**axes_of(part)) * 2**20
+    def raw(part: PartSize) -> float:
+        if kind == "tile":
+            return cards.RAW_TILE_CONFIG * part.configs
+        return min(MOST_RAW_BYTES, cards.RAW_NODE_CONFIG * part.nodes * part.configs)
+
+    def store(part: PartSize) -> float:
+        per_config = cards.STORE_TILE_CONFIG * part.configs
+        return per_config if kind == "tile" else cards.STORE_NODE * part.nodes
 
     return {
-        "raw": sum(p.graphs * min(MOST_RAW_BYTES, of_a_graph("raw", p)) for p in parts),
-        "store": sum(p.graphs * of_a_graph("store", p) for p in parts),
-        "run": n_tables * per_row * sum(part.graphs * part.configs for part in ranked),
+        "raw": sum(part.graphs * raw(part) for part in parts),
+        "store": sum(part.graphs * store(part) for part in parts),
+        "run": n_tables * cards.SCORES_OF_CONFIG[kind] * ranked,
     }

@@ -13,8 +13,7 @@ from data.official.sizes import PartSize
 from data.tree import COLLECTIONS, SPLITS, GraphFile, find_graphs
 from models.config.recipe import Recipe
 from pipeline.planning.budget import Budget, Fitted, Session, Task, fit_budget, pack
-from pipeline.planning.costs import StageCost, disk_bytes, stage_costs
-from pipeline.planning.laws import Laws
+from pipeline.planning.costs import Machine, StageCost, disk_bytes, processor_s, stage_costs
 from pipeline.planning.memory import peak_mib
 
 STAGES = ("prepare", "train", "rank", "score")
@@ -38,14 +37,13 @@ class Plan:
     """What a recipe, by name, costs with so many seeds of each model.
 
     Attributes:
-        gpu_speedup: over one thread of the processor that was measured; 0 = there is no GPU.
+        machine: hours on a GPU are those of one of its cards.
     """
 
     recipe: str
     seeds: int
     collections: list[CollectionPlan]
-    gpu_speedup: float
-    machine: dict[str, Any]
+    machine: Machine
 
     def total(self, table: str) -> float:
         return float(sum(sum(getattr(row, table).values()) for row in self.collections))
@@ -55,13 +53,13 @@ class Plan:
         return {**asdict(self), "total": {table: self.total(table) for table in tables}}
 
 
-def make_plan(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, *, gpu_speedup: float) -> Plan:
-    """Compute what a recipe costs with a GPU that is so much faster than the laws say; 0 = none.
+def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Plan:
+    """Compute what a recipe costs on a machine.
 
     Raises:
-        UsageError: the recipe has a model whose cost was not measured.
+        UsageError: the recipe has a model whose cost is not known.
     """
-    costs = stage_costs(recipe, sizes, laws)
+    costs = stage_costs(recipe, sizes, machine)
     rows = []
     for name in dict.fromkeys(part.collection for part in sizes):
         own = [cost for cost in costs if cost.collection == name]
@@ -69,67 +67,65 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, *, gpu_spee
         rows.append(
             CollectionPlan(
                 name,
-                {stage: _hours(own, stage, gpu_speedup, on_gpu=True) for stage in STAGES},
-                {stage: _hours(own, stage, gpu_speedup, on_gpu=False) for stage in STAGES},
-                disk_bytes(recipe, parts, laws),
-                peak_mib(recipe, parts, laws),
+                {stage: _hours(own, stage, on_gpu=True) for stage in STAGES},
+                {stage: _hours(own, stage, on_gpu=False) for stage in STAGES},
+                disk_bytes(recipe, parts),
+                peak_mib(recipe, parts, machine),
             )
         )
-    return Plan(recipe.name, len(recipe.seeds), rows, gpu_speedup, dict(laws.machine))
+    return Plan(recipe.name, len(recipe.seeds), rows, machine)
 
 
-def _hours(costs: Sequence[StageCost], stage: str, gpu_speedup: float, *, on_gpu: bool) -> float:
+def _hours(costs: Sequence[StageCost], stage: str, *, on_gpu: bool) -> float:
     there = [cost for cost in costs if cost.stage == stage]
-    hours = sum(c.cpu_s for c in there if (c.on_gpu and gpu_speedup > 0) == on_gpu) / HOUR_S
-    return hours / gpu_speedup if on_gpu and hours else hours
+    return sum(cost.seconds for cost in there if cost.on_gpu == on_gpu) / HOUR_S
 
 
 def gpu_tasks(
-    recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, *, gpu_speedup: float
+    recipe: Recipe, sizes: Sequence[PartSize], machine: Machine
 ) -> tuple[list[Task], dict[str, float]]:
     """Return what needs a GPU's hours, and by collection for how long each session packs first.
 
     The trainings of each collection, then one task that ranks with all models, of the collection
-    ALL: it ranks and scores the valid and test splits, which each of its sessions packs.
+    ALL: it ranks and scores the valid and test splits, which each of its sessions packs. Several
+    cards share what there is evenly.
     """
-    costs = stage_costs(recipe, sizes, laws)
+    costs = stage_costs(recipe, sizes, machine)
     tasks = [
-        Task(cost.collection, f"{cost.model}-seed{cost.seed}", cost.cpu_s / gpu_speedup / HOUR_S)
+        Task(cost.collection, f"{cost.model}-seed{cost.seed}", _wall_s(cost, machine) / HOUR_S)
         for cost in costs
         if cost.stage == "train" and cost.on_gpu
     ]
-    learned = [part for part in sizes if part.split == "train"]
-    ranked = [part for part in sizes if part.split != "train"]
-    ranking = sum(
-        cost.cpu_s / (gpu_speedup if cost.on_gpu else 1.0)
-        for cost in costs
-        if cost.stage in ("rank", "score")
-    )
-    tasks.append(Task(ALL, "rank valid and test", ranking / HOUR_S))
-    before = _packing_hours(recipe, learned, laws)
-    return tasks, before | {ALL: sum(_packing_hours(recipe, ranked, laws).values())}
+    ranking = [_wall_s(cost, machine) for cost in costs if cost.stage in ("rank", "score")]
+    tasks.append(Task(ALL, "rank valid and test", sum(ranking) / HOUR_S))
+    before = _packing_hours([part for part in sizes if part.split == "train"], machine)
+    ranked = _packing_hours([part for part in sizes if part.split != "train"], machine)
+    return tasks, before | {ALL: sum(ranked.values())}
 
 
-def _packing_hours(recipe: Recipe, sizes: Sequence[PartSize], laws: Laws) -> dict[str, float]:
+def _wall_s(cost: StageCost, machine: Machine) -> float:
+    return cost.seconds / (machine.n_cards if cost.on_gpu else 1)
+
+
+def _packing_hours(sizes: Sequence[PartSize], machine: Machine) -> dict[str, float]:
     hours: dict[str, float] = {}
-    for cost in stage_costs(recipe, sizes, laws):
-        if cost.stage == "prepare":
-            hours[cost.collection] = hours.get(cost.collection, 0.0) + cost.cpu_s / HOUR_S
+    for part in sizes:
+        seconds = processor_s(f"{part.collection.split(':', 1)[0]} prepare", part, part.configs)
+        hours.setdefault(part.collection, 0.0)
+        hours[part.collection] += part.graphs * seconds * machine.cpu_scale / HOUR_S
     return hours
 
 
-def fit_plan(
-    recipe: Recipe, sizes: Sequence[PartSize], laws: Laws, budget: Budget, *, gpu_speedup: float
-) -> Fitted:
+def fit_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine, budget: Budget) -> Fitted:
     """Return the largest part of a recipe that fits into a budget, and its sessions.
 
     Raises:
-        UsageError: the recipe has a model whose cost was not measured.
+        UsageError: the recipe has a model whose cost is not known.
         PipelineError: nothing fits.
     """
 
     def sessions_of(smaller: Recipe) -> list[Session] | None:
-        tasks, start_hours = gpu_tasks(smaller, sizes, laws, gpu_speedup=gpu_speedup)
+        tasks, start_hours = gpu_tasks(smaller, sizes, machine)
         return pack(tasks, budget, start_hours=start_hours)
 
     return fit_budget(recipe, sessions_of)

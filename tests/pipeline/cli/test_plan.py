@@ -15,19 +15,20 @@ from tests.command_line import call
 
 def test_the_fitted_recipe_can_be_run_and_fits(tmp_path: Path) -> None:
     out = tmp_path / "fitted.toml"
-    options = ("--gpu-hours", 30, "--session-hours", 12, "--weeks", 2, "--memory", 16)
+    whole = json.loads(call("plan", "--recipe", "leaderboard", "--json"))["total"]
+    lent = 0.3 * whole["gpu_hours"]  # a week, of two
+    options = ("--gpu-hours", lent, "--session-hours", lent / 2, "--weeks", 2, "--memory", 16)
     text = call("plan", "--recipe", "leaderboard", *options, "--out", out, "--json")
     made = json.loads(text)
     recipe = load_recipe(str(out))
     assert made["seeds"] == len(recipe.seeds)
     weeks: dict[int, float] = {}
     for session in made["sessions"]:
-        assert session["hours"] <= 12 + 1e-6
+        assert session["hours"] <= lent / 2 + 1e-6
         weeks[session["week"]] = weeks.get(session["week"], 0) + session["hours"]
-    assert max(weeks.values()) <= 30 + 1e-6
+    assert max(weeks.values()) <= lent + 1e-6
     assert max(weeks) <= 2
-    whole = json.loads(call("plan", "--recipe", "leaderboard", "--json"))
-    assert made["total"]["gpu_hours"] < whole["total"]["gpu_hours"]
+    assert made["total"]["gpu_hours"] < whole["gpu_hours"]
     assert made["dropped"][0] == "seed 4"
 
 
@@ -35,14 +36,26 @@ def test_the_table_says_what_was_not_measured() -> None:
     text = call("plan", "--recipe", "cpu")
     assert "layout:nlp:random" in text
     assert "computed, not run" in text
-    assert "GPU not measured: taken to be 10 times" in text
-    assert "GPU         0.0 hours" in call("plan", "--recipe", "cpu", "--gpu-speedup", 0)
+    assert "GPU not measured: a t4 is taken at shares of its data sheet" in text
+    assert "GPU         0.0 hours" in call("plan", "--recipe", "cpu", "--gpu", "none")
+
+
+def test_another_card_and_several_of_them() -> None:
+    few = ("--recipe", "cpu", "--set", "tile.models=[tile_linear]", "--json")
+    rows = {
+        words: json.loads(call("plan", *few, *words))
+        for words in ((), ("--gpu", "h200"), ("--gpu", "h200", "--gpus", 2))
+    }
+    hours = [row["total"]["gpu_hours"] for row in rows.values()]
+    assert hours[0] > 5 * hours[1]
+    assert hours[1] == hours[2]  # of one card
+    assert [row["machine"]["card"]["name"] for row in rows.values()] == ["t4", "h200", "h200"]
 
 
 @pytest.mark.parametrize(
     ("words", "code", "named"),
     [
-        (("--gpu-hours", 3, "--gpu-speedup", 0), 2, "no GPU with --gpu-speedup 0"),
+        (("--gpu-hours", 3, "--gpu", "none"), 2, "no GPU with --gpu none"),
         (("--gpu-hours", 3, "--set", "accelerator=cpu"), 2, "the recipe uses no GPU"),
         (("--gpu-hours", 0.2, "--session-hours", 0.1), 1, "budget even with one seed"),
         (("--out", "fitted"), 2, "expected a name that ends in .toml"),

@@ -1,72 +1,89 @@
-"""Costs of a recipe, computed by hand from laws of round numbers; what is dropped to fit."""
+"""Costs of a recipe, from what is counted of its networks; what is dropped to fit."""
+
+from dataclasses import replace
 
 import pytest
 
 from common.errors import PipelineError, UsageError
 from models.config.recipe import load_recipe
+from models.registry import model_entry
 from pipeline.planning.budget import Budget, reductions
-from pipeline.planning.costs import configurable_nodes, kept_nodes, stage_costs
+from pipeline.planning.calibration import calibrated, card_named
+from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card
+from pipeline.planning.costs import (
+    COUNTED,
+    Machine,
+    configurable_nodes,
+    kept_nodes,
+    stage_costs,
+)
+from pipeline.planning.counts import Counts
+from pipeline.planning.made_up import counted_step
 from pipeline.planning.memory import CACHE_MIB, fit_memory, peak_mib
 from pipeline.planning.plan import ALL, fit_plan, gpu_tasks, make_plan
-from tests.pipeline.planning.plans import LAYOUT, SIZES, TILE, made_up_laws
+from tests.pipeline.planning.plans import LAYOUT, RECIPE, SIZES, SLOW, TILE
 
-LAWS = made_up_laws()
-RECIPE = load_recipe(
-    "cpu",
-    [
-        "seeds=[0,1,2]",
-        "layout.models=[cross_config_sage, global_attention_sage, layout_boosting]",
-        "tile.models=[late_fusion_sage, tile_linear]",
-        "cross_config_sage.training.steps=3600",
-        "global_attention_sage.training.steps=7200",
-        "global_attention_sage.graphs_per_step=2",
-        "late_fusion_sage.training.steps=1800",
-        "layout_boosting.num_boost_round=40",
-    ],
+MODEL = "cross_config_sage"
+WORK = kept_nodes("hops-1", 1000, configurable_nodes(1000)) / COUNTED.nodes
+COUNTS = counted_step(
+    model_entry(RECIPE, MODEL), RECIPE.cross_config_sage, replace(COUNTED, configs=64), SLOW.card
 )
 
 
-def hours(stage: str, model: str, collection: str) -> float:
+def hours(stage: str, model: str, collection: str, machine: Machine = SLOW) -> float:
     """Return what a stage takes, of one seed."""
     [found] = [
-        cost.cpu_s / 3600
-        for cost in stage_costs(RECIPE, SIZES, LAWS)
+        cost.seconds / 3600
+        for cost in stage_costs(RECIPE, SIZES, machine)
         if (cost.stage, cost.model, cost.collection) == (stage, model, collection)
         and cost.seed in (None, 0)
     ]
     return found
 
 
-def test_hours_by_hand() -> None:
-    assert hours("prepare", "", LAYOUT) == pytest.approx(15 * 2 / 3600)
-    assert hours("train", "cross_config_sage", LAYOUT) == pytest.approx(1)
-    assert hours("train", "global_attention_sage", LAYOUT) == pytest.approx(4)  # two graphs a step
-    assert hours("train", "layout_boosting", LAYOUT) == pytest.approx((10 * 5 + 40 * 0.25) / 3600)
-    assert hours("rank", "cross_config_sage", LAYOUT) == pytest.approx(5 * 36 / 3600)
-    assert hours("score", "", LAYOUT) == pytest.approx(5 * 4 / 3600)
-    assert hours("train", "late_fusion_sage", TILE) == pytest.approx(0.5)
-    assert hours("train", "tile_linear", TILE) == pytest.approx(20 * 6 / 3600)
+def test_the_longest_of_bytes_operations_and_launches_decides() -> None:
+    card = Card("made up", bytes_per_s=10, flops=100, half_flops=400, launch_s=1)
+    assert card.seconds(Counts(kernels=3, bytes=40, flops=100)) == 4
+    assert card.seconds(Counts(kernels=5, bytes=40)) == 5
+    assert card.seconds(Counts(bytes=40, flops=900, half_flops=400)) == 5 + 1
+    assert card.seconds(Counts(kernels=5, bytes=40), work=2) == 8
 
 
-def test_a_plan_adds_seeds_up_and_divides_what_a_gpu_does() -> None:
-    plan = make_plan(RECIPE, SIZES, LAWS, gpu_speedup=10)
+def test_hours_are_those_of_what_was_counted() -> None:
+    step_s = COUNTS.bytes * WORK / 1e6
+    assert hours("train", MODEL, LAYOUT) == pytest.approx(36 * step_s / 3600)
+    other = Machine(replace(CARDS["t4"], bytes_per_s=1e5))
+    assert hours("train", MODEL, LAYOUT, other) == pytest.approx(10 * 36 * step_s / 3600)
+    on_thread = max(COUNTS.bytes / THREAD.bytes_per_s, COUNTS.flops / THREAD.flops) * WORK
+    on_thread = max(on_thread, COUNTS.kernels * THREAD.launch_s)
+    assert hours("train", MODEL, LAYOUT, Machine(None)) == pytest.approx(36 * on_thread / 3600)
+    assert hours("train", "tile_linear", TILE) == pytest.approx(20 * 0.035 / 3600)
+    trees = 10 * 1000 * 100 * 3.2e-8 + 40 * 1.6e-6 * 10 * 100
+    assert hours("train", "layout_boosting", LAYOUT) == pytest.approx(trees / 3600)
+    assert hours("rank", "layout_boosting", LAYOUT) == pytest.approx(5 * 1e5 * 8e-9 / 3600)
+
+
+def test_a_plan_adds_seeds_up() -> None:
+    plan = make_plan(RECIPE, SIZES, SLOW)
     layout = plan.collections[0]
     assert layout.collection == LAYOUT
-    assert layout.gpu_hours["train"] == pytest.approx(3 * (1 + 4) / 10)
-    assert layout.cpu_hours["train"] == pytest.approx(3 * 60 / 3600)
-    assert layout.gpu_hours["rank"] == pytest.approx(3 * 2 * 5 * 36 / 3600 / 10)
-    assert layout.disk_bytes["raw"] == pytest.approx(15 * 2**20)
+    networks = (MODEL, "global_attention_sage")
+    for stage in ("train", "rank"):
+        by_hand = sum(hours(stage, model, LAYOUT) for model in networks)
+        assert layout.gpu_hours[stage] == pytest.approx(3 * by_hand)
+    trees = hours("train", "layout_boosting", LAYOUT)
+    assert layout.cpu_hours["train"] == pytest.approx(3 * trees)
+    assert layout.disk_bytes["raw"] == pytest.approx(15 * 0.11 * 1000 * 100)
     # Nine members, the blend and the floor; five graphs of 100 configs are ranked.
-    assert layout.disk_bytes["run"] == pytest.approx(11 * 500 * 0.001 * 2**20)
-    alone = make_plan(RECIPE, SIZES, LAWS, gpu_speedup=0)
+    assert layout.disk_bytes["run"] == pytest.approx(11 * 500 * 46)
+    alone = make_plan(RECIPE, SIZES, Machine(None))
     assert alone.total("gpu_hours") == 0
-    with_gpu = plan.total("gpu_hours") * 10 + plan.total("cpu_hours")
-    assert alone.total("cpu_hours") == pytest.approx(with_gpu)
+    assert alone.total("cpu_hours") > plan.total("cpu_hours")
 
 
-def test_a_model_that_was_not_measured_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"what segment_sage costs was not measured; expected"):
-        stage_costs(load_recipe("cpu", ["layout.models=[segment_sage]"]), SIZES, LAWS)
+def test_a_model_whose_cost_is_not_known_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"what segment_sage costs is not known; expected"):
+        stage_costs(load_recipe("cpu", ["layout.models=[segment_sage]"]), SIZES, SLOW)
 
 
 def test_pruning_keeps_what_was_counted_and_never_more_than_all() -> None:
@@ -86,27 +103,33 @@ def test_the_order_of_what_is_dropped() -> None:
 
 
 def test_a_budget_for_all_drops_nothing_and_trains_everything_once() -> None:
-    tasks, start_hours = gpu_tasks(RECIPE, SIZES, LAWS, gpu_speedup=1)
-    fitted = fit_plan(RECIPE, SIZES, LAWS, Budget(30, 12, 1), gpu_speedup=1)
+    tasks, start_hours = gpu_tasks(RECIPE, SIZES, SLOW)
+    needed = sum(task.hours for task in tasks)
+    fitted = fit_plan(RECIPE, SIZES, SLOW, Budget(needed + 1, needed + 1, 1))
     assert fitted.dropped == []
     assert fitted.recipe == RECIPE
     done = [name for session in fitted.sessions for name, _ in session.parts]
     assert sorted(set(done)) == sorted({task.name for task in tasks})
-    assert start_hours == pytest.approx({LAYOUT: 20 / 3600, TILE: 40 / 3600, ALL: 20 / 3600})
-    assert sum(s.hours for s in fitted.sessions if s.collection == LAYOUT) == pytest.approx(
-        15 + 20 / 3600 * sum(s.collection == LAYOUT for s in fitted.sessions)
-    )
+    packed = {LAYOUT: 10 * 1e5 * 2.5e-9, TILE: 20 * 100 * 7e-6}
+    packed[ALL] = 5 * 1e5 * 2.5e-9 + 5 * 100 * 7e-6
+    assert start_hours == pytest.approx({name: s / 3600 for name, s in packed.items()})
+
+
+def test_several_cards_share_the_trainings() -> None:
+    tasks, _ = gpu_tasks(RECIPE, SIZES, SLOW)
+    shared, _ = gpu_tasks(RECIPE, SIZES, replace(SLOW, n_cards=4))
+    for one, quarter in zip(tasks[:-1], shared[:-1], strict=True):
+        assert quarter.hours == pytest.approx(one.hours / 4)
+    assert tasks[-1].hours / 4 < shared[-1].hours < tasks[-1].hours  # scores are the processor's
 
 
 def test_ranking_goes_on_in_another_session_where_one_does_not_hold_it() -> None:
     recipe = RECIPE.model_copy(update={"seeds": (0,)})
-    tasks, start_hours = gpu_tasks(recipe, SIZES, LAWS, gpu_speedup=1)
+    tasks, start_hours = gpu_tasks(recipe, SIZES, SLOW)
     ranking = tasks[-1].hours
-    # By hand: two networks and trees rank 5 layout graphs, a network and a linear one 5 kernels.
-    by_hand = 5 * (36 + 36 + 3) + 5 * (36 + 0.5) + 10 * 4
-    assert (tasks[-1].collection, ranking) == (ALL, pytest.approx(by_hand / 3600))
-    budget = Budget(30, ranking * 0.6 + start_hours[ALL], 1)
-    sessions = fit_plan(recipe, SIZES, LAWS, budget, gpu_speedup=1).sessions
+    assert tasks[-1].collection == ALL
+    budget = Budget(1000, ranking * 0.6 + start_hours[ALL], 1)
+    sessions = fit_plan(recipe, SIZES, SLOW, budget).sessions
     ranked = [session for session in sessions if session.collection == ALL]
     assert [session.hours for session in ranked] == pytest.approx(
         [ranking * 0.6 + start_hours[ALL], ranking * 0.4 + start_hours[ALL]]
@@ -115,28 +138,50 @@ def test_ranking_goes_on_in_another_session_where_one_does_not_hold_it() -> None
 
 
 def test_a_smaller_budget_drops_a_seed_first_then_a_network() -> None:
-    budgets = {14: ["seed 2"], 5: ["seed 2", "global_attention_sage"]}
-    for gpu_hours, dropped in budgets.items():
-        fitted = fit_plan(RECIPE, SIZES, LAWS, Budget(gpu_hours, 12, 1), gpu_speedup=1)
+    smaller = [recipe for _, recipe in reductions(RECIPE)]
+    for kept, dropped in (
+        (smaller[0], ["seed 2"]),
+        (smaller[1], ["seed 2", "global_attention_sage"]),
+    ):
+        tasks, _ = gpu_tasks(kept, SIZES, SLOW)
+        needed = 1.01 * sum(task.hours for task in tasks)
+        fitted = fit_plan(RECIPE, SIZES, SLOW, Budget(needed, needed, 1))
         assert fitted.dropped == dropped
-        assert sum(session.hours for session in fitted.sessions) <= gpu_hours
+        assert sum(session.hours for session in fitted.sessions) <= needed
 
 
-def test_memory_by_hand_and_halved_until_it_fits() -> None:
-    kept = 3.6 * 1000 * 3143 / 43615
-    need = 300 + CACHE_MIB + 0.01 * kept * 64
-    assert peak_mib(RECIPE, SIZES, LAWS)["train cross_config_sage"] == pytest.approx(need)
-    smaller = load_recipe(
-        "cpu", ["cross_config_sage.configs_per_step=64", "tile.models=[tile_linear]"]
-    )
-    recipe, settings = fit_memory(
-        smaller, SIZES, LAWS, limit_mib=300 + CACHE_MIB + 0.01 * kept * 33
-    )
-    assert settings == ["cross_config_sage.configs_per_step=32"]
+def test_memory_is_halved_until_it_fits() -> None:
+    need = CONTEXT_MIB + CACHE_MIB + COUNTS.peak_bytes * WORK / 2**20
+    peaks = peak_mib(RECIPE, SIZES, SLOW)
+    assert peaks[f"train {MODEL}"] == pytest.approx(need)
+    assert peaks["train layout_boosting"] == pytest.approx(10 * 100 * 3 * 194 / 2**20)
+    sets = ["layout.models=[cross_config_sage]", "tile.models=[tile_linear]"]
+    large = load_recipe("cpu", [*sets, f"{MODEL}.configs_per_step=64"])
+    whole = peak_mib(large, SIZES, SLOW)[f"train {MODEL}"]
+    assert fit_memory(large, SIZES, SLOW, limit_mib=whole + 1) == (large, [])
+    recipe, settings = fit_memory(large, SIZES, SLOW, limit_mib=whole - 1)
+    assert settings[0] == f"{MODEL}.configs_per_step=32"
     assert recipe.cross_config_sage.configs_per_step == 32
-    assert fit_memory(smaller, SIZES, LAWS, limit_mib=need + 1) == (smaller, [])
 
 
 def test_what_cannot_be_halved_any_more_does_not_fit() -> None:
     with pytest.raises(PipelineError, match=r"memory of 2.0 GiB: 'train \w+' takes .* GiB"):
-        fit_memory(RECIPE, SIZES, LAWS, limit_mib=2048)
+        fit_memory(RECIPE, SIZES, SLOW, limit_mib=2048)
+
+
+def test_a_card_is_known_by_the_name_that_torch_has_for_it() -> None:
+    assert card_named("Tesla T4") == CARDS["t4"]
+    assert card_named("NVIDIA A100-SXM4-80GB") == CARDS["a100"]
+    assert card_named("NVIDIA GeForce RTX 3090") is None
+
+
+def test_a_step_on_this_processor_scales_what_is_computed_for_it() -> None:
+    recipe = load_recipe("cpu", [f"{MODEL}.hidden=8", "accelerator=cpu"])
+    found = calibrated(SLOW, recipe)
+    assert found.cpu_scale > 0
+    assert found == replace(SLOW, cpu_scale=found.cpu_scale)
+    costs = stage_costs(recipe, SIZES, SLOW), stage_costs(recipe, SIZES, found)
+    for plain, scaled in zip(*costs, strict=True):
+        assert scaled.seconds == pytest.approx(plain.seconds * found.cpu_scale)
+    with pytest.raises(UsageError, match="no layout network to time"):
+        calibrated(SLOW, load_recipe("cpu", ["layout.models=[layout_linear]"]))

@@ -1,0 +1,236 @@
+"""What networks ask of a GPU, counted without one, and what a GPU at hand makes of it.
+
+`make gpu` writes docs/results/gpu.md. `python -m benchmarks.gpu --counts --json -` prints counts
+alone, by network: those of a training step, and below `ranked_chunk` those of ranking as many
+configs in one chunk.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from benchmarks import PAGES, table
+from benchmarks.speed.plain_layout_model import PlainInputs, PlainLayoutModel
+from common.atomic import write_text
+from common.git import revision
+from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
+from models.config.recipe import load_recipe
+from models.layout.inputs import LayoutInputs
+from models.layout.network import LayoutNetwork, Positions
+from pipeline.planning.calibration import card_named, step_seconds
+from pipeline.planning.counts import Counts
+from pipeline.planning.made_up import (
+    Case,
+    Size,
+    count_ranking,
+    count_step,
+    make_case,
+    on_device,
+    rank,
+)
+
+RESULTS = PAGES / "gpu.md"
+GRAPH = Size(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)
+KERNEL = Size(nodes=40, edges=66, configurable=0, configs=1_842)
+PLAIN = "plain PyG"
+# Each by the recipe that ships it; the plain one has the first one's equations and widths.
+NETWORKS = {
+    "cross_config_sage": "leaderboard",
+    PLAIN: "leaderboard",
+    "global_attention_sage": "leaderboard",
+    "tgraph": "reference",
+    "baseline_gcn": "reference",
+    "late_fusion_sage": "leaderboard",
+    "early_fusion_sage": "leaderboard",
+}
+ONE_CHUNK_MIB = 1 << 20
+RANKED = 3  # times, of which the first one does not count
+
+
+class PlainNetwork(LayoutNetwork):
+    """benchmarks/speed/plain_layout_model.py, trained and ranked with as the other networks are."""
+
+    Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
+
+    def __init__(self, config: CrossConfigSageConfig) -> None:
+        super().__init__(config)
+        self.plain = PlainLayoutModel(config)
+
+    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+        """Score the configs at `distinct` (c,); (c,) float32."""
+        edges = inputs.neighbours.edge_index.T.flip(0)
+        nodes = inputs.node_feat, inputs.opcode, inputs.layout, inputs.config_ids
+        scores: Tensor = self.plain(PlainInputs(*nodes, edges), inputs.symbols(distinct))
+        return scores
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network of a recipe, on a graph or on a step's kernels."""
+
+    name: str
+    settings: tuple[str, ...] = ()
+
+    def case(self, *, n_configs: int | None = None, in_one_chunk: bool = False) -> Case:
+        """Make the network, and a graph of so many configs."""
+        own = tuple(text for text in self.settings if text.startswith(f"{self.network}."))
+        if in_one_chunk and self.network not in ("tgraph", "late_fusion_sage"):
+            own = (*own, f"{self.network}.inference_tensor_mib={ONE_CHUNK_MIB}")
+        size = KERNEL if self.network.endswith("fusion_sage") else GRAPH
+        recipe = load_recipe(NETWORKS[self.name], own)
+        made = make_case(recipe, self.network, replace(size, configs=n_configs or size.configs))
+        return replace(made, network=PlainNetwork(made.config)) if self.name == PLAIN else made
+
+    @property
+    def network(self) -> str:
+        """Return the name of its table in a recipe."""
+        return "cross_config_sage" if self.name == PLAIN else self.name
+
+    @cached_property
+    def n_configs(self) -> int:
+        """Return how many configs of a graph a step takes, or of a kernel."""
+        config = self.case(n_configs=2).config
+        return int(getattr(config, "configs_per_step", 0) or config.configs_per_kernel)
+
+    def step(self) -> dict[str, float]:
+        """Count a training step."""
+        case = self.case()
+        return figures(count_step(case), case.tensor_bytes(self.n_configs))
+
+    def ranked_chunk(self) -> dict[str, float]:
+        """Count the ranking of a step's configs of one graph, in one chunk."""
+        case = self.case(n_configs=self.n_configs, in_one_chunk=True)
+        one = replace(case, graphs=case.graphs[:1])
+        return figures(count_ranking(one), one.tensor_bytes(self.n_configs))
+
+
+def figures(counts: Counts, unit_bytes: int) -> dict[str, float]:
+    """Return what is told of counts; `byte_units` in float32 (nodes, configs, channels) tensors."""
+    return {
+        "kernels": counts.kernels,
+        "byte_units": round(counts.bytes / unit_bytes, 1),
+        "host_syncs": counts.host_syncs,
+        "half_share": round(counts.half_share, 3),
+        "peak_units": round(counts.peak_bytes / unit_bytes, 1),
+        "unit_mb": round(unit_bytes / 1e6, 1),
+        "gflop": round(counts.flops / 1e9, 1),
+    }
+
+
+def count_all(settings: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str, Any]:
+    """Count each network, or those of these names."""
+    works = [Work(name, tuple(settings)) for name in names or NETWORKS]
+    return {work.name: {**work.step(), "ranked_chunk": work.ranked_chunk()} for work in works}
+
+
+def time_all(found: Mapping[str, Mapping[str, Any]], settings: Sequence[str]) -> dict[str, Any]:
+    """Time each network's step, and its ranking of 1,000 configs or of a kernel, on the GPU."""
+    card, device, timed = card_named(torch.cuda.get_device_name()), torch.device("cuda", 0), {}
+    for name, counts in found.items():
+        work = Work(name, tuple(settings))
+        torch.cuda.reset_peak_memory_stats()
+        seconds = step_seconds(work.case(), device)
+        moved = counts["byte_units"] * counts["unit_mb"] * 1e6
+        timed[name] = {
+            "step_ms": round(1000 * seconds, 2),
+            "gb_per_s": round(moved / seconds / 1e9),
+            "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+            "rank_ms": round(1000 * _seconds_of(work.case(), device), 2),
+        }
+        if card:
+            timed[name]["times_roofline"] = round(seconds * card.bytes_per_s / moved, 2)
+    return timed
+
+
+def _seconds_of(case: Case, device: torch.device) -> float:
+    seconds, moved = [], on_device(case, device)
+    for _ in range(RANKED):
+        start = time.perf_counter()
+        rank(moved)  # ends with scores on the host
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
+
+
+def report(
+    found: Mapping[str, Any] | None = None, timed: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return the section; counted and, on a GPU, timed anew if not given."""
+    found = found or count_all()
+    if timed is None and torch.cuda.is_available():
+        timed = time_all(found, ())
+    keys = ("kernels", "byte_units", "host_syncs", "half_share")
+    rows = []
+    for name, of_step in found.items():
+        of_chunk = of_step["ranked_chunk"]
+        told = [f"{part[key]:,g}" for part in (of_step, of_chunk) for key in keys]
+        rest = (f"{of_step[key]:,g}" for key in ("peak_units", "unit_mb", "gflop"))
+        rows.append([name, *told, *rest])
+    what = ("kernels", "units moved", "host syncs", "half")
+    header = ("network", *(f"{of}: {one}" for of in ("step", "chunk") for one in what))
+    lines = [
+        "## What networks ask of a GPU",
+        "",
+        "Counted with the project's own code on a device that is none (docs/planning.md): a",
+        "training step from the loss to the optimiser, and the ranking of as many configs in one",
+        f"chunk. Layout networks take {GRAPH.nodes:,} kept nodes, tile networks kernels of",
+        f"{KERNEL.nodes} nodes. A unit is one float32 (nodes, configs, channels) tensor of what is",
+        "taken; half is the share of operations in 16 bits. Plain PyG has the equations of",
+        "the first one; tgraph is the competition's winning model.",
+        "",
+        *table((*header, "peak units", "unit, MB", "GFLOP"), rows),
+        "",
+    ]
+    if not timed:
+        return [*lines, "No GPU was at hand: nothing here was timed on one, or run on one."]
+    timed_header = ("network", "step ms", "GB/s", "times roofline", "peak GiB", "ranking ms")
+    timed_keys = ("step_ms", "gb_per_s", "times_roofline", "peak_gib", "rank_ms")
+    rows = [[name, *(str(of.get(key, "")) for key in timed_keys)] for name, of in timed.items()]
+    return [
+        *lines,
+        f"On {torch.cuda.get_device_name()}: the median of some steps; what they move of the bytes",
+        "counted, and how that compares with the bandwidth in the data sheet, less a fifth; the",
+        f"most memory of tensors; ranking {GRAPH.configs:,} configs, or all of a kernel.",
+        "",
+        *table(timed_header, rows),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Count, time where there is a GPU, and write the page, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)}; default: all")
+    parser.add_argument("--counts", action="store_true", help="time nothing, GPU or not")
+    parser.add_argument("--json", metavar="FILE", help="write figures there, - = print, no page")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="settings")
+    given = parser.parse_args(arguments)
+    if not set(given.networks) <= set(NETWORKS):
+        parser.error(f"networks: expected some of {', '.join(NETWORKS)}")
+    found = count_all(given.settings, given.networks)
+    timed = {}
+    if torch.cuda.is_available() and not given.counts:
+        timed = time_all(found, given.settings)
+    if given.json:
+        merged = {name: {**counts, **timed.get(name, {})} for name, counts in found.items()}
+        text = json.dumps(merged, indent=1) + "\n"
+        if given.json == "-":
+            sys.stdout.write(text)
+        else:
+            write_text(Path(given.json), text)
+        return
+    lines = ["# On a GPU", "", "Written by `make gpu`.", "", *report(found, timed)]
+    write_text(RESULTS, "\n".join([*lines, "", f"Revision {revision()}."]) + "\n")
+    print(RESULTS)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Networks on made-up graphs of any size, for counting and timing what they do."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from common.progress import watched_by
+from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
+from data.packing.configs import Alphabets, PackedConfigs
+from data.packing.vectors import vector_codes
+from data.tree import GraphFile, collection_named
+from features.scaling import fit_node_scaler
+from models.config.own_models import imported
+from models.config.recipe import Recipe
+from models.layout.task import LayoutTask
+from models.registry import ModelEntry, model_entry
+from models.tile.task import TileTask
+from models.training.device import CPU, torch_prepared
+from models.training.folds import HeldOut
+from models.training.jobs import TrainJob
+from models.training.loop import StepLoss, Task, fit
+from pipeline.planning.cards import GIB, Card
+from pipeline.planning.counts import FAKE_GPU, Counts, counted
+
+UNPRUNED = Recipe.from_table({"features": {"prune": "none"}}, source="made-up graphs")
+N_VECTORS, N_COLUMNS = 40, 32  # of a layout graph: distinct layout vectors, stored columns
+
+
+@dataclass(frozen=True)
+class Size:
+    """A graph's size after pruning: m nodes, e edges, k of the nodes configurable, c configs."""
+
+    nodes: int
+    edges: int
+    configurable: int
+    configs: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with a graph, or a step's kernels, of one size, on the CPU."""
+
+    kind: str
+    config: Any
+    network: Any
+    graphs: tuple[Any, ...]
+
+    def tensor_bytes(self, n_configs: int) -> int:
+        """Return the bytes of one float32 (nodes, configs, channels) tensor of what is taken."""
+        nodes = sum(len(inputs.opcode) for inputs in self.graphs)
+        return 4 * nodes * n_configs * self.config.hidden
+
+
+def make_case(recipe: Recipe, name: str, size: Size) -> Case:
+    """Make the network `name` of a recipe, and what it reads: a layout graph, or a step's kernels.
+
+    All configs differ, and so do all runtimes.
+    """
+    return _case(model_entry(recipe, name), getattr(recipe, name), size)
+
+
+def _case(entry: ModelEntry, config: Any, size: Size) -> Case:
+    with torch_prepared(threads=torch.get_num_threads(), device=CPU):
+        return _prepared_case(entry, config, size)
+
+
+def _prepared_case(entry: ModelEntry, config: Any, size: Size) -> Case:
+    network, rng = imported(entry.network)(config), np.random.default_rng(0)
+    make = layout_graph if entry.kind == "layout" else tile_graph
+    graph: LayoutGraph | TileGraph = make(size, rng)
+    scaler = fit_node_scaler([graph.node_feat], scaling=UNPRUNED.features.scaling)
+    read = import_module(entry.module)._reader(UNPRUNED, config, network, scaler)
+    n_graphs = 1 if entry.kind == "layout" else config.kernels_per_step
+    return Case(entry.kind, config, network, (read(graph),) * n_graphs)
+
+
+def layout_graph(size: Size, rng: np.random.Generator) -> LayoutGraph:
+    """Make a layout graph of a size, in memory; runtimes are 1, 2, … ns."""
+    vectors = np.unique(vector_codes(rng.integers(-1, 6, (N_VECTORS, 18), dtype=np.int8)))
+    columns = min(N_COLUMNS, size.configurable)
+    configs = rng.integers(0, len(vectors), (size.configs, columns), dtype=np.uint8)
+    digits = np.arange(size.configs)
+    for column in range(min(columns, 4)):  # no two configs are the same
+        configs[:, column] = digits % len(vectors)
+        digits = digits // len(vectors)
+    alphabets = Alphabets(
+        codes=vectors,
+        column_of=np.arange(size.configurable) % columns,
+        vectors=np.tile(np.arange(len(vectors)), (columns, 1)),
+        sizes=np.full(columns, len(vectors)),
+    )
+    return LayoutGraph(
+        **_program(size, rng, "layout:xla:random"),
+        configs=PackedConfigs(alphabets, configs),
+        node_config_ids=np.sort(rng.permutation(size.nodes)[: size.configurable]),
+        node_splits=np.zeros((1, 0), np.int64),
+    )
+
+
+def tile_graph(size: Size, rng: np.random.Generator) -> TileGraph:
+    """Make a kernel of a size, in memory; runtimes are 1, 2, … ns."""
+    return TileGraph(
+        **_program(size, rng, "tile:xla"),
+        config_feat=rng.integers(1, 64, (size.configs, N_TILE_VALUES)).astype(np.float32),
+        runtime_normalizers=np.ones(size.configs, np.int64),
+    )
+
+
+def _program(size: Size, rng: np.random.Generator, collection: str) -> dict[str, Any]:
+    consumer = rng.integers(1, max(2, size.nodes), size.edges)
+    edges = np.unique(np.stack([consumer, rng.integers(0, consumer)], axis=1), axis=0)
+    node_feat = rng.integers(0, 3, (size.nodes, N_NODE_FEATURES)).astype(np.float32)
+    return {
+        "file": GraphFile(collection_named(collection), "train", "made-up", Path("made-up.npz")),
+        "node_feat": node_feat,
+        "node_opcode": rng.integers(1, 100, size.nodes).astype(np.uint8),
+        "edge_index": edges,
+        "runtime_ns": np.arange(1, size.configs + 1),
+    }
+
+
+def steps(case: Case, device: torch.device, n_steps: int, after: Callable[[int], None]) -> None:
+    """Train for some steps, as `train` does, with no line logged; `after(n)` is told of each."""
+    rare = {"steps": n_steps, "log_every": n_steps, "checkpoint_every": n_steps, "swa_start": 1}
+    training = case.config.training.model_copy(update=rare)
+    graphs = [inputs.to(device) for inputs in case.graphs]
+    place = collection_named("tile:xla")
+    files = tuple(GraphFile(place, "train", str(i), Path(str(i))) for i in range(len(graphs)))
+    inputs: Any = dict(zip(files, graphs, strict=True)).__getitem__
+    config = case.config.model_copy(update={"training": training})
+    task = (LayoutTask if case.kind == "layout" else TileTask)(
+        files, inputs, config, HeldOut(files)
+    )
+    with TemporaryDirectory() as folder:
+        fabric = Fabric(accelerator="cpu", devices=1)  # of one process; it has no say
+        job = TrainJob("made-up", UNPRUNED, files, 0, Path(folder), fabric)
+        with watched_by(lambda _, done, __: after(done)):
+            fit(case.network, _NoPrefetch(task), training, job, device)
+
+
+@dataclass(frozen=True)
+class _NoPrefetch:
+    """What is there already is not to be read beforehand, by another thread."""
+
+    task: Task
+
+    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+        return self.task.step_loss(model, rng)
+
+
+def on_device(case: Case, device: torch.device) -> Case:
+    """Move a case there, for ranking."""
+    network = case.network.to(device).eval()
+    return replace(case, network=network, graphs=tuple(g.to(device) for g in case.graphs))
+
+
+def rank(case: Case) -> None:
+    """Rank all configs of the first graph, as `predict` does once it is on the device."""
+    case.network.score_all(case.graphs[0])
+
+
+class _Enough(Exception):  # noqa: N818 -- it is no error
+    pass
+
+
+def count_step(case: Case, card: Card | None = None) -> Counts:
+    """Return what a training step takes when another one has filled the optimiser before."""
+    seen: list[Counts] = []
+
+    def after(_: int) -> None:
+        seen.append(copy.deepcopy(counts))
+        if len(seen) == 2:
+            raise _Enough
+
+    with _counted(card) as counts, suppress(_Enough):
+        steps(case, FAKE_GPU, 3, after)
+    return seen[1].since(seen[0])
+
+
+def count_ranking(case: Case, card: Card | None = None) -> Counts:
+    """Return what ranking all configs of a graph takes that is on the device already."""
+    with _counted(card) as counts:
+        moved = on_device(case, FAKE_GPU)
+        before = copy.deepcopy(counts)
+        rank(moved)
+        return counts.since(before)
+
+
+@cache
+def counted_step(entry: ModelEntry, config: Any, size: Size, card: Card | None) -> Counts:
+    """Return what `count_step` finds of a network on a graph, or kernels, of a size."""
+    return count_step(_case(entry, config, size), card)
+
+
+@cache
+def counted_ranking(entry: ModelEntry, config: Any, size: Size, card: Card | None) -> Counts:
+    """Return what `count_ranking` finds of a network on a graph, or kernels, of a size."""
+    return count_ranking(_case(entry, config, size), card)
+
+
+@contextmanager
+def _counted(card: Card | None) -> Iterator[Counts]:
+    facts = (card.capability, round(card.memory_gib * GIB)) if card else ()
+    with torch_prepared(threads=torch.get_num_threads(), device=CPU), counted(*facts) as counts:
+        yield counts

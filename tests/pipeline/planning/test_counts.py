@@ -1,0 +1,182 @@
+"""What is counted on the device that is none, by hand; what it refuses."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline.planning.counts import FAKE_GPU, Counts, counted
+
+FLOAT, HALF = 4, 2
+
+
+def counts_of(work: Callable[[], object]) -> Counts:
+    """Count what a piece of work does on the device, without what makes it ready: its first run."""
+    with counted() as counts:
+        work()
+        before = copy.deepcopy(counts)
+        work()
+        return counts.since(before)
+
+
+def there(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device=FAKE_GPU)
+
+
+def test_a_matrix_product_by_hand() -> None:
+    found = counts_of(lambda: there(3, 5) @ there(5, 7))
+    assert (found.kernels, found.flops, found.elements) == (1, 2 * 3 * 5 * 7, 0)
+    assert found.bytes == FLOAT * (3 * 5 + 5 * 7 + 3 * 7)
+    halves = counts_of(lambda: there(3, 5, dtype=torch.float16) @ there(5, 7, dtype=torch.float16))
+    assert (halves.half_flops, halves.half_share) == (halves.flops, 1)
+    assert halves.bytes == found.bytes / 2
+
+
+def test_what_is_broadcast_counts_once_and_views_not_at_all() -> None:
+    found = counts_of(lambda: there(4, 6) + there(1, 6).expand(4, 6).view(4, 6)[:, None].flatten(1))
+    assert (found.kernels, found.elements) == (1, 24)
+    assert found.bytes == FLOAT * (24 + 6 + 24)
+
+
+@pytest.mark.parametrize(
+    ("work", "n_bytes"),
+    [
+        (lambda x, i: x.add_(x[:1]), FLOAT * (2 * 80 + 8)),
+        (lambda x, i: x.mul(x), FLOAT * 2 * 80),  # the same one is read once
+        (lambda x, i: x.fill_(1), FLOAT * 80),
+        (lambda x, i: x[i], FLOAT * 2 * 16 + 8 * 2),  # two rows, and where they are
+        (lambda x, i: nn.functional.embedding(i, x), FLOAT * 2 * 16 + 8 * 2),
+        (lambda x, i: x.index_add_(0, i, x[:2]), FLOAT * 3 * 16 + 8 * 2),
+        (lambda x, i: torch.mm(x, x.T, out=there(10, 10)), FLOAT * (80 + 100)),
+    ],
+)
+def test_bytes_by_hand(work: Callable[..., object], n_bytes: int) -> None:
+    with counted() as counts:
+        x, index = there(10, 8), torch.zeros(2, dtype=torch.long, device=FAKE_GPU)
+        before = copy.deepcopy(counts)
+        work(x, index)
+    assert counts.since(before).bytes == n_bytes
+
+
+def test_a_sparse_product_by_hand() -> None:
+    matrix = torch.eye(6).to_sparse_csr()
+
+    def work() -> None:
+        moved = matrix.to(FAKE_GPU)
+        there(6, 10).addmm_(moved, there(6, 10))
+
+    found = counts_of(work)
+    assert (found.kernels, found.flops) == (1, 2 * 6 * 10)
+    # Six values and columns, seven rows' starts as int32, and the dense ones.
+    assert found.bytes == FLOAT * (6 + 6 + 6 + 3 * 60)
+
+
+def test_a_sparse_matrix_may_be_made_on_the_device() -> None:
+    def work() -> None:
+        starts, columns = torch.arange(3).to(FAKE_GPU), torch.tensor([1, 0]).to(FAKE_GPU)
+        matrix = torch.sparse_csr_tensor(
+            starts, columns, there(2) + 1, (2, 2), check_invariants=False
+        )
+        assert (matrix @ there(2, 5)).shape == (2, 5)
+
+    assert counts_of(work).flops == 2 * 2 * 5
+
+
+def test_waits_are_counted_by_what_they_wait_for() -> None:
+    mask = torch.tensor([True, False, True])
+
+    def work() -> None:
+        x, chosen = there(3, 2), mask.to(FAKE_GPU)  # an upload that waits
+        assert x[chosen].shape == (2, 2)
+        assert x.sum().item() == 1
+        assert x.cpu().tolist() == [[0, 0]] * 3
+        mask.pin_memory().to(FAKE_GPU, non_blocking=True)
+
+    waits = counts_of(work).waits
+    assert waits == {"from the host": 1, "a mask": 1, "a value": 1, "to the host": 1}
+
+
+def test_a_training_step_runs_without_memory() -> None:
+    layer = nn.Linear(1 << 12, 1 << 12)
+    with counted() as counts:
+        layer.to(FAKE_GPU)
+        optimiser = torch.optim.AdamW(layer.parameters())
+        layer(there(1 << 20, 1 << 12)).square().mean().backward()
+        nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimiser.step()
+        assert layer.weight.grad is not None and layer.weight.grad.is_cuda
+    assert counts.peak_bytes > FLOAT * 3 << 32  # 48 GiB
+    assert counts.flops == 2 * 2 * 2**44  # no gradient of what goes in
+    assert counts.operations["_foreach_norm"] == 1
+
+
+def test_the_peak_is_of_what_is_held_at_once() -> None:
+    with counted() as counts:
+        x = there(1000)
+        for _ in range(5):
+            x = x.view(10, 100).flatten() + 1
+        assert counts.peak_bytes == FLOAT * 2000
+        (x, x + 1, x + 2)
+    assert counts.peak_bytes == FLOAT * 3000
+
+
+@torch.library.custom_op("tests_of_counts::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    """Stand for a kernel of one's own."""
+    return x * 2
+
+
+@twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operation_of_ones_own_is_one_kernel() -> None:
+    found = counts_of(lambda: twice(there(4, 6, dtype=torch.bfloat16)))
+    assert (found.kernels, found.bytes, found.half_share) == (1, HALF * 2 * 24, 1)
+
+
+def test_with_values_all_is_computed() -> None:
+    with counted(with_values=True):
+        x = torch.arange(3.0).to(FAKE_GPU).requires_grad_()
+        (x * x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.cpu().tolist() == [0, 2, 4]
+
+
+def test_it_refuses_what_a_gpu_would() -> None:
+    here = torch.ones(4, 3)
+    with counted():
+        layer = nn.Linear(3, 2).to(FAKE_GPU)
+        assert (there(4, 3) + torch.ones(())).is_cuda  # a number of the host may stand there
+        for mixed in (
+            lambda: layer(here),
+            lambda: there(4, 3) + here,
+            lambda: there(4, 3)[torch.tensor([0])],
+            lambda: here.index_add_(0, torch.arange(4), there(4, 3)),
+        ):
+            with pytest.raises(RuntimeError, match="on the CPU, others are not"):
+                mixed()
+        with pytest.raises(TypeError, match="numpy"):
+            there(1).numpy()
+        for types in ((torch.int64, torch.int64), (torch.float16, torch.float32)):
+            with pytest.raises(RuntimeError, match="not on CUDA for"):
+                there(2, 2, dtype=types[0]) @ there(2, 2, dtype=types[1])
+
+
+def test_autocast_holds_as_on_a_gpu() -> None:
+    with counted() as counts:
+        layer = nn.Linear(8, 8).to(FAKE_GPU)
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", torch.float16)
+        try:
+            y = layer(there(4, 8))
+            weights = torch.softmax(y, dim=1)
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+        weights.sum().backward()
+    assert (y.dtype, weights.dtype) == (torch.float16, torch.float32)
+    assert layer.weight.grad is not None and layer.weight.grad.dtype == torch.float32
+    assert counts.half_flops == counts.flops == 2 * 2 * 4 * 8 * 8
