@@ -27,6 +27,7 @@ from models.training.device import (
 )
 from models.training.folds import HeldOut
 from models.training.gpu import RANKING_KEYS, memory_told
+from models.training.precision import computing
 from models.training.weights import load_network
 
 Inputs = TypeVar("Inputs", bound=OnDevice)
@@ -126,6 +127,7 @@ class NetworkRanker:
         tf32 = allows_tf32(config.training)
         with (
             torch_prepared(threads=self.threads, device=device, tf32=tf32),
+            computing(device, config.training.precision),
             memory_told(f"rank by {name}", name, config, RANKING_KEYS),
         ):
             if self._reads not in graph.made:
@@ -150,7 +152,7 @@ def _by_content(value: Any) -> Hashable:
 
 
 def load_ranker(
-    make: Callable[[], nn.Module],
+    make: Callable[[], Any],
     reader: Callable[[nn.Module, NodeScaler], Read],
     run_dir: Path,
     recipe: Recipe,

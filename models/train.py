@@ -99,9 +99,8 @@ def _train_begun(job: TrainJob, place: str) -> None:
         progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
         training = job.recipe.training_of(job.model)
         if training and training.processes > 1:
-            n, precision = training.processes, training.precision
             deadline = time.monotonic() + seconds_left()  # the same clock in all processes
-            on_processes(_train_on_one, (job, deadline), processes=n, precision=precision)
+            on_processes(_train_on_one, (job, deadline), processes=training.processes)
         else:
             config = getattr(job.recipe, job.model)
             with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):

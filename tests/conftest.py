@@ -14,6 +14,8 @@ from data.synthetic import PLANS, synthesize
 from data.tree import collection_named, find_graphs
 from tests.fake_kaggle import FakeKaggle, logged_in_at
 
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when it is imported; no GPU is needed then
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of a shell's background job
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

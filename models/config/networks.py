@@ -30,7 +30,9 @@ class TrainingConfig(FrozenConfig):
         clip_norm: a step's gradients are scaled down to this norm where theirs is larger.
         checkpoint_every: steps between checkpoints, which a killed training goes on from.
         log_every: steps between lines of metrics.jsonl.
-        precision: "bfloat16" computes matrix products in half precision, weights stay in float32.
+        precision: what activations are stored in, in training and in ranking; weights, norms and
+            sums are float32. "auto": float32 on a CPU, on a GPU bfloat16 from compute capability
+            8.0 on and float16 below.
         processes: on how many processes a step's graphs are computed; each takes `threads` cores.
         swa_start: the model ends with the mean of its weights after this share of the steps;
             1 = with the last ones.
@@ -50,7 +52,7 @@ class TrainingConfig(FrozenConfig):
     clip_norm: PositiveFloat = 1.0
     checkpoint_every: Positive = 100
     log_every: Positive = 20
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     processes: Positive = 1
     swa_start: Annotated[float, Field(ge=0, le=1)] = 1.0
     early_stop: Annotated[int, Field(ge=0)] = 0
@@ -131,6 +133,7 @@ class CrossConfigSageConfig(LayoutGnnConfig):
         layout_width: channels of the embedding of each of a layout's 18 entries.
         channel_reduction: channel attention squeezes `hidden` channels into so many times fewer.
         cross_config: configs see each other, by attention across them.
+        fused: on a GPU, work on nodes goes through fused Triton kernels; false = plain torch.
         pool_by_bytes: also sum nodes weighted by their share of the bytes that all put out: what a
             layout costs grows with the tensor, and a plain mean counts all nodes alike.
     """
@@ -143,6 +146,7 @@ class CrossConfigSageConfig(LayoutGnnConfig):
     layout_width: Positive = 4
     channel_reduction: Positive = 8
     cross_config: bool = True
+    fused: bool = True
     pool_by_bytes: bool = False
 
 

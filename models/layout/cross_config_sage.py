@@ -11,6 +11,7 @@ computed for a slice of nodes at a time, and again for the gradients instead of 
 """
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,14 +25,12 @@ from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
-from models.layout.sparse_aggregation import (
-    Aggregation,
-    Neighbours,
-    SplitAggregation,
-    node_slices,
-)
+from models.layout.ops import ops_for
+from models.layout.plain_ops import node_slices
+from models.layout.sparse_aggregation import Aggregation, Neighbours, SplitAggregation
+from models.training.device import ranking_bytes, uploaded
+from models.training.precision import by_own_types, storage_dtype
 
-KEPT_BYTES = 512 << 20  # of what ranking keeps of configs between two blocks
 MAX_STATISTIC = 10.0  # of what is usual among train configs
 
 Parts = Callable[[Tensor], tuple[Tensor, ...]]  # y -> what is joined of it, (n, c, h) each
@@ -70,26 +69,16 @@ class CrossConfigAttention(nn.Module):
         super().__init__()
         self.log_temperature = nn.Parameter(torch.zeros(()))
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Return x / T, in the shape of x."""
-        return x * torch.exp(-self.log_temperature)
+    def sharpness(self) -> Tensor:
+        """Return 1 / T, ()."""
+        return torch.exp(-self.log_temperature)
 
     def forward(self, x: Tensor, normaliser: Tensor | None = None) -> Tensor:
         """Map (n, c, h) to (n, c, 2h); the normaliser is that of x itself if None."""
-        return torch.cat([x, x * self.weights(x, normaliser)], dim=-1)
-
-    def weights(self, x: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Return the softmax over all configs, times their number, at those at hand; (n, c, h)."""
+        logits = x * self.sharpness()
         if normaliser is None:
-            return torch.softmax(self.logits(x), dim=1) * x.shape[1]
-        return self.logits(x).sub_(normaliser).exp_()
-
-    def log_sum_exp(self, x: Tensor) -> Tensor:
-        """Return (n, 1, h): log of the sum over the configs at hand of exp(x / T)."""
-        logits = self.logits(x)
-        highest = logits.amax(dim=1, keepdim=True)
-        total = logits.sub_(highest).exp_().sum(dim=1, keepdim=True)
-        return total.log_().add_(highest)
+            return torch.cat([x, x * torch.softmax(logits, dim=1) * x.shape[1]], dim=-1)
+        return torch.cat([x, x * (logits - normaliser).exp()], dim=-1)
 
 
 class SageBlock(nn.Module):
@@ -101,8 +90,11 @@ class SageBlock(nn.Module):
     is over channels, per node and config, so configs stay independent but for the attention.
     """
 
-    def __init__(self, width: int, *, channel_reduction: int, cross_config: bool) -> None:
+    def __init__(
+        self, width: int, *, channel_reduction: int, cross_config: bool, fused: bool = True
+    ) -> None:
         super().__init__()
+        self.fused = fused
         self.norm = nn.LayerNorm(width)
         self.own = nn.Linear(width, width)
         self.operands = nn.Linear(width, width, bias=False)
@@ -111,10 +103,12 @@ class SageBlock(nn.Module):
         self.configs = CrossConfigAttention() if cross_config else None
         self.project = nn.Linear(2 * width if cross_config else width, width)
 
+    @by_own_types
     def aggregate(self, x: Tensor, neighbours: Neighbours) -> Tensor:
         """Map (n, c, h) to (n, c, h): own part and means over neighbours, before the gelu."""
         return self._aggregated(x, neighbours.every, self.own.bias)
 
+    @by_own_types
     def aggregate_split(self, shared: Tensor, varying: Tensor, split: SplitAggregation) -> Tensor:
         """Do as `aggregate` where all configs have `shared` (n, 1, h) but for `varying` (k, c, h).
 
@@ -125,100 +119,181 @@ class SageBlock(nn.Module):
 
     def _aggregated(self, x: Tensor, aggregation: Aggregation, added: Tensor) -> Tensor:
         weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
-        return aggregation(x, self.norm, weights, added)
+        return aggregation(x, self.norm, weights, added, fused=self.fused)
 
+    @by_own_types
     def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
         """Return the block's result, (n, c, h), on configs that see each other alone.
 
-        `aggregated` (n, c, h), what `aggregate` makes of x, is overwritten in inference mode.
+        `aggregated` (n, c, h) is what `aggregate` makes of x.
         """
-        weight, bias = self.project.weight, self.project.bias
-        if torch.is_inference_mode_enabled():
-            for part in node_slices(aggregated):
-                aggregated[part] = _added(x[part], self.attend(aggregated[part]), weight, bias)
-            return aggregated
-        layers = [self.channels] + ([self.configs] if self.configs else [])
-        inner = [parameter for layer in layers for parameter in layer.parameters()]
-        result: Tensor = _AddInSlices.apply(self.attend, x, aggregated, weight, bias, *inner)
+        sharpness = self.configs.sharpness() if self.configs else None
+        result: Tensor = _AttendAndAdd.apply(
+            x, aggregated, ops_for(x, fused=self.fused), sharpness, *self.node_weights()
+        )
         return result
 
-    def attend(self, y: Tensor) -> tuple[Tensor, ...]:
-        """Map what `aggregate` gives to what the block adds up, (n, c, h) each; node by node."""
-        return self.meet(self.channels(nn.functional.gelu(y)))
-
-    def meet(self, messages: Tensor, normaliser: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the messages, (n, c, h), and the same weighted by what the other configs say."""
-        if self.configs is None:
-            return (messages,)
-        return messages, messages * self.configs.weights(messages, normaliser)
+    def node_weights(self) -> tuple[Tensor, ...]:
+        """Return W1, b1, W2 and b2 of the channel attention, then P and its bias."""
+        first, second = self.channels.gate[0], self.channels.gate[2]
+        return (*first.parameters(), *second.parameters(), *self.project.parameters())
 
     # A block in two halves, for ranking in chunks: what is known of a config by itself, and what
     # follows once the normaliser of all configs is known.
 
+    @by_own_types
     def messages_(self, y: Tensor) -> Tensor:
         """Make messages of what `aggregate` gives, (n, c, h), in place."""
+        weights = [tensor.to(y.dtype) for tensor in self.node_weights()]
+        ops = ops_for(y, fused=self.fused)
         for part in node_slices(y):
             inner = nn.functional.gelu(y[part])
-            torch.mul(inner, self.channels.gate(inner), out=y[part])
+            y[part] = ops.messages_(inner, gate_logits(inner, *weights[:4])[0])
         return y
 
+    @by_own_types
+    def log_sum_exp(self, messages: Tensor) -> Tensor:
+        """Return (n, 1, h) float32: log of the sum over the configs at hand of exp(u / T)."""
+        assert self.configs is not None
+        ops, sharpness = ops_for(messages, fused=self.fused), self.configs.sharpness()
+        parts = [ops.log_sum_exp(messages[part], sharpness) for part in node_slices(messages)]
+        return torch.cat(parts)
+
+    @by_own_types
     def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
         """Return the block's result, (n, c, h), in the memory of its messages."""
+        assert self.configs is not None
+        ops, sharpness = ops_for(messages, fused=self.fused), self.configs.sharpness()
+        weight, bias = (tensor.to(x.dtype) for tensor in self.project.parameters())
         for part in node_slices(messages):
-            joined = self.meet(messages[part], normaliser[part])
-            messages[part] = _added(x[part], joined, self.project.weight, self.project.bias)
+            weighed = ops.weigh(messages[part], sharpness, normaliser[part])
+            messages[part] = added(x[part], (messages[part], weighed), weight, bias)
         return messages
 
 
-class _AddInSlices(torch.autograd.Function):
-    """x + W [function(y)] + b for slices of nodes in turn; function(y) is not kept."""
+class _AttendAndAdd(torch.autograd.Function):
+    """x + P attend(gelu(y)) for slices of nodes in turn; y alone is kept for the gradients."""
 
     @staticmethod
-    def forward(  # noqa: PLR0917 -- autograd functions take no keywords
-        ctx: Any,
-        function: Parts,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        *parameters: Tensor,
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, ops: ModuleType, sharpness: Tensor | None, *weights: Tensor
     ) -> Tensor:
-        ctx.function, ctx.parameters = function, parameters
-        ctx.save_for_backward(y, weight)
-        out = torch.empty_like(x, dtype=torch.promote_types(x.dtype, bias.dtype))
+        ctx.ops = ops
+        ctx.save_for_backward(y, sharpness, *weights)
+        rounded = [tensor.to(y.dtype) for tensor in weights]
+        out = torch.empty_like(x)
         for part in node_slices(y):
-            out[part] = _added(x[part], function(y[part]), weight, bias)
+            joined, _ = ops.attend(gated(y[part], *rounded[:4])[0], sharpness)
+            added(x[part], (joined,), *rounded[4:], out=out[part])
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, weight = ctx.saved_tensors
-        grad_y, grad_weight = torch.empty_like(y), torch.zeros_like(weight)
-        totals = [torch.zeros_like(parameter) for parameter in ctx.parameters]
-        width = y.shape[-1]
+        y, sharpness, *weights = ctx.saved_tensors
+        ops, (w1, b1, w2, b2, project, _) = ctx.ops, [t.to(y.dtype) for t in weights]
+        of_w1, of_b1, of_w2, of_b2, of_project, _ = totals = [
+            torch.zeros_like(tensor) for tensor in weights
+        ]
+        of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
+        grad_y, grad = torch.empty_like(y), grad.contiguous()
         for part in node_slices(y):
-            with torch.enable_grad():
-                leaf = y[part].detach().requires_grad_()
-                joined = ctx.function(leaf)
-            rows, grads = grad[part].flatten(0, 1), []
-            for z, of_z, into in zip(
-                joined, weight.split(width, 1), grad_weight.split(width, 1), strict=True
-            ):
-                into.addmm_(rows.T, z.detach().flatten(0, 1))
-                grads.append((rows @ of_z).view_as(z))
-            gradients = torch.autograd.grad(joined, [leaf, *ctx.parameters], grads)
-            grad_y[part] = gradients[0]
-            for total, value in zip(totals, gradients[1:], strict=True):
-                total.add_(value)
-        return None, grad, grad_y, grad_weight, grad.sum((0, 1)), *totals
+            inner_and_gate, squeezed = gated(y[part], w1, b1, w2, b2)
+            joined, pullback = ops.attend(inner_and_gate, sharpness)
+            rows = grad[part].flatten(0, 1)
+            ops.add_weight_gradient(of_project, rows, joined.flatten(0, 1))
+            of_joined = (rows @ project).view_as(joined)
+            of_gated, slope = pullback(of_joined)
+            if of_sharpness is not None:
+                of_sharpness += slope
+            of_inner, of_gate = of_gated.flatten(0, 1).chunk(2, dim=-1)
+            ops.add_weight_gradient(of_w2, of_gate, squeezed)
+            of_b2 += of_gate.sum(0, dtype=of_b2.dtype)
+            of_squeezed = torch.ops.aten.threshold_backward(of_gate @ w2, squeezed, 0)
+            ops.add_weight_gradient(
+                of_w1, of_squeezed, inner_and_gate.flatten(0, 1).chunk(2, -1)[0]
+            )
+            of_b1 += of_squeezed.sum(0, dtype=of_b1.dtype)
+            of_inner = of_inner.addmm_(of_squeezed, w1).view_as(y[part])
+            torch.ops.aten.gelu_backward.grad_input(of_inner, y[part], grad_input=grad_y[part])
+        totals[-1] = grad.sum((0, 1), dtype=weights[-1].dtype)
+        return grad, grad_y, None, of_sharpness, *totals
 
 
-def _added(x: Tensor, joined: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x + W [joined] + b for (s, c, h) tensors; without a gradient."""
-    out = x + bias
-    for z, of_z in zip(joined, weight.split(x.shape[-1], 1), strict=True):
-        out.flatten(0, 1).addmm_(z.flatten(0, 1), of_z.T)
-    return out
+def gated(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gelu(y) beside the gate before its sigmoid, and what W1 squeezes the first to.
+
+    (s, c, h) to (s, c, 2h) and (s · c, a), without a gradient.
+    """
+    both = y.new_empty(*y.shape[:2], 2 * y.shape[2])
+    inner, gate = both.split(y.shape[2], dim=-1)
+    if y.device.type == "cpu":  # where torch writes this one past a strided `out`
+        inner.copy_(nn.functional.gelu(y))
+    else:
+        torch.ops.aten.gelu.out(y, out=inner)
+    return both, gate_logits(inner, w1, b1, w2, b2, out=gate)[1]
+
+
+def gate_logits(
+    inner: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, *, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the channel attention's gate before its sigmoid, (s, c, h), and W1's part of it."""
+    squeezed = torch.addmm(b1, inner.flatten(0, 1), w1.T).relu_()
+    gate = torch.empty_like(inner) if out is None else out
+    torch.addmm(b2, squeezed, w2.T, out=gate.flatten(0, 1))
+    return gate, squeezed
+
+
+def added(
+    x: Tensor, parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """Return x + W [parts] + b for (s, c, h) tensors; without a gradient."""
+    into = torch.empty_like(x) if out is None else out
+    rows, given = into.flatten(0, 1), bias
+    for z, of_z in zip(parts, weight.split(parts[0].shape[-1], 1), strict=True):
+        torch.addmm(given, z.flatten(0, 1), of_z.T, out=rows)
+        given = rows
+    return into.add_(x)
+
+
+class _Spread(torch.autograd.Function):
+    """What all configs share, (n, 1, h), as (n, c, h), but for the nodes `ids` that vary."""
+
+    @staticmethod
+    def forward(ctx: Any, shared: Tensor, ids: Tensor, varying: Tensor) -> Tensor:
+        ctx.save_for_backward(ids)
+        out = varying.new_empty(len(shared), *varying.shape[1:])
+        return out.copy_(shared).index_copy_(0, ids, varying)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        of_shared = grad.sum(dim=1, keepdim=True, dtype=torch.float32)
+        return of_shared.index_fill_(0, ids, 0), None, grad[ids]
+
+
+class _Pool(torch.autograd.Function):
+    """What plain_ops.pool gives; only x is kept for the gradients."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 -- autograd functions take no keywords
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        eps: float,
+        shares: Tensor,
+        ops: ModuleType,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.ops = ops
+        sums, largest, *kept = ops.pool(x, gain, shift, eps, shares, for_gradients=True)
+        ctx.save_for_backward(x, gain, shift, shares, *kept)
+        return sums, largest
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, *kept = ctx.saved_tensors
+        found = ctx.ops.pool_backward(*grads, x, *kept)
+        return *found, None, None, None
 
 
 class CrossConfigSage(LayoutNetwork):
@@ -261,6 +336,7 @@ class CrossConfigSage(LayoutNetwork):
             config.hidden,
             channel_reduction=config.channel_reduction,
             cross_config=config.cross_config,
+            fused=config.fused,
         )
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
@@ -276,7 +352,8 @@ class CrossConfigSage(LayoutNetwork):
         """Embed what all configs share; (m, 1, h)."""
         opcode = inputs.opcode * self.known_opcode[inputs.opcode]
         parts = [inputs.node_feat, self.opcode(opcode), self.layout(inputs.layout).flatten(1)]
-        return self.node(torch.cat(parts, dim=1))[:, None, :]
+        nodes: Tensor = self.node(torch.cat(parts, dim=1))[:, None, :]
+        return nodes.to(storage_dtype(inputs.opcode.device))
 
     def settings(self, vectors: Tensor, choices: Tensor) -> Tensor:
         """Embed the (c, k) int64 choices among layout vectors (v, 18) int64; (k, c, h).
@@ -286,17 +363,21 @@ class CrossConfigSage(LayoutNetwork):
         """
         width = self.layout.embedding_dim
         weight = self.tensor_roles.weight.view(-1, N_LAYOUT_VALUES, width)  # (h, 18, w)
-        table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(0, 1)  # (126, h)
+        with torch.autocast(vectors.device.type, enabled=False):
+            table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(
+                0, 1
+            )  # (126, h)
         offsets = torch.arange(N_LAYOUT_VALUES, device=vectors.device) * N_SYMBOLS
         summed = nn.functional.embedding_bag(vectors + offsets, table, mode="sum")  # (v, h)
-        return nn.functional.embedding(choices.T, summed + self.tensor_roles.bias)
+        settings = (summed.float() + self.tensor_roles.bias).to(storage_dtype(vectors.device))
+        return nn.functional.embedding(choices.T, settings)
 
     def embed(self, inputs: LayoutInputs, distinct: Positions) -> tuple[Tensor, Tensor]:
         """Join nodes and configs; (m, c, h), and the same aggregated for the first block."""
         nodes, ids = self.nodes(inputs), inputs.config_ids
         choices = inputs.choices(distinct)
         varying = nodes[ids] + self.settings(inputs.vectors, choices)  # (k, c, h)
-        x = nodes.expand(-1, len(choices), -1).index_copy(0, ids, varying)
+        x: Tensor = _Spread.apply(nodes, ids, varying)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
@@ -308,32 +389,31 @@ class CrossConfigSage(LayoutNetwork):
             x = block(x, aggregated)
         return self.read_out(inputs, x, distinct)
 
+    @by_own_types
     def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions) -> Tensor:
         """Map what the last block gives, (m, c, h), to (c,) scores of the configs `distinct`."""
         mean, of_configurable, *by_bytes, largest = self._pool(inputs, x)
         pooled = [mean, largest, of_configurable, *by_bytes]
         if inputs.statistics is not None:
-            rows = torch.from_numpy(distinct).to(inputs.statistics.device)
+            rows = uploaded(distinct, inputs.statistics.device)
             scaled = inputs.statistics[rows] / self.statistics_scale
             pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
-        return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+        scores: Tensor = self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+        return scores.float()
 
     def _pool(self, inputs: LayoutInputs, x: Tensor) -> list[Tensor]:
-        weights = x.new_zeros(2, len(x), dtype=torch.float32)
-        weights[0] = 1 / len(x)
-        weights[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))
+        shares = x.new_zeros(2, len(x), dtype=torch.float32)
+        shares[0] = 1 / len(x)
+        shares[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))
         if self.config.pool_by_bytes:
-            weights = torch.cat([weights, inputs.bytes_share[None]])
-        parts = node_slices(x) if torch.is_inference_mode_enabled() else [slice(None)]
-        means, largest = [], []
-        for part in parts:
-            normed = self.norm(x[part]).float()
-            with torch.autocast(x.device.type, enabled=False):  # a mean of thousands needs it
-                means.append(weights[:, part] @ normed.flatten(1))
-            largest.append(normed.amax(dim=0))
-        total = means[0] if len(means) == 1 else torch.stack(means).sum(dim=0)
-        highest = largest[0] if len(largest) == 1 else torch.stack(largest).amax(dim=0)
-        return [*total.view(-1, *x.shape[1:]), highest]
+            shares = torch.cat([shares, inputs.bytes_share[None]])
+        given = x, self.norm.weight, self.norm.bias, self.norm.eps, shares
+        ops = ops_for(x, fused=self.config.fused)
+        if torch.is_inference_mode_enabled():
+            sums, largest, *_ = ops.pool(*given, for_gradients=False)
+        else:
+            sums, largest = _Pool.apply(*given, ops)
+        return [*sums, largest]
 
     @torch.inference_mode()
     def score_all(
@@ -341,7 +421,7 @@ class CrossConfigSage(LayoutNetwork):
         inputs: LayoutInputs,
         *,
         chunk_configs: int | None = None,
-        kept_bytes: int = KEPT_BYTES,
+        kept_bytes: int | None = None,
     ) -> NDArray[np.float32]:
         """Score every config of a graph, as if all went through together; (c,) float32.
 
@@ -350,17 +430,19 @@ class CrossConfigSage(LayoutNetwork):
         as `kept_bytes` reach, the others start again. Memory does not grow with c.
 
         Args:
-            chunk_configs: if None, so many that an (m, c, h) tensor takes `inference_tensor_mib`
-                (docs/results/answered_once.md).
-            kept_bytes: of what is kept of configs between two blocks.
+            chunk_configs: if None, so many that an (m, c, h) tensor takes `inference_tensor_mib`,
+                or on a GPU a share of the memory that is free.
+            kept_bytes: of what is kept of configs between two blocks; if None, likewise.
         """
         n_distinct = len(inputs.first)
+        device = inputs.opcode.device
+        tensor_bytes, kept_limit = ranking_bytes(device, self.config.inference_tensor_mib)
         if chunk_configs is None:
-            bytes_per_config = len(inputs.opcode) * self.config.hidden * 4
-            chunk_configs = max(4, (self.config.inference_tensor_mib << 20) // bytes_per_config)
+            width_bytes = self.config.hidden * storage_dtype(device).itemsize
+            chunk_configs = max(4, tensor_bytes // (len(inputs.opcode) * width_bytes))
         chunks = np.array_split(np.arange(n_distinct), max(1, -(-n_distinct // chunk_configs)))
         if self.config.cross_config and len(chunks) > 1:
-            scores = self._scores_by_block(inputs, chunks, kept_bytes)
+            scores = self._scores_by_block(inputs, chunks, kept_bytes or kept_limit)
         else:  # with all configs in one chunk, each block sees them all
             scores = [self(inputs, chunk) for chunk in chunks]
         return torch.cat(scores).cpu().numpy()[inputs.group]
@@ -377,9 +459,7 @@ class CrossConfigSage(LayoutNetwork):
                 reached = kept[number] or self._start(inputs, chunk)
                 reached = self._advance(inputs, reached, target, normalisers)
                 _, x, messages = reached
-                part = torch.cat(
-                    [block.configs.log_sum_exp(messages[s]) for s in node_slices(messages)]
-                )
+                part = block.log_sum_exp(messages)
                 total = part if total is None else torch.logaddexp(total, part)
                 left -= x.nbytes + messages.nbytes
                 kept[number] = reached if left >= 0 else None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from models.config.networks import CrossConfigSageConfig, GlobalAttentionSageConfig, LayoutGnnConfig
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
+from models.training.precision import by_own_types
 
 # Far below what the sum of positive weights comes to; keeps a division by zero away.
 LEAST_WEIGHT = 1e-6
@@ -42,13 +43,16 @@ class LinearAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, c, h) to (n, c, h); configs do not see each other."""
         n_nodes, n_configs, _ = x.shape
-        parts = self.inputs(x).view(n_nodes, n_configs, 3, self.heads, -1)
+        parts = nn.functional.linear(x, self.inputs.weight.to(x.dtype))
+        parts = parts.view(n_nodes, n_configs, 3, self.heads, -1)
         q, k, v = parts.unbind(dim=2)  # (n, c, heads, d)
         q, k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1
-        summary = torch.einsum("nahd,nahe->ahde", k, v) / n_nodes  # (c, heads, d, d)
+        share = n_nodes**-0.5  # of both sides: neither they nor their sum leave half precision
+        summary = torch.einsum("nahd,nahe->ahde", k * share, v * share)  # (c, heads, d, d)
         read = torch.einsum("nahd,ahde->nahe", q, summary)
         weight = torch.einsum("nahd,ahd->nah", q, k.mean(dim=0))
-        return self.out((read / weight.clamp(min=LEAST_WEIGHT)[..., None]).flatten(2))
+        read = (read / weight.clamp(min=LEAST_WEIGHT)[..., None]).flatten(2)
+        return nn.functional.linear(read, self.out.weight.to(x.dtype), self.out.bias.to(x.dtype))
 
 
 class GlobalAttentionBlock(SageBlock):
@@ -59,17 +63,26 @@ class GlobalAttentionBlock(SageBlock):
             config.hidden,
             channel_reduction=config.channel_reduction,
             cross_config=config.cross_config,
+            fused=config.fused,
         )
         self.attention_norm = nn.LayerNorm(config.hidden)
         self.attention = LinearAttention(config.hidden, config.heads)
 
+    @by_own_types
     def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
         """Return the block's result, (n, c, h); see SageBlock."""
-        return super().forward(x, aggregated) + self.attention(self.attention_norm(x))
+        return super().forward(x, aggregated) + self._read(x)
 
+    @by_own_types
     def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
         """Return the block's result, (n, c, h); see SageBlock."""
-        return super().finish(x, messages, normaliser) + self.attention(self.attention_norm(x))
+        return super().finish(x, messages, normaliser) + self._read(x)
+
+    def _read(self, x: Tensor) -> Tensor:
+        norm = self.attention_norm
+        gain, shift = norm.weight.to(x.dtype), norm.bias.to(x.dtype)
+        read: Tensor = self.attention(nn.functional.layer_norm(x, x.shape[-1:], gain, shift))
+        return read
 
 
 class GlobalAttentionSage(CrossConfigSage):

@@ -1,6 +1,7 @@
 """One layout graph as the layout GNN reads it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -19,14 +20,15 @@ from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from features.statistics.layout import output_bytes
 from models.layout.sparse_aggregation import Neighbours
-from models.training.device import OnDevice
+from models.training.device import OnDevice, uploaded
 
 
 @dataclass(frozen=True)
 class LayoutInputs(OnDevice):
     """A pruned graph as tensors, and its distinct configs; m nodes after pruning.
 
-    Tensors can be moved to a device; configs, runtimes and all other arrays stay on the host.
+    On the CPU configs and runtimes are read where they are, perhaps mapped from a file; a GPU holds
+    both, so that a step sends it no more than which rows it takes.
 
     Attributes:
         node_feat: (m, 140) float32 scaled; the layout columns are 0, they are embedded instead.
@@ -59,15 +61,66 @@ class LayoutInputs(OnDevice):
     statistics: Tensor | None
     runtime_ns: NDArray[np.float64]
     noise: float = 0.0
+    held: "HeldConfigs | None" = None
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same with every tensor on `device`."""
+        moved = super().to(device)
+        if device.type == "cpu":
+            return moved
+        return replace(moved, held=held_configs(self).to(device))
 
     def choices(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return which of `vectors` each node takes in the configs at `distinct` (r,); (r, k)."""
-        chosen = torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
-        return chosen.to(self.vectors.device)
+        if self.held is None:
+            return torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
+        return self.held.choices(uploaded(distinct, self.vectors.device))
+
+    def runtimes(self, distinct: NDArray[np.int64]) -> Tensor:
+        """Return the mean runtimes of the configs at `distinct` (r,); (r,) float64."""
+        if self.held is None:
+            return torch.from_numpy(self.runtime_ns[distinct])
+        return self.held.runtime_ns[uploaded(distinct, self.vectors.device)]
 
     def symbols(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return the distinct configs at positions `distinct` (r,) as (r, k, 18) int64 rows."""
         return self.vectors[self.choices(distinct)]
+
+
+@dataclass(frozen=True)
+class HeldConfigs(OnDevice):
+    """The configs of one graph and their runtimes, packed, on a GPU.
+
+    Attributes:
+        indices: (u, m) uint8 or int32, see PackedConfigs.
+        meaning: (m · a,) int64 which of LayoutInputs.vectors an index of a column means.
+        starts: (m,) int64 where a column's begin in `meaning`.
+        column_of: (k,) int64 the column of each configurable node.
+        runtime_ns: (u,) float64.
+    """
+
+    indices: Tensor
+    meaning: Tensor
+    starts: Tensor
+    column_of: Tensor
+    runtime_ns: Tensor
+
+    def choices(self, rows: Tensor) -> Tensor:
+        """Return which of `vectors` each node takes in the configs at `rows` (r,); (r, k) int64."""
+        return self.meaning[self.indices[rows] + self.starts][:, self.column_of]
+
+
+def held_configs(inputs: LayoutInputs) -> HeldConfigs:
+    """Return the distinct configs of a graph and their runtimes as tensors."""
+    configs = inputs.configs
+    alphabets, indices = configs.alphabets, configs.indices[inputs.first]
+    if indices.dtype != np.uint8:  # torch computes with few unsigned types
+        indices = indices.astype(np.int32)
+    n_columns, width = alphabets.vectors.shape
+    arrays = indices, alphabets.vectors.reshape(-1), np.arange(n_columns) * width
+    return HeldConfigs(
+        *map(torch.from_numpy, (*arrays, alphabets.column_of, inputs.runtime_ns)),
+    )
 
 
 def layout_inputs(

@@ -5,6 +5,7 @@ node-major tensors it is one product of a sparse (n, 2n) matrix with a dense (2n
 what each node keeps of itself.
 """
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,8 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
+from models.layout.ops import ops_for
 from models.training.device import OnDevice
-
-SLICE_BYTES = 2 << 20
-# A GPU has no such cache, and each slice costs it a launch: only memory is kept in bounds.
-DEVICE_SLICE_BYTES = 256 << 20
-
-
-def node_slices(x: Tensor) -> list[slice]:
-    """Cut the nodes of (n, c, h) so that a slice's tensor takes about SLICE_BYTES."""
-    slice_bytes = SLICE_BYTES if x.device.type == "cpu" else DEVICE_SLICE_BYTES
-    step = max(1, slice_bytes // max(1, x[:1].nbytes))
-    return [slice(start, start + step) for start in range(0, len(x), step)]
 
 
 class SparseProduct(OnDevice):
@@ -33,13 +24,21 @@ class SparseProduct(OnDevice):
         self.matrix = _torch_csr(matrix)
         self.transposed = _torch_csr(matrix.T.tocsr())
 
+    @property
+    def n_rows(self) -> int:
+        """Return r."""
+        return self.matrix.shape[0]
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map (n, c, h) to (r, c, h)."""
         return _multiply(self.matrix, x)
 
     def add_to(self, out: Tensor, x: Tensor) -> None:
-        """Add the product with (n, c, h) to (r, c, h) in place; float32 without a gradient."""
-        out.flatten(1).addmm_(self.matrix, x.flatten(1))
+        """Add the product with (n, c, h) to (r, c, h) in place; without a gradient."""
+        if out.dtype == torch.float32:
+            out.flatten(1).addmm_(self.matrix, x.flatten(1))
+        else:
+            out += _multiply(self.matrix, x)
 
     def transpose(self, y: Tensor) -> Tensor:
         """Map (r, c, h) to (n, c, h) by the transposed matrix."""
@@ -58,28 +57,28 @@ def _torch_csr(matrix: sparse.csr_matrix) -> Tensor:
 
 def _multiply(matrix: Tensor, x: Tensor) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):  # processors know no sparse half precision
-        return (matrix @ x.float().flatten(1)).view(-1, *x.shape[1:])
+        return (matrix @ x.float().flatten(1)).view(-1, *x.shape[1:]).to(x.dtype)
 
 
 class Aggregation(OnDevice):
     """Which of r rows take what of m nodes: own values, and means over operands and over users.
 
     Attributes:
-        means: the product with the (r, 2m) right part of `joint` (r, 3m).
-        row: (m,) int64 the row that takes a node's own value, -1 = none; None where r = m and
-            each node is its own row.
+        joint: (r, 3m), all of it.
+        means: what is taken of others alone, (r, 2m), where each node is a row of its own (r = m);
+            else as `joint`.
+        keeps_own: whether it is so.
     """
 
-    def __init__(self, joint: sparse.csr_matrix) -> None:
+    def __init__(self, joint: sparse.csr_matrix, *, keeps_own: bool = False) -> None:
         n_nodes = joint.shape[1] // 3
-        own = joint[:, :n_nodes].tocoo()
-        row = np.full(n_nodes, -1)
-        row[own.col] = own.row
-        is_each_its_own = np.array_equal(row, np.arange(joint.shape[0]))
-        self.row = None if is_each_its_own else torch.from_numpy(row)
-        self.means = SparseProduct(joint[:, n_nodes:].tocsr())
+        self.keeps_own = keeps_own
+        self.joint = SparseProduct(joint)
+        self.means = SparseProduct(joint[:, n_nodes:].tocsr()) if keeps_own else self.joint
 
-    def __call__(self, x: Tensor, norm: nn.LayerNorm, weights: Tensor, added: Tensor) -> Tensor:
+    def __call__(
+        self, x: Tensor, norm: nn.LayerNorm, weights: Tensor, added: Tensor, *, fused: bool = True
+    ) -> Tensor:
         """Return what rows take of norm(x), each part by its own weights, plus what is added.
 
         Args:
@@ -87,12 +86,13 @@ class Aggregation(OnDevice):
             norm: over channels.
             weights: (3, h, h) of the own part, the operands' and the users'.
             added: (h,), or (r, 1, h) where rows differ.
+            fused: by fused kernels, on a GPU.
 
         Returns:
-            (r, c, h) float32.
+            (r, c, h) as x.
         """
-        given = x.float(), norm.weight, norm.bias, norm.eps, weights, added
-        result: Tensor = _NormProjectAggregate.apply(*given, self)
+        given = x, norm.weight, norm.bias, norm.eps, weights, added
+        result: Tensor = _NormProjectAggregate.apply(*given, self, ops_for(x, fused=fused))
         return result
 
 
@@ -136,7 +136,7 @@ class Neighbours(SplitAggregation):
         matrix = joint_matrix(edge_index, n_nodes)
         super().__init__(matrix, varying)
         self.n_nodes = n_nodes
-        self.every = Aggregation(matrix)
+        self.every = Aggregation(matrix, keeps_own=True)
         self.edge_index = edge_index
 
 
@@ -168,64 +168,23 @@ class _NormProjectAggregate(torch.autograd.Function):
         weights: Tensor,
         added: Tensor,
         aggregation: Aggregation,
+        ops: ModuleType,
     ) -> Tensor:
+        ctx.eps, ctx.aggregation, ctx.ops = eps, aggregation, ops
+        ctx.added = added.shape, torch.promote_types(added.dtype, torch.float32)
         ctx.save_for_backward(x, gain, shift, weights)
-        ctx.eps, ctx.aggregation, ctx.added_shape = eps, aggregation, added.shape
-        own_weight, *other_weights = weights
-        row, means = aggregation.row, aggregation.means
-        shape = (means.matrix.shape[0], *x.shape[1:])
-        added = added.expand(shape[0], 1, -1)
-        if row is None:
-            out = x.new_empty(shape)
-        else:
-            out = added.expand(shape).clone(memory_format=torch.contiguous_format)
-        projected = x.new_empty(len(other_weights), *x.shape)
-        for part in node_slices(x):
-            h = nn.functional.layer_norm(x[part], x.shape[-1:], gain, shift, eps).flatten(0, 1)
-            for weight, into in zip(other_weights, projected, strict=True):
-                torch.mm(h, weight.T, out=into[part].flatten(0, 1))
-            if row is None:
-                out[part] = added[part]
-                out[part].flatten(0, 1).addmm_(h, own_weight.T)
-            else:
-                own = h.new_empty(x[part].shape)
-                torch.mm(h, own_weight.T, out=own.flatten(0, 1))
-                taken = row[part] >= 0
-                out.index_add_(0, row[part][taken], own if taken.all() else own[taken])
-        means.add_to(out, projected.flatten(0, 1))
-        return out
+        rounded, added = weights.to(x.dtype), added.to(x.dtype)
+        result: Tensor = ops.aggregate(x, gain, shift, eps, rounded, added, aggregation)
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, gain, shift, weights = ctx.saved_tensors
-        row, means = ctx.aggregation.row, ctx.aggregation.means
-        grad = grad.contiguous()
-        projected = means.transpose(grad).view(len(weights) - 1, *x.shape)
-        grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(weights)
-        grad_gain, grad_shift = torch.zeros_like(gain), torch.zeros_like(shift)
-        for part in node_slices(x):
-            with torch.enable_grad():
-                leaves = [tensor.detach().requires_grad_() for tensor in (x[part], gain, shift)]
-                h = nn.functional.layer_norm(leaves[0], x.shape[-1:], leaves[1], leaves[2], ctx.eps)
-            flat = h.detach().flatten(0, 1)
-            grad_h = torch.zeros_like(flat)
-            for of_weight, into, weight in zip(
-                _own_first(grad, row, part, projected), grad_weights, weights, strict=True
-            ):
-                into.addmm_(of_weight.T, flat)
-                grad_h.addmm_(of_weight, weight)
-            gradients = torch.autograd.grad(h, leaves, grad_h.view_as(h))
-            grad_x[part] = gradients[0]
-            grad_gain += gradients[1]
-            grad_shift += gradients[2]
-        grad_added = grad.sum_to_size(ctx.added_shape)
-        return grad_x, grad_gain, grad_shift, None, grad_weights, grad_added, None
-
-
-def _own_first(grad: Tensor, row: Tensor | None, part: slice, projected: Tensor) -> list[Tensor]:
-    if row is None:
-        own = grad[part]
-    else:
-        taken = (row[part] >= 0)[:, None, None]
-        own = grad[row[part].clamp(min=0)] * taken
-    return [own.flatten(0, 1), *projected[:, part].flatten(1, 2)]
+        grad, rounded = grad.contiguous(), weights.to(x.dtype)
+        grad_x, grad_gain, grad_shift, grad_weights = ctx.ops.aggregate_backward(
+            grad, x, gain, shift, ctx.eps, rounded, ctx.aggregation
+        )
+        shape, dtype = ctx.added
+        axes = (0, 1) if len(shape) == 1 else (1,)
+        grad_added = grad.sum(axes, keepdim=len(shape) > 1, dtype=dtype)
+        return grad_x, grad_gain, grad_shift, None, grad_weights, grad_added, None, None

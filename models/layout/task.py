@@ -51,7 +51,7 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
             if number % self.n_ranks == self.rank:
                 scores = model(inputs, sample)
                 losses.append(
-                    ranking_loss(self.config, scores, inputs.runtime_ns[sample], inputs.noise)
+                    ranking_loss(self.config, scores, inputs.runtimes(sample), inputs.noise)
                 )
         share = len(losses) / len(chosen)
         loss = torch.stack(losses).mean() * share if losses else torch.zeros(())
@@ -77,11 +77,8 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
                 yield kendall_tau(scores, runtime_ns) if np.isfinite(scores).all() else math.nan
 
 
-def ranking_loss(
-    config: LayoutGnnConfig, scores: Tensor, runtime_ns: NDArray[np.float64], noise: float
-) -> Tensor:
+def ranking_loss(config: LayoutGnnConfig, scores: Tensor, runtimes: Tensor, noise: float) -> Tensor:
     """Return the loss of scores (c,) on configs of one graph, whose runtimes scatter by `noise`."""
-    runtimes = torch.from_numpy(runtime_ns).to(scores.device)
     if config.noise_weighted_pairs:
         weights = order_confidence(runtimes, noise)
         return PAIRWISE_LOSSES[config.loss](scores, runtimes, weights=weights)

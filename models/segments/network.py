@@ -53,7 +53,7 @@ class SegmentHead(nn.Module):
         """Return the attention's (1, 1, h) over all configs, from all their (c, 3h)."""
         if self.configs is None:
             return None
-        logits = self.configs.logits(self.mixed(pooled))
+        logits = self.mixed(pooled) * self.configs.sharpness()
         return torch.logsumexp(logits, dim=1, keepdim=True) - math.log(len(pooled))
 
     def forward(self, pooled: Tensor, normaliser: Tensor | None = None) -> Tensor:

@@ -94,7 +94,8 @@ class SegmentTask:
                 others = others + self._recall(graph.segments[number], rows, choices)
         scores, embedding = model(graph.segments[live], choices, others, float(weights[live]))
         self.history.write(self.history.rows(index, live, positions), embedding)
-        return ranking_loss(self.graphs.config, scores, runtime_ns[sample], graph.shared.noise)
+        runtimes = graph.shared.runtimes(pool[sample])
+        return ranking_loss(self.graphs.config, scores, runtimes, graph.shared.noise)
 
     def _draw_segments(
         self, graph: SegmentedGraph, rng: np.random.Generator
@@ -145,8 +146,8 @@ class HeadTask:
                 self.known[index] = embed_configs(self.net, graph, pool)  # (p, 3h)
             fresh = self.known[index]
             scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])
-            noise = graph.shared.noise
-            losses.append(ranking_loss(self.graphs.config, scores, runtime_ns[sample], noise))
+            runtimes, noise = graph.shared.runtimes(pool[sample]), graph.shared.noise
+            losses.append(ranking_loss(self.graphs.config, scores, runtimes, noise))
         return StepLoss(torch.stack(losses).mean(), self.graphs.named(chosen))
 
 

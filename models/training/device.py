@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from common.errors import UsageError
 from models.config.networks import TrainingConfig
 
+KEPT_BYTES = 512 << 20  # of what ranking keeps of configs between two blocks, on a CPU
+ASSUMED_FREE_BYTES = 14 << 30  # a T4's, where a plan counts and there is no GPU to ask
+MAX_TENSOR_BYTES = 2 << 30  # keeps the number of values in 31 bits
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
@@ -54,6 +57,11 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
         part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for part, tensor in zip(parts, tensors, strict=True)
     ]
+
+
+def uploaded(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return the array as a tensor on `device`, as `sent`."""
+    return sent([array], device)[0]
 
 
 def allows_tf32(training: TrainingConfig) -> bool:
@@ -130,6 +138,17 @@ def training_device(accelerator: str, *, processes: int) -> torch.device:
 def ranking_device(accelerator: str) -> torch.device:
     """Return what a trained network ranks on; without a GPU, "cuda" does not keep it from that."""
     return GPU if accelerator != "cpu" and torch.cuda.is_available() else CPU
+
+
+def ranking_bytes(device: torch.device, tensor_mib: int) -> tuple[int, int]:
+    """Return how large a tensor of a chunk may be in ranking, and all that is kept between blocks.
+
+    On a CPU as a recipe says, which is a cache's size; on a GPU by the memory that is free.
+    """
+    if device.type == "cpu":
+        return tensor_mib << 20, KEPT_BYTES
+    free = torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else ASSUMED_FREE_BYTES
+    return max(tensor_mib << 20, min(free // 96, MAX_TENSOR_BYTES)), free * 6 // 10
 
 
 def device_of(model: nn.Module) -> torch.device:

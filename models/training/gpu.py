@@ -14,7 +14,8 @@ import torch
 from common.errors import PipelineError
 from common.progress import log
 from models.config.recipe import Recipe
-from models.training.device import allows_tf32
+from models.training.device import GPU, allows_tf32
+from models.training.precision import precision_on
 
 OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # by the first number of torch's CUDA
 OLDER_WHEEL = "install torch's cu126 wheel, for driver 525 or newer (docs/training.md)"
@@ -111,6 +112,7 @@ def tell_device(recipe: Recipe, gpu: Gpu | None) -> dict[str, Any]:
 
     Raises:
         PipelineError: torch holds no code for the GPU.
+        UsageError: it does not compute the precision that the recipe asks for.
     """
     trainings = [t for t in map(recipe.training_of, recipe.all_models) if t is not None]
     wanted = recipe.accelerator != "cpu" and any(t.processes == 1 for t in trainings)
@@ -126,7 +128,8 @@ def tell_device(recipe: Recipe, gpu: Gpu | None) -> dict[str, Any]:
             f"{OLDER_WHEEL}, or pass --set accelerator=cpu"
         )
     log.info(f"device: {gpu}")
-    precision = ", ".join(sorted({training.precision for training in trainings}))
+    types = {precision_on(GPU, t.precision, version=gpu.capability) for t in trainings}
+    precision = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in types))
     tf32 = all(map(allows_tf32, trainings))
     return {"device": str(gpu), "cuda": gpu.torch_cuda, "precision": precision, "tf32": tf32}
 

@@ -22,6 +22,7 @@ from common.progress import out_of_time, progress
 from models.config.networks import TrainingConfig
 from models.training.device import device_of
 from models.training.jobs import TrainJob
+from models.training.precision import computing, precision_on
 from models.training.processes import all_gather_text, one_process, sum_over_processes
 from models.training.weights import load_tensors, save_tensors
 
@@ -73,22 +74,28 @@ class TrainingState:
     """What a training holds besides the model and the optimiser; all of it is in a checkpoint.
 
     Attributes:
-        recent: losses since the last line of metrics.
+        recent: losses, (), since the last line of metrics; NaN where a gradient was not finite.
         lines: metrics.jsonl so far.
         mean: of each parameter over the last steps.
         best_value: what `best` scored on held-out data; None before the first evaluation.
         waited: how many evaluations since then were no better.
         best: the parameters and buffers that ranked held-out data best.
+        scale: of float16's gradients, as GradScaler has it; empty where they are not scaled.
     """
 
     step: int = 0
-    recent: list[float] = field(default_factory=list)
+    recent: list[Tensor] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     mean_count: int = 0
     mean: Tensors = field(default_factory=dict)
     best_value: float | None = None
     waited: int = 0
     best: Tensors = field(default_factory=dict)
+    scale: dict[str, Any] = field(default_factory=dict)
+
+    def losses(self) -> list[float]:
+        """Return the recent losses; a GPU is waited for."""
+        return torch.stack(self.recent).cpu().tolist() if self.recent else []
 
     def log(self, **values: float) -> None:
         """Add a line of metrics for the steps done so far."""
@@ -102,11 +109,14 @@ class TrainingState:
         Leads to Wider Optima and Better Generalization", 2018).
         """
         self.mean_count += 1
-        for name, parameter in model.named_parameters():
-            if name in self.mean:
-                self.mean[name] += (parameter - self.mean[name]) / self.mean_count
-            else:
-                self.mean[name] = parameter.detach().clone()
+        named = dict(model.named_parameters())
+        if not self.mean:
+            self.mean = {name: parameter.detach().clone() for name, parameter in named.items()}
+            return
+        means = list(self.mean.values())
+        apart = torch._foreach_sub([named[name] for name in self.mean], means)
+        torch._foreach_div_(apart, self.mean_count)
+        torch._foreach_add_(means, apart)
 
     @contextmanager
     def averaged(self, model: nn.Module) -> Iterator[None]:
@@ -144,13 +154,20 @@ def fit(
     """
     if config.early_stop and not isinstance(task, JudgedTask):
         raise UsageError("training.early_stop: this model holds nothing out; expected 0")
-    fabric = job.fabric or one_process(config.precision, device)
+    fabric = job.fabric or one_process(device)
     model.to(device)
     optimiser = torch.optim.AdamW(
-        model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        model.parameters(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        fused=device.type == "cuda",
     )
     state = _load_state(model, optimiser, job.run_dir)
-    training = _Training(fabric, model, task, optimiser, config, job)
+    is_scaled = precision_on(device, config.precision) == torch.float16
+    scaler = torch.amp.GradScaler(device.type, enabled=is_scaled)
+    if state.scale:
+        scaler.load_state_dict(state.scale)
+    training = _Training(fabric, model, task, optimiser, config, job, device, scaler)
     model.train()
     while not _has_ended(state, config):
         is_late = out_of_time()
@@ -165,11 +182,14 @@ def fit(
         ended = _has_ended(state, config)
         saves = state.step % config.checkpoint_every == 0 or ended
         if state.step % config.log_every == 0 or saves:
-            state.log(loss=round(float(np.mean(state.recent)), 6))
+            training.check(state)
+            state.log(loss=round(float(np.mean(state.losses())), 6))
             state.recent.clear()
         if value is not None:
             state.log(held_out=round(value, 6))
         if (saves or is_late) and fabric.is_global_zero:
+            training.check(state)
+            state.scale = scaler.state_dict()
             _save_state(state, model, optimiser, job.run_dir)
         progress("train", config.steps if ended else state.step, config.steps)
         if is_late and not ended:
@@ -208,28 +228,46 @@ class _Training:
     optimiser: torch.optim.Optimizer
     config: TrainingConfig
     job: TrainJob
+    device: torch.device
+    scaler: torch.amp.GradScaler
 
-    def take_step(self, step: int, *, is_late: bool) -> tuple[float, bool]:
-        """Update the weights; return the batch's loss, and whether any process is late."""
+    def take_step(self, step: int, *, is_late: bool) -> tuple[Tensor, bool]:
+        """Update the weights; return the batch's loss, and whether any process is late.
+
+        A GPU is not waited for: a loss or a gradient that is not finite makes the loss NaN, which
+        `check` finds. On a CPU that stops the training at once.
+        """
         # for dropout and the like
         draws = np.random.SeedSequence([self.job.seed, step, self.fabric.global_rank])
         torch.manual_seed(int(draws.generate_state(1)[0]))
-        with self.fabric.autocast():
+        with computing(self.device, self.config.precision):
             batch = self.task.step_loss(self.model, self.draws(step))
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
         self.optimiser.zero_grad(set_to_none=True)
-        if batch.loss.requires_grad and torch.isfinite(batch.loss):
-            batch.loss.backward()
+        is_cpu = self.device.type == "cpu"
+        if batch.loss.requires_grad and not (is_cpu and not torch.isfinite(batch.loss)):
+            self.scaler.scale(batch.loss).backward()
         fault = _fault(batch, self.model, step) if self.fabric.world_size > 1 else ""
         loss, is_late = sum_over_processes(self.fabric, self.model, batch.loss, late=is_late)
+        self.scaler.unscale_(self.optimiser)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if not (math.isfinite(loss) and torch.isfinite(norm)):
+        is_scaled = self.scaler.is_enabled()  # then such a step is left out, and the scale lowered
+        loss = loss if is_scaled else torch.where(torch.isfinite(norm), loss, torch.nan)
+        if is_cpu and not torch.isfinite(loss):
             self._stop(fault or _fault(batch, self.model, step))
         nn.utils.clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
-        self.optimiser.step()
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
         return loss, is_late
+
+    def check(self, state: TrainingState) -> None:
+        """Stop if a recent loss or gradient was not finite."""
+        losses = state.losses()
+        if not np.isfinite(losses).all():
+            step = state.step - len(losses) + int(np.argmin(np.isfinite(losses)))
+            self._stop(f"the loss or a gradient is not finite at step {step}")
 
     def draws(self, step: int) -> np.random.Generator:
         """Return what a step's graphs and configs are drawn with."""
@@ -242,7 +280,7 @@ class _Training:
         if not (config.early_stop and is_time):
             return None
         assert isinstance(self.task, JudgedTask)
-        with state.averaged(self.model):
+        with state.averaged(self.model), computing(self.device, config.precision):
             self.model.eval()
             value = self.task.evaluate(self.model) if self.fabric.is_global_zero else 0.0
             value = self.fabric.broadcast(value)
@@ -275,7 +313,7 @@ def _save_state(
     state: TrainingState, model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path
 ) -> None:
     write_text(run_dir / METRICS, "".join(f"{line}\n" for line in state.lines))
-    facts = dict(vars(state))
+    facts = {**vars(state), "recent": state.losses()}
     parts = {"model": model.state_dict(), "mean": facts.pop("mean"), "best": facts.pop("best")}
     for name, parameter in model.named_parameters():
         for moment, tensor in optimiser.state[parameter].items():
@@ -299,9 +337,11 @@ def _load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Pat
         parameters = dict(model.named_parameters())
         for key, tensor in _with_prefix(tensors, "optimiser.").items():
             moment, _, name = key.partition(".")
-            device = tensor.device if moment == "step" else parameters[name].device
+            is_host = moment == "step" and not optimiser.defaults["fused"]
+            device = tensor.device if is_host else parameters[name].device
             optimiser.state[parameters[name]][moment] = tensor.to(device)
-        known: dict[str, Any] = dict(facts)
+        recent = torch.tensor(facts["recent"], device=device_of(model))
+        known: dict[str, Any] = {**facts, "recent": list(recent)}
         for part in ("mean", "best"):
             named = _with_prefix(tensors, f"{part}.")
             known[part] = {name: t.to(device_of(model)) for name, t in named.items()}

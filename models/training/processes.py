@@ -1,4 +1,4 @@
-"""Training on one process or several: Fabric gives the precision and the process group.
+"""Training on one process or several: Fabric gives the process group.
 
 Each process computes the gradient of its own graphs; the sum over processes is the whole batch's.
 It is summed in one message per step and not by wrapping the network, which is used through several
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from common.child_processes import children_end_with_block, end_with_parent, interrupts_held
 from common.errors import OutOfTime, PipelineError, UsageError
-from models.training.torchrun import PRECISIONS, launched, train_together
+from models.training.torchrun import launched, train_together
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -31,7 +31,7 @@ def _quiet() -> None:
     logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
 
 
-def one_process(precision: str, device: torch.device) -> "Fabric":
+def one_process(device: torch.device) -> "Fabric":
     """Return the Fabric of a training that has this process to itself.
 
     Raises:
@@ -43,11 +43,11 @@ def one_process(precision: str, device: torch.device) -> "Fabric":
         raise UsageError("training.processes: this model trains on one process; expected 1")
     _quiet()
     accelerator = "cuda" if device.type == "cuda" else "cpu"
-    return Fabric(accelerator=accelerator, devices=1, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+    return Fabric(accelerator=accelerator, devices=1)
 
 
 def on_processes(
-    function: Callable[["Fabric", Any], None], argument: object, *, processes: int, precision: str
+    function: Callable[["Fabric", Any], None], argument: object, *, processes: int
 ) -> None:
     """Call function(fabric, argument) on several processes at once, and wait for all.
 
@@ -65,13 +65,12 @@ def on_processes(
     from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
     if launched():
-        train_together(function, argument, precision=precision)
+        train_together(function, argument)
         return
     _quiet()
     fabric = Fabric(
         accelerator="cpu",
         devices=processes,
-        precision=PRECISIONS[precision],  # type: ignore[arg-type]
         strategy=DDPStrategy(start_method="spawn", process_group_backend="gloo"),
     )
     called = partial(_call, function=function, argument=argument)
@@ -117,14 +116,14 @@ def _call(
 
 def sum_over_processes(
     fabric: "Fabric", model: nn.Module, loss: Tensor, *, late: bool
-) -> tuple[float, bool]:
+) -> tuple[Tensor, bool]:
     """Sum each gradient over processes; return the sum of losses, and whether any is late.
 
     Args:
         loss: () this process's part.
     """
     if fabric.world_size == 1:
-        return loss.item(), late
+        return loss.detach(), late
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = [
         torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -139,7 +138,7 @@ def sum_over_processes(
     parts = sums.split([2, len(used), *(gradient.numel() for gradient in gradients)])
     for parameter, times, part in zip(parameters, parts[1].tolist(), parts[2:], strict=True):
         parameter.grad = part.view_as(parameter).clone() if times else None
-    return parts[0][0].item(), bool(parts[0][1] > 0)
+    return parts[0][0], bool(parts[0][1] > 0)
 
 
 def all_gather_text(fabric: "Fabric", text: str) -> list[str]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from models.config.networks import TrainingConfig
 
-PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 PATIENCE = timedelta(days=30)  # the first may pack a dataset, or train what it trains alone
 ENDED = "training: another process has ended; its own message says why"
 STOPPING = timedelta(seconds=10)  # in which all notice a fault that all have
@@ -66,7 +65,7 @@ def lead(command: Callable[[], None], exit_code: Callable[[Exception], int]) -> 
     """
     import torch.distributed
 
-    _fabric("float32")
+    _fabric()
     code = 0
     try:
         command()
@@ -89,7 +88,7 @@ def follow() -> int:
 
     launch = launched()
     assert launch is not None
-    _fabric("float32")
+    _fabric()
     while True:
         try:
             message = _send(None)
@@ -106,23 +105,24 @@ def follow() -> int:
 
 
 def train_together(
-    function: Callable[["Fabric", Any], None], argument: object, *, precision: str
+    function: Callable[["Fabric", Any], None],
+    argument: object,
 ) -> None:
     """Call function(fabric, argument) on all processes at once; of these, this is the first.
 
     Raises:
         PipelineError, OutOfTime: as the function here, or a process has ended.
     """
-    message = (function, argument, precision)
+    message = (function, argument)
     _send(message)
     _take_part(*message)
 
 
-def _take_part(function: Callable[["Fabric", Any], None], argument: object, precision: str) -> None:
+def _take_part(function: Callable[["Fabric", Any], None], argument: object) -> None:
     import torch.distributed
 
     try:
-        function(_fabric(precision), argument)
+        function(_fabric(), argument)
     except Exception as error:
         try:
             torch.distributed.monitored_barrier(timeout=STOPPING)
@@ -141,7 +141,7 @@ def _send(message: object) -> Any:
     return messages[0]
 
 
-def _fabric(precision: str) -> "Fabric":
+def _fabric() -> "Fabric":
     """Return this process's place among all; the first time, wait until all are there.
 
     Raises:
@@ -159,7 +159,6 @@ def _fabric(precision: str) -> "Fabric":
         accelerator="cpu",
         devices=launch.n_here,
         num_nodes=launch.n_processes // launch.n_here,
-        precision=PRECISIONS[precision],  # type: ignore[arg-type]
         strategy=DDPStrategy(process_group_backend="gloo", timeout=PATIENCE),
     )
     fabric.launch()

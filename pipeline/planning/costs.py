@@ -113,6 +113,13 @@ def _collection_costs(
     yield StageCost(name, "prepare", "", None, prepare * scale, False)
     train = parts.get("train")
     ranked = [parts[split] for split in RANKED if split in parts]
+    if kind == "layout" and recipe.valid_configs:  # of the test split all are ranked
+        ranked = [
+            replace(part, configs=min(part.configs, recipe.valid_configs))
+            if part.split == "valid"
+            else part
+            for part in ranked
+        ]
     for model in recipe.models_of(kind):
         for seed in recipe.seeds:
             if train:

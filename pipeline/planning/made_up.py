@@ -26,10 +26,11 @@ from models.config.recipe import Recipe
 from models.layout.task import LayoutTask
 from models.registry import ModelEntry, model_entry
 from models.tile.task import TileTask
-from models.training.device import CPU, torch_prepared
+from models.training.device import CPU, device_of, torch_prepared
 from models.training.folds import HeldOut
 from models.training.jobs import TrainJob
 from models.training.loop import StepLoss, Task, fit
+from models.training.precision import computing
 from pipeline.planning.cards import GIB, Card
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
 
@@ -167,7 +168,9 @@ def on_device(case: Case, device: torch.device) -> Case:
 
 def rank(case: Case) -> None:
     """Rank all configs of the first graph, as `predict` does once it is on the device."""
-    case.network.score_all(case.graphs[0])
+    device = device_of(case.network)
+    with computing(device, case.config.training.precision):
+        case.network.score_all(case.graphs[0])
 
 
 class _Enough(Exception):  # noqa: N818 -- it is no error

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.layout import sparse_aggregation
+from models.layout import plain_ops
 from models.layout.sparse_aggregation import Aggregation, Neighbours, joint_matrix
 
 EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3]])
@@ -19,7 +19,7 @@ def neighbours() -> Neighbours:
 
 @pytest.fixture(params=[1, 2 * N_CONFIGS * WIDTH * 4, 1 << 20])
 def norm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> nn.LayerNorm:
-    monkeypatch.setattr(sparse_aggregation, "SLICE_BYTES", request.param)
+    monkeypatch.setattr(plain_ops, "SLICE_BYTES", request.param)
     torch.manual_seed(1)
     layer = nn.LayerNorm(WIDTH)
     nn.init.normal_(layer.weight)

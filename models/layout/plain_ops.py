@@ -1,0 +1,234 @@
+"""A block's work on nodes, forward and backward, in plain torch: any device, any dtype.
+
+What follows an aggregation concerns each node alone, and is computed for a slice of nodes at a
+time, so that a CPU finds it in its cache. models/layout/fused_ops.py has the same functions for
+GPUs; tests hold them to these, and these to autograd.
+
+Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from models.layout.sparse_aggregation import Aggregation
+
+SLICE_BYTES = 2 << 20
+# A GPU has no such cache, and each slice costs it launches: only memory is kept in bounds.
+DEVICE_SLICE_BYTES = 256 << 20
+
+Pullback = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+
+
+def node_slices(x: Tensor) -> list[slice]:
+    """Cut the nodes of (n, c, h) so that a slice's tensor takes about SLICE_BYTES."""
+    slice_bytes = SLICE_BYTES if x.device.type == "cpu" else DEVICE_SLICE_BYTES
+    step = max(1, slice_bytes // max(1, x[:1].nbytes))
+    return [slice(start, start + step) for start in range(0, len(x), step)]
+
+
+def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
+    """Gate what a block has aggregated, and weigh it by what the other configs say.
+
+    With messages u = inner · sigmoid(gate) and weights w = c · softmax over configs of u ·
+    sharpness, the result is [u, u · w]; u alone if sharpness is None.
+
+    Args:
+        gated: (s, c, 2h), inner and gate side by side.
+        sharpness: (), 1 / temperature.
+
+    Returns:
+        (s, c, 2h) or (s, c, h), and the function from its gradient, which it may overwrite, to
+        those of `gated` and sharpness.
+    """
+    if sharpness is None:
+        return F.glu(gated), lambda grad: (torch.ops.aten.glu_backward(grad, gated, -1), None)
+    n_configs, width = gated.shape[1], gated.shape[2] // 2
+    joined = torch.empty_like(gated)
+    messages, weighed = joined.split(width, dim=-1)
+    torch.ops.aten.glu.out(gated, -1, out=messages)
+    logits = messages * sharpness.to(messages.dtype)
+    weights = torch.softmax(logits, dim=1)
+    none = torch.zeros((), dtype=gated.dtype, device=gated.device)
+    torch.addcmul(none, messages, weights, value=n_configs, out=weighed)
+
+    def pullback(grad: Tensor) -> tuple[Tensor, Tensor]:
+        of_messages, of_weighed = grad.split(width, dim=-1)
+        of_weights = torch.addcmul(none, of_weighed, messages, value=n_configs)
+        of_logits = torch.ops.aten._softmax_backward_data(of_weights, weights, 1, weights.dtype)
+        of_messages.addcmul_(of_weighed, weights, value=n_configs)
+        of_messages.addcmul_(of_logits, sharpness.to(grad.dtype))
+        if logits.dtype == torch.float32:
+            slope = torch.dot(of_logits.view(-1), logits.view(-1))
+        else:  # a sum of this many products does not fit half precision
+            slope = (of_logits * logits).sum(dtype=torch.float32)
+        of_sharpness = slope / sharpness
+        return torch.ops.aten.glu_backward(of_messages, gated, -1), of_sharpness
+
+    return joined, pullback
+
+
+def messages_(inner: Tensor, gate: Tensor) -> Tensor:
+    """Return inner · sigmoid(gate), (s, c, h), in the memory of the gate."""
+    return gate.sigmoid_().mul_(inner)
+
+
+def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
+    """Return u · exp(u · sharpness - normaliser) of messages u, (s, c, h)."""
+    logits = messages.float() * sharpness
+    return logits.sub_(normaliser).exp_().mul_(messages).to(messages.dtype)
+
+
+def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
+    """Return log sum over configs of exp(u · sharpness) of messages u (s, c, h); (s, 1, h)."""
+    logits = messages.float() * sharpness
+    highest = logits.amax(dim=1, keepdim=True)
+    return logits.sub_(highest).exp_().sum(dim=1, keepdim=True).log_().add_(highest)
+
+
+def aggregate(
+    x: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    eps: float,
+    weights: Tensor,
+    added: Tensor,
+    aggregation: "Aggregation",
+) -> Tensor:
+    """Return what rows take of layer_norm(x): see Aggregation.__call__."""
+    means, keeps_own = aggregation.means, aggregation.keeps_own
+    out = x.new_empty(means.n_rows, *x.shape[1:])
+    if not (keeps_own and added.ndim == 1):
+        out.copy_(added)
+    projected = x.new_empty(len(weights) - keeps_own, *x.shape)
+    for part in node_slices(x):
+        h = _norm(x[part], gain, shift, eps)[0].flatten(0, 1)
+        if keeps_own:
+            into = out[part].flatten(0, 1)
+            torch.addmm(added if added.ndim == 1 else into, h, weights[0].T, out=into)
+        for weight, into in zip(weights[int(keeps_own) :], projected, strict=True):
+            torch.mm(h, weight.T, out=into[part].flatten(0, 1))
+    means.add_to(out, projected.flatten(0, 1))
+    return out
+
+
+def aggregate_backward(
+    grad: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    eps: float,
+    weights: Tensor,
+    aggregation: "Aggregation",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of x, gain, shift and weights, from that of what `aggregate` gives."""
+    means, keeps_own = aggregation.means, aggregation.keeps_own
+    projected = means.transpose(grad).view(-1, *x.shape)
+    grad_x, grad_weights = (
+        torch.empty_like(x),
+        torch.zeros_like(weights, dtype=torch.promote_types(weights.dtype, torch.float32)),
+    )
+    sums = torch.zeros_like(gain), torch.zeros_like(shift)
+    for part in node_slices(x):
+        h, mean, rstd = _norm(x[part], gain, shift, eps)
+        flat, grads = h.flatten(0, 1), [*projected[:, part].flatten(1, 2)]
+        if keeps_own:
+            grads.insert(0, grad[part].flatten(0, 1))
+        grad_h = grads[0] @ weights[0]
+        for of_output, weight in zip(grads[1:], weights[1:], strict=True):
+            grad_h.addmm_(of_output, weight)
+        for of_output, into in zip(grads, grad_weights, strict=True):
+            add_weight_gradient(into, of_output, flat)
+        _norm_backward(grad_h.view_as(h), x[part], mean, rstd, gain, grad_x[part], sums)
+    return grad_x, *sums, grad_weights
+
+
+def _norm(x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    normed: tuple[Tensor, Tensor, Tensor] = torch.native_layer_norm(
+        x, x.shape[-1:], gain.to(x.dtype), shift.to(x.dtype), eps
+    )
+    return normed
+
+
+def _norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    gain: Tensor,
+    out: Tensor,
+    sums: tuple[Tensor, Tensor],
+) -> None:
+    """Write the gradient of x to `out`; add those of gain and shift to `sums`."""
+    rounded = gain.to(x.dtype)
+    of_gain, of_shift = torch.empty_like(rounded), torch.empty_like(rounded)
+    torch.ops.aten.native_layer_norm_backward.out(
+        *(grad, x, [x.shape[-1]], mean, rstd, rounded, rounded, [True, True, True]),
+        **{"out0": out, "out1": of_gain, "out2": of_shift},
+    )
+    sums[0].add_(of_gain)
+    sums[1].add_(of_shift)
+
+
+def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
+    """Add gradᵀ · given, (b, a) of (t, b) and (t, a), to `into`, float32."""
+    if given.dtype == into.dtype:
+        into.addmm_(grad.T, given)
+    else:
+        into += grad.T @ given
+
+
+def pool(
+    x: Tensor, gain: Tensor, shift: Tensor, eps: float, shares: Tensor, *, for_gradients: bool
+) -> tuple[Tensor, ...]:
+    """Sum layer_norm(x) over nodes by each of p shares, and find its largest.
+
+    Args:
+        x: (n, c, h).
+        shares: (p, n) float32.
+
+    Returns:
+        (p, c, h) float32 and (c, h) float32; and what `pool_backward` takes, if it is wanted: which
+        node is the largest, (c, h) int64, and the mean and deviation that the norm found.
+    """
+    sums = x.new_zeros(len(shares), *x.shape[1:], dtype=torch.float32)
+    largest, kept = x.new_full(x.shape[1:], -torch.inf, dtype=torch.float32), []
+    place = torch.zeros_like(largest, dtype=torch.int64)
+    for part in node_slices(x):
+        normed, *norm = _norm(x[part], gain, shift, eps)
+        normed = normed.float()
+        sums.flatten(1).addmm_(shares[:, part], normed.flatten(1))
+        if for_gradients:
+            highest, index = normed.max(dim=0)
+            place = torch.where(highest > largest, index + part.start, place)
+            kept.append(norm)
+        else:  # several times as fast on a CPU
+            highest = normed.amax(dim=0)
+        largest = torch.maximum(highest, largest)
+    return sums, largest, place, *(torch.cat(of_parts) for of_parts in zip(*kept, strict=True))
+
+
+def pool_backward(
+    of_sums: Tensor,
+    of_largest: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    shares: Tensor,
+    place: Tensor,
+    *norm: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x, gain and shift."""
+    grad_x, sums = torch.empty_like(x), (torch.zeros_like(gain), torch.zeros_like(shift))
+    for part in node_slices(x):
+        grad = (shares[:, part].T @ of_sums.flatten(1)).view(-1, *x.shape[1:])
+        here = place - part.start
+        of_here = of_largest * ((here >= 0) & (here < len(grad)))
+        grad.scatter_add_(0, here.clamp(0, len(grad) - 1)[None], of_here[None])
+        mean, rstd = (tensor[part] for tensor in norm)
+        _norm_backward(grad.to(x.dtype), x[part], mean, rstd, gain, grad_x[part], sums)
+    return grad_x, *sums

@@ -1,0 +1,210 @@
+"""The fused kernels: as the plain operations by Triton's interpreter, and compiled for GPUs."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.layout import cross_config_sage, fused_ops, plain_ops, sparse_aggregation
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.global_attention_sage import GlobalAttentionSage
+from models.layout.inputs import LayoutInputs
+from models.layout.sparse_aggregation import Aggregation, Neighbours
+
+pytest.importorskip("triton")
+
+N_NODES, N_CONFIGS, WIDTH = 21, 6, 24  # no power of two
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3], [9, 8], [20, 3], [7, 3]])
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=list(TOLERANCE), ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    found: torch.dtype = request.param
+    return found
+
+
+def assert_alike(found: object, expected: object, dtype: torch.dtype) -> None:
+    given = (found, expected) if isinstance(found, tuple) else ((found,), (expected,))
+    for ours, plain in zip(*given, strict=True):
+        assert ours.dtype == plain.dtype
+        apart = (ours.double() - plain.double()).norm() / plain.double().norm().clamp(min=1e-9)
+        assert apart < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("which", ["every", "fixed", "of_varying"])
+def test_an_aggregation_and_its_gradients(which: str, dtype: torch.dtype) -> None:
+    neighbours = Neighbours(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
+    aggregation: Aggregation = getattr(neighbours, which)
+    n_nodes, n_configs = (3, N_CONFIGS) if which == "of_varying" else (N_NODES, 2)
+    x = torch.randn(n_nodes, n_configs, WIDTH).to(dtype)
+    gain, shift = torch.rand(WIDTH) + 0.5, torch.randn(WIDTH)
+    weights = (torch.randn(3, WIDTH, WIDTH) / 5).to(dtype)
+    rows_differ = which == "of_varying"
+    added = torch.randn(N_NODES, 1, WIDTH) if rows_differ else torch.randn(WIDTH)
+    given = x, gain, shift, 1e-5, weights
+    y = plain_ops.aggregate(*given, added.to(dtype), aggregation)
+    assert_alike(fused_ops.aggregate(*given, added.to(dtype), aggregation), y, dtype)
+    grad = torch.randn_like(y)
+    expected = plain_ops.aggregate_backward(grad, *given, aggregation)
+    assert_alike(fused_ops.aggregate_backward(grad, *given, aggregation), expected, dtype)
+
+
+@pytest.mark.parametrize("n_configs", [N_CONFIGS, 1])
+def test_attention_and_its_gradients(n_configs: int, dtype: torch.dtype) -> None:
+    gated, sharpness = torch.randn(5, n_configs, 2 * WIDTH).to(dtype), torch.tensor(1.3)
+    (joined, pull), (expected, plain_pull) = (
+        ops.attend(gated, sharpness) for ops in (fused_ops, plain_ops)
+    )
+    assert_alike(joined, expected, dtype)
+    grad = torch.randn_like(joined)
+    (of_gated, slope), (plain_of_gated, plain_slope) = pull(grad.clone()), plain_pull(grad.clone())
+    assert_alike(of_gated, plain_of_gated, dtype)
+    assert float((slope - plain_slope).abs()) < TOLERANCE[dtype] * 10
+
+
+def test_what_ranking_takes(dtype: torch.dtype) -> None:
+    messages, sharpness = torch.randn(5, 70, WIDTH).to(dtype), torch.tensor(0.7)
+    normaliser = plain_ops.log_sum_exp(messages, sharpness)
+    assert_alike(fused_ops.log_sum_exp(messages, sharpness), normaliser, dtype)
+    given = messages, sharpness, normaliser
+    assert_alike(fused_ops.weigh(*given), plain_ops.weigh(*given), dtype)
+
+
+def test_pooling_and_its_gradients(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_ops, "POOLED_NODES", 8)
+    x, shares = torch.randn(N_NODES, N_CONFIGS, WIDTH).to(dtype), torch.rand(3, N_NODES)
+    given = x, torch.rand(WIDTH) + 0.5, torch.randn(WIDTH)
+    sums, largest, *kept = plain_ops.pool(*given, 1e-5, shares, for_gradients=True)
+    ours = fused_ops.pool(*given, 1e-5, shares, for_gradients=True)
+    assert_alike(ours[:2], (sums, largest), dtype)
+    of = torch.randn_like(sums), torch.randn_like(largest), *given, shares
+    assert_alike(fused_ops.pool_backward(*of, *kept), plain_ops.pool_backward(*of, *kept), dtype)
+
+
+def test_norms_of_equal_channels_are_the_shift() -> None:
+    x, layer = torch.full((3, 2, WIDTH), 7.0), nn.LayerNorm(WIDTH)
+    found, *_ = fused_ops._norm(x, layer.weight.detach(), layer.bias.detach(), 1e-5)
+    torch.testing.assert_close(found, torch.zeros_like(found))
+
+
+@pytest.mark.parametrize("network", [CrossConfigSage, GlobalAttentionSage])
+@pytest.mark.parametrize("cross_config", [True, False])
+def test_a_whole_network_is_the_same(
+    network: type[CrossConfigSage],
+    cross_config: bool,
+    inputs: LayoutInputs,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = network.Config(hidden=16, cross_config=cross_config, pool_by_bytes=True)
+    model, sample, found = network(config), np.arange(7), []
+    weights = torch.randn(7)
+    for ops in (plain_ops, fused_ops):
+        for user in (cross_config_sage, sparse_aggregation):
+            monkeypatch.setattr(user, "ops_for", lambda _, *, fused, ops=ops: ops)
+        model.zero_grad()
+        scores = model(inputs, sample)
+        (scores * weights).sum().backward()
+        ranked = (torch.from_numpy(model.score_all(inputs, chunk_configs=n)) for n in (3, 1000))
+        found.append((scores.detach(), *ranked, *(p.grad for p in model.parameters())))
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
+
+
+COMPILE = """
+import inspect, json, sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from models.layout import triton_kernels
+for name, types, sizes, capability, warps in json.load(sys.stdin):
+    kernel = getattr(triton_kernels, name)
+    names = list(inspect.signature(kernel.fn).parameters)
+    constants = {(names.index(key),): value for key, value in sizes.items()}
+    source = ASTSource(kernel, signature=types, constexprs=constants)
+    triton.compile(source, GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    print(name, capability)
+"""
+
+
+class _Launches(ModuleType):
+    """Stands in for the kernels' module: remembers with which types and sizes each is launched."""
+
+    def __init__(self, kernels: ModuleType) -> None:
+        super().__init__("launches")
+        self._kernels, self._seen = kernels, {}
+
+    def __getattr__(self, name: str) -> object:
+        kernel, launches = getattr(self._kernels, name), self._seen
+
+        class At:
+            def __getitem__(self, grid: tuple[int, ...]) -> object:
+                def launch(*given: object, **sizes: int) -> None:
+                    names = list(inspect.signature(kernel.fn).parameters)
+                    warps = sizes.pop("num_warps", 4)
+                    types = dict(zip(names, map(_type_of, given), strict=False))
+                    types.update(dict.fromkeys(sizes, "constexpr"))
+                    launches[name] = types, sizes, warps
+
+                return launch
+
+        return At()
+
+
+def _type_of(value: object) -> str:
+    names = {torch.float32: "fp32", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64"}
+    names[torch.bfloat16] = "bf16"
+    if isinstance(value, Tensor):
+        return f"*{names[value.dtype]}"
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("capability", "dtype"),
+    [(75, torch.float16), (80, torch.bfloat16), (90, torch.bfloat16), (90, torch.float32)],
+    ids=str,
+)
+def test_each_kernel_compiles_for_a_gpu(
+    capability: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from models.layout import triton_kernels
+
+    seen = _Launches(triton_kernels)
+    monkeypatch.setitem(sys.modules, "models.layout.triton_kernels", seen)
+    monkeypatch.setattr("models.layout.triton_kernels", seen, raising=False)
+    neighbours = Neighbours(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
+    x, weights = torch.randn(N_NODES, 128, 128).to(dtype), torch.randn(3, 128, 128).to(dtype)
+    gain, bias, shares = torch.rand(128), torch.rand(128).to(dtype), torch.rand(3, N_NODES)
+    norm = x, gain, gain, 1e-5
+    fused_ops.aggregate(*norm, weights, bias, neighbours.every)
+    fused_ops.aggregate_backward(x, *norm, weights, neighbours.every)
+    sharpness = torch.tensor(1.0)
+    joined, pull = fused_ops.attend(torch.cat([x, x], dim=-1), sharpness)
+    pull(joined)
+    fused_ops.weigh(x, sharpness, fused_ops.log_sum_exp(x, sharpness))
+    sums, largest, place, *kept = fused_ops._pool(*norm, shares)
+    pooled = sums.sum(0), largest[0], x, gain, gain, shares, place[0], *kept
+    fused_ops.pool_backward(*pooled)
+    assert len(seen._seen) == 9
+    asked = [[name, *facts[:2], capability, facts[2]] for name, facts in seen._seen.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 9
