@@ -131,4 +131,4 @@ class BaselineGcn(LayoutNetwork):
         chunk = max(1, (self.config.inference_tensor_mib << 20) // bytes_per_config)
         chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk))
         scores = torch.cat([self(inputs, part, product) for part in chunks])
-        return scores.cpu().numpy()[inputs.group]
+        return scores.float().cpu().numpy()[inputs.group]

@@ -48,4 +48,4 @@ class LayoutNetwork(nn.Module):
         every, chunk = np.arange(len(inputs.first)), self.config.configs_per_step
         chunks = np.array_split(every, -(-len(every) // chunk))
         scores = torch.cat([self(inputs, part) for part in chunks])
-        return scores.cpu().numpy()[inputs.group]
+        return scores.float().cpu().numpy()[inputs.group]

@@ -194,7 +194,7 @@ class SegmentSage(nn.Module):
         every = np.arange(len(graph.shared.first))
         pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
         scores = self.head(pooled, self.head.normaliser(pooled))
-        scored: NDArray[np.float32] = scores.cpu().numpy()[graph.shared.group]
+        scored: NDArray[np.float32] = scores.float().cpu().numpy()[graph.shared.group]
         return scored
 
 
