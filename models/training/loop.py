@@ -252,8 +252,9 @@ class _Training:
         loss, is_late = sum_over_processes(self.fabric, self.model, batch.loss, late=is_late)
         self.scaler.unscale_(self.optimiser)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
-        norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
-        norm = torch.linalg.vector_norm(torch.stack(norms))
+        grads = [p.grad for p in parameters if p.grad is not None]
+        norms = torch._foreach_norm(grads) if grads else [torch.zeros(())]
+        norm = torch.linalg.vector_norm(torch.stack(tuple(norms)))
         is_scaled = self.scaler.is_enabled()  # then such a step is left out, and the scale lowered
         loss = loss if is_scaled else torch.where(torch.isfinite(norm), loss, torch.nan)
         if is_cpu and not torch.isfinite(loss):

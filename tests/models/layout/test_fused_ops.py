@@ -100,8 +100,14 @@ def test_norms_of_equal_channels_are_the_shift() -> None:
     torch.testing.assert_close(found, torch.zeros_like(found))
 
 
-@pytest.mark.parametrize("network", [CrossConfigSage, GlobalAttentionSage])
-@pytest.mark.parametrize("cross_config", [True, False])
+@pytest.mark.parametrize(
+    ("network", "cross_config"),
+    [
+        (GlobalAttentionSage, True),
+        pytest.param(GlobalAttentionSage, False, marks=pytest.mark.slow),
+        pytest.param(CrossConfigSage, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_whole_network_is_the_same(
     network: type[CrossConfigSage],
     cross_config: bool,
