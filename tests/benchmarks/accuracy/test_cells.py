@@ -9,7 +9,6 @@ import pytest
 from benchmarks.accuracy.__main__ import cells_of, main
 from benchmarks.accuracy.cells import CONTENDERS, Cell, judge, run_cell
 from benchmarks.accuracy.tasks import LAYOUT_TASKS, XLA_DEFAULT, Sources, labelled
-from common.errors import UsageError
 from common.metrics import kendall_tau, slowdown_at_k, tile_score
 from data.graphs.graph import Graph
 from data.read import read_layout, read_tile
@@ -55,9 +54,6 @@ def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
     content = cell.path(tmp_path).read_bytes()
     assert not run_cell(cell, sources, tmp_path)
     assert cell.path(tmp_path).read_bytes() == content
-    other = Cell("unet3d-100", "ours", 2, (*SMALL, "cross_config_sage.hidden=4"))
-    with pytest.raises(UsageError, match="hidden = 8, now 4; choose another --out"):
-        run_cell(other, sources, tmp_path)
 
 
 def test_a_blend_is_judged_with_and_without_its_trees(sources: Sources, tmp_path: Path) -> None:
@@ -133,5 +129,6 @@ def test_a_failed_cell_does_not_stop_the_others(
     (tmp_path / "cells" / "sample--linear--0.json").unlink()
     assert main(["tile", *options, "--set", "tile_boosting.num_boost_round=3"]) == 1
     said = capsys.readouterr().out
-    assert "boosting, seed 0: failed: " in said and "choose another --out" in said
+    assert "boosting, seed 0: failed: " in said
+    assert "num_boost_round = " in said and ", now 3; choose another --out" in said
     assert (tmp_path / "cells" / "sample--linear--0.json").exists()

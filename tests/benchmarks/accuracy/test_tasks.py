@@ -61,17 +61,8 @@ def test_written_rows_keep_their_configs_and_runtimes(sources: Sources, tmp_path
 
 
 def test_folds_keep_families_together() -> None:
-    names = [
-        "mlp_b16",
-        "mlp_b64",
-        "mixer_b1",
-        "mixer_b4",
-        "unet_b2",
-        "unet_b6",
-        "gru_b8",
-        "lstm_b4",
-        "lstm_b9",
-    ]
+    batches = {"mlp": (16, 64), "mixer": (1, 4), "unet": (2, 6), "gru": (8,), "lstm": (4, 9)}
+    names = [f"{family}_b{batch}" for family, found in batches.items() for batch in found]
     collection = collection_named("layout:xla:default")
     files = [GraphFile(collection, "train", name, Path(f"{name}.npz")) for name in names]
     families = {file.submission_id: file.name.split("_")[0] for file in files}

@@ -169,18 +169,27 @@ def test_what_is_done_is_passed_over_and_other_options_are_refused(tmp_path: Pat
         collect_graph(layout_job(n_configs=11), tmp_path)
 
 
-KILLED = """
+COMMAND = """
+import sys
 from pathlib import Path
-from data.collect.collect import collect_graph
+from data.collect.collect import collect_jobs
 from tests.data.collect.fakes import layout_job
-collect_graph(layout_job(n_configs=24, search="default"), Path({out!r}))
+collect_jobs([layout_job(n_configs=int(sys.argv[1]), search="default")], Path(sys.argv[2]))
 """
+
+
+def collect_in_another_process(out: Path, *, n_configs: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(n_configs), str(out)],
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def test_a_killed_collection_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     job = layout_job(n_configs=24, search="default")
     journal = job.journal(tmp_path)
-    process = subprocess.Popen([sys.executable, "-c", KILLED.format(out=str(tmp_path))])
+    process = collect_in_another_process(tmp_path, n_configs=24)
     wait_for_lines(tmp_path, 16)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -285,20 +294,8 @@ def test_a_second_process_in_one_tree_is_refused(tmp_path: Path) -> None:
         collect_jobs([layout_job()], tmp_path)
 
 
-INTERRUPTED = """
-from pathlib import Path
-from data.collect.collect import collect_jobs
-from tests.data.collect.fakes import layout_job
-jobs = [layout_job(program=f"spin_b{{batch}}", n_configs=200) for batch in range(4)]
-collect_jobs(jobs, Path({out!r}))
-"""
-
-
 def test_ctrl_c_ends_soon_and_no_config_counts_as_failed(tmp_path: Path) -> None:
-    code = INTERRUPTED.format(out=str(tmp_path))
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.DEVNULL
-    )
+    process = collect_in_another_process(tmp_path, n_configs=200)
     wait_for_lines(tmp_path, 8)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     process.wait(timeout=20)

@@ -12,10 +12,9 @@ from torch.nn import functional as F
 
 from common.metrics import kendall_tau
 from data.read import read_tile
-from data.tree import collection_named, find_graphs
+from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of
-from features.statistics.tile import tile_details, tile_statistics
 from models.config.networks import TileGnnConfig
 from models.config.own_models import imported
 from models.config.recipe import Recipe, load_recipe
@@ -34,17 +33,14 @@ RECIPE = load_recipe("smoke")
 TILE_NETWORKS = [name for name, (kind, _) in NETWORKS.items() if kind == "tile"]
 
 
-def fitted(statistics: Iterable[np.ndarray]) -> ConfigScaler:
-    tables = list(statistics)
-    scaler = ConfigScaler(tables[0].shape[1])
-    scaler.fit(tables)
-    return scaler
+@pytest.fixture(scope="module")
+def files(tiny_tree: Path) -> list[GraphFile]:
+    return find_graphs(tiny_tree, collections=(collection_named("tile:xla"),), splits=("train",))
 
 
 @pytest.fixture(scope="module")
-def kernels(tiny_tree: Path) -> list[TileInputs]:
+def kernels(files: list[GraphFile]) -> list[TileInputs]:
     """Kernels of different numbers of nodes and configs; the last has no edge."""
-    files = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),), splits=("train",))
     graphs = [read_tile(file) for file in files]
     nodes = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p-standardise")
     made = [tile_inputs(graph, TileGnnConfig(), nodes=nodes) for graph in graphs]
@@ -116,9 +112,8 @@ def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
 
 @pytest.mark.parametrize("name", TILE_NETWORKS)
 def test_half_precision_trains_and_ranks_as_float32(
-    name: str, kernels: list[TileInputs], tiny_tree: Path, tmp_path: Path
+    name: str, kernels: list[TileInputs], files: list[GraphFile], tmp_path: Path
 ) -> None:
-    files = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),), splits=("train",))
     losses = []
     for precision in ("float32", "bfloat16"):
         recipe = load_recipe("smoke", [f"{name}.training.precision={precision}"])
@@ -151,10 +146,9 @@ def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) ->
 
 @pytest.mark.parametrize("statistics", ["plain", "all"])
 def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(
-    statistics: str, tiny_tree: Path
+    statistics: str, files: list[GraphFile]
 ) -> None:
-    collection = collection_named("tile:xla")
-    graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+    graph = read_tile(files[0])
     configs = [
         TileGnnConfig.model_validate({"statistics": statistics, "relative_configs": relative})
         for relative in (False, True)
@@ -169,16 +163,6 @@ def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(
             value - sum(map(float, plain[:, column])) / len(plain) for value in plain[:, column]
         ]
         np.testing.assert_allclose(both[:, plain.shape[1] + column], expected, rtol=1e-3, atol=1e-4)
-
-
-def test_all_statistics_are_those_that_boosting_reads(tiny_tree: Path) -> None:
-    collection = collection_named("tile:xla")
-    graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
-    expected = np.concatenate([tile_statistics(graph), tile_details(graph)], axis=1)
-    nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
-    columns = tile_inputs(graph, TileGnnConfig(statistics="all"), nodes=nodes).config_columns()
-    np.testing.assert_array_equal(columns[:, : expected.shape[1]], expected)
-    assert columns.shape[1] > expected.shape[1]  # and the program's
 
 
 def test_layers_of_late_fusion_are_those_of_torch_geometric() -> None:
@@ -196,10 +180,9 @@ def test_layers_of_late_fusion_are_those_of_torch_geometric() -> None:
 
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
-    relative: bool, tiny_tree: Path
+    relative: bool, files: list[GraphFile]
 ) -> None:
-    collection = collection_named("tile:xla")
-    graph = read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+    graph = read_tile(files[0])
     graph = permute_configs(graph, np.arange(graph.n_configs).repeat(50))
     config = TileGnnConfig(statistics="all", relative_configs=relative)
     nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
@@ -207,7 +190,8 @@ def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
     columns = statistics_of(graph, "all")(np.arange(graph.n_configs))
     np.testing.assert_array_equal(kernel.config_columns()[:, : columns.shape[1]], columns)
     columns = kernel.config_columns()
-    scaler = fitted([columns])
+    scaler = ConfigScaler(columns.shape[1])
+    scaler.fit([columns])
     rows = np.random.default_rng(0).permutation(graph.n_configs)[:30]
     expected = (columns - scaler.shift.numpy()) * scaler.factor.numpy()
     found = join([kernel], [rows], scaler).config_feat[0]
@@ -219,18 +203,15 @@ def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
 
 @pytest.mark.parametrize("name", TILE_NETWORKS)
 def test_a_network_with_relative_configs_is_trained_and_loaded(
-    name: str, tiny_tree: Path, tmp_path: Path
+    name: str, files: list[GraphFile], tmp_path: Path
 ) -> None:
-    collection = collection_named("tile:xla")
-    files = find_graphs(tiny_tree, collections=(collection,), splits=("train",))
     scores = []
     for loss in ("best_of_five", "list_mle"):
         keys = [f"{name}.relative_configs=true", f"{name}.loss={loss}"]
         keys.append(f"{name}.statistics=all")
         run_dir = tmp_path / loss
-        train_model(
-            TrainJob(name, load_recipe("smoke", keys), files, 0, run_dir), collection, resume=False
-        )
+        job = TrainJob(name, load_recipe("smoke", keys), files, 0, run_dir)
+        train_model(job, files[0].collection, resume=False)
         scores.append(load_model(run_dir).score(read_tile(files[0])))
         assert np.isfinite(scores[-1]).all() and scores[-1].std() > 0
     assert not np.allclose(scores[0], scores[1], atol=1e-6)

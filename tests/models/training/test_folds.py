@@ -22,47 +22,31 @@ def named(names: Sequence[str], collection: str = "layout:xla:default") -> list[
 
 
 LAYOUT_FAMILIES = {
-    "resnet50": [
-        "resnet50.2x2.fp16",
-        "resnet50.4x4.bf16.performance",
-        "resnet50.8x16.fp16",
-        "resnet50.8x8.fp32",
-    ],
+    "resnet50": ["resnet50.2x2.fp16", "resnet50.4x4.bf16.performance", "resnet50.8x16.fp16"],
     "resnet50_3d": ["resnet50_3d.2x2.bf16"],
     "unet3d": ["unet_3d.4x4.bf16", "unet3d"],
     "bert_pretraining": ["bert_pretraining.4x4.fp16", "bert_pretraining.8x8.fp32.performance"],
-    "bert_squad": ["bert_squad.2x2.fp32"],
     "alexnet": ["alexnet_train_batch_32"],
     "efficientnet_b7": ["efficientnet_b7_eval_batch_1"],
     "mnasnet_a1": ["mnasnet_a1_batch_128"],
     "mnasnet_b1": ["mnasnet_b1_batch_128"],
     "inception_v2": ["inception_v2_batch_128_train", "inception_v2_batch_8_train"],
-    "inception_v3": ["inception_v3_batch_8_train"],
     "mlperf_resnet": ["mlperf_resnet", "mlperf_resnet_batch_128_1_shard"],
-    "mlperf_ssd": [
-        "mlperf_ssd_1_shard_batch_8_fast_epoch",
-        "mlperf_ssd_2_shard_batch_8_fast_epoch",
-    ],
+    "mlperf_ssd": ["mlperf_ssd_2_shard_batch_8_fast_epoch"],
     "mlperf_bert": ["mlperf_bert_batch_24_2x2"],
     "mask_rcnn": ["mask_rcnn_batch_16_bf16_img1024", "mask_rcnn_batch_4_bf16_img1408"],
-    "resnet_v1_50_official": [
-        "resnet_v1_50_official_batch_128_f32",
-        "resnet_v1_50_official_batch_32_bf16",
-    ],
+    "resnet_v1_50_official": ["resnet_v1_50_official_batch_128_f32"],
     "resnet_v2_50": ["resnet_v2_50_batch_128", "resnet_v2_50_batch_16"],
     "resnet_v2_101": ["resnet_v2_101_batch_128"],
     "tf2_bert_pretrain": ["tf2_bert_pretrain_dynamic_sequence_length"],
     "albert_en_base": ["albert_en_base_batch_size_16_test", "albert_en_base_batch_size_64_train"],
-    "albert_en_large": ["albert_en_large_batch_size_16_train"],
     "small_bert_bert_en_uncased_L-2_H-128_A-2": [
-        "small_bert_bert_en_uncased_L-2_H-128_A-2_batch_size_16_train",
-        "small_bert_bert_en_uncased_L-2_H-128_A-2_batch_size_64_test",
+        "small_bert_bert_en_uncased_L-2_H-128_A-2_batch_size_64_test"
     ],
     "small_bert_bert_en_uncased_L-12_H-128_A-2": [
         "small_bert_bert_en_uncased_L-12_H-128_A-2_batch_size_16_train"
     ],
     "resnet_like": ["resnet_like_d4_b32", "resnet_like_d9_w64_b8"],
-    "vgg_like": ["vgg_like_d6_w48_b32"],
     "xception_imagenet": ["xception_imagenet"],
 }
 TILE_FAMILIES = {
@@ -71,10 +55,7 @@ TILE_FAMILIES = {
         "alexnet_train_batch_32_84c81be1d6dc4ec",
     ],
     "unet3d": ["unet_3d.4x4.bf16_-38b1667a73368ca"],
-    "bert_pretraining": [
-        "bert_pretraining.2x2.fp16_317a531bc62ddcc3",
-        "bert_pretraining.8x8.fp32.performance_-48f1f0af8cb866bd",
-    ],
+    "bert_pretraining": ["bert_pretraining.8x8.fp32.performance_-48f1f0af8cb866bd"],
     "openai_v0_rnn_natural": ["openai_v0_rnn_natural_26ebeb3a88aaade2"],
     "openai_v0_rnn_optimized": ["openai_v0_rnn_optimized_26ebeb3a88aaade2"],
     "gated_like": ["gated_like_w48_b32_12fb3551b8ef00e9", "gated_like_w48_b8_8201cab8e4e455ee"],
@@ -144,11 +125,8 @@ def test_whole_families_are_held_out(seed: int) -> None:
     assert len(held_out.judged) == 3
     assert not {*map(family_of, held_out.learned)} & {*map(family_of, held_out.judged)}
     assert held_out == hold_out(files, seed)
-
-
-def test_no_more_than_about_a_hundred_graphs_judge() -> None:
-    held_out = hold_out(named([f"net{i}q" for i in range(3000)]), 0)
-    assert len(held_out.judged) == 100
+    many = hold_out(named([f"net{i}q" for i in range(3000)]), seed)
+    assert len(many.judged) == 100  # no more, of however many
 
 
 def test_one_family_alone_holds_out_configs() -> None:

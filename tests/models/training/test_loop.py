@@ -77,12 +77,6 @@ def new_model() -> nn.Module:
     return nn.Linear(1, 1)
 
 
-def test_training_lowers_the_loss(tmp_path: Path) -> None:
-    fit(new_model(), Line(), CONFIG, seed=0, run_dir=tmp_path)
-    losses = [json.loads(line)["loss"] for line in (tmp_path / METRICS).read_text().splitlines()]
-    assert losses[-1] < 0.1 * losses[0]
-
-
 VARIANTS = {
     "plain": {},
     "averaged": {"swa_start": 0.4},
@@ -193,24 +187,21 @@ def test_bfloat16_keeps_weights_in_float32_and_still_learns(tmp_path: Path) -> N
     assert half.weight.dtype == torch.float32
     assert half.weight.item() != full.weight.item()
     assert half.weight.item() == pytest.approx(full.weight.item(), abs=0.05)
+    assert full.weight.item() == pytest.approx(3, abs=0.2)  # from 0
 
 
 @pytest.mark.parametrize("stop_at", [3, 10, 39])
-def test_a_broken_off_run_goes_on_from_its_last_checkpoint(tmp_path: Path, stop_at: int) -> None:
+def test_a_broken_off_run_goes_on_from_its_last_checkpoint_and_mends_its_metrics(
+    tmp_path: Path, stop_at: int
+) -> None:
     with pytest.raises(KeyboardInterrupt):
-        fit(new_model(), Line(stop_at=stop_at), CONFIG, seed=5, run_dir=tmp_path)
-    rest = Line()
-    fit(new_model(), rest, CONFIG, seed=5, run_dir=tmp_path)
-    assert rest.calls == 40 - stop_at // 10 * 10
-
-
-def test_damaged_metrics_are_written_anew(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        fit(new_model(), Line(stop_at=25), CONFIG, seed=5, run_dir=tmp_path / "b")
+        fit(new_model(), Line(stop_at=stop_at), CONFIG, seed=5, run_dir=tmp_path / "b")
+    (tmp_path / "b").mkdir(exist_ok=True)  # there is none before the first checkpoint
     (tmp_path / "b" / METRICS).write_bytes(b'\xff{"step": 7')
-    undisturbed, resumed = new_model(), new_model()
+    rest, undisturbed, resumed = Line(), new_model(), new_model()
+    fit(resumed, rest, CONFIG, seed=5, run_dir=tmp_path / "b")
+    assert rest.calls == 40 - stop_at // 10 * 10
     fit(undisturbed, Line(), CONFIG, seed=5, run_dir=tmp_path / "a")
-    fit(resumed, Line(), CONFIG, seed=5, run_dir=tmp_path / "b")
     assert_alike(undisturbed, resumed, tmp_path)
 
 

@@ -58,13 +58,9 @@ def test_a_fault_on_several_processes_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_processes_cannot_outnumber_a_steps_graphs() -> None:
-    keys = ["cross_config_sage.training.processes=2"]
+def test_more_processes_than_a_steps_graphs_or_for_segments_are_refused() -> None:
     with pytest.raises(UsageError, match="graphs_per_step"):
-        load_recipe("smoke", keys)
-
-
-def test_segments_are_trained_on_one_process() -> None:
+        load_recipe("smoke", ["cross_config_sage.training.processes=2"])
     keys = ["segment_sage.graphs_per_step=2", "segment_sage.training.processes=2"]
     with pytest.raises(UsageError, match=r"'segment_sage.training'.*processes = 2.*expected 1"):
         load_recipe("smoke", keys)

@@ -37,12 +37,9 @@ BLENDS = {"blend.method": {"choices": ["minmax-mean", "rank-mean"]}, WEIGHT: {"l
 
 
 def blend_recipe(**values: Any) -> Recipe:
-    own = {f"layout_boosting.{key}": n for key, n in FEW_ROUNDS.items()}
+    own = {"layout_boosting.num_boost_round": 3, "layout_boosting.min_rows_per_leaf": 2}
     table = small_recipe(**own, **values).model_dump(mode="json")
     return Recipe.from_table(with_values(table, {"layout.models": list(MODELS)}), source="test")
-
-
-FEW_ROUNDS = {"num_boost_round": 3, "min_rows_per_leaf": 2}
 
 
 def blend_space(parameters: dict[str, Any] = BLENDS, **study: Any) -> Any:

@@ -67,10 +67,6 @@ def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
             '["cross_config_sage.training.weight_decay"]\nlow = 0.0\nhigh = 1.0\nlog = true',
             "for log above 0",
         ),
-        (
-            '["tile_boosting.num_boost_round"]\nlow = 1\nhigh = 2',
-            "'tile_boosting.num_boost_round' has no effect",
-        ),
         ("", "parameters"),
     ],
 )
@@ -95,20 +91,19 @@ def test_a_wrong_study_is_refused_by_name(study: str, message: str) -> None:
         space_of('\n["features.prune"]\nchoices = ["hops-1"]', study=study)
 
 
-BLEND_STUDY = '[study]\ncollection = "COLLECTION"\nmodel = "blend"\n'
-
-
 @pytest.mark.parametrize(
-    ("collection", "text"),
+    ("model", "collection", "text"),
     [
-        ("layout:nlp:random", "tile_boosting.num_boost_round"),
-        ("layout:nlp:random", "blend.choose"),
-        ("tile:xla", "threads"),
+        ("cross_config_sage", "layout:xla:default", "tile_boosting.num_boost_round"),
+        ("blend", "layout:nlp:random", "tile_boosting.num_boost_round"),
+        ("blend", "layout:nlp:random", "blend.choose"),
+        ("blend", "tile:xla", "threads"),
     ],
 )
-def test_what_a_blend_does_not_depend_on_is_refused(collection: str, text: str) -> None:
-    study = BLEND_STUDY.replace("COLLECTION", collection)
-    with pytest.raises(UsageError, match=f"mine: '{text}' has no effect; trials of 'blend' read"):
+def test_what_trials_do_not_depend_on_is_refused(model: str, collection: str, text: str) -> None:
+    study = f'[study]\ncollection = "{collection}"\nmodel = "{model}"\n'
+    message = f"mine: '{text}' has no effect; trials of '{model}' read"
+    with pytest.raises(UsageError, match=message):
         space_of(f'["{text}"]\nchoices = [1]', study=study)
 
 

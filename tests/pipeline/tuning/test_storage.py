@@ -1,6 +1,5 @@
 """Storages of searches: several workers, killed workers, databases."""
 
-import json
 import os
 import shutil
 import signal
@@ -10,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tomli_w
 from sqlalchemy.engine import make_url
 
 from common.errors import PipelineError
@@ -27,53 +27,22 @@ from tests.pipeline.tuning.small_study import SPACE, outcome, search, small_reci
 
 SLOW = small_recipe(**{"cross_config_sage.training.steps": 60})
 
-COMMAND = """
-import json, sys
-from pathlib import Path
-from common.errors import PipelineError
-from common.progress import log
-from models.config.recipe import Recipe
-from pipeline.tuning.space import space_from_table
-from pipeline.tuning.tune import tune
-import logging, signal
-signal.signal(signal.SIGTERM, signal.default_int_handler)  # as every command takes it
-log.addHandler(logging.StreamHandler())
-log.setLevel(logging.INFO)
-job = json.load(open(sys.argv[1]))
-try:
-    tune(
-        Recipe.from_table(job["recipe"], source="test"),
-        space_from_table(job["space"], source="test"),
-        Path(job["data"]),
-        storage=job["storage"],
-        trials=job["trials"],
-        out=Path(job["out"]),
-        workers=job["workers"],
-    )
-except PipelineError as error:
-    sys.exit(str(error))
-"""
-
 
 def start(
     tiny_tree: Path, folder: Path, *, trials: int = 3, workers: int = 1, storage: str = ""
 ) -> "subprocess.Popen[str]":
-    """Start a search of SLOW as a process of its own."""
-    job = {
-        "space": SPACE.decisive(),
-        "recipe": SLOW.model_dump(mode="json"),
-        "data": str(tiny_tree),
-        "storage": storage or str(folder / "journal.log"),
-        "out": str(folder / "out"),
-        "trials": trials,
-        "workers": workers,
-    }
+    """Start `tune` on SLOW as a process of its own."""
     folder.mkdir(exist_ok=True)
-    (folder / "job.json").write_text(json.dumps(job))
+    recipe, space = folder / "recipe.toml", folder / "space.toml"
+    recipe.write_text(SLOW.to_toml())
+    space.write_text(tomli_w.dumps(SPACE.decisive()))
+    words = ["tune", "--recipe", recipe, "--space", space, "--data", tiny_tree]
+    words += ["--storage", storage or folder / "journal.log", "--out", folder / "out"]
+    words += ["--trials", str(trials), "--workers", str(workers)]
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(folder / "job.json")],
+        [sys.executable, "-m", "pipeline", *words],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -179,7 +148,7 @@ def test_a_search_that_is_stopped_ends_its_workers(
     wait_for(tmp_path / "out" / "trials" / "1" / "fold-0", parent)
     parent.send_signal(stop)
     parent.communicate(timeout=60)  # which ends once no worker has the pipe any more
-    assert parent.returncode == (-signal.SIGINT if stop == signal.SIGTERM else -stop)
+    assert parent.returncode == (143 if stop == signal.SIGTERM else -stop)
     assert len(list((tmp_path / "out" / "trials").iterdir())) < 10
 
 
