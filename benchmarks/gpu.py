@@ -211,10 +211,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)}; default: all")
     parser.add_argument("--counts", action="store_true", help="time nothing, GPU or not")
     parser.add_argument("--json", metavar="FILE", help="write figures there, - = print, no page")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="settings")
+    parser.add_argument(
+        "--set",
+        metavar="NETWORK.KEY=VALUE",
+        action="append",
+        default=[],
+        dest="settings",
+        help="another value of a network's recipe, for figures by --json",
+    )
     given = parser.parse_args(arguments)
     if not set(given.networks) <= set(NETWORKS):
         parser.error(f"networks: expected some of {', '.join(NETWORKS)}")
+    for setting in given.settings:
+        if setting.partition(".")[0] not in NETWORKS or "=" not in setting:
+            parser.error(f"--set {setting}: expected NETWORK.KEY=VALUE")
+    if (given.networks or given.settings) and not given.json:
+        parser.error("the page is of all networks as they are: give --json FILE, or - to print")
     found = count_all(given.settings, given.networks)
     timed = {}
     if torch.cuda.is_available() and not given.counts:
