@@ -69,17 +69,11 @@ class DrawnGraphs(Generic[Inputs]):
 class JudgedGraphs(DrawnGraphs[Inputs]):
     """Such graphs, some or some configs of which are held out.
 
-    All processes draw the same graphs and configs; each computes every n_ranks-th graph, and its
-    part of the mean.
-
     Attributes:
         held_out: what of the graphs is not learned from.
-        rank, n_ranks: this process's number among those that share a step's graphs.
     """
 
     held_out: HeldOut
-    rank: int = 0
-    n_ranks: int = 1
 
     def judged(self, model: Any, inputs: Inputs) -> Iterator[float]:
         """Yield how well a graph's held-out configs are ranked; higher is better."""

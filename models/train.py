@@ -1,14 +1,12 @@
 """Train one model into its run folder, once."""
 
-import math
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.locks import alone_in
-from common.progress import out_of_time, progress, seconds_left, time_limit
+from common.progress import out_of_time, progress
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, Collection
 from models.config.own_models import source_of
@@ -19,10 +17,6 @@ from models.training.device import training_device
 from models.training.gpu import TRAINING_KEYS, memory_told
 from models.training.jobs import Ranker, SharedModel, TrainJob, pretrain_steps, recipe_of_shared
 from models.training.loop import CHECKPOINT
-from models.training.processes import on_processes
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
@@ -65,9 +59,8 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
 
 def check_device(recipe: Recipe, model: str) -> None:
     """Raise UsageError where the recipe asks for a GPU that its model cannot be trained on."""
-    training = recipe.training_of(model)
-    if training:
-        training_device(recipe.accelerator, processes=training.processes)
+    if recipe.training_of(model):
+        training_device(recipe.accelerator)
 
 
 def _config(job: TrainJob, **place: object) -> dict[str, Any]:
@@ -97,26 +90,14 @@ def _train_begun(job: TrainJob, place: str) -> None:
     entry = model_entry(job.recipe, job.model)
     if not is_done(job.run_dir):
         progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
-        training = job.recipe.training_of(job.model)
-        if training and training.processes > 1:
-            deadline = time.monotonic() + seconds_left()  # the same clock in all processes
-            on_processes(_train_on_one, (job, deadline), processes=training.processes)
-        else:
-            config = getattr(job.recipe, job.model)
-            with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
-                entry.train(job)
+        config = getattr(job.recipe, job.model)
+        with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
+            entry.train(job)
         held = (path for path in sorted(job.run_dir.iterdir()) if path.is_file())
         passing = (CHECKPOINT, DONE)
         results = [p for p in held if p.name not in passing and not p.name.startswith(".")]
         mark_done(job.run_dir, results)
     (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
-
-
-def _train_on_one(fabric: "Fabric", given: tuple[TrainJob, float]) -> None:
-    job, deadline = given
-    is_limited = fabric.is_global_zero and math.isfinite(deadline)
-    with time_limit(max(0, deadline - time.monotonic()) / 60 if is_limited else None):
-        model_entry(job.recipe, job.model).train(replace(job, fabric=fabric))
 
 
 def load_model(folder: Path) -> Ranker:

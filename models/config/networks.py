@@ -33,7 +33,6 @@ class TrainingConfig(FrozenConfig):
         precision: what activations are stored in, in training and in ranking; weights, norms and
             sums are float32. "auto": float32 on a CPU, on a GPU bfloat16 from compute capability
             8.0 on and float16 below.
-        processes: on how many processes a step's graphs are computed; each takes `threads` cores.
         swa_start: the model ends with the mean of its weights after this share of the steps;
             1 = with the last ones.
         early_stop: stop after so many evaluations in a row that were no better than the best, and
@@ -53,7 +52,6 @@ class TrainingConfig(FrozenConfig):
     checkpoint_every: Positive = 100
     log_every: Positive = 20
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    processes: Positive = 1
     swa_start: Annotated[float, Field(ge=0, le=1)] = 1.0
     early_stop: Annotated[int, Field(ge=0)] = 0
     eval_interval: Positive = 100
@@ -65,6 +63,9 @@ def _each_collection_by_itself(training: TrainingConfig) -> TrainingConfig:
         message = "this network is trained on each collection by itself; expected 0"
         raise ValueError(f"pretrain_steps = {steps}: {message}")
     return training
+
+
+OwnTraining = Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)]
 
 
 class LayoutGnnConfig(FrozenConfig):
@@ -108,19 +109,6 @@ class LayoutGnnConfig(FrozenConfig):
         if noise_weighted_pairs and info.data.get("loss") == "list_mle":
             raise ValueError("list_mle has no pairs to weigh; expected a pairwise loss")
         return noise_weighted_pairs
-
-    @field_validator("training")
-    @classmethod
-    def _has_a_graph_per_process(
-        cls, training: TrainingConfig, info: ValidationInfo
-    ) -> TrainingConfig:
-        graphs = info.data.get("graphs_per_step", training.processes)
-        if training.processes > graphs:
-            raise ValueError(
-                f"{training.processes} processes share {graphs} graphs per step; expected "
-                "graphs_per_step to be at least processes"
-            )
-        return training
 
 
 class CrossConfigSageConfig(LayoutGnnConfig):
@@ -177,6 +165,7 @@ class SegmentSageConfig(CrossConfigSageConfig):
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
     table_configs: Annotated[int, Field(ge=2)] = 128
     head_steps: Annotated[int, Field(ge=0)] = 50
+    training: OwnTraining = TrainingConfig()
 
     @field_validator("pool_by_bytes")
     @classmethod
@@ -184,14 +173,6 @@ class SegmentSageConfig(CrossConfigSageConfig):
         if pool_by_bytes:
             raise ValueError("segments are pooled by plain means; expected false")
         return pool_by_bytes
-
-    @field_validator("training")
-    @classmethod
-    def _shares_nothing(cls, training: TrainingConfig) -> TrainingConfig:
-        if (n := training.processes) > 1:
-            message = "what is remembered of segments is not shared; expected 1"
-            raise ValueError(f"processes = {n}: {message}")
-        return _each_collection_by_itself(training)
 
 
 class TgraphConfig(LayoutGnnConfig):
@@ -250,9 +231,7 @@ class TileGnnConfig(FrozenConfig):
     kernels_per_step: Positive = 16
     configs_per_kernel: Annotated[int, Field(ge=2)] = 64
     opcode_width: Positive = 16
-    training: Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)] = (
-        TrainingConfig()
-    )
+    training: OwnTraining = TrainingConfig()
 
 
 class LateFusionSageConfig(TileGnnConfig):

@@ -45,17 +45,12 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
         """Mean loss over `graphs_per_step` random graphs, `configs_per_step` configs of each."""
         chosen = self.chosen(rng)
         losses = []
-        for number, index in enumerate(chosen):
+        for index in chosen:
             inputs = self.inputs(self.files[index])
             sample = self._draw(inputs, rng)
-            if number % self.n_ranks == self.rank:
-                scores = model(inputs, sample)
-                losses.append(
-                    ranking_loss(self.config, scores, inputs.runtimes(sample), inputs.noise)
-                )
-        share = len(losses) / len(chosen)
-        loss = torch.stack(losses).mean() * share if losses else torch.zeros(())
-        return StepLoss(loss, self.named(chosen[self.rank :: self.n_ranks]))
+            scores, runtimes = model(inputs, sample), inputs.runtimes(sample)
+            losses.append(ranking_loss(self.config, scores, runtimes, inputs.noise))
+        return StepLoss(torch.stack(losses).mean(), self.named(chosen))
 
     def _draw(self, inputs: LayoutInputs, rng: np.random.Generator) -> NDArray[np.int64]:
         learned = self.held_out.configs(len(inputs.first), judged=False)
@@ -93,7 +88,7 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
     """
     recipe: Recipe = job.recipe
     config: LayoutGnnConfig = getattr(recipe, job.model)
-    device = training_device(recipe.accelerator, processes=job.n_ranks)
+    device = training_device(recipe.accelerator)
     files = tuple(job.files)
     held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
     tf32 = allows_tf32(config.training)
@@ -105,10 +100,9 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
             scaler = _learn(model, held_out.learned, recipe)
         read = _reader(recipe, config, model, scaler)
         inputs = LRUCache(lambda file: read(read_layout(file)).to(device))
-        task = LayoutTask(held_out.learned, inputs, config, held_out, job.rank, job.n_ranks)
+        task = LayoutTask(held_out.learned, inputs, config, held_out)
         fit(model, task, config.training, job, device)
-        if job.rank == 0:
-            save_network(model, scaler, job.run_dir)
+        save_network(model, scaler, job.run_dir)
 
 
 def _learn(model: LayoutNetwork, files: Sequence[GraphFile], recipe: Recipe) -> NodeScaler:

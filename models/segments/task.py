@@ -159,7 +159,7 @@ def train(job: TrainJob) -> None:
     """
     recipe: Recipe = job.recipe
     config = recipe.segment_sage
-    device = training_device(recipe.accelerator, processes=job.n_ranks)
+    device = training_device(recipe.accelerator)
     tf32 = allows_tf32(config.training)
     with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
         entries: list[list[int]] = []

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -40,16 +39,12 @@ class TileTask(JudgedGraphs[TileInputs]):
 
     def step_loss(self, model: Any, rng: np.random.Generator) -> StepLoss:
         """Mean loss over `kernels_per_step` random kernels, `configs_per_kernel` of each."""
-        chosen, own = self.chosen(rng), slice(self.rank, None, self.n_ranks)
+        chosen = self.chosen(rng)
         kernels = [self.inputs(self.files[i]) for i in chosen]
         rows = [self._sample(kernel, rng) for kernel in kernels]
-        share = len(kernels[own]) / len(kernels)
-        kernels, rows = kernels[own], rows[own]
-        if not kernels:
-            return StepLoss(torch.zeros(()), "")
         batch = join(kernels, rows, model.config_scaler)
         losses = TILE_LOSSES[self.config.loss](model(batch), batch.runtime)  # (g,)
-        return StepLoss(losses.mean() * share, self.named(chosen[own]))
+        return StepLoss(losses.mean(), self.named(chosen))
 
     def _sample(self, kernel: TileInputs, rng: np.random.Generator) -> NDArray[np.int64]:
         learned = self.held_out.configs(len(kernel.runtime), judged=False)
@@ -72,7 +67,7 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
     """
     recipe: Recipe = job.recipe
     config: TileGnnConfig = getattr(recipe, job.model)
-    device = training_device(recipe.accelerator, processes=job.n_ranks)
+    device = training_device(recipe.accelerator)
     files = tuple(job.files)
     held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
     learned = held_out.learned
@@ -84,10 +79,9 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
         read = _reader(recipe, config, model, nodes)
         inputs = LRUCache(lambda file: read(read_tile(file)))
         model.config_scaler.fit(inputs(file).config_columns() for file in learned)
-        task = TileTask(learned, inputs, config, held_out, job.rank, job.n_ranks)
+        task = TileTask(learned, inputs, config, held_out)
         fit(model, task, config.training, job, device)
-        if job.rank == 0:
-            save_network(model, nodes, job.run_dir)
+        save_network(model, nodes, job.run_dir)
 
 
 def _reader(recipe: Recipe, config: TileGnnConfig, _: nn.Module, nodes: NodeScaler) -> Read:

@@ -116,23 +116,18 @@ def torch_prepared(
                 checks.enable()
 
 
-def training_device(accelerator: str, *, processes: int) -> torch.device:
-    """Return what a network is trained on, by a recipe's key; several processes are on the CPU.
+def training_device(accelerator: str) -> torch.device:
+    """Return what a network is trained on, by a recipe's key.
 
     Raises:
-        UsageError: a GPU is asked for where there is none, or for several processes.
+        UsageError: a GPU is asked for where there is none.
     """
     if accelerator == "cuda" and not torch.cuda.is_available():
         raise UsageError(
             "accelerator = cuda: torch finds no CUDA GPU on this machine; expected auto, which "
             "says why, or cpu"
         )
-    if accelerator == "cuda" and processes > 1:
-        raise UsageError(
-            f"accelerator = cuda: {processes} processes train on the CPU; "
-            "expected training.processes = 1, or accelerator auto or cpu"
-        )
-    return CPU if processes > 1 else ranking_device(accelerator)
+    return ranking_device(accelerator)
 
 
 def ranking_device(accelerator: str) -> torch.device:

@@ -115,7 +115,7 @@ def tell_device(recipe: Recipe, gpu: Gpu | None) -> dict[str, Any]:
         UsageError: it does not compute the precision that the recipe asks for.
     """
     trainings = [t for t in map(recipe.training_of, recipe.all_models) if t is not None]
-    wanted = recipe.accelerator != "cpu" and any(t.processes == 1 for t in trainings)
+    wanted = recipe.accelerator != "cpu" and bool(trainings)
     if gpu is None or not gpu.usable or not wanted:
         log.info(f"device: CPU, {recipe.n_threads} thread{'s' * (recipe.n_threads > 1)}")
         if gpu and not gpu.usable and wanted:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from data.tree import GraphFile
 from models.config.recipe import Recipe
 
 SHARED_FOLDER = "layout-shared"
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,6 @@ class TrainJob:
     """One model to train: on which graphs, by which recipe and seed, into which run folder.
 
     Attributes:
-        fabric: this process's place among those that train the model; None if it is the only one.
         shared: what the training begins from; None = random weights.
     """
 
@@ -40,18 +36,7 @@ class TrainJob:
     files: Sequence[GraphFile]
     seed: int
     run_dir: Path
-    fabric: "Fabric | None" = None
     shared: SharedModel | None = None
-
-    @property
-    def rank(self) -> int:
-        """Return this process's number; the first, 0, is the one that writes."""
-        return self.fabric.global_rank if self.fabric else 0
-
-    @property
-    def n_ranks(self) -> int:
-        """Return how many processes train the model."""
-        return self.fabric.world_size if self.fabric else 1
 
 
 class Ranker(Protocol):

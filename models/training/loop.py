@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,11 +23,7 @@ from models.config.networks import TrainingConfig
 from models.training.device import device_of
 from models.training.jobs import TrainJob
 from models.training.precision import computing, precision_on
-from models.training.processes import all_gather_text, one_process, sum_over_processes
 from models.training.weights import load_tensors, save_tensors
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
@@ -37,10 +33,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class StepLoss:
-    """A step's loss, (), and which graphs it came from, for messages.
-
-    On several processes each has its part of the loss: their sum is the step's.
-    """
+    """A step's loss, (), and which graphs it came from, for messages."""
 
     loss: Tensor
     graphs: str
@@ -154,7 +147,6 @@ def fit(
     """
     if config.early_stop and not isinstance(task, JudgedTask):
         raise UsageError("training.early_stop: this model holds nothing out; expected 0")
-    fabric = job.fabric or one_process(device)
     model.to(device)
     optimiser = torch.optim.AdamW(
         model.parameters(),
@@ -167,15 +159,14 @@ def fit(
     scaler = torch.amp.GradScaler(device.type, enabled=is_scaled)
     if state.scale:
         scaler.load_state_dict(state.scale)
-    training = _Training(fabric, model, task, optimiser, config, job, device, scaler)
+    training = _Training(model, task, optimiser, config, job, device, scaler)
     model.train()
     while not _has_ended(state, config):
         is_late = out_of_time()
         if isinstance(task, PrefetchingTask) and state.step + 1 < config.steps and not is_late:
             task.prefetch(training.draws(state.step + 1))
-        loss, is_late = training.take_step(state.step, is_late=is_late)
+        state.recent.append(training.take_step(state.step))
         state.step += 1
-        state.recent.append(loss)
         if state.step > config.swa_start * config.steps:
             state.average(model)
         value = training.held_out_value(state)
@@ -187,7 +178,7 @@ def fit(
             state.recent.clear()
         if value is not None:
             state.log(held_out=round(value, 6))
-        if (saves or is_late) and fabric.is_global_zero:
+        if saves or is_late:
             training.check(state)
             state.scale = scaler.state_dict()
             _save_state(state, model, optimiser, job.run_dir)
@@ -222,7 +213,6 @@ def _put(tensors: Tensors, model: nn.Module) -> None:
 class _Training:
     """What does not change from step to step."""
 
-    fabric: "Fabric"
     model: nn.Module
     task: Task
     optimiser: torch.optim.Optimizer
@@ -231,38 +221,37 @@ class _Training:
     device: torch.device
     scaler: torch.amp.GradScaler
 
-    def take_step(self, step: int, *, is_late: bool) -> tuple[Tensor, bool]:
-        """Update the weights; return the batch's loss, and whether any process is late.
+    def take_step(self, step: int) -> Tensor:
+        """Update the weights; return the batch's loss, ().
 
         A GPU is not waited for: a loss or a gradient that is not finite makes the loss NaN, which
         `check` finds. On a CPU that stops the training at once.
         """
-        # for dropout and the like
-        draws = np.random.SeedSequence([self.job.seed, step, self.fabric.global_rank])
+        draws = np.random.SeedSequence([self.job.seed, step, 0])  # of dropout and the like
         torch.manual_seed(int(draws.generate_state(1)[0]))
         with computing(self.device, self.config.precision):
             batch = self.task.step_loss(self.model, self.draws(step))
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
         self.optimiser.zero_grad(set_to_none=True)
-        is_cpu = self.device.type == "cpu"
-        if batch.loss.requires_grad and not (is_cpu and not torch.isfinite(batch.loss)):
-            self.scaler.scale(batch.loss).backward()
-        fault = _fault(batch, self.model, step) if self.fabric.world_size > 1 else ""
-        loss, is_late = sum_over_processes(self.fabric, self.model, batch.loss, late=is_late)
+        is_cpu, where = self.device.type == "cpu", f"at step {step}, graph {batch.graphs}"
+        if is_cpu and not torch.isfinite(batch.loss):
+            self._stop(f"the loss is {batch.loss.item()} {where}")
+        self.scaler.scale(batch.loss).backward()
         self.scaler.unscale_(self.optimiser)
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        grads = [p.grad for p in parameters if p.grad is not None]
-        norms = torch._foreach_norm(grads) if grads else [torch.zeros(())]
-        norm = torch.linalg.vector_norm(torch.stack(tuple(norms)))
-        is_scaled = self.scaler.is_enabled()  # then such a step is left out, and the scale lowered
-        loss = loss if is_scaled else torch.where(torch.isfinite(norm), loss, torch.nan)
+        grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+        norms = torch._foreach_norm(list(grads.values()))
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        loss = batch.loss.detach()
+        if not self.scaler.is_enabled():  # else such a step is left out, and the scale lowered
+            loss = torch.where(torch.isfinite(norm), loss, torch.nan)
         if is_cpu and not torch.isfinite(loss):
-            self._stop(fault or _fault(batch, self.model, step))
-        nn.utils.clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
+            broken = [f"of {name} " for name, grad in grads.items() if not grad.isfinite().all()]
+            self._stop(f"the gradient {''.join(broken[:1])}is not finite {where}")
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip_norm, norm)
         self.scaler.step(self.optimiser)
         self.scaler.update()
-        return loss, is_late
+        return loss
 
     def check(self, state: TrainingState) -> None:
         """Stop if a recent loss or gradient was not finite."""
@@ -284,8 +273,7 @@ class _Training:
         assert isinstance(self.task, JudgedTask)
         with state.averaged(self.model), computing(self.device, config.precision):
             self.model.eval()
-            value = self.task.evaluate(self.model) if self.fabric.is_global_zero else 0.0
-            value = self.fabric.broadcast(value)
+            value = self.task.evaluate(self.model)
             if not math.isfinite(value):
                 self._stop(f"the held-out value is {value} at step {state.step}")
             state.keep_if_best(value, self.model)
@@ -297,18 +285,7 @@ class _Training:
         kept = (
             f"the last good state is {checkpoint}" if checkpoint.exists() else "nothing was saved"
         )
-        told = all_gather_text(self.fabric, fault)
-        raise PipelineError(f"training: {'; '.join(told)}; {kept}; a lower learning rate may help")
-
-
-def _fault(batch: StepLoss, model: nn.Module, step: int) -> str:
-    where = f" at step {step}, graph {batch.graphs}"
-    if not torch.isfinite(batch.loss):
-        return f"the loss is {batch.loss.item()}{where}"
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-            return f"the gradient of {name} is not finite{where}"
-    return ""
+        raise PipelineError(f"training: {fault}; {kept}; a lower learning rate may help")
 
 
 def _save_state(

@@ -70,28 +70,21 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     0 done, 1 the input or the world is at fault, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM; `--debug`
     shows the traceback.
     """
-    return _guarded(function, together=False)
 
-
-def command_of_torchrun(function: Callable[P, None]) -> Callable[P, None]:
-    """Do as `command`, on processes started by torchrun as well: the first one runs and prints."""
-    return _guarded(function, together=True)
-
-
-def _guarded(function: Callable[P, None], *, together: bool) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         started_s, begun, stops = time.time(), list[str](), list[int]()
         max_minutes: Any = kwargs.get("max_minutes")
         try:
             with _terminated_by_sigterm(stops), _told_here(kwargs, begun), time_limit(max_minutes):
-                _run(functools.partial(function, *args, **kwargs), together=together)
+                function(*args, **kwargs)
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
         except PipelineError as error:
             if stops:  # a library has turned Terminated into an error of its own
                 _fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED, kwargs)
-            _fail(str(error), _exit_code(error), kwargs)
+            code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
+            _fail(str(error), code, kwargs)
         except Terminated:
             _fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED, kwargs)
         except KeyboardInterrupt:
@@ -182,34 +175,6 @@ def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def _run(body: Callable[[], None], *, together: bool) -> None:
-    from models.training.torchrun import follow, launched, lead
-
-    launch = launched()
-    if launch is None:
-        body()
-    elif not together and launch.rank == 0:
-        raise UsageError("torchrun: of all commands, only `train` runs on several processes")
-    elif not together:
-        raise typer.Exit(EXIT_USAGE)
-    elif launch.rank == 0:
-        lead(body, _exit_code)
-    else:
-        try:
-            code = follow()
-        except KeyboardInterrupt:
-            code = EXIT_INTERRUPTED
-        raise typer.Exit(code)
-
-
-def _exit_code(error: Exception) -> int:
-    if isinstance(error, OutOfTime | BrokenPipeError):
-        return 0
-    if isinstance(error, typer.Exit):
-        return error.exit_code
-    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
 
 
 def _fail(line: str, code: int, options: dict[str, Any]) -> None:

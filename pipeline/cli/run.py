@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from common.errors import UsageError
 from common.progress import log
 from pipeline.cli.console import (
     DataDir,
@@ -18,7 +17,6 @@ from pipeline.cli.console import (
     Seed,
     StoreDir,
     command,
-    command_of_torchrun,
     data_dir,
     print_json,
     print_table,
@@ -50,10 +48,6 @@ def run(
         Path | None,
         typer.Option(help="Folder that holds run folders of trained models: none is trained then."),
     ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Only train the I-th of N shares; all may run at once."),
-    ] = None,
     max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
@@ -68,12 +62,9 @@ def run(
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
     named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
-    if shard is not None and models is not None:
-        raise UsageError("--shard trains, --models takes what was trained: expected one of them")
     say_that_libraries_load()
-    from pipeline.run.run import Inputs, run_shard
+    from pipeline.run.run import Inputs
     from pipeline.run.run import run as run_recipe
-    from pipeline.run.shards import parse_shard
 
     inputs = Inputs(
         data_dir(data),
@@ -82,15 +73,6 @@ def run(
         store=store,
         skip_bad=skip_bad,
     )
-    if shard is not None:
-        folders = run_shard(inputs, out, chosen, parse_shard(shard))
-        if json:
-            print_json({"shard": shard, "models": list(map(str, folders))})
-            return
-        for folder in folders:
-            typer.echo(f"model       {folder}")
-        typer.echo(f"shard {shard} is trained; once all are: run … --out {out} --resume")
-        return
     report = run_recipe(inputs, out, chosen, resume=resume, models=models)
     if json:
         print_json(report)
@@ -105,7 +87,7 @@ def run(
     typer.echo(f"report      {out / REPORT_PAGE}")
 
 
-@command_of_torchrun
+@command
 def train(
     collection: CollectionName,
     out: Annotated[Path, typer.Option(help="Folder for the trained models.")],

@@ -28,7 +28,7 @@ def calibrated(machine: Machine, recipe: Recipe) -> Machine:
     networks = [name for name in recipe.models_of("layout") if is_network(recipe, name)]
     if not networks:
         raise UsageError(f"--calibrate: recipe {recipe.name} has no layout network to time")
-    device = training_device(recipe.accelerator, processes=1)
+    device = training_device(recipe.accelerator)
     on_gpu = device.type != "cpu"
     if on_gpu and (
         machine.card is None or card_named(torch.cuda.get_device_name()) != machine.card

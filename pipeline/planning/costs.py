@@ -123,7 +123,7 @@ def _collection_costs(
     for model in recipe.models_of(kind):
         for seed in recipe.seeds:
             if train:
-                on_gpu = trains_on_gpu(recipe, model, machine)
+                on_gpu = uses_gpu(recipe, model, machine)
                 seconds = training_s(recipe, model, train, machine)
                 yield StageCost(name, "train", model, seed, seconds, on_gpu)
             seconds = sum(part.graphs * ranking_s(recipe, model, part, machine) for part in ranked)
@@ -133,14 +133,9 @@ def _collection_costs(
 
 
 def uses_gpu(recipe: Recipe, model: str, machine: Machine) -> bool:
-    """Tell whether a model is ranked with on a GPU."""
+    """Tell whether a model is trained and ranks on a GPU."""
     has_gpu = machine.card is not None and recipe.accelerator != "cpu"
     return has_gpu and is_network(recipe, model)
-
-
-def trains_on_gpu(recipe: Recipe, model: str, machine: Machine) -> bool:
-    """Tell whether a model is trained on a GPU; several processes that share it are on the CPU."""
-    return uses_gpu(recipe, model, machine) and getattr(recipe, model).training.processes == 1
 
 
 def processor_s(what: str, part: PartSize, n_configs: float | None = None) -> float:
@@ -172,7 +167,7 @@ def training_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) ->
 def step_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) -> float:
     """Return the seconds of a network's step on mean graphs."""
     counts, n_graphs, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
-    seconds = machine.gpu_s if trains_on_gpu(recipe, model, machine) else machine.cpu_s
+    seconds = machine.gpu_s if uses_gpu(recipe, model, machine) else machine.cpu_s
     return n_graphs * seconds(counts, work=work)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from common.progress import watched_by
@@ -144,8 +143,7 @@ def steps(case: Case, device: torch.device, n_steps: int, after: Callable[[int],
         files, inputs, config, HeldOut(files)
     )
     with TemporaryDirectory() as folder:
-        fabric = Fabric(accelerator="cpu", devices=1)  # of one process; it has no say
-        job = TrainJob("made-up", UNPRUNED, files, 0, Path(folder), fabric)
+        job = TrainJob("made-up", UNPRUNED, files, 0, Path(folder))
         with watched_by(lambda _, done, __: after(done)):
             fit(case.network, _NoPrefetch(task), training, job, device)
 

@@ -14,7 +14,7 @@ from pipeline.planning.costs import (
     is_network,
     ranking_counts,
     step_counts,
-    trains_on_gpu,
+    uses_gpu,
 )
 
 CACHE_MIB = CACHE_BYTES >> 20  # on host and device together
@@ -48,7 +48,7 @@ def _peak_mib(recipe: Recipe, model: str, stage: str, part: PartSize, machine: M
         folds = model in TREES and config.early_stop > 0
         n_bytes = BYTES_WITH_FOLDS if folds else BYTES_PER_STATISTIC
         return float(rows * n_bytes * STATISTICS[part.collection.split(":", 1)[0]] / MIB)
-    base = CONTEXT_MIB if trains_on_gpu(recipe, model, machine) else LIBRARIES_MIB
+    base = CONTEXT_MIB if uses_gpu(recipe, model, machine) else LIBRARIES_MIB
     if stage == "rank":  # in chunks, which are as large whatever the graph
         return base + ranking_counts(recipe, model, part, card)[0].peak_bytes / MIB
     counts, n_graphs, work = step_counts(recipe, model, part.most_nodes, part.most_configs, card)

@@ -4,7 +4,7 @@ Each stage writes whole files into the run's folder and skips what is there alre
 was killed goes on where it stopped and ends as if it had not been.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -40,8 +40,7 @@ from models.training.gpu import gpu_here, tell_device
 from models.training.jobs import SHARED_FOLDER, TrainJob, shared_model
 from pipeline.run.predict import predict_and_blend
 from pipeline.run.report import build_report, write_report
-from pipeline.run.shards import Shard, dealt, working_as
-from pipeline.run.state import SUBMISSION, Costs, RunState, Training
+from pipeline.run.state import SUBMISSION, Costs, RunState
 from submissions.check import check_submission
 from submissions.write import submission_rows, write_submission
 
@@ -106,7 +105,7 @@ def run(
         _tidy(out)
         if models is None:
             state.choose_sources()
-            _train(state, state.trainings())
+            _train(state)
         else:
             _take_models(state, models)
         valid = (file for file in state.files if file.split == "valid")
@@ -122,25 +121,6 @@ def run(
             write_report(out, report)
         mark_done(out, [out / CONFIG])
     return report
-
-
-def run_shard(inputs: Inputs, out: Path, recipe: Recipe, shard: Shard) -> list[Path]:
-    """Train a shard of a recipe's models, and go on with it where it was stopped.
-
-    Other shards may work in the same `out` at once. When all have ended, `run` with `resume` finds
-    everything trained, and does the rest.
-
-    Raises:
-        UsageError, PipelineError, OutOfTime: as `run`; or a whole run, or the very same shard, is
-            at work in `out`.
-    """
-    state, _, config = _prepared(inputs, out, recipe, SPLITS, resume=True)
-    begin(out, config, resume=True)
-    with working_as(shard, out):
-        state.choose_sources()
-        mine = dealt(state.trainings(), shard, recipe=recipe, usable=state.usable)
-        _train(state, mine)
-    return [member.folder for _, member in mine]
 
 
 def _prepared(
@@ -216,10 +196,10 @@ def _tidy(out: Path) -> None:
         log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
 
 
-def _train(state: RunState, trainings: Iterable[Training]) -> None:
+def _train(state: RunState) -> None:
     layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
     shared_folder = state.out / "models" / SHARED_FOLDER
-    for collection, member in trainings:
+    for collection, member in state.trainings():
         job = TrainJob(
             model=member.model,
             recipe=state.recipe,

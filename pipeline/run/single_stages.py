@@ -29,7 +29,6 @@ from models.train import check_device, train_model
 from models.training.dataset import split_usable
 from models.training.gpu import gpu_here, tell_device
 from models.training.jobs import SHARED_FOLDER, TrainJob, pretrain_steps, shared_model
-from models.training.torchrun import check_processes
 from submissions.write import submission_rows, write_submission
 
 TILE = collection_named("tile:xla")
@@ -54,7 +53,7 @@ def train_collection(
             from, where the recipe has such; `out`/layout-shared if None.
 
     Raises:
-        UsageError: no such model, a folder holds another run, or no such processes or GPU.
+        UsageError: no such model, a folder holds another run, or there is no GPU.
         PipelineError: nothing to learn from, or a damaged file.
         OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
@@ -63,7 +62,6 @@ def train_collection(
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
     chosen = names if model is None else (model,)
     for name in chosen:
-        check_processes(name, recipe.training_of(name))
         check_device(recipe, name)
     tell_device(recipe, gpu_here())
     shares = any(pretrain_steps(recipe, name) for name in chosen)

@@ -132,10 +132,9 @@ class Watched:
             assert time.monotonic() < deadline, f"hangs after stage '{self.stage}'"
             time.sleep(POLL_S)
 
-    def send(self, number: signal.Signals, *, to_group: bool = False) -> None:
-        """Send a signal to the process, or to it and all that it started, as a terminal does."""
-        pid = self.process.pid
-        (os.killpg if to_group else os.kill)(pid, number)
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        os.kill(self.process.pid, number)
 
     def end(self) -> int:
         """Wait for the end; return the exit code, negative for a signal."""

@@ -18,11 +18,9 @@ from tests.drills.processes import (
     POLL_S,
     Scene,
     Watched,
-    descendants,
     finish,
     kind_of,
     refused,
-    wait_until_gone,
 )
 
 KEPT = "; what was finished is kept; the same command with --resume goes on"
@@ -133,29 +131,6 @@ def test_a_run_can_be_stopped_in_every_stage(
     assert len(stopped) >= len(stages) - 3, stopped
     finish(scene, warm=True)
     check_same(scene.out, calm.out)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("to_group", [False, True], ids=["the parent alone", "all, as a terminal"])
-@pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
-def test_stopping_a_training_on_two_processes_leaves_none(
-    number: signal.Signals, *, to_group: bool, calm: Scene, tmp_path: Path
-) -> None:
-    scene = calm.elsewhere(tmp_path)
-    two = ("--set", "late_fusion_sage.training.processes=2")
-    long = ("--set", "late_fusion_sage.training.steps=100000")
-    watched = Watched(scene, scene.run(*two, *long))
-    while not list(scene.out.rglob("checkpoint.safetensors")):
-        assert watched.process.poll() is None, watched.lines
-        time.sleep(POLL_S)
-    children = descendants(watched.process.pid)
-    assert len(children) >= 2
-    watched.send(number, to_group=to_group)
-    code, line = ENDS[number]
-    assert watched.end() == code, watched.lines
-    assert refused(watched, code) == line + KEPT == watched.lines[-1]
-    wait_until_gone(children)
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ IMPORTED = (
     "models.layout.task",
     "models.tile.late_fusion_sage",
     "models.tile.task",
-    "lightning_fabric",
     "pipeline",
 )
 

@@ -5,9 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 
-from models.training import device, loop
+from models.training import device
 from models.training.dataset import LRUCache
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
 
@@ -26,7 +25,6 @@ def fake_gpu() -> Iterator[Counts]:
         }
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, answer)
-        patch.setattr(loop, "one_process", lambda *_: Fabric(accelerator="cpu", devices=1))
         # It is there in this thread alone.
         patch.setattr(LRUCache, "prefetch", lambda cache, files: None)
         yield counts

@@ -13,6 +13,7 @@ from data.tree import collection_named, find_graphs
 from features.pruning.store import store_pruned
 from tests.command_line import without_stages
 from tests.data.packing.stores import begin_prepare, contents
+from tests.drills.processes import descendants, wait_until_gone
 from tests.real_data import ROOT
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
@@ -45,33 +46,13 @@ def seconds_to_pack(tree: Path, store: Path, *, workers: int) -> float:
     return time.monotonic() - started
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 20
-    for pid in pids:
-        while Path(f"/proc/{pid}/stat").exists() and not is_dead(pid):
-            assert time.monotonic() < deadline, f"process {pid} goes on without its parent"
-            time.sleep(0.01)
-
-
-def is_dead(pid: int) -> bool:
-    """Tell whether a process has ended, even if nobody has asked after it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
 def kill_and_go_on(
     tree: Path, store: Path, undisturbed: dict[str, bytes], *, workers: int, delay_s: float
 ) -> int:
     """Kill a process that packs; return how many files it has finished, once all are right."""
     process = begin_prepare(tree, store, workers=workers)
     time.sleep(delay_s)
-    children = children_of(process.pid) if process.poll() is None else []
+    children = descendants(process.pid) if process.poll() is None else []
     process.kill()
     process.communicate()
     wait_until_gone(children)

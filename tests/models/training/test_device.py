@@ -128,16 +128,12 @@ def _stop_after(step: int) -> Watcher:
 
 def test_the_accelerator_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert training_device("auto", processes=1).type == "cuda"
-    assert training_device("cuda", processes=1).type == "cuda"
-    assert training_device("cpu", processes=1) == ranking_device("cpu") == CPU
-    assert training_device("auto", processes=2) == CPU
-    with pytest.raises(UsageError, match=r"accelerator = cuda: 2 processes train on the CPU"):
-        training_device("cuda", processes=2)
+    assert training_device("auto").type == training_device("cuda").type == "cuda"
+    assert training_device("cpu") == ranking_device("cpu") == CPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert training_device("auto", processes=1) == ranking_device("cuda") == CPU
+    assert training_device("auto") == ranking_device("cuda") == CPU
     with pytest.raises(UsageError, match=r"accelerator = cuda: torch finds no CUDA GPU"):
-        training_device("cuda", processes=1)
+        training_device("cuda")
 
 
 @pytest.mark.parametrize("command", ["run", "train"])

@@ -42,11 +42,11 @@ class Line:
         self,
         *,
         stop_at: int | None = None,
-        nan_at: int | None = None,
+        factor_at: tuple[float, int | None] = (1, None),
         nan_gradient_at: int | None = None,
         peak: float = 3.0,
     ) -> None:
-        self.calls, self.stop_at, self.nan_at = 0, stop_at, nan_at
+        self.calls, self.stop_at, self.factor_at = 0, stop_at, factor_at
         self.nan_gradient_at, self.peak = nan_gradient_at, peak
 
     def evaluate(self, model: nn.Module) -> float:
@@ -58,8 +58,9 @@ class Line:
             raise KeyboardInterrupt
         x = torch.from_numpy(rng.normal(size=(8, 1))).float()
         loss = (model(x) - 3 * x).square().mean()
-        if self.calls == self.nan_at:
-            loss = loss * float("nan")
+        factor, step = self.factor_at
+        if self.calls == step:
+            loss = loss * factor
         if self.calls == self.nan_gradient_at:
             zero = (model.weight - model.weight.detach()).square().sum()
             loss = loss + zero.sqrt()  # 0, with a gradient of 0 / 0
@@ -235,8 +236,12 @@ def test_another_seed_takes_another_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("task", "fault"),
-    [(Line(nan_at=23), "nan"), (Line(nan_gradient_at=23), "gradient of weight is not finite")],
-    ids=["loss", "gradient"],
+    [
+        (Line(factor_at=(float("nan"), 23)), "the loss is nan"),
+        (Line(nan_gradient_at=23), "the gradient of weight is not finite"),
+        (Line(factor_at=(1e35, 23)), "the gradient is not finite"),  # its norm, in float32
+    ],
+    ids=["loss", "gradient", "norm"],
 )
 def test_what_is_not_finite_stops_before_it_is_used(tmp_path: Path, task, fault: str) -> None:
     with pytest.raises(PipelineError, match=f"{fault} at step 23, graph line; .*checkpoint"):

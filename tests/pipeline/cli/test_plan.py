@@ -67,15 +67,6 @@ def test_what_cannot_be_is_one_line(words: tuple[object, ...], code: int, named:
     assert text.count("\n") == 1
 
 
-def test_trainings_shared_among_processes_take_no_gpu() -> None:
-    shared = ("cross_config_sage.training.processes=2", "cross_config_sage.graphs_per_step=2")
-    overrides = [word for setting in shared for word in ("--set", setting)]
-    made = json.loads(call("plan", "--recipe", "cpu", *overrides, "--json"))
-    layouts = [row for row in made["collections"] if row["collection"].startswith("layout")]
-    assert [row["gpu_hours"]["train"] for row in layouts] == [0.0] * 4
-    assert all(row["gpu_hours"]["rank"] > 0 for row in layouts)
-
-
 def test_the_graphs_of_a_folder_are_counted(tiny_tree: Path, layout_graph: LayoutGraph) -> None:
     sizes = sizes_of(tiny_tree)
     name = layout_graph.file.collection.name
