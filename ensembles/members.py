@@ -14,7 +14,9 @@ from pathlib import Path
 from data.tree import COLLECTIONS, Collection
 from models.config.recipe import Recipe
 from models.training.jobs import Ranker
-from models.trees.baselines import BASELINES
+from models.trees.baselines import BASELINES, FLOORS
+
+HEURISTIC, FLOOR = "heuristic", "floor"
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Member:
     """One model of an ensemble.
 
     Attributes:
-        model: its name in the registry, or "heuristic".
+        model: its name in the registry, or HEURISTIC or FLOOR, which need no training.
     """
 
     model: str
@@ -36,14 +38,15 @@ class Member:
         return f"{self.model}-seed{self.seed}"
 
     def load(self) -> Ranker:
-        """Load the trained model, or the heuristic that needs no training.
+        """Load the trained model, or what needs no training.
 
         Raises:
             PipelineError: its training has not ended, or its files are damaged.
         """
         from models.train import load_model
 
-        return BASELINES[self.kind] if self.model == "heuristic" else load_model(self.folder)
+        untrained = {HEURISTIC: BASELINES, FLOOR: FLOORS}.get(self.model)
+        return untrained[self.kind] if untrained else load_model(self.folder)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def members_of(
 ) -> list[Member]:
     """List the members trained on `collection`; the heuristic alone if `source` is one."""
     if source is not None and source.collection is None:
-        return [Member("heuristic", 0, out, collection.kind)]
+        return [Member(HEURISTIC, 0, out, collection.kind)]
     folder = out / "models" / collection.slug
     return [
         Member(model, seed, folder / f"{model}-seed{seed}", collection.kind)

@@ -15,7 +15,7 @@ from models.registry import model_entry
 from models.run_folder import CONFIG, DONE, begin, check_done, is_done, mark_done, read_config
 from models.training.device import training_device
 from models.training.gpu import TRAINING_KEYS, memory_told
-from models.training.jobs import Ranker, SharedModel, TrainJob, pretrain_steps, recipe_of_shared
+from models.training.jobs import Ranker, TrainJob, pretrain_steps, recipe_of_shared
 from models.training.loop import CHECKPOINT
 
 
@@ -52,8 +52,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
         return
     with alone_in(job.run_dir):
-        if job.shared:
-            _train_shared(job, job.shared)
+        train_shared(job)
         _train_begun(job, collection.name)
 
 
@@ -75,7 +74,11 @@ def _config(job: TrainJob, **place: object) -> dict[str, Any]:
     }
 
 
-def _train_shared(job: TrainJob, shared: SharedModel) -> None:
+def train_shared(job: TrainJob) -> None:
+    """Train the model that a job begins from, or go on with it, or skip it; raises as the job."""
+    shared = job.shared
+    if shared is None:
+        return
     recipe = recipe_of_shared(job.recipe, job.model)
     own = replace(job, recipe=recipe, files=shared.files, run_dir=shared.run_dir, shared=None)
     present = {file.collection for file in shared.files}

@@ -174,7 +174,7 @@ def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path
     bad.write_bytes(bad.read_bytes()[:-40])
     out = tmp_path / "out"
     text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, expect=1)
-    assert text.startswith("device: CPU, 2 threads\nerror: ")
+    assert text.startswith("device: CPU, 1 thread\nerror: ")
     assert text.count("\n") == 2
     assert "two\\nlines.npz" in text
     assert not out.exists()

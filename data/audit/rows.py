@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -55,12 +55,17 @@ class AuditRow:
     noise: Noise | None = None
 
 
+# Makes the rows of what was prepared, given the bound of disagreement and the seed, as `rows_of`.
+Auditor = Callable[[Sequence[Prepared], float, int], Sequence[AuditRow]]
+
+
 def audit(
     files: Sequence[GraphFile],
     *,
     prepared: Sequence[Prepared] | None = None,
     max_disagreement: float = MAX_DISAGREEMENT,
     seed: int = 0,
+    look: Auditor | None = None,
 ) -> list[AuditRow]:
     """Read files one by one: a row each, in order; stems used twice in a collection are errors.
 
@@ -69,26 +74,32 @@ def audit(
             from there, and their rows name the file of the store.
         max_disagreement: how far the slowest and the fastest runtime of one config may lie apart,
             as a share of the fastest.
+        look: how the rows are made; None = here, by `rows_of`.
     """
-    known = {} if prepared is None else {id(entry.source): entry for entry in prepared}
-    twins = {id(second): first for first, second in duplicate_stems(files)}
-    rows = []
-    what = f"audit {len(files)} files"
-    progress(what, 0, len(files))
-    for number, file in enumerate(files, start=1):
-        first, entry = twins.get(id(file)), known.get(id(file), Prepared(file, file))
-        error = entry.error
-        if first is not None:
-            error = (
-                f"{file.path}: the name stands in {file.collection.name} already ({first.path}); "
-                "expected each graph once, in one split"
-            )
-        rows.append(
-            AuditRow(file, error=error)
-            if error
+    entries = [Prepared(file, file) for file in files] if prepared is None else prepared
+    rows = list((look or rows_of)(entries, max_disagreement, seed))
+    places = {id(file): place for place, file in enumerate(files)}
+    for first, second in duplicate_stems(files):
+        error = (
+            f"{second.path}: the name stands in {second.collection.name} already ({first.path}); "
+            "expected each graph once, in one split"
+        )
+        rows[places[id(second)]] = AuditRow(second, error=error)
+    return rows
+
+
+def rows_of(entries: Sequence[Prepared], max_disagreement: float, seed: int) -> list[AuditRow]:
+    """Read graphs one by one: a row each, in order."""
+    rows, what = list[AuditRow](), f"audit {len(entries)} files"
+    progress(what, 0, len(entries))
+    for entry in entries:
+        row = (
+            AuditRow(entry.source, error=entry.error)
+            if entry.error
             else _audit_file(entry.stored, max_disagreement, seed)
         )
-        progress(what, number, len(files))
+        rows.append(row)
+        progress(what, len(rows), len(entries))
     return rows
 
 

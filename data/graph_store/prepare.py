@@ -1,19 +1,14 @@
-"""Bring the store up to date: every graph packed once, several files at a time."""
+"""Bring the store up to date: every graph packed once."""
 
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from common.atomic import sweep
-from common.child_processes import children_end_with_block, end_with_parent, interrupts_held
 from common.errors import PipelineError
 from common.locks import locked
 from common.progress import progress
@@ -23,8 +18,10 @@ from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
 
 HEADER = ["collection", "split", "files", "bad", "packed now", "source MiB", "store MiB"]
 LOCK = ".lock"
-MAX_WORKERS = 4  # each takes up to 350 MiB
-SMALL_TREE_BYTES = 64 << 20  # less than that is packed sooner than processes start
+
+
+# Packs files into a store; returns what is wrong with each, None = it is there now.
+Packer = Callable[[Sequence[GraphFile], Path], Sequence[str | None]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,24 @@ class Prepared:
     is_new: bool = False
 
 
-def prepare(files: Sequence[GraphFile], store: Path, *, workers: int = 1) -> list[Prepared]:
+def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
+    """Pack files into the store; return what is wrong with each, None = it is there.
+
+    Raises:
+        PipelineError: the store cannot be written.
+    """
+    keep_freed_memory()
+    what, errors = f"pack {len(files)} files", list[str | None]()
+    for file in files:
+        progress(what, len(errors), len(files))
+        errors.append(_pack_one(file, store))
+    progress(what, len(errors), len(files))
+    return errors
+
+
+def prepare(
+    files: Sequence[GraphFile], store: Path, *, pack: Packer = pack_in_turn
+) -> list[Prepared]:
     """Pack files that the store lacks, or holds from another source; one entry per file, in order.
 
     A call that was killed goes on with the next one, and the store ends with the same bytes.
@@ -54,16 +68,7 @@ def prepare(files: Sequence[GraphFile], store: Path, *, workers: int = 1) -> lis
     """
     with alone(store):
         todo = [file for file in files if not _is_fresh(store, file)]
-        n_bytes = sum(file_bytes(file.path) for file in todo)
-        if n_bytes < SMALL_TREE_BYTES:
-            workers = 1
-        errors: dict[GraphFile, str | None] = {}
-        what = f"pack {len(todo)} files"
-        if todo:
-            progress(what, 0, len(todo))
-        for file, error in _packed(todo, store, workers):
-            errors[file] = error
-            progress(what, len(errors), len(todo))
+        errors = dict(zip(todo, pack(todo, store) if todo else (), strict=True))
     done = []
     for file in files:
         error = errors.get(file)
@@ -80,43 +85,12 @@ def _is_fresh(store: Path, file: GraphFile) -> bool:
         return False  # the source is damaged; packing says how
 
 
-def _packed(
-    files: Sequence[GraphFile], store: Path, workers: int
-) -> Iterator[tuple[GraphFile, str | None]]:
-    if workers == 1 or len(files) < 2:
-        yield from ((file, _pack_one(file, store)) for file in files)
-        return
-    # The largest first: then no worker is left with a large one at the end.
-    waiting = sorted(files, key=lambda file: file_bytes(file.path))
-    context = get_context("spawn")
-    with (
-        ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool,
-        children_end_with_block(),
-    ):
-        running: dict[Future[str | None], GraphFile] = {}
-        try:
-            while waiting or running:
-                while waiting and len(running) < workers:
-                    file = waiting.pop()
-                    with interrupts_held():
-                        running[pool.submit(_pack_one, file, store)] = file
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
-        except BrokenProcessPool:
-            names = ", ".join(sorted(file.path.name for file in running.values()))
-            raise PipelineError(
-                f"{store}: a process that packed one of {names} was ended from outside (out of "
-                "memory?); the same command goes on"
-            ) from None
-
-
 def _pack_one(file: GraphFile, store: Path) -> str | None:
     """Pack one file; return what is wrong with it. Then nothing older is left in its place.
 
     Raises:
         PipelineError: the store cannot be written.
     """
-    keep_freed_memory()
     target = stored_file(store, file)
     try:
         store_graph(file, target)
@@ -160,6 +134,7 @@ def stored_graphs(
     collections: Sequence[Collection] = COLLECTIONS,
     splits: Sequence[str] = SPLITS,
     store: Path | None = None,
+    pack: Packer = pack_in_turn,
 ) -> list[GraphFile]:
     """List graphs as files of the store.
 
@@ -170,7 +145,7 @@ def stored_graphs(
         PipelineError: no such graph, a damaged file (the first is named), or no space.
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
-    prepared = prepare_tree(files, data_dir, store=store)
+    prepared = prepare_tree(files, data_dir, store=store, pack=pack)
     found = []
     for entry in prepared:
         if entry.stored is None:
@@ -184,20 +159,10 @@ def prepare_tree(
     data_dir: Path,
     *,
     store: Path | None = None,
-    workers: int | None = None,
+    pack: Packer = pack_in_turn,
 ) -> list[Prepared]:
     """Bring the store of a data folder up to date for some of its files; see `prepare`."""
-    store = store or default_store_dir(data_dir)
-    return prepare(files, store, workers=workers or default_workers())
-
-
-def default_workers() -> int:
-    """Return how many files to pack at once: one per core that we may use, at most 4."""
-    try:
-        n_cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        n_cores = os.cpu_count() or 1
-    return min(n_cores, MAX_WORKERS)
+    return prepare(files, store or default_store_dir(data_dir), pack=pack)
 
 
 def as_dict(entry: Prepared) -> dict[str, object]:

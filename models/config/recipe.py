@@ -172,7 +172,7 @@ class Recipe(FrozenConfig):
     seeds: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_each_once)
     ] = (0,)
-    threads: Annotated[int, Field(ge=0)] = 2
+    threads: Annotated[int, Field(ge=0)] = 1
     valid_configs: Annotated[int, Field(ge=0)] = 1000
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     features: FeaturesConfig = FeaturesConfig()

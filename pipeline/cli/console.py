@@ -59,6 +59,19 @@ MaxMinutes = Annotated[
     typer.Option(min=0, help="Stop training after this many minutes; --resume goes on with it."),
 ]
 
+WorkerCount = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=1, help="Jobs done at once. Default: all cores and GPUs, as memory allows."
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="ADDRESS", help='Do jobs on a Ray cluster; "local": on this machine.'
+    ),
+]
+
 EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 PROGRESS_AFTER_S = 2.0
 STAGE_PREFIX = "stage: "

@@ -8,7 +8,9 @@ from pipeline.cli.console import (
     DataDir,
     Debug,
     Json,
+    RayAddress,
     StoreDir,
+    WorkerCount,
     command,
     data_dir,
     print_json,
@@ -24,13 +26,8 @@ def prepare(
     prune: Annotated[
         str | None, typer.Option(help="Also prune every layout graph by this rule, and keep that.")
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Files packed at once; below 64 MiB in all, one. Default: one per core, up to 4.",
-        ),
-    ] = None,
+    workers: WorkerCount = None,
+    ray: RayAddress = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -45,12 +42,16 @@ def prepare(
     from data.tree import find_graphs
     from features.pruning.rules import pruning_rule
     from features.pruning.store import store_pruned
+    from pipeline.jobs.files import packing
+    from pipeline.jobs.workers import Workers
 
     if prune is not None:
         pruning_rule(prune)
     folder = data_dir(data)
     target = store or default_store_dir(folder)
-    prepared = prepare_tree(find_graphs(folder), folder, store=target, workers=workers)
+    prepared = prepare_tree(
+        find_graphs(folder), folder, store=target, pack=packing(Workers(workers, ray))
+    )
     if prune is not None:
         with alone(target):  # from others, who would sweep up what is half written
             store_pruned([entry.stored for entry in prepared if entry.stored], prune)

@@ -12,10 +12,12 @@ from pipeline.cli.console import (
     Json,
     MaxMinutes,
     Overrides,
+    RayAddress,
     RecipeName,
     Resume,
     Seed,
     StoreDir,
+    WorkerCount,
     command,
     data_dir,
     print_json,
@@ -48,6 +50,8 @@ def run(
         Path | None,
         typer.Option(help="Folder that holds run folders of trained models: none is trained then."),
     ] = None,
+    workers: WorkerCount = None,
+    ray: RayAddress = None,
     max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
@@ -63,6 +67,7 @@ def run(
     chosen = load_recipe(recipe, overrides or [], seed=seed)
     named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
     say_that_libraries_load()
+    from pipeline.jobs.workers import Workers
     from pipeline.run.run import Inputs
     from pipeline.run.run import run as run_recipe
 
@@ -73,7 +78,9 @@ def run(
         store=store,
         skip_bad=skip_bad,
     )
-    report = run_recipe(inputs, out, chosen, resume=resume, models=models)
+    report = run_recipe(
+        inputs, out, chosen, resume=resume, models=models, workers=Workers(workers, ray)
+    )
     if json:
         print_json(report)
         return
@@ -104,6 +111,8 @@ def train(
         Path | None,
         typer.Option(help="Folder of what an earlier training left, to go on from."),
     ] = None,
+    workers: WorkerCount = None,
+    ray: RayAddress = None,
     max_minutes: MaxMinutes = None,
     seed: Seed = None,
     debug: Debug = False,
@@ -125,6 +134,7 @@ def train(
     say_that_libraries_load()
     from ensembles.trained_models import continue_earlier
     from models.training.jobs import SHARED_FOLDER
+    from pipeline.jobs.workers import Workers
     from pipeline.run.single_stages import train_collection
 
     if resume_from:
@@ -138,6 +148,7 @@ def train(
         model=model,
         shared_folder=shared,
         resume=resume or resume_from is not None,
+        workers=Workers(workers, ray),
     )
     for folder in folders:
         typer.echo(f"model       {folder}")
@@ -156,6 +167,8 @@ def predict(
     collection: Annotated[
         str | None, typer.Option(help="Collection to score. Default: the model's own.")
     ] = None,
+    workers: WorkerCount = None,
+    ray: RayAddress = None,
     debug: Debug = False,
 ) -> None:
     """Score every config of a split with trained models.
@@ -163,9 +176,17 @@ def predict(
     Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
     say_that_libraries_load()
+    from pipeline.jobs.workers import Workers
     from pipeline.run.single_stages import predict_split
 
-    path, n_graphs = predict_split(data_dir(data), run, split=split, out=out, collection=collection)
+    path, n_graphs = predict_split(
+        data_dir(data),
+        run,
+        split=split,
+        out=out,
+        collection=collection,
+        workers=Workers(workers, ray),
+    )
     typer.echo(f"scores      {path} ({n_graphs} graphs)")
 
 

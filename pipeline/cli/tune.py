@@ -11,8 +11,10 @@ from pipeline.cli.console import (
     Debug,
     Json,
     Overrides,
+    RayAddress,
     RecipeName,
     Seed,
+    WorkerCount,
     command,
     data_dir,
     print_json,
@@ -36,9 +38,8 @@ def tune(
         str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log.")
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes, each with the recipe's threads.")
-    ] = 1,
+    workers: WorkerCount = 1,
+    ray: RayAddress = None,
     max_minutes: Annotated[
         float | None,
         typer.Option(min=0, help="Stop after this many minutes; the same command goes on."),
@@ -60,6 +61,7 @@ def tune(
     if out is None:
         raise UsageError("tune: --out is missing; expected the folder for trials and the recipe")
     from models.config.recipe import load_recipe
+    from pipeline.jobs.workers import Workers
     from pipeline.tuning.space import load_space
     from pipeline.tuning.tune import tune as search
 
@@ -71,7 +73,7 @@ def tune(
         storage=storage or out / "journal.log",
         trials=trials,
         out=out,
-        workers=workers,
+        workers=Workers(workers, ray),
     )
     if json:
         print_json(result.as_dict())

@@ -145,11 +145,12 @@ def sizes_of(data_dir: Path) -> list[PartSize]:
         for split in SPLITS:
             own = [f for f in files if f.collection == collection and f.split == split]
             if own:
-                parts.append(_part_size(own))
+                parts.append(part_size(own))
     return parts
 
 
-def _part_size(files: Sequence[GraphFile]) -> PartSize:
+def part_size(files: Sequence[GraphFile]) -> PartSize:
+    """Return the size of one split of a collection, by the headers of its files; see `sizes_of`."""
     shapes = [_shape(file) for file in files]
     nodes, edges, configs = zip(*shapes, strict=True)
     return PartSize(

@@ -30,15 +30,18 @@ from data.tree import (
     find_graphs,
     missing_parts,
 )
-from ensembles.members import Source
+from ensembles.members import Member, Source
 from ensembles.trained_models import take_models
 from models.config.recipe import Recipe
 from models.predict import sampled
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
-from models.train import check_device, train_model
+from models.train import check_device
 from models.training.gpu import gpu_here, tell_device
 from models.training.jobs import SHARED_FOLDER, TrainJob, shared_model
-from pipeline.run.predict import predict_and_blend
+from pipeline.jobs.files import auditing, packing
+from pipeline.jobs.workers import HERE, Workers
+from pipeline.run.blend import blend_all, rankings_of
+from pipeline.run.jobs import Law, machine_with, part_sizes, ranking_jobs, training_jobs
 from pipeline.run.report import build_report, write_report
 from pipeline.run.state import SUBMISSION, Costs, RunState
 from submissions.check import check_submission
@@ -85,13 +88,20 @@ class Inputs:
 
 
 def run(
-    inputs: Inputs, out: Path, recipe: Recipe, *, resume: bool, models: Path | None = None
+    inputs: Inputs,
+    out: Path,
+    recipe: Recipe,
+    *,
+    resume: bool,
+    models: Path | None = None,
+    workers: Workers = HERE,
 ) -> dict[str, Any]:
-    """Run a recipe; return report.json's content.
+    """Run a recipe; return report.json's content, the same whoever the workers are.
 
     Args:
         models: holds run folders of trained models, at any depth: they are copied into the run,
             nothing is trained, and the train split is not read. None = train.
+        workers: who does the jobs that the run consists of.
 
     Raises:
         UsageError: `out` holds another run, or there is no GPU as the recipe asks for.
@@ -99,18 +109,18 @@ def run(
         OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)
-    state, rows, config = _prepared(inputs, out, recipe, splits, resume=resume)
+    state, rows, config = _prepared(inputs, out, recipe, splits, workers, resume=resume)
     begin(out, config, resume=resume)
     with alone_in(out):
         _tidy(out)
         if models is None:
             state.choose_sources()
-            _train(state)
         else:
             _take_models(state, models)
         valid = (file for file in state.files if file.split == "valid")
         state.subsets = sampled(valid, recipe.valid_configs)
-        blended = predict_and_blend(state)
+        _train_and_rank(state, rows, workers, trains=models is None)
+        blended = blend_all(state)
         with in_one_step("write and check submissions"):
             for split, parts in blended.items():
                 if parts:
@@ -124,7 +134,13 @@ def run(
 
 
 def _prepared(
-    inputs: Inputs, out: Path, recipe: Recipe, splits: tuple[str, ...], *, resume: bool
+    inputs: Inputs,
+    out: Path,
+    recipe: Recipe,
+    splits: tuple[str, ...],
+    workers: Workers,
+    *,
+    resume: bool,
 ) -> tuple[RunState, list[AuditRow], dict[str, Any]]:
     """Refuse what cannot be, then pack and check all files.
 
@@ -141,7 +157,7 @@ def _prepared(
     if missing:
         log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")
     with costs.stage("prepare and audit"):
-        rows = _audited(inputs, files)
+        rows = _audited(inputs, files, workers)
     _refuse_or_tell_bad([row for row in rows if row.error], inputs)
     good = [row.file for row in rows if not row.error]
     if not good:
@@ -162,10 +178,10 @@ def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
             log.info(f"{SUBMISSION['test']} has no row for {name}: its file is damaged")
 
 
-def _audited(inputs: Inputs, files: Sequence[GraphFile]) -> list[AuditRow]:
+def _audited(inputs: Inputs, files: Sequence[GraphFile], workers: Workers) -> list[AuditRow]:
     for is_last in (False, True):
-        prepared = prepare_tree(files, inputs.data_dir, store=inputs.store)
-        rows = audit(files, prepared=prepared)
+        prepared = prepare_tree(files, inputs.data_dir, store=inputs.store, pack=packing(workers))
+        rows = audit(files, prepared=prepared, look=auditing(workers))
         spoilt = [
             entry.stored.path
             for entry, row in zip(prepared, rows, strict=True)
@@ -183,7 +199,7 @@ def _tidy(out: Path) -> None:
     sweep(out / "scores", f"**/{TEMPORARY}")
     sweep(out / "models", f"*/{TEMPORARY}")
     begun = [path.parent for path in sorted(out.glob(f"models/*/*/{CONFIG}"))]
-    scores = [p for p in out.glob("scores/*/*/*.parquet") if ".begun" not in p.suffixes]
+    scores = [p for p in out.glob("scores/*/*/*.parquet") if p.suffixes == [".parquet"]]
     if begun or scores:
         n_done = sum(is_done(folder) for folder in begun)
         log.info(
@@ -196,11 +212,26 @@ def _tidy(out: Path) -> None:
         log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
 
 
-def _train(state: RunState) -> None:
+def _train_and_rank(
+    state: RunState, rows: Sequence[AuditRow], workers: Workers, *, trains: bool
+) -> None:
+    law = Law(state.recipe, part_sizes(rows), machine_with(state.device))
+    trainings = list(training_jobs(_trainings(state), law)) if trains else []
+    rankings = rankings_of(state)
+    named = {job.name for job in trainings}
+    done = workers.do([*trainings, *ranking_jobs(rankings, named, law)])
+    for event in done.values():
+        state.costs.add(event.job.stage, event.cost)
+    for ranking in rankings:
+        ranking.join(law)
+
+
+def _trainings(state: RunState) -> list[tuple[Collection, TrainJob]]:
     layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
     shared_folder = state.out / "models" / SHARED_FOLDER
-    for collection, member in state.trainings():
-        job = TrainJob(
+
+    def training(collection: Collection, member: Member) -> TrainJob:
+        return TrainJob(
             model=member.model,
             recipe=state.recipe,
             files=state.usable[collection.name],
@@ -208,8 +239,8 @@ def _train(state: RunState) -> None:
             run_dir=member.folder,
             shared=shared_model(state.recipe, member.model, member.seed, layout, shared_folder),
         )
-        with state.costs.stage(f"train {collection.name} {member.name}"):
-            train_model(job, collection, resume=True)
+
+    return [(collection, training(collection, member)) for collection, member in state.trainings()]
 
 
 def _take_models(state: RunState, models: Path) -> None:

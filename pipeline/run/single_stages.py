@@ -1,5 +1,6 @@
 """The stages of a run on their own: train one collection, predict one split, blend score files."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,23 @@ from ensembles.choice.in_run import Row, choice_rows, record_of
 from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
 from ensembles.ensemble import load_ensemble
 from models.config.recipe import Recipe
-from models.predict import read_scores, sampled, write_scores
-from models.run_folder import CONFIG, read_config
-from models.train import check_device, train_model
+from models.predict import read_scores, write_scores
+from models.run_folder import CONFIG, check_free, read_config
+from models.train import check_device
 from models.training.dataset import split_usable
 from models.training.gpu import gpu_here, tell_device
 from models.training.jobs import SHARED_FOLDER, TrainJob, pretrain_steps, shared_model
+from pipeline.jobs.files import packing
+from pipeline.jobs.workers import HERE, Workers
+from pipeline.planning.plan import part_size
+from pipeline.run.jobs import (
+    Law,
+    Ranking,
+    WholeRun,
+    machine_with,
+    ranking_jobs,
+    training_jobs,
+)
 from submissions.write import submission_rows, write_submission
 
 TILE = collection_named("tile:xla")
@@ -45,6 +57,7 @@ def train_collection(
     model: str | None,
     shared_folder: Path | None = None,
     resume: bool,
+    workers: Workers = HERE,
 ) -> list[Path]:
     """Train a recipe's models, with each of its seeds, on one collection.
 
@@ -63,30 +76,45 @@ def train_collection(
     chosen = names if model is None else (model,)
     for name in chosen:
         check_device(recipe, name)
-    tell_device(recipe, gpu_here())
+    device = tell_device(recipe, gpu_here())
     shares = any(pretrain_steps(recipe, name) for name in chosen)
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
-    files = stored_graphs(data_dir, collections=needed, splits=("train",))
+    files = stored_graphs(data_dir, collections=needed, splits=("train",), pack=packing(workers))
     usable, unusable = split_usable(files)
     for item in unusable:
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
     own = [file for file in usable if file.collection == collection]
     if not own:
         raise PipelineError(f"{data_dir}: {collection.name} has no train graph to learn from")
-    folders = []
-    for name in chosen:
-        for seed in recipe.seeds:
-            folder = out / f"{name}-seed{seed}"
-            below = shared_folder or out / SHARED_FOLDER
-            shared = shared_model(recipe, name, seed, usable, below)
-            job = TrainJob(name, recipe, own, seed, folder, shared=shared)
-            train_model(job, collection, resume=resume)
-            folders.append(folder)
-    return folders
+    below = shared_folder or out / SHARED_FOLDER
+    trainings = [
+        TrainJob(
+            name,
+            recipe,
+            own,
+            seed,
+            out / f"{name}-seed{seed}",
+            shared=shared_model(recipe, name, seed, usable, below),
+        )
+        for name in chosen
+        for seed in recipe.seeds
+    ]
+    sources = find_graphs(data_dir, collections=(collection,), splits=("train",))
+    law = Law(recipe, [part_size(sources)], machine_with(device))
+    for training in trainings:
+        check_free(training.run_dir, {}, resume=resume)
+    workers.do(list(training_jobs([(collection, t) for t in trainings], law, resume=resume)))
+    return [training.run_dir for training in trainings]
 
 
 def predict_split(
-    data_dir: Path, run: Path, *, split: str, out: Path | None, collection: str | None
+    data_dir: Path,
+    run: Path,
+    *,
+    split: str,
+    out: Path | None,
+    collection: str | None,
+    workers: Workers = HERE,
 ) -> tuple[Path, int]:
     """Score the configs of a split with a run's models: of valid as its recipe says, else all.
 
@@ -104,12 +132,23 @@ def predict_split(
     target = wanted or ensemble.collection
     if target.kind != ensemble.collection.kind:
         raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
-    files = stored_graphs(data_dir, collections=(target,), splits=(split,))
+    files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
     path = out or run / f"scores-{split}.parquet"
     recipe = Recipe.from_table(read_config(run)["recipe"], source=str(run / CONFIG))
-    tell_device(recipe, gpu_here())
-    subsets = sampled(files, recipe.valid_configs if split == JUDGED_SPLIT else 0)
-    write_scores(path, ensemble.predict(files, subsets=subsets))
+    device = tell_device(recipe, gpu_here())
+    at_most = recipe.valid_configs if split == JUDGED_SPLIT else 0
+    sources = find_graphs(data_dir, collections=(target,), splits=(split,))
+    law = Law(recipe, [part_size(sources)], machine_with(device))
+    parts = path.with_name(f".{path.name}.parts")
+    shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
+    member = WholeRun(run, wanted, recipe.models_of(target.kind)[0])
+    ranking = Ranking(target, split, files, {parts / path.name: member}, at_most)
+    try:
+        workers.do(list(ranking_jobs([ranking], set(), law)))
+        ranking.join(law)
+        (parts / path.name).replace(path)
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
     return path, len(files)
 
 

@@ -1,20 +1,18 @@
 """What the stages of one run share, and what each of them took."""
 
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.peak_memory import peak_mib, reset_peak
 from common.progress import log
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.members import Member, Source, choose_source, members_of
 from models.config.recipe import Recipe
 from models.predict import Rows
 from models.training.dataset import Unusable, split_usable
+from pipeline.jobs.job import Cost, measured
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 
@@ -35,19 +33,16 @@ class Costs:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Measure a stage; stages do not overlap, and one that comes again adds up."""
-        resets = reset_peak()
-        start, cpu_start = time.perf_counter(), _cpu_s()
-        yield
-        cpu_s, seconds = _cpu_s() - cpu_start, time.perf_counter() - start
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 2)
-        self.cpu_seconds[name] = round(self.cpu_seconds.get(name, 0.0) + cpu_s, 2)
-        peaks = [self.peak_mib.get(name), peak_mib() if resets else None]
+        with measured() as costs:
+            yield
+        self.add(name, costs[0])
+
+    def add(self, name: str, cost: Cost) -> None:
+        """Book what a part of a stage took."""
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + cost.seconds, 2)
+        self.cpu_seconds[name] = round(self.cpu_seconds.get(name, 0.0) + cost.cpu_s, 2)
+        peaks = [self.peak_mib.get(name), cost.peak_mib]
         self.peak_mib[name] = max((round(mib) for mib in peaks if mib is not None), default=None)
-
-
-def _cpu_s() -> float:
-    times = os.times()
-    return time.process_time() + times.children_user + times.children_system
 
 
 @dataclass

@@ -8,21 +8,18 @@ and with a database, calls on other machines. They take their trials one after t
 together they never begin more than the budget.
 """
 
-import logging
-import os
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.child_processes import end_with_parent
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.progress import log, out_of_time, progress, seconds_left, time_limit
+from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
 from models.run_folder import DONE, begin, first_difference, mark_done
+from models.training.device import training_device
+from pipeline.jobs.job import Job
+from pipeline.jobs.workers import HERE, Workers
 from pipeline.tuning.objective import Question, ask, cross_validate, give_up_or_go_on, pruner_of
 from pipeline.tuning.result import (
     BASELINE,
@@ -50,7 +47,7 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 QUESTION = "question"  # an attribute of the study
-STOP_S = 20  # a worker that was told to stop has so long to note that, then is killed
+SEARCH_S = 3600.0  # as a law: far more than processes take to begin
 
 
 def tune(
@@ -61,7 +58,7 @@ def tune(
     storage: Path | str,
     trials: int,
     out: Path,
-    workers: int = 1,
+    workers: Workers = HERE,
 ) -> TuneResult:
     """Search the space until `trials` trials have ended or time is up; the same call resumes.
 
@@ -71,20 +68,21 @@ def tune(
     Args:
         storage: a journal file's path, for workers on one disk, or a database URL.
         trials: the whole budget, earlier calls' and other workers' trials included.
-        workers: processes of this call, each with the recipe's threads; 1 = this process itself.
+        workers: who runs trials, as many at once as they are; 1 = this process itself.
 
     Raises:
         UsageError: a recipe that does not fit, or `out` or the storage belongs to another question.
         PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
             succeeded, or all workers were killed.
     """
+    n = workers.n or 1
     question = ask(recipe, space, data_dir, out)
     begin(out, question.config(), resume=True)
     (out / DONE).unlink(missing_ok=True)
     with open_storage(storage) as shared:
         study = _enter(question, shared)
-        if workers > 1:
-            _on_processes(workers, partial(_search, question, storage, trials))
+        if n > 1:
+            _side_by_side(n, workers, search, (question, storage, trials), recipe)
         _run_trials(question, shared, trials)
         with shared.turn():
             requeue_lost(study, shared)  # what the time limit has just cut short
@@ -96,8 +94,8 @@ def tune(
         elif not ended:
             log.info("other workers' last trials are still running; the same command goes on")
         if ended and space.study.finalists:
-            if workers > 1:
-                _on_processes(workers, partial(train_finalists, question, records, workers))
+            if n > 1:
+                _side_by_side(n, workers, train_finalists, (question, records, n), recipe)
             with suppress(OutOfTime):
                 verdict = judge_finalists(question, records)
             if verdict is None:
@@ -141,47 +139,32 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
     return study
 
 
-def _on_processes(n: int, job: Callable[[int], object]) -> None:
-    """Call job(0) … job(n - 1), each in a process of its own, and wait for all.
-
-    What kills or fails one of them is logged: the caller looks for what is left to do.
-    """
-    context, minutes = get_context("spawn"), seconds_left() / 60
-    workers = [context.Process(target=_work, args=(job, part, minutes)) for part in range(n)]
-    try:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    finally:
-        left = [worker for worker in workers if worker.is_alive()]
-        for worker in left:
-            worker.terminate()
-        for worker in left:
-            worker.join(STOP_S)
-            worker.kill()
-    signals = {worker.pid: -(worker.exitcode or 0) for worker in workers}
-    killed = {pid: number for pid, number in signals.items() if number > 0}
-    for pid, number in killed.items():
-        log.info(f"worker {pid} was killed by {signal.Signals(number).name}")
-    if len(killed) == n:
-        raise PipelineError(f"all {n} workers were killed; the same command goes on")
+def _side_by_side(
+    n: int,
+    workers: Workers,
+    function: Callable[..., object],
+    given: tuple[object, ...],
+    recipe: Recipe,
+) -> None:
+    """Call function(*given, 0) … function(*given, n - 1) as jobs."""
+    on_gpu = training_device(recipe.accelerator).type == "cuda"
+    jobs = [
+        Job(
+            f"{function.__name__} {part + 1} of {n}",
+            function,
+            (*given, part),
+            seconds=SEARCH_S,
+            threads=recipe.n_threads,
+            on_gpu=on_gpu,
+        )
+        for part in range(n)
+    ]
+    with suppress(OutOfTime):
+        workers.do(jobs)
 
 
-def _work(job: Callable[[int], object], part: int, minutes: float) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    end_with_parent()
-    log.addHandler(logging.StreamHandler())
-    log.setLevel(logging.INFO)
-    try:
-        with time_limit(minutes), suppress(KeyboardInterrupt, OutOfTime):
-            job(part)
-    except Exception as error:
-        log.info(f"worker {os.getpid()}: {_in_one_line(error)}")
-
-
-def _search(question: Question, storage: Path | str, trials: int, part: int) -> None:
+def search(question: Question, storage: Path | str, trials: int, part: int) -> None:
+    """Run trials, beside the other parts, until none is left."""
     with open_storage(storage) as shared:
         _run_trials(question, shared, trials)
 

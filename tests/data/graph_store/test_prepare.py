@@ -15,6 +15,9 @@ from data.graph_store.prepare import Prepared, prepare, stored_graphs
 from data.graph_store.stored_graph import stored_file
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
+from pipeline.jobs import files as blocks
+from pipeline.jobs.files import packing
+from pipeline.jobs.workers import Workers
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.data.packing.stores import check_same_graph, contents
 
@@ -107,7 +110,7 @@ DAMAGES: list[Callable[[Path], None]] = [cut, no_archive, bad_runtime, bad_runti
 def test_damaged_files_are_named_and_nothing_of_them_is_left(
     is_stored: bool, workers: int, tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "SMALL_TREE_BYTES", 0)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 0)
     files = find_graphs(tree)
     if is_stored:
         prepare(files, store)
@@ -116,7 +119,7 @@ def test_damaged_files_are_named_and_nothing_of_them_is_left(
     good = {file: file.path.read_bytes() for file in damaged}
     for file, damage in damaged.items():
         damage(file.path)
-    prepared = prepare(files, store, workers=workers)
+    prepared = prepare(files, store, pack=packing(Workers(workers)))
     for entry in prepared:
         if entry.source not in damaged:
             assert entry.error is None and entry.is_new is not is_stored

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from data.graph_store import prepare as preparing
 from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import stored_file
 from data.tree import collection_named, find_graphs
+from pipeline.jobs import files as blocks
+from pipeline.jobs.files import packing
+from pipeline.jobs.workers import Workers
 from tests.data.packing.stores import contents
 
 
@@ -47,10 +49,10 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
 def test_a_full_disk_in_a_process_of_its_own_is_one_line(
     tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "SMALL_TREE_BYTES", 0)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 0)
     files = find_graphs(tiny_tree, collections=(collection_named("layout:nlp:random"),))
     with file_limit(20_000), pytest.raises(PipelineError) as error:  # processes inherit it
-        prepare(files, tmp_path / "store", workers=2)
+        prepare(files, tmp_path / "store", pack=packing(Workers(2)))
     assert str(error.value).endswith(".safetensors: cannot be written: File too large")
     assert contents(tmp_path / "store") == {}
 

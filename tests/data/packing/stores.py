@@ -17,15 +17,17 @@ from tests.real_data import ROOT
 PREPARE = """
 import sys
 from pathlib import Path
-import data.graph_store.prepare as preparing
+from data.graph_store.prepare import prepare
 from data.read import read_graph
 from data.tree import find_graphs
+from pipeline.jobs import files as blocks
+from pipeline.jobs.workers import Workers
 
 if __name__ == "__main__":
     files = find_graphs(Path(sys.argv[1]))
-    preparing.SMALL_TREE_BYTES = 0
+    blocks.BLOCK_BYTES = 0
     print("begun", flush=True)
-    preparing.prepare(files, Path(sys.argv[2]), workers=int(sys.argv[3]))
+    prepare(files, Path(sys.argv[2]), pack=blocks.packing(Workers(int(sys.argv[3]))))
     peak = [line for line in Path("/proc/self/status").open() if line.startswith("VmHWM")]
     print(peak[0].split()[1])
 """

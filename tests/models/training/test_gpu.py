@@ -38,7 +38,7 @@ def test_the_gpu_is_named(caplog: pytest.LogCaptureFixture) -> None:
         assert tell_device(recipe_of(*sets), T4) == {"device": "CPU"}
     assert caplog.messages == [
         f"device: {NAMED}",
-        "device: CPU, 2 threads",
+        "device: CPU, 1 thread",
         "device: CPU, 1 thread",
     ]
     assert recipe_of("threads=0").n_threads == len(os.sched_getaffinity(0))
@@ -88,7 +88,7 @@ def test_a_gpu_that_lies_idle_is_warned_of(
     for accelerator in ("auto", "cpu"):  # who asks for the CPU is not warned
         assert tell_device(recipe_of(f"accelerator={accelerator}"), gpu) == {"device": "CPU"}
     warned = f"WARNING: this machine's GPU is not used: {why_unused(gpu, visible)}"
-    assert caplog.messages == ["device: CPU, 2 threads", warned, "device: CPU, 2 threads"]
+    assert caplog.messages == ["device: CPU, 1 thread", warned, "device: CPU, 1 thread"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA GPU")

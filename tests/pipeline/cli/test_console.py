@@ -38,7 +38,7 @@ def test_without_a_terminal_each_stage_says_that_it_begins(tiny_tree: Path, tmp_
     assert all(line.startswith("pack ") for line in said[:-1])  # unless the store had them
     assert stages_of("train", *place, *model, "--resume") == [loading]  # nothing is left to do
     said = stages_of("predict", "--run", folder, "--data", tiny_tree)
-    assert said[-1] == "predict"
+    assert said[-1] == "predict tile:xla/test"
 
 
 def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_what_is_missing_is_told_before_training_and_each_stage_once(
     shutil.copytree(tiny_tree / "npz/tile", tmp_path / "npz/tile")
     shutil.rmtree(tmp_path / "npz/tile/xla/valid")
     said = told("run", "--data", tmp_path, *TILES, "--out", tmp_path / "run")
-    assert said[1] == "device: CPU, 2 threads"
+    assert said[1] == "device: CPU, 1 thread"
     missing = said.index(f"missing in {tmp_path}, skipped: tile:xla/valid")
     training = next(i for i, line in enumerate(said) if line.startswith("stage: train"))
     assert missing < training

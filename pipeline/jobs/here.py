@@ -1,0 +1,232 @@
+"""Executors on this machine: this process itself, or a pool of processes."""
+
+import logging
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from time import monotonic
+from typing import Any, Self
+
+from common.child_processes import end_with_parent, interrupts_held
+from common.errors import OutOfTime
+from common.progress import (
+    Watcher,
+    end_now,
+    log,
+    out_of_time,
+    progress,
+    seconds_left,
+    time_limit,
+    watched_by,
+)
+from pipeline.jobs.job import Job, do
+from pipeline.jobs.run_jobs import Done, Event, Failed, Lost
+
+POLL_S, STOP_S = 1.0, 10.0
+TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class InThisProcess:
+    """Does one job after the other, here."""
+
+    def __init__(self, *, gpu: bool = False) -> None:
+        self._gpu = gpu
+        self._ended: list[Event] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def free(self) -> Sequence[bool]:
+        return [self._gpu]
+
+    def has_gpu(self) -> bool:
+        return self._gpu
+
+    def begin(self, job: Job, *, gpu: bool) -> None:
+        try:
+            self._ended.append(Done(job, *do(job)))
+        except Exception as error:
+            self._ended.append(Failed(job, error))
+
+    def events(self) -> Sequence[Event]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def is_idle(self) -> bool:
+        return True
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    job: Job | None = None
+
+
+class Processes:
+    """A pool of processes, each doing one job at a time.
+
+    Args:
+        gpus: of each, the GPU that it has to itself, by number; None = none.
+
+    They are begun when there is work for them, and anew where one has died. A terminal's Ctrl-C is
+    answered by this process, which tells them: they leave checkpoints, and end within seconds.
+    """
+
+    def __init__(self, gpus: Sequence[str | None]) -> None:
+        self._gpus = gpus
+        self._workers: dict[int, _Worker] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            busy = [worker for worker in self._workers.values() if worker.job]
+            for worker in busy:
+                worker.process.terminate()
+            until = monotonic() + STOP_S
+            while any(worker.job for worker in busy) and monotonic() < until:
+                self.events()
+        finally:
+            for worker in self._workers.values():
+                worker.connection.close()  # an idle one ends with it
+            for worker in self._workers.values():
+                worker.process.join(0 if worker.job else POLL_S)
+                worker.process.kill()
+                worker.process.join()
+            self._workers.clear()
+
+    def _idle(self) -> list[int]:
+        busy = {number for number, worker in self._workers.items() if worker.job}
+        return [number for number in range(len(self._gpus)) if number not in busy]
+
+    def free(self) -> Sequence[bool]:
+        return [self._gpus[number] is not None for number in self._idle()]
+
+    def has_gpu(self) -> bool:
+        return any(gpu is not None for gpu in self._gpus)
+
+    def begin(self, job: Job, *, gpu: bool) -> None:
+        idle = [number for number in self._idle() if (self._gpus[number] is not None) == gpu]
+        number = next((number for number in idle if number in self._workers), idle[0])
+        worker = self._workers.get(number) or _begun(self._gpus[number])
+        self._workers[number] = worker
+        worker.job = job
+        with suppress(OSError):  # it has died: `events` will find that
+            worker.connection.send((job, seconds_left()))
+
+    def events(self) -> Sequence[Event]:
+        busy = {w.connection: (n, w) for n, w in self._workers.items() if w.job}
+        ended = []
+        for connection in wait(list(busy), POLL_S) if busy else ():
+            assert isinstance(connection, Connection)
+            number, worker = busy[connection]
+            event = _news(worker)
+            if isinstance(event, Lost):
+                del self._workers[number]
+            if event:
+                worker.job = None
+                ended.append(event)
+        return ended
+
+    def is_idle(self) -> bool:
+        return not any(worker.job for worker in self._workers.values())
+
+
+def _begun(gpu: str | None) -> _Worker:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, gpu))
+    with interrupts_held():
+        process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _news(worker: _Worker) -> Event | None:
+    """Take one message from a worker; return how its job has ended, None if it goes on."""
+    job = worker.job
+    assert job is not None
+    try:
+        what, *told = worker.connection.recv()
+    except (EOFError, OSError):
+        worker.process.join()
+        code = worker.process.exitcode or 0
+        died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        return Lost(job, died)
+    if what == "progress":
+        progress(*told)
+    elif what == "log":
+        log.info(*told)
+    elif what == "done":
+        return Done(job, *told)
+    elif isinstance(told[0], OutOfTime) and not out_of_time():
+        return Lost(job, "was told to stop")
+    else:
+        return Failed(job, told[0])
+    return None
+
+
+def _work(connection: Connection, gpu: str | None) -> None:
+    """Do the jobs that come, until the connection ends."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
+    signal.signal(signal.SIGTERM, lambda *_: end_now())
+    os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA
+    log.setLevel(logging.DEBUG)
+    log.addHandler(Remarks(lambda line: connection.send(("log", line))))
+    with suppress(EOFError, OSError):
+        while True:
+            job, seconds = connection.recv()
+            tell = Throttled(lambda *told: connection.send(("progress", *told)))
+            with watched_by(tell), time_limit(seconds / 60):
+                connection.send(outcome(job))
+
+
+def outcome(job: Job) -> tuple[Any, ...]:
+    """Do a job in a worker; return ("done", its value, its cost), or ("failed", the error)."""
+    try:
+        return ("done", *do(job))
+    except Exception as error:
+        error.add_note("".join(traceback.format_exception(error)))
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 — our own
+        except Exception:
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        return ("failed", error)
+
+
+class Throttled:
+    """A watcher that passes on beginnings, ends, and now and then what is between."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher, self._told_at = watcher, 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if 0 < done < total and monotonic() - self._told_at < TOLD_EVERY_S:
+            return
+        self._told_at = monotonic()
+        self._watcher(what, done, total)
+
+
+class Remarks(logging.Handler):
+    """Passes on what is logged, a line each."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record.getMessage())

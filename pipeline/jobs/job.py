@@ -1,0 +1,77 @@
+"""A job: one independent piece of work, described so that any process can do it, on any machine."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.peak_memory import peak_mib, reset_peak
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do, where it lies, and what it needs.
+
+    Done again, a job goes on with what is there, and ends with the same bytes.
+
+    Attributes:
+        name: of no other job of the call; shown to users.
+        function: at the top level of a module; what it returns is small.
+        arguments: paths and settings, which can be pickled; no arrays.
+        seconds: about how long it takes; jobs that lead to the longest way are begun first.
+        threads: of the processor.
+        on_gpu: whether it needs a GPU for itself.
+        after: names of jobs that must have ended before.
+        reads, makes: files and folders, for machines that do not see those of this one.
+        stage: what its cost is booked under.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    seconds: float = 0.0
+    threads: int = 1
+    on_gpu: bool = False
+    after: frozenset[str] = frozenset()
+    reads: tuple[Path, ...] = ()
+    makes: tuple[Path, ...] = ()
+    stage: str = ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a piece of work took: wall and processor time, and the peak of resident memory.
+
+    The processor's time is that of processes it began as well. `peak_mib` is None where the system
+    does not tell.
+    """
+
+    seconds: float
+    cpu_s: float
+    peak_mib: float | None
+
+
+@contextmanager
+def measured() -> Iterator[list[Cost]]:
+    """Measure a block; its cost is in the list afterwards."""
+    resets, start, cpu_start, costs = reset_peak(), time.perf_counter(), _cpu_s(), list[Cost]()
+    yield costs
+    seconds, cpu_s = time.perf_counter() - start, _cpu_s() - cpu_start
+    costs.append(Cost(seconds, cpu_s, peak_mib() if resets else None))
+
+
+def _cpu_s() -> float:
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
+def do(job: Job) -> tuple[Any, Cost]:
+    """Do a job in this process; return what it returns, and what it took."""
+    from threadpoolctl import threadpool_limits
+
+    with measured() as costs, threadpool_limits(job.threads):
+        value = job.function(*job.arguments)
+    return value, costs[0]

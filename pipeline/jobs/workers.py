@@ -1,0 +1,74 @@
+"""Who does jobs: this process, a pool of processes on this machine, or a Ray cluster."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.jobs.here import VISIBLE, InThisProcess, Processes
+from pipeline.jobs.job import Job
+from pipeline.jobs.run_jobs import Done, Executor, run_jobs
+
+WORKER_BYTES = 2 << 30  # what a training takes, with the graphs that it keeps
+SOON_S = 20.0  # what takes less is done sooner than processes begin
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many workers do the jobs of a command, and where.
+
+    Attributes:
+        n: at most so many at once; 1 = this process itself does all. None = one per GPU that the
+            jobs have use for, and so many others that all cores are taken.
+        ray: address of a Ray cluster, or "local" for one on this machine; None = no Ray.
+    """
+
+    n: int | None = 1
+    ray: str | None = None
+
+    def do(self, jobs: Sequence[Job]) -> dict[str, Done]:
+        """Do jobs; see `run_jobs`.
+
+        Raises:
+            UsageError: Ray is not installed, or its cluster cannot be reached.
+            PipelineError, OutOfTime: as `run_jobs`.
+        """
+        return run_jobs(jobs, self._executor(jobs)) if jobs else {}
+
+    def are_here(self, jobs: Sequence[Job]) -> bool:
+        """Tell whether this process does such jobs itself, one after the other."""
+        return self.ray is None and self._count(jobs, 0) == 1
+
+    def _count(self, jobs: Sequence[Job], n_gpus: int) -> int:
+        if self.n is None and sum(job.seconds for job in jobs) < SOON_S:
+            return 1
+        return min(self.n or default_workers(jobs, n_gpus), max(1, len(jobs)))
+
+    def _executor(self, jobs: Sequence[Job]) -> Executor:
+        if self.ray is not None:
+            from pipeline.jobs.ray_cluster import RayCluster
+
+            return RayCluster(self.ray, at_most=self.n)
+        gpus = _gpus() if any(job.on_gpu for job in jobs) else []
+        n = self._count(jobs, len(gpus))
+        return InThisProcess(gpu=bool(gpus)) if n == 1 else Processes([*gpus, *[None] * n][:n])
+
+
+HERE = Workers()
+
+
+def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:
+    """Return how many workers take all GPUs and cores, as far as the memory suffices."""
+    threads = max((job.threads for job in jobs), default=1)
+    n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    n_cores = len(os.sched_getaffinity(0))
+    others = min(n_cores - n_gpus, n_bytes // WORKER_BYTES) // threads
+    return n_gpus + max(1, others)
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    visible = os.environ.get(VISIBLE)
+    if visible:
+        return visible.split(",")
+    return [str(number) for number in range(torch.cuda.device_count())]

@@ -1,0 +1,251 @@
+"""What a run has to do as jobs: a training per member, a ranking per stretch of graphs.
+
+A ranking begins when the models that it takes are trained; nothing else waits for anything.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+import polars as pl
+
+from common.errors import PipelineError
+from data.audit.rows import AuditRow
+from data.official.sizes import PartSize
+from data.tree import Collection, GraphFile
+from ensembles.ensemble import load_ensemble
+from ensembles.members import FLOOR, HEURISTIC
+from ensembles.scores import scores_by_graph
+from models.config.recipe import Recipe
+from models.predict import read_scores, sampled, write_scores
+from models.train import train_model, train_shared
+from models.training.jobs import Ranker, TrainJob
+from pipeline.jobs.job import Job
+from pipeline.planning.cards import CARDS
+from pipeline.planning.costs import Machine, ranking_s, training_s, uses_gpu
+
+UNKNOWN_S = 60.0  # a training of a model whose cost is not known
+BLOCK_S = 600.0  # what is ranked as one job, about
+
+
+def part_sizes(rows: Sequence[AuditRow]) -> list[PartSize]:
+    """Return how large the good graphs of each split are."""
+    parts: dict[tuple[str, str], list[AuditRow]] = {}
+    for row in rows:
+        if not row.error:
+            parts.setdefault((row.file.collection.name, row.file.split), []).append(row)
+    return [_part_size(*key, own) for key, own in parts.items()]
+
+
+def _part_size(collection: str, split: str, rows: Sequence[AuditRow]) -> PartSize:
+    configs = [row.n_configs for row in rows]
+    return PartSize(
+        collection,
+        split,
+        graphs=len(rows),
+        nodes=round(fmean(row.n_nodes for row in rows)),
+        most_nodes=max(row.n_nodes for row in rows),
+        edges=round(fmean(row.n_edges for row in rows)),
+        configs=round(fmean(configs)),
+        most_configs=max(configs),
+        repeated=1 - sum(row.n_distinct for row in rows) / sum(configs),
+        counted_in="files",
+    )
+
+
+def machine_with(device: Mapping[str, Any]) -> Machine:
+    """Return what times are counted for: `device` is as `tell_device` says."""
+    return Machine(card=None if device["device"] == "CPU" else CARDS["t4"])
+
+
+class Law:
+    """About how long trainings and rankings take, by what `plan` counts.
+
+    Args:
+        parts: of the graphs that are learned from and ranked.
+    """
+
+    def __init__(self, recipe: Recipe, parts: Sequence[PartSize], machine: Machine) -> None:
+        self.recipe, self.machine = recipe, machine
+        self._parts = {(part.collection, part.split): part for part in parts}
+
+    def training_s(self, collection: Collection, model: str) -> float:
+        part = self._parts.get((collection.name, "train"))
+        try:
+            return training_s(self.recipe, model, part, self.machine) if part else UNKNOWN_S
+        except PipelineError:
+            return UNKNOWN_S
+
+    def ranking_s(self, collection: Collection, split: str, model: str) -> float:
+        part = self._parts.get((collection.name, split))
+        try:
+            return part.graphs * ranking_s(self.recipe, model, part, self.machine) if part else 0.0
+        except PipelineError:
+            return 0.0
+
+    def takes_gpu(self, model: str) -> bool:
+        is_trained = model not in (HEURISTIC, FLOOR)
+        return is_trained and uses_gpu(self.recipe, model, self.machine)
+
+
+def training_jobs(
+    trainings: Sequence[tuple[Collection, TrainJob]], law: Law, *, resume: bool = True
+) -> Iterator[Job]:
+    """Return a job for each training, and before them one for each model that some begin from."""
+    shared = dict[Path, str]()
+    for collection, training in trainings:
+        if training.shared and training.shared.run_dir not in shared:
+            name = shared[training.shared.run_dir] = training_name(training.shared.run_dir)
+            yield Job(
+                name,
+                train_shared,
+                (training,),
+                seconds=law.training_s(collection, training.model),
+                threads=training.recipe.n_threads,
+                on_gpu=law.takes_gpu(training.model),
+                reads=tuple(file.path for file in training.shared.files),
+                makes=(training.shared.run_dir,),
+                stage=f"train {training.shared.run_dir.name}",
+            )
+        before = [training.shared.run_dir] if training.shared else []
+        yield Job(
+            training_name(training.run_dir),
+            _train,
+            (training, collection, resume),
+            seconds=law.training_s(collection, training.model),
+            threads=training.recipe.n_threads,
+            on_gpu=law.takes_gpu(training.model),
+            after=frozenset(shared[folder] for folder in before),
+            reads=(*(file.path for file in training.files), *before),
+            makes=(training.run_dir,),
+            stage=f"train {collection.name} {training.run_dir.name}",
+        )
+
+
+def training_name(folder: Path) -> str:
+    """Return the name of the job that trains a model into a folder."""
+    return f"train {folder.parent.name}/{folder.name}"
+
+
+def _train(training: TrainJob, collection: Collection, resume: bool) -> None:
+    train_model(training, collection, resume=resume)
+
+
+class Scorer(Protocol):
+    """What makes a score file: a member of a run, or a whole run."""
+
+    @property
+    def model(self) -> str:
+        """Its model, whose cost it has."""
+
+    @property
+    def folder(self) -> Path:
+        """What it is loaded from."""
+
+    def load(self) -> Ranker: ...
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """The ensemble of a run folder; `wanted` as `load_ensemble` takes it."""
+
+    folder: Path
+    wanted: Collection | None
+    model: str
+
+    def load(self) -> Ranker:
+        """Load all its members."""
+        return load_ensemble(self.folder, self.wanted)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Which members shall rank which graphs of a collection's split, into which score files.
+
+    Attributes:
+        members: by score file.
+        at_most: so many configs of a graph are ranked, drawn by content; 0 = all.
+    """
+
+    collection: Collection
+    split: str
+    files: Sequence[GraphFile]
+    members: Mapping[Path, Scorer]
+    at_most: int
+
+    def parts(self, law: Law) -> "list[Ranking]":
+        """Cut this into stretches of about BLOCK_S, each with score files of its own."""
+        total_s = sum(
+            law.ranking_s(self.collection, self.split, member.model)
+            for member in self.members.values()
+        )
+        n = min(len(self.files), max(1, ceil(total_s / BLOCK_S)))
+        if n == 1:
+            return [self]
+        cuts = [len(self.files) * number // n for number in range(n + 1)]
+        return [
+            replace(
+                self,
+                files=self.files[start:end],
+                members={_part_of(path, f"{number}-of-{n}"): m for path, m in self.members.items()},
+            )
+            for number, (start, end) in enumerate(pairwise(cuts), start=1)
+        ]
+
+    def join(self, law: Law) -> None:
+        """Make the score files of those of the parts, once these are there."""
+        parts = self.parts(law)
+        if len(parts) == 1:
+            return
+        for number, path in enumerate(self.members):
+            own = [list(part.members)[number] for part in parts]
+            if not path.exists():
+                write_scores(path, pl.concat(map(read_scores, own)))
+            for part in own:
+                part.unlink(missing_ok=True)
+
+
+def _part_of(path: Path, which: str) -> Path:
+    return path.with_name(f"{path.stem}.part-{which}{path.suffix}")
+
+
+def ranking_jobs(rankings: Sequence[Ranking], trained: Set[str], law: Law) -> Iterator[Job]:
+    """Return the jobs of rankings that are not there yet.
+
+    Args:
+        trained: names of the jobs that train, of which a ranking waits for its own.
+    """
+    for ranking in rankings:
+        if all(path.exists() for path in ranking.members):
+            continue
+        name = f"predict {ranking.collection.name}"
+        parts = ranking.parts(law)
+        for number, part in enumerate(parts, start=1):
+            members = part.members.values()
+            seconds = sum(law.ranking_s(part.collection, part.split, m.model) for m in members)
+            yield Job(
+                f"{name}/{part.split}" + (f" {number} of {len(parts)}" if len(parts) > 1 else ""),
+                rank,
+                (part,),
+                seconds=seconds * len(part.files) / len(ranking.files),
+                threads=law.recipe.n_threads,
+                on_gpu=any(law.takes_gpu(member.model) for member in members),
+                after=frozenset(training_name(m.folder) for m in members).intersection(trained),
+                reads=(*(f.path for f in part.files), *(m.folder for m in members)),
+                makes=tuple(part.members),
+                stage=name,
+            )
+
+
+def rank(ranking: Ranking) -> None:
+    """Make the score files of a ranking, or the rest of them."""
+    scores_by_graph(
+        {path: member.load for path, member in ranking.members.items()},
+        ranking.files,
+        what=f"predict {ranking.collection.name}/{ranking.split}",
+        subsets=sampled(ranking.files, ranking.at_most),
+    )
