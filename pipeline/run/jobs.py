@@ -26,7 +26,7 @@ from models.train import train_model, train_shared
 from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Job
 from pipeline.planning.cards import CARDS
-from pipeline.planning.costs import Machine, ranking_s, training_s, uses_gpu
+from pipeline.planning.costs import Machine, ranking_s, training_s
 
 UNKNOWN_S = 60.0  # a training of a model whose cost is not known
 BLOCK_S = 600.0  # what is ranked as one job, about
@@ -88,8 +88,8 @@ class Law:
             return 0.0
 
     def takes_gpu(self, model: str) -> bool:
-        is_trained = model not in (HEURISTIC, FLOOR)
-        return is_trained and uses_gpu(self.recipe, model, self.machine)
+        is_network = model not in (HEURISTIC, FLOOR) and self.recipe.training_of(model) is not None
+        return is_network and self.machine.card is not None
 
 
 def training_jobs(
