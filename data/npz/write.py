@@ -36,11 +36,10 @@ class Streamed:
 Member = NDArray[np.generic] | Streamed
 
 
-def write_npz(path: Path, members: Mapping[str, Member | Callable[[], Member]]) -> None:
+def write_npz(path: Path, members: Mapping[str, Member]) -> None:
     """Write `members` to `path` in their order, whole or not at all.
 
-    A member given as a function is called when its turn comes, so that it may depend on what was
-    streamed before it. Entries carry no clock time: equal content gives equal bytes.
+    Entries carry no clock time: equal content gives equal bytes.
 
     Raises:
         PipelineError: the file cannot be written.
@@ -51,8 +50,7 @@ def write_npz(path: Path, members: Mapping[str, Member | Callable[[], Member]]) 
             temporary, "w", compression=zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION_LEVEL
         ) as archive,
     ):
-        for name, given in members.items():
-            member = given() if callable(given) else given
+        for name, member in members.items():
             # Opened by name, an entry gets the fixed date 1980-01-01.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 # zipfile has no public way to choose the deflater; it starts with zlib's.

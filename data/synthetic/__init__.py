@@ -1,6 +1,6 @@
 """Synthetic data of the official format, with a known cost model behind its runtimes."""
 
-from data.synthetic.costs import layout_cost, tile_runtime_ns
+from data.synthetic.published import published_graphs, synthesize_published
 from data.synthetic.write import (
     PLANS,
     GraphSize,
@@ -15,10 +15,10 @@ __all__ = [
     "PLANS",
     "GraphSize",
     "SyntheticPlan",
-    "layout_cost",
     "parse_size",
+    "published_graphs",
     "synthesize",
+    "synthesize_published",
     "synthesize_sizes",
-    "tile_runtime_ns",
     "write_sized",
 ]

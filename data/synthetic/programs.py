@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import UsageError
+from data.graphs.graph import TileGraph
+from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE
+from data.graphs.node_layouts import dimension_sizes
 from data.hlo import HloGraph, featurize_module
 from data.hlo.descriptor import message_class
 
@@ -21,7 +24,27 @@ ELEMENT_NUMBERS = {"f32": 11, "tuple": 13, "bf16": 16}  # XLA's
 # Sizes that tell siblings of a family apart, in the order in which they are made.
 BATCHES = (8, 32, 16, 12, 64, 24, 4, 48)
 
+LANES = 128  # of the accelerator that the cost models know
+
 Shape = tuple[int, ...]
+GraphArrays = HloGraph | TileGraph  # made here, or read from a file
+
+
+def tensor_shapes(node_feat: NDArray[np.float32]) -> list[Shape]:
+    """Recover each node's shape from (n, 140) features; scalars and tuples have shape ()."""
+    return [tuple(v for v in row if v >= 0) for row in dimension_sizes(node_feat).tolist()]
+
+
+def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the (n,) bytes per element of each node, 0 for tuples."""
+    return np.array(ELEMENT_BYTES)[node_feat[:, ELEMENT_TYPE].argmax(axis=1)]
+
+
+def operands_of(graph: GraphArrays) -> list[list[int]]:
+    operands: list[list[int]] = [[] for _ in graph.node_opcode]
+    for consumer, producer in graph.edge_index.tolist():
+        operands[consumer].append(producer)
+    return operands
 
 
 class ProgramBuilder:
@@ -358,16 +381,19 @@ def depth_within(family: Family, max_nodes: int) -> int:
     return 1 + max(0, (max_nodes - one) // (two - one))
 
 
-def sized_program(n_nodes: int, n_configurable: int) -> LayoutProgram:
-    """Build a transformer of exactly this many nodes, as shallow as its configurable ones allow.
+def sized_program(
+    n_nodes: int, n_configurable: int, family: Family = FAMILIES["nlp", "train"][0], batch: int = 8
+) -> LayoutProgram:
+    """Build a program of exactly this many nodes, as shallow as its configurable ones allow.
 
     Raises:
         UsageError: the nodes are too few for that many configurable ones.
     """
-    family = FAMILIES["nlp", "train"][0]
     one, two = (len(build_program(family, depth=depth).node_config_ids) for depth in (1, 2))
     depth = 1 + max(0, -(-(n_configurable - one) // (two - one)))
-    return build_program(family, depth=depth, n_nodes=n_nodes, n_configurable=n_configurable)
+    return build_program(
+        family, depth=depth, batch=batch, n_nodes=n_nodes, n_configurable=n_configurable
+    )
 
 
 WIDTHS = (48, 64, 100, 128, 192, 256, 384, 512, 768, 1000, 1024)
@@ -394,6 +420,22 @@ def random_kernel(rng: np.random.Generator) -> HloGraph:
         x = elementwise_steps(b, x, int(rng.integers(1, 13)), rng)
     if kind == "reduce":
         b.reduce(x, range(rank - 1))
+    return b.finish()
+
+
+def sized_kernel(n_nodes: int, rng: np.random.Generator) -> HloGraph:
+    """Draw one fused kernel of so many nodes, 2 at least, that can be tiled in many ways."""
+    b = ProgramBuilder("f32" if rng.random() < 0.7 else "bf16")
+    x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), 1024))
+    if n_nodes > 6:
+        features = int(rng.choice(WIDTHS))
+        x = b.dense(x, features) if rng.random() < 0.5 else b.convolve(x, features)
+    while len(b.shapes) < n_nodes:
+        room = n_nodes - len(b.shapes)
+        if room >= 3 and rng.random() < 0.5:
+            x = b.map("multiply", x, b.scalar_like(x))
+        else:
+            x = b.map("tanh", x)
     return b.finish()
 
 

@@ -1,6 +1,6 @@
 """Write synthetic files of the official format: whole trees by a plan, layout graphs of any size.
 
-Runtimes come from the known cost models of `data.synthetic.costs`, with measurement noise.
+Runtimes come from the known cost models of `layouts` and `tiles`, with measurement noise.
 """
 
 import hashlib
@@ -8,7 +8,7 @@ import itertools
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from common.progress import progress
 from common.seeds import generator
+from data.graphs.graph import N_LAYOUT_VALUES
 from data.npz.write import Member, Streamed, write_npz
-from data.synthetic.configs import default_search, layout_space, random_search, tile_configs
-from data.synthetic.costs import GraphArrays, layout_cost, tile_runtime_ns
+from data.synthetic.layouts import default_search, layout_cost, layout_space, random_search
 from data.synthetic.programs import (
+    GraphArrays,
     LayoutProgram,
     build_program,
     depth_within,
@@ -31,13 +32,14 @@ from data.synthetic.programs import (
     siblings,
     sized_program,
 )
+from data.synthetic.tiles import tile_configs, tile_runtime_ns
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 from data.withheld import WITHHELD, file_stem, write_withheld
 
 # Relative measurement noise: log-uniform between these, drawn once per graph.
 LAYOUT_NOISE, TILE_NOISE = (0.001, 0.005), (0.002, 0.01)
 KERNELS_PER_PROGRAM = 6
-CHUNK_BYTES = 16 * 2**20
+CHUNK_BYTES = 2**20
 
 FORM = "NODES:CONFIGURABLE:CONFIGS"
 # About ten times the largest real ones; what is larger than that is a slip of the pen.
@@ -103,7 +105,7 @@ def _layouts(
                 place = collection_named(f"layout:{source}:{search}")
                 rng = generator(seed, "configs", place.name, name)
                 n_configs = int(rng.integers(*plan.layout_configs, endpoint=True))
-                file = _file_in(tree, place, split, file_stem(name, split))
+                file = file_in(tree, place, split, file_stem(name, split))
                 yield file, write_layout(file, program, n_configs=n_configs, seed=seed, graph=name)
 
 
@@ -120,7 +122,7 @@ def _kernels(
             rng = generator(seed, "tile", name)
             kernel = random_kernel(rng)
             n_configs = int(rng.integers(*plan.tile_configs, endpoint=True))
-            file = _file_in(tree, collection_named("tile:xla"), split, file_stem(name, split))
+            file = file_in(tree, collection_named("tile:xla"), split, file_stem(name, split))
             yield file, write_tile(file, kernel, n_configs, rng)
 
 
@@ -139,7 +141,8 @@ def _whole_tree(out: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _file_in(tree: Path, collection: Collection, split: str, stem: str) -> GraphFile:
+def file_in(tree: Path, collection: Collection, split: str, stem: str) -> GraphFile:
+    """Return where a tree has a graph."""
     path = tree / "npz" / collection.folder / split / f"{stem}.npz"
     return GraphFile(collection, split, stem, path)
 
@@ -180,13 +183,7 @@ def _nodes(graph: GraphArrays) -> dict[str, NDArray[Any]]:
 
 
 def write_layout(
-    file: GraphFile,
-    program: LayoutProgram,
-    *,
-    n_configs: int,
-    seed: int,
-    graph: str,
-    tell: bool = False,
+    file: GraphFile, program: LayoutProgram, *, n_configs: int, seed: int, graph: str
 ) -> NDArray[np.int64]:
     """Search, measure and write one layout graph by chunks; return its runtimes (c,) in ns.
 
@@ -195,37 +192,25 @@ def write_layout(
     """
     shared = generator(seed, "space", graph)
     space, noise = layout_space(program, shared), _log_uniform(shared, LAYOUT_NOISE)
-    cost, hide = layout_cost(program), file.split == "test"
-    rng = generator(seed, "search", file.collection.name, graph)
-    step = max(1, CHUNK_BYTES // (4 * 18 * len(space.group_of)))
-
-    def chunks(choices: NDArray[np.int8]) -> Iterator[tuple[slice, NDArray[np.int8]]]:
-        for start in range(0, len(choices), step):
-            rows = slice(start, min(start + step, len(choices)))
-            yield rows, space.configs(choices[rows])
-
-    def true_ns(choices: NDArray[np.int8]) -> NDArray[np.float64]:
-        return np.concatenate([cost.runtime_ns(configs) for _, configs in chunks(choices)])
-
+    cost, rng = layout_cost(program, space), generator(seed, "search", file.collection.name, graph)
     if file.collection.name.endswith(":random"):
         choices = random_search(space, n_configs, rng)
     else:
-        choices = rng.permutation(default_search(space, n_configs, true_ns, rng))
-    runtime_ns = np.zeros(n_configs, np.int64)
+        choices = default_search(space, cost, n_configs, rng)
+    runtime_ns = _measured_ns(cost.runtime_ns(choices), noise, rng)
+    shape = (n_configs, len(program.node_config_ids), N_LAYOUT_VALUES)
+    step = max(1, CHUNK_BYTES // (4 * shape[1] * shape[2]))
 
-    def measured() -> Iterator[NDArray[np.int8]]:
-        for rows, configs in chunks(choices):
-            runtime_ns[rows] = _measured_ns(cost.runtime_ns(configs), noise, rng)
-            yield configs
-            if tell:
-                progress(graph, rows.stop, n_configs)
+    def spelled() -> Iterator[NDArray[np.float32]]:
+        for start in range(0, n_configs, step):
+            yield space.configs(choices[start : start + step])
+            progress(graph, min(start + step, n_configs), n_configs)
 
-    shape = (n_configs, len(program.node_config_ids), 18)
-    members: dict[str, Member | Callable[[], Member]] = {
+    members: dict[str, Member] = {
         **_nodes(program),
-        "node_config_feat": Streamed(shape, np.float32, measured),
+        "node_config_feat": Streamed(shape, np.float32, spelled),
         "node_config_ids": program.node_config_ids,
-        "config_runtime": lambda: np.zeros_like(runtime_ns) if hide else runtime_ns,
+        "config_runtime": np.zeros_like(runtime_ns) if file.split == "test" else runtime_ns,
         "node_splits": program.node_splits,
     }
     write_npz(file.path, members)
@@ -295,7 +280,7 @@ def synthesize_sizes(
     with _whole_tree(out) as tree:
         for size in sizes:
             write_sized(tree, size, collection=place, seed=seed)
-    return [_file_in(out, place, "train", size.name) for size in sizes]
+    return [file_in(out, place, "train", size.name) for size in sizes]
 
 
 def write_sized(
@@ -307,7 +292,7 @@ def write_sized(
     seed: int = 0,
 ) -> GraphFile:
     """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
-    file = _file_in(tree, collection, split, size.name)
+    file = file_in(tree, collection, split, size.name)
     program = sized_program(size.n_nodes, size.n_configurable)
-    write_layout(file, program, n_configs=size.n_configs, seed=seed, graph=size.name, tell=True)
+    write_layout(file, program, n_configs=size.n_configs, seed=seed, graph=size.name)
     return file

