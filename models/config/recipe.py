@@ -45,6 +45,12 @@ def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
+def _all_or_several(n_configs: int) -> int:
+    if n_configs == 1:
+        raise ValueError("one config has no order; expected 0, which is all, or at least 2")
+    return n_configs
+
+
 def _known_model(kind: str, known: tuple[str, ...]) -> AfterValidator:
     def check(model: str) -> str:
         if model not in known and not is_own(model):
@@ -163,7 +169,7 @@ class Recipe(FrozenConfig):
             digits of a network's scores depend on it, trees' scores do not.
         valid_configs: of a layout graph of the valid split so many configs are ranked and judged,
             as many as by the dataset's authors; drawn by content, the same in every order of the
-            file. 0 = all. The test split is always ranked whole.
+            file. 0 = all, else at least 2. The test split is always ranked whole.
         accelerator: where networks are trained and rank: "auto" on a CUDA GPU where there is one,
             else on the CPU; "cuda" refuses to train without one. See models/training/device.py.
     """
@@ -173,7 +179,7 @@ class Recipe(FrozenConfig):
         tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_each_once)
     ] = (0,)
     threads: Annotated[int, Field(ge=0)] = 1
-    valid_configs: Annotated[int, Field(ge=0)] = 1000
+    valid_configs: Annotated[int, Field(ge=0), AfterValidator(_all_or_several)] = 1000
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     features: FeaturesConfig = FeaturesConfig()
     layout: LayoutConfig = LayoutConfig()

@@ -22,6 +22,7 @@ from models.config.recipe import load_recipe
         ("cross_config_sage.hidden=0", "cross_config_sage.hidden"),
         ("cross_config_sage.hidden=wide", "cross_config_sage.hidden"),
         ("threads=1.5", "threads"),
+        ("valid_configs=1", "'valid_configs' is 1: one config .*; expected 0, .*, or at least 2"),
         ("features.prune=hops-100", "hops-k"),
         ("nosuch.key=1", "nosuch"),
         ("segment_sage.pool_by_bytes=true", "segment_sage.pool_by_bytes"),
