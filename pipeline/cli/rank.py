@@ -66,6 +66,7 @@ def rank(
     from ensembles.ranking.rank import ranker_for, warm_up
 
     ranker = ranker_for(run, graphs[0])
+    _tell_device(run, graphs[0].kind)
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
     printed = [one.as_json(distinct=distinct, why=why) for one in ranked]
@@ -76,6 +77,19 @@ def rank(
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part["configs"], show_layouts=show_layouts)
+
+
+def _tell_device(run: Path, kind: str) -> None:
+    """Name what a run's networks rank on, where any rank graphs of the kind."""
+    from models.config.recipe import Recipe
+    from models.run_folder import read_config
+    from models.training.gpu import gpu_here, tell_device
+
+    config = read_config(run)
+    recipe = Recipe.from_table(config["recipe"], source=str(run))
+    models = [config["model"]] if "model" in config else recipe.models_of(kind)
+    if any(recipe.training_of(model) for model in models):
+        tell_device(recipe, gpu_here())
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":

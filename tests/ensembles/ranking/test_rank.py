@@ -22,7 +22,9 @@ def test_rank_has_a_column_where_configs_repeat(
         path = tmp_path / "twice.npz"
         np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
     words = ("rank", path, "--run", rankers / LAYOUT_MODEL)
-    assert "same as" in call(*words, "--repeats").splitlines()[1]
+    device, _, header = call(*words, "--repeats").splitlines()[:3]
+    assert device.startswith("device: CPU, ")
+    assert "same as" in header
     assert "same as" not in call(*words)
     ranked, distinct = (
         json.loads(call(*words, *more, "--json"))["configs"] for more in (("--repeats",), ())
@@ -70,7 +72,9 @@ def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_
 def test_the_command_says_why_only_if_asked(rankers: Path, tiny_tree: Path) -> None:
     file = next(f for f in find_graphs(tiny_tree) if f.submission_id.startswith("tile:xla"))
     words = ("rank", file.path, "--run", rankers / TILE_MODEL, "--top", 2)
-    assert "member" not in call(*words)
+    text = call(*words)
+    assert "member" not in text
+    assert "device" not in text  # no network ranks
     text = call(*words, "--why")
     assert "place 1 of" in text
     assert TILE_MODEL in text
