@@ -20,7 +20,8 @@ from models.training.precision import precision_on
 OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # by the first number of torch's CUDA
 OLDER_WHEEL = "install torch's cu126 wheel, for driver 525 or newer (docs/training.md)"
 STEP_KEYS = ("configs_per_step", "graphs_per_step", "kernels_per_step", "configs_per_kernel")
-TRAINING_KEYS, RANKING_KEYS = (*STEP_KEYS, "hidden"), ("inference_tensor_mib",)
+TRAINING_KEYS = (*STEP_KEYS, "hidden")
+RANKING_KEYS = ("inference_tensor_mib", "inference_configs")
 ASKED = re.compile(r"allocate (.+?)\. GPU \d+ has a total capacity of (.+?) of which (.+?) is")
 
 
@@ -134,6 +135,12 @@ def tell_device(recipe: Recipe, gpu: Gpu | None) -> dict[str, Any]:
     return {"device": str(gpu), "cuda": gpu.torch_cuda, "precision": precision, "tf32": tf32}
 
 
+def to_halve(model: str, config: Any, keys: Sequence[str]) -> list[str]:
+    """Name those of `keys` that a model's config has and that can be halved, with their values."""
+    values = [(key, getattr(config, key, 1)) for key in keys]
+    return [f"{model}.{key} (now {value})" for key, value in values if value > 1]
+
+
 @contextmanager
 def memory_told(work: str, model: str, config: Any, keys: Sequence[str]) -> Iterator[None]:
     """Turn a GPU's lack of memory in the block into a line that names what to halve.
@@ -147,8 +154,7 @@ def memory_told(work: str, model: str, config: Any, keys: Sequence[str]) -> Iter
     try:
         yield
     except torch.OutOfMemoryError as error:
-        values = [(key, getattr(config, key, 1)) for key in keys]
-        named = ", ".join(f"{model}.{key} (now {value})" for key, value in values if value > 1)
+        named = ", ".join(to_halve(model, config, keys))
         found = ASKED.search(str(error))
         told = "{0} asked for, {2} of {1} free".format(*found.groups()) if found else str(error)
         way = f"halve one of {named}" if named else "CUDA_VISIBLE_DEVICES= hides it: take the CPU"

@@ -1,5 +1,6 @@
 """The command that tells what a recipe costs: plan."""
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,7 +45,10 @@ def plan(
         typer.Option(help="Count the graphs of this folder. Default: the published sizes."),
     ] = None,
     gpu: Annotated[
-        CardName, typer.Option(help="The card, by its data sheet; two of Kaggle's are T4s.")
+        CardName,
+        typer.Option(
+            case_sensitive=False, help="The card, by its data sheet; two of Kaggle's are T4s."
+        ),
     ] = CardName.T4,
     gpus: Annotated[
         int, typer.Option(min=1, help="How many of them; each does trainings of its own.")
@@ -53,7 +57,7 @@ def plan(
         bool,
         typer.Option(
             help="Time a training step on this machine's GPU, or processor, and scale what is "
-            "computed for it by that."
+            "computed of networks there by that."
         ),
     ] = False,
     gpu_hours: Annotated[
@@ -93,13 +97,14 @@ def plan(
     from pipeline.planning.plan import fit_plan, make_plan, sizes_of
 
     card = CARDS.get(gpu.value)
-    if gpu_hours and not card:
-        raise UsageError("--gpu-hours: there is no GPU with --gpu none")
+    asked = "--gpu-hours" if gpu_hours else f"--gpus {gpus}" if gpus > 1 else ""
+    if asked and not card:
+        raise UsageError(f"{asked}: there is no GPU with --gpu none")
     if out and out.suffix != ".toml":
         raise UsageError(f"--out {out}: expected a name that ends in .toml, as recipes have")
     chosen = load_recipe(recipe, overrides or [])
-    if gpu_hours and chosen.accelerator == "cpu":
-        raise UsageError('--gpu-hours: the recipe uses no GPU (accelerator = "cpu")')
+    if asked and chosen.accelerator == "cpu":
+        raise UsageError(f'{asked}: the recipe uses no GPU (accelerator = "cpu")')
     sizes = sizes_of(data) if data else official_sizes()
     machine = Machine(card, gpus)
     if calibrate:
@@ -109,7 +114,7 @@ def plan(
         chosen, changed = fit_memory(chosen, sizes, machine, limit_mib=memory * 1024)
     fitted = None
     if gpu_hours:
-        budget = Budget(gpu_hours, session_hours, weeks)
+        budget = Budget(gpu_hours, session_hours, weeks, gpus)
         fitted = fit_plan(chosen, sizes, machine, budget)
         chosen = fitted.recipe
     made = make_plan(chosen, sizes, machine)
@@ -152,37 +157,55 @@ def _print_plan(made: "Plan", *, counted: bool) -> None:
     print_table(header, rows)
     card, n_cards = made.machine.card, made.machine.n_cards
     typer.echo(f"recipe      {made.recipe}, {made.seeds} seeds")
-    typer.echo(
-        f"GPU         {made.total('gpu_hours'):.1f} hours of one {card.name if card else '-'}"
-    )
-    typer.echo(f"CPU         {made.total('cpu_hours'):.1f} hours of one thread")
+    gpu_hours = _short(made.total("gpu_hours"))
+    typer.echo(f"GPU         {gpu_hours} hours of one {card.name if card else '-'}")
+    typer.echo(f"CPU         {_short(made.total('cpu_hours'))} hours of one thread")
     typer.echo(f"disk        {made.total('disk_bytes') / GIB:.1f} GiB")
     if card and n_cards > 1:
-        hours = made.total("gpu_hours") / n_cards
-        typer.echo(f"on {n_cards} {card.name:<7} {hours:.1f} hours, trainings side by side")
+        hours = _short(made.side_by_side_hours)
+        typer.echo(f"on {n_cards} {card.name:<7} {hours} hours, trainings side by side")
+    _print_card_memory(made)
     whose = "" if counted else "; sizes of graphs are published ones"
     say(
         "computed, not run: what networks do was counted, the rest of the processor's seconds "
         f"measured on synthetic graphs, on one thread of an AMD EPYC{whose}"
     )
-    scale = made.machine.gpu_scale
-    if card and scale == 1:
-        say(f"GPU not measured: a {card.name} is taken at shares of its data sheet (--calibrate)")
-    elif card:
-        say(f"a step took {scale:.2f} times as long as the data sheet says here; so does all")
-    if made.machine.cpu_scale != 1:
-        say(f"a step took {made.machine.cpu_scale:.2f} times as long as on that thread here")
+    measured = made.machine.measured
+    if measured:
+        say(f"{measured}: what networks take there is scaled by that, and nothing else")
+    if card and made.machine.gpu_scale == 1:
+        how = "there is none here" if measured else "--calibrate"
+        say(f"GPU not measured: a {card.name} is taken at shares of its data sheet ({how})")
+
+
+def _print_card_memory(made: "Plan") -> None:
+    if made.card_memory:
+        rows = [
+            (
+                *(one.model, one.stage, f"{one.peak_gib:.1f}", f"{one.card_gib:.1f}", one.fits),
+                f"halve one of {', '.join(one.halve)}" if one.halve else None,
+            )
+            for one in made.card_memory
+        ]
+        header = ("network", "stage", "peak GiB", "of the card's", "fits", "to do")
+        print_table(header, rows, if_known=("to do",))
 
 
 def _short(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    """Write a number with two significant digits, or all those before the point."""
+    digits = 1 - math.floor(math.log10(value)) if value > 0 else 0
+    return f"{value:.{max(0, digits)}f}"
 
 
 def _print_sessions(fitted: "Fitted") -> None:
     for text in fitted.dropped:
         typer.echo(f"dropped     {text}")
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for number, session in enumerate(fitted.sessions, start=1):
-        what = ", ".join(f"{task} {hours:.1f}" for task, hours in session.parts)
-        rows.append((number, session.week, session.collection, f"{session.hours:.1f}", what))
-    print_table(("session", "week", "collection", "hours", "what, in hours"), rows)
+        for card, lane in enumerate(session.lanes, start=1):
+            what = ", ".join(f"{task} {_short(hours)}" for task, hours in lane)
+            which = card if len(session.lanes) > 1 else None
+            place = (number, session.week, session.collection, _short(session.hours))
+            rows.append((*place, which, what or None))
+    header = ("session", "week", "collection", "hours", "card", "what, in hours")
+    print_table(header, rows, if_known=("card",))

@@ -1,7 +1,7 @@
 """Fit a recipe into sessions and weeks of a GPU that is lent by the hour, such as Kaggle's."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from common.errors import PipelineError
 from models.config.recipe import Recipe
@@ -10,23 +10,30 @@ from pipeline.planning.costs import is_network
 MAX_SESSIONS = 10_000
 SLACK_HOURS = 1e-9
 
+Lane = list[tuple[str, float]]  # what one card does, task by task, in hours
+
 
 @dataclass(frozen=True)
 class Budget:
-    """What is lent: hours of a GPU in each of some weeks, in sessions of so many hours at most."""
+    """What is lent: hours in each of some weeks, in sessions of so many hours at most.
+
+    Attributes:
+        n_cards: that each session has; an hour of a session is one hour, with several as with one.
+    """
 
     gpu_hours: float
     session_hours: float
     weeks: int
+    n_cards: int = 1
 
 
 @dataclass(frozen=True)
 class Task:
-    """A training, or the ranking with all models: it may go on in another session.
+    """A training, or a part of the ranking with all models: it may go on in another session.
 
     Attributes:
         collection: whose kernel it is part of; a session holds tasks of one collection.
-        hours: on the GPU.
+        hours: on one card; several do not share a task.
     """
 
     collection: str
@@ -34,19 +41,23 @@ class Task:
     hours: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class Session:
-    """One session of a week (from 1): it packs the graphs, then does parts of (task, hours)."""
+    """One session of a week (from 1): it packs the graphs; then its cards work side by side."""
 
     week: int
     collection: str
     start_hours: float
-    parts: list[tuple[str, float]] = field(default_factory=list)
+    lanes: list[Lane]
 
     @property
     def hours(self) -> float:
-        """How long it takes."""
-        return self.start_hours + sum(hours for _, hours in self.parts)
+        """How long it takes: until the last card is done."""
+        return self.start_hours + max(map(_hours, self.lanes))
+
+
+def _hours(lane: Lane) -> float:
+    return sum(hours for _, hours in lane)
 
 
 def pack(
@@ -54,61 +65,43 @@ def pack(
 ) -> list[Session] | None:
     """Put tasks into sessions, in the order given, and these into weeks; None if they do not fit.
 
-    Tasks of one collection share sessions, one after the other; what a session cannot end is gone
-    on with in the next. No session is longer than `session_hours`, no week has more than
-    `gpu_hours` of them. A week's last hours are used by a shorter session.
+    Tasks of one collection share sessions; each begins on the card that is free first, and what a
+    session cannot end is gone on with in the next. No session is longer than `session_hours`, no
+    week has more than `gpu_hours` of them. A week's last hours are used by a shorter session.
 
     Args:
         start_hours: by collection, at the start of each of its sessions.
     """
-    packing = _Packing(budget)
+    sessions, week, used = list[Session](), 1, 0.0
     for collection in dict.fromkeys(task.collection for task in tasks):
         start = start_hours.get(collection, 0.0)
-        session: Session | None = None
-        for task in (task for task in tasks if task.collection == collection):
-            left = task.hours
-            while left > SLACK_HOURS:
-                room = packing.room(session)
-                if session is None or room <= SLACK_HOURS:
-                    session = packing.begin(collection, start)
-                    if session is None:
-                        return None
-                    continue
-                taken = min(left, room)
-                session.parts.append((task.name, taken))
-                packing.used[session.week] = packing.used[session.week] + taken
-                left -= taken
-    return packing.sessions
+        left = [t for t in tasks if t.collection == collection and t.hours > SLACK_HOURS]
+        while left:
+            room = min(budget.session_hours, budget.gpu_hours - used) - start
+            if room <= SLACK_HOURS:  # a new week has all
+                week, used = week + 1, 0.0
+                room = min(budget.session_hours, budget.gpu_hours) - start
+            if room <= SLACK_HOURS or week > budget.weeks or len(sessions) == MAX_SESSIONS:
+                return None
+            lanes: list[Lane] = [[] for _ in range(budget.n_cards)]
+            left = _fill(lanes, left, room)
+            sessions.append(Session(week, collection, start, lanes))
+            used += sessions[-1].hours
+    return sessions
 
 
-@dataclass
-class _Packing:
-    """Sessions so far, and the hours that each week has used."""
-
-    budget: Budget
-    sessions: list[Session] = field(default_factory=list)
-    used: dict[int, float] = field(default_factory=lambda: {1: 0.0})
-
-    def room(self, session: Session | None) -> float:
-        if session is None:
-            return 0.0
-        of_week = self.budget.gpu_hours - self.used[session.week]
-        return min(self.budget.session_hours - session.hours, of_week)
-
-    def begin(self, collection: str, start_hours: float) -> Session | None:
-        """Begin a session in the first week that has room for more than its start, after all."""
-        if len(self.sessions) >= MAX_SESSIONS:
-            return None
-        latest = self.sessions[-1].week if self.sessions else 1
-        for week in range(latest, min(latest + 1, self.budget.weeks) + 1):  # a new week has all
-            used = self.used.setdefault(week, 0.0)
-            room = min(self.budget.session_hours, self.budget.gpu_hours - used) - start_hours
-            if room > SLACK_HOURS:
-                session = Session(week, collection, start_hours)
-                self.sessions.append(session)
-                self.used[week] = used + start_hours
-                return session
-        return None
+def _fill(lanes: Sequence[Lane], tasks: Sequence[Task], room: float) -> list[Task]:
+    """Give tasks to cards that have `room` hours each; return what is left of them."""
+    left = []
+    for task in tasks:
+        lane = min(lanes, key=_hours)
+        taken = min(task.hours, room - _hours(lane))
+        if taken > SLACK_HOURS:
+            lane.append((task.name, taken))
+            task = replace(task, hours=task.hours - taken)  # noqa: PLW2901
+        if task.hours > SLACK_HOURS:
+            left.append(task)
+    return left
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ TIMED = 8  # steps, of which the first ones fill caches
 
 
 def calibrated(machine: Machine, recipe: Recipe) -> Machine:
-    """Time a step of the recipe's first layout network, and scale the machine by what it takes.
+    """Time a step of the recipe's first layout network, and scale networks by what it takes.
+
+    On a GPU those that it computes; without one, those on the processor.
 
     Raises:
         UsageError: there is no such network, or the GPU at hand is not the machine's.
@@ -39,9 +41,12 @@ def calibrated(machine: Machine, recipe: Recipe) -> Machine:
     counts = count_step(case, machine.card)
     with torch_prepared(threads=recipe.threads if on_gpu else 1, device=device):
         seconds = step_seconds(make_case(recipe, networks[0], ON_GPU if on_gpu else ON_CPU), device)
+    computed = machine.gpu_s(counts) if on_gpu else machine.cpu_s(counts)
+    scale, step = seconds / computed, f"a training step of {networks[0]} took"
+    told = f"{step} {scale:.2f} times as long as computed on this machine's"
     if on_gpu:
-        return replace(machine, gpu_scale=seconds / machine.gpu_s(counts))
-    return replace(machine, cpu_scale=seconds / machine.cpu_s(counts))
+        return replace(machine, gpu_scale=scale, measured=f"{told} GPU")
+    return replace(machine, cpu_scale=scale, measured=f"{told} processor, one thread")
 
 
 def card_named(name: str) -> Card | None:

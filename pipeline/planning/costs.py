@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from common.errors import UsageError
 from common.progress import progress
 from data.official.sizes import CONFIGURABLE_SHARE, PartSize
+from models.config.networks import TgraphConfig
 from models.config.recipe import Recipe
 from models.registry import model_entry
 from pipeline.planning import cards
@@ -38,13 +39,16 @@ class Machine:
     Attributes:
         card: None = there is no GPU.
         n_cards: of them, each with a training of its own.
-        gpu_scale, cpu_scale: how many times as long as computed things were measured to take.
+        gpu_scale, cpu_scale: how many times as long as computed networks take there; what else
+            the processor does is not scaled.
+        measured: what says so; "" = nothing was measured.
     """
 
     card: Card | None = CARDS["t4"]
     n_cards: int = 1
     gpu_scale: float = 1.0
     cpu_scale: float = 1.0
+    measured: str = ""
 
     def gpu_s(self, counts: Counts, **times: float) -> float:
         assert self.card is not None
@@ -103,11 +107,10 @@ def _collection_costs(
     recipe: Recipe, name: str, parts: Mapping[str, PartSize], machine: Machine
 ) -> Iterator[StageCost]:
     kind = name.split(":", 1)[0]
-    scale = machine.cpu_scale
     prepare = sum(
         part.graphs * processor_s(f"{kind} prepare", part, part.configs) for part in parts.values()
     )
-    yield StageCost(name, "prepare", "", None, prepare * scale, False)
+    yield StageCost(name, "prepare", "", None, prepare, False)
     train = parts.get("train")
     ranked = [parts[split] for split in RANKED if split in parts]
     if kind == "layout" and recipe.valid_configs:  # of the test split all are ranked
@@ -126,7 +129,7 @@ def _collection_costs(
             seconds = sum(part.graphs * ranking_s(recipe, model, part, machine) for part in ranked)
             yield StageCost(name, "rank", model, seed, seconds, uses_gpu(recipe, model, machine))
     score = sum(part.graphs * processor_s(f"{kind} score", part) for part in ranked)
-    yield StageCost(name, "score", "", None, score * scale, False)
+    yield StageCost(name, "score", "", None, score, False)
 
 
 def uses_gpu(recipe: Recipe, model: str, machine: Machine) -> bool:
@@ -158,52 +161,60 @@ def training_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) ->
         # On all rows at most; each fold learns from all rows but its own part.
         rounds = config.num_boost_round * (1 + (config.folds - 1 if config.early_stop else 0))
         seconds += rounds * cards.ROW_ROUND_S[model] * train.graphs * sampled
-    return float(seconds * machine.cpu_scale)
+    return float(seconds)
 
 
 def step_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) -> float:
     """Return the seconds of a network's step on mean graphs."""
-    counts, n_graphs, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
+    counts, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
     seconds = machine.gpu_s if uses_gpu(recipe, model, machine) else machine.cpu_s
-    return n_graphs * seconds(counts, work=work)
+    return seconds(counts, work=work)
 
 
 def step_counts(
     recipe: Recipe, model: str, nodes: float, distinct: float, card: Card | None
-) -> tuple[Counts, int, float]:
-    """Return what a step was counted to take, of how many graphs each, and its share of work.
+) -> tuple[Counts, float]:
+    """Return what a step was counted to take, and how many times as much work a mean one is.
 
     Args:
         nodes, distinct: of a graph before pruning.
     """
     entry, config = model_entry(recipe, model), getattr(recipe, model)
     if entry.kind == "tile":
-        return counted_step(entry, config, _kernel(nodes, distinct), card), 1, 1.0
+        return counted_step(entry, config, _kernel(nodes, distinct), card), 1.0
     configs = min(config.configs_per_step, max(2, round(distinct)))
     kept = kept_nodes(recipe.features.prune, nodes, configurable_nodes(nodes))
     counts = counted_step(entry, config, replace(COUNTED, configs=configs), card)
-    return counts, config.graphs_per_step, kept / COUNTED.nodes
+    return counts, kept / COUNTED.nodes
 
 
 def ranking_s(recipe: Recipe, model: str, part: PartSize, machine: Machine) -> float:
     """Return the seconds in which a model ranks one graph."""
     if not is_network(recipe, model):
-        return processor_s(f"rank {model}", part) * machine.cpu_scale
+        return processor_s(f"rank {model}", part)
     counts, work = ranking_counts(recipe, model, part, machine.card)
     seconds = machine.gpu_s if uses_gpu(recipe, model, machine) else machine.cpu_s
     return seconds(counts, work=work, launches=max(1.0, work))
 
 
 def ranking_counts(
-    recipe: Recipe, model: str, part: PartSize, card: Card | None
+    recipe: Recipe, model: str, part: PartSize, card: Card | None, *, whole: bool = False
 ) -> tuple[Counts, float]:
-    """Return what ranking a graph was counted to take, and the share of work of a part's mean."""
+    """Return what ranking a graph was counted to take, and how much more work a part's mean is.
+
+    Args:
+        whole: count a layout graph with all of its nodes that are kept, for its memory.
+    """
     entry, config = model_entry(recipe, model), getattr(recipe, model)
     if entry.kind == "tile":
         return counted_ranking(entry, config, _kernel(part.nodes, part.configs), card), 1.0
-    kept = kept_nodes(recipe.features.prune, part.nodes, configurable_nodes(part.nodes))
-    work = kept / COUNTED.nodes * part.distinct / COUNTED.configs
-    return counted_ranking(entry, config, COUNTED, card), work
+    share = kept_nodes(recipe.features.prune, part.nodes, configurable_nodes(part.nodes))
+    share /= COUNTED.nodes
+    size = COUNTED.times(share) if whole else COUNTED
+    if whole and isinstance(config, TgraphConfig):  # all of its shuffles hold as much as one
+        config = config.model_copy(update={"permutations": 1})
+    work = share * part.distinct / COUNTED.configs
+    return counted_ranking(entry, config, size, card), work
 
 
 def _kernel(nodes: float, configs: float) -> Size:

@@ -24,6 +24,8 @@ from models.config.own_models import imported
 from models.config.recipe import Recipe
 from models.layout.task import LayoutTask
 from models.registry import ModelEntry, model_entry
+from models.segments.network import SegmentHistory, SegmentSage
+from models.segments.task import PooledGraphs, SegmentTask
 from models.tile.task import TileTask
 from models.training.device import CPU, device_of, torch_prepared
 from models.training.folds import HeldOut
@@ -46,20 +48,26 @@ class Size:
     configurable: int
     configs: int
 
+    def times(self, factor: float) -> "Size":
+        """Return a graph of so many times the nodes, with as many configs."""
+        counts = self.nodes, self.edges, self.configurable
+        nodes, edges, configurable = (max(1, round(factor * count)) for count in counts)
+        return Size(nodes, edges, configurable, self.configs)
+
 
 @dataclass(frozen=True)
 class Case:
-    """A network with a graph, or a step's kernels, of one size, on the CPU."""
+    """A network with a step's graphs, or kernels, each of n_nodes nodes, on the CPU."""
 
     kind: str
     config: Any
     network: Any
     graphs: tuple[Any, ...]
+    n_nodes: int
 
     def tensor_bytes(self, n_configs: int) -> int:
-        """Return the bytes of one float32 (nodes, configs, channels) tensor of what is taken."""
-        nodes = sum(len(inputs.opcode) for inputs in self.graphs)
-        return 4 * nodes * n_configs * self.config.hidden
+        """Return the bytes of one float32 (nodes, configs, channels) tensor of one graph."""
+        return 4 * self.n_nodes * n_configs * self.config.hidden
 
 
 def make_case(recipe: Recipe, name: str, size: Size) -> Case:
@@ -76,13 +84,15 @@ def _case(entry: ModelEntry, config: Any, size: Size) -> Case:
 
 
 def _prepared_case(entry: ModelEntry, config: Any, size: Size) -> Case:
-    network, rng = imported(entry.network)(config), np.random.default_rng(0)
-    make = layout_graph if entry.kind == "layout" else tile_graph
+    make, rng = layout_graph if entry.kind == "layout" else tile_graph, np.random.default_rng(0)
     graph: LayoutGraph | TileGraph = make(size, rng)
     scaler = fit_node_scaler([graph.node_feat], scaling=UNPRUNED.features.scaling)
-    read = import_module(entry.module)._reader(UNPRUNED, config, network, scaler)
-    n_graphs = 1 if entry.kind == "layout" else config.kernels_per_step
-    return Case(entry.kind, config, network, (read(graph),) * n_graphs)
+    network = imported(entry.network)(config) if entry.network else SegmentSage(config)
+    module, recipe = import_module(entry.module), UNPRUNED.model_copy(update={entry.name: config})
+    given = (recipe, config) if entry.network else (recipe,)
+    read = module._reader(*given, network, scaler)
+    n_graphs = config.graphs_per_step if entry.kind == "layout" else config.kernels_per_step
+    return Case(entry.kind, config, network, (read(graph),) * n_graphs, size.nodes)
 
 
 def layout_graph(size: Size, rng: np.random.Generator) -> LayoutGraph:
@@ -139,13 +149,25 @@ def steps(case: Case, device: torch.device, n_steps: int, after: Callable[[int],
     files = tuple(GraphFile(place, "train", str(i), Path(str(i))) for i in range(len(graphs)))
     inputs: Any = dict(zip(files, graphs, strict=True)).__getitem__
     config = case.config.model_copy(update={"training": training})
-    task = (LayoutTask if case.kind == "layout" else TileTask)(
+    task: Task = (LayoutTask if case.kind == "layout" else TileTask)(
         files, inputs, config, HeldOut(files)
     )
+    if isinstance(case.network, SegmentSage):
+        task = _segment_task(case, PooledGraphs(files, inputs, config, seed=0))
     with TemporaryDirectory() as folder:
         job = TrainJob("made-up", UNPRUNED, files, 0, Path(folder))
         with watched_by(lambda _, done, __: after(done)):
             fit(case.network, _NoPrefetch(task), training, job, device)
+
+
+def _segment_task(case: Case, graphs: PooledGraphs) -> Task:
+    """Return the task in the middle of a training, when every segment is known."""
+    n_pooled = len(graphs.pool(0, len(case.graphs[0].shared.first)))
+    entries = [[n_pooled if s.varies else 1 for s in graph.segments] for graph in case.graphs]
+    history = SegmentHistory(entries, case.network.width)
+    history.known.fill_(True)
+    case.network.history = history
+    return SegmentTask(graphs, case.network, history)
 
 
 @dataclass(frozen=True)

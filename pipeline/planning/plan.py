@@ -14,7 +14,7 @@ from data.tree import COLLECTIONS, SPLITS, GraphFile, find_graphs
 from models.config.recipe import Recipe
 from pipeline.planning.budget import Budget, Fitted, Session, Task, fit_budget, pack
 from pipeline.planning.costs import Machine, StageCost, disk_bytes, processor_s, stage_costs
-from pipeline.planning.memory import peak_mib
+from pipeline.planning.memory import CardMemory, card_memory, peak_mib
 
 STAGES = ("prepare", "train", "rank", "score")
 ALL = "all"  # the collection of what ranks all of them
@@ -38,12 +38,16 @@ class Plan:
 
     Attributes:
         machine: hours on a GPU are those of one of its cards.
+        side_by_side_hours: of all its cards, until the last one is done.
+        card_memory: whether each network fits a card, in training and in ranking.
     """
 
     recipe: str
     seeds: int
     collections: list[CollectionPlan]
     machine: Machine
+    side_by_side_hours: float
+    card_memory: list[CardMemory]
 
     def total(self, table: str) -> float:
         return float(sum(sum(getattr(row, table).values()) for row in self.collections))
@@ -73,7 +77,20 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Pl
                 peak_mib(recipe, parts, machine),
             )
         )
-    return Plan(recipe.name, len(recipe.seeds), rows, machine)
+    peaks = [row.peak_mib for row in rows]
+    memory = card_memory(recipe, peaks, machine)
+    return Plan(
+        recipe.name, len(recipe.seeds), rows, machine, _side_by_side(costs, machine), memory
+    )
+
+
+def _side_by_side(costs: Sequence[StageCost], machine: Machine) -> float:
+    """Return the hours of all cards: trainings, longest first, then even parts of the ranking."""
+    lanes = [0.0] * machine.n_cards
+    trainings = (cost.seconds for cost in costs if cost.on_gpu and cost.stage == "train")
+    for seconds in sorted(trainings, reverse=True):
+        lanes[lanes.index(min(lanes))] += seconds / HOUR_S
+    return max(lanes) + _hours(costs, "rank", on_gpu=True) / machine.n_cards
 
 
 def _hours(costs: Sequence[StageCost], stage: str, *, on_gpu: bool) -> float:
@@ -86,33 +103,37 @@ def gpu_tasks(
 ) -> tuple[list[Task], dict[str, float]]:
     """Return what needs a GPU's hours, and by collection for how long each session packs first.
 
-    The trainings of each collection, then one task that ranks with all models, of the collection
-    ALL: it ranks and scores the valid and test splits, which each of its sessions packs. Several
-    cards share what there is evenly.
+    The trainings of each collection, longest first, each on one card. Then the ranking with all
+    models, of the collection ALL, dealt evenly to the cards by graphs: it takes the valid and test
+    splits, which each of its sessions packs; the first card's process scores them too.
     """
     costs = stage_costs(recipe, sizes, machine)
+    names = [cost.collection for cost in costs]
     tasks = [
-        Task(cost.collection, f"{cost.model}-seed{cost.seed}", _wall_s(cost, machine) / HOUR_S)
+        Task(cost.collection, f"{cost.model}-seed{cost.seed}", cost.seconds / HOUR_S)
         for cost in costs
         if cost.stage == "train" and cost.on_gpu
     ]
-    ranking = [_wall_s(cost, machine) for cost in costs if cost.stage in ("rank", "score")]
-    tasks.append(Task(ALL, "rank valid and test", sum(ranking) / HOUR_S))
-    before = _packing_hours([part for part in sizes if part.split == "train"], machine)
-    ranked = _packing_hours([part for part in sizes if part.split != "train"], machine)
+    tasks.sort(key=lambda task: (names.index(task.collection), -task.hours))
+    rank, score = (
+        sum(cost.seconds for cost in costs if cost.stage == stage) / HOUR_S
+        for stage in ("rank", "score")
+    )
+    for number in range(machine.n_cards):
+        part = f", part {number + 1}" if machine.n_cards > 1 else ""
+        hours = rank / machine.n_cards + (0 if number else score)
+        tasks.append(Task(ALL, f"rank valid and test{part}", hours))
+    before = _packing_hours([part for part in sizes if part.split == "train"])
+    ranked = _packing_hours([part for part in sizes if part.split != "train"])
     return tasks, before | {ALL: sum(ranked.values())}
 
 
-def _wall_s(cost: StageCost, machine: Machine) -> float:
-    return cost.seconds / (machine.n_cards if cost.on_gpu else 1)
-
-
-def _packing_hours(sizes: Sequence[PartSize], machine: Machine) -> dict[str, float]:
+def _packing_hours(sizes: Sequence[PartSize]) -> dict[str, float]:
     hours: dict[str, float] = {}
     for part in sizes:
         seconds = processor_s(f"{part.collection.split(':', 1)[0]} prepare", part, part.configs)
         hours.setdefault(part.collection, 0.0)
-        hours[part.collection] += part.graphs * seconds * machine.cpu_scale / HOUR_S
+        hours[part.collection] += part.graphs * seconds / HOUR_S
     return hours
 
 

@@ -1,6 +1,7 @@
 """The command `plan`: what it prints, what it writes, what it refuses."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,31 @@ def test_the_table_says_what_was_not_measured() -> None:
     text = call("plan", "--recipe", "cpu")
     assert "layout:nlp:random" in text
     assert "computed, not run" in text
-    assert "GPU not measured: a t4 is taken at shares of its data sheet" in text
-    assert "GPU         0.0 hours" in call("plan", "--recipe", "cpu", "--gpu", "none")
+    hint = "GPU not measured: a t4 is taken at shares of its data sheet"
+    assert f"{hint} (--calibrate)" in text
+    assert "GPU         0 hours" in call("plan", "--recipe", "cpu", "--gpu", "none")
+    few = ("--set", "layout.models=[cross_config_sage]", "--set", "cross_config_sage.hidden=8")
+    text = call("plan", "--recipe", "smoke", *few, "--calibrate")
+    assert "a training step of cross_config_sage took " in text
+    assert f"{hint} (there is none here)" in text
+
+
+def test_cards_lie_side_by_side_and_short_hours_show() -> None:
+    few = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--gpu-hours", 1)
+    text = call("plan", *few, "--gpus", 2, "--gpu", "T4")
+    table = text[text.index("session") :].splitlines()
+    assert table[0].split()[3:5] == ["hours", "card"]
+    assert [line.split()[4] for line in table[1:]] == ["1", "2"] * (len(table) // 2)
+    assert all(float(line.split()[3]) > 0 for line in table[1:])
+
+
+def test_it_says_which_network_fits_the_card() -> None:
+    few = ("--recipe", "reference", "--set", "tile.models=[tile_linear]", "--set")
+    lines = call("plan", *few, "tgraph.permutations=1").splitlines()
+    [train] = [line for line in lines if line.startswith("tgraph") and " train " in line]
+    assert re.search(r"14\.6 +no +halve one of tgraph\.configs_per_step \(now 64\), ", train)
+    [rank] = [line for line in lines if line.startswith("tgraph") and " rank " in line]
+    assert re.search(r"14\.6 +yes +-$", rank)
 
 
 def test_another_card_and_several_of_them() -> None:
@@ -56,6 +80,7 @@ def test_another_card_and_several_of_them() -> None:
     ("words", "code", "named"),
     [
         (("--gpu-hours", 3, "--gpu", "none"), 2, "no GPU with --gpu none"),
+        (("--gpus", 2, "--gpu", "none"), 2, "--gpus 2: there is no GPU with --gpu none"),
         (("--gpu-hours", 3, "--set", "accelerator=cpu"), 2, "the recipe uses no GPU"),
         (("--gpu-hours", 0.2, "--session-hours", 0.1), 1, "budget even with one seed"),
         (("--out", "fitted"), 2, "expected a name that ends in .toml"),

@@ -12,6 +12,7 @@ KERNEL = Size(nodes=40, edges=66, configurable=0, configs=500)
 NETWORKS = {
     "cross_config_sage": LARGE,
     "global_attention_sage": LARGE,
+    "segment_sage": LARGE,
     "tgraph": LARGE,
     "baseline_gcn": LARGE,
     "late_fusion_sage": KERNEL,

@@ -19,9 +19,9 @@ from pipeline.planning.costs import (
 )
 from pipeline.planning.counts import Counts
 from pipeline.planning.made_up import counted_step
-from pipeline.planning.memory import CACHE_MIB, fit_memory, peak_mib
+from pipeline.planning.memory import CACHE_MIB, card_memory, fit_memory, peak_mib
 from pipeline.planning.plan import ALL, fit_plan, gpu_tasks, make_plan
-from tests.pipeline.planning.plans import LAYOUT, RECIPE, SIZES, SLOW, TILE
+from tests.pipeline.planning.plans import LAYOUT, RECIPE, SIZES, SLOW, TILE, part
 
 MODEL = "cross_config_sage"
 WORK = kept_nodes("hops-1", 1000, configurable_nodes(1000)) / COUNTED.nodes
@@ -99,7 +99,7 @@ def test_a_budget_for_all_drops_nothing_and_trains_everything_once() -> None:
     fitted = fit_plan(RECIPE, SIZES, SLOW, Budget(needed + 1, needed + 1, 1))
     assert fitted.dropped == []
     assert fitted.recipe == RECIPE
-    done = [name for session in fitted.sessions for name, _ in session.parts]
+    done = [name for session in fitted.sessions for lane in session.lanes for name, _ in lane]
     assert tasks[-1].collection == fitted.sessions[-1].collection == ALL  # ranking comes last
     assert sorted(set(done)) == sorted({task.name for task in tasks})
     packed = {LAYOUT: 10 * 1e5 * 2.5e-9, TILE: 20 * 100 * 7e-6}
@@ -107,12 +107,20 @@ def test_a_budget_for_all_drops_nothing_and_trains_everything_once() -> None:
     assert start_hours == pytest.approx({name: s / 3600 for name, s in packed.items()})
 
 
-def test_several_cards_share_the_trainings() -> None:
-    tasks, _ = gpu_tasks(RECIPE, SIZES, SLOW)
+def test_a_training_takes_one_card_and_the_ranking_is_dealt() -> None:
+    *tasks, ranking = gpu_tasks(RECIPE, SIZES, SLOW)[0]
     shared, _ = gpu_tasks(RECIPE, SIZES, replace(SLOW, n_cards=4))
-    for one, quarter in zip(tasks[:-1], shared[:-1], strict=True):
-        assert quarter.hours == pytest.approx(one.hours / 4)
-    assert tasks[-1].hours / 4 < shared[-1].hours < tasks[-1].hours  # scores are the processor's
+    assert shared[:-4] == tasks
+    of_layouts = [task.hours for task in tasks if task.collection == LAYOUT]
+    assert of_layouts == sorted(of_layouts, reverse=True)
+    parts = [task.hours for task in shared[-4:]]
+    assert sum(parts) == pytest.approx(ranking.hours)
+    assert parts[0] > parts[1] == parts[2] == parts[3]  # scores are the first one's
+    longest, cards = max(of_layouts), replace(SLOW, n_cards=100)
+    by_card = make_plan(RECIPE, SIZES, SLOW).collections
+    ranked = sum(row.gpu_hours["rank"] for row in by_card)
+    hours = make_plan(RECIPE, SIZES, cards).side_by_side_hours
+    assert hours == pytest.approx(longest + ranked / 100)
 
 
 def test_a_smaller_budget_drops_a_seed_first_then_a_network() -> None:
@@ -128,6 +136,31 @@ def test_a_smaller_budget_drops_a_seed_first_then_a_network() -> None:
     assert kept.seeds == (0,)
     assert kept.layout.models == ("cross_config_sage", "layout_boosting")
     assert kept.tile.models == ("late_fusion_sage", "tile_linear")
+
+
+def test_what_does_not_fit_the_card_is_named_with_what_to_halve() -> None:
+    peaks = [peak_mib(RECIPE, [part], SLOW) for part in SIZES]
+    found = {(one.stage, one.model): one for one in make_plan(RECIPE, SIZES, SLOW).card_memory}
+    assert set(found) == {
+        (stage, model)
+        for stage in ("train", "rank")
+        for model in (MODEL, "global_attention_sage", "late_fusion_sage")
+    }
+    assert all(one.fits and not one.halve and one.card_gib == 16 for one in found.values())
+    need = max(peak.get(f"train {MODEL}", 0) for peak in peaks) / 1024
+    assert found["train", MODEL].peak_gib == need
+    assert SLOW.card is not None
+    small = Machine(replace(SLOW.card, memory_gib=need - 0.01))
+    [one] = [one for one in card_memory(RECIPE, peaks, small) if one.model == MODEL][:1]
+    assert not one.fits
+    assert one.halve == [f"{MODEL}.configs_per_step (now 64)", f"{MODEL}.hidden (now 8)"]
+    assert card_memory(RECIPE, peaks, Machine(None)) == []
+
+
+def test_a_larger_graph_is_ranked_in_more_memory() -> None:
+    sizes = [part(LAYOUT, "test", 1, nodes=nodes, configs=1000) for nodes in (5_000, 40_000)]
+    few, many = (peak_mib(RECIPE, [one], SLOW)[f"rank {MODEL}"] for one in sizes)
+    assert many > few + 8 * 4 * 35_000 * 0.07 * 1000 / 2**20  # all configs of configurable nodes
 
 
 def test_memory_is_halved_until_it_fits() -> None:
@@ -155,13 +188,16 @@ def test_a_card_is_known_by_the_name_that_torch_has_for_it() -> None:
     assert card_named("NVIDIA GeForce RTX 3090") is None
 
 
-def test_a_step_on_this_processor_scales_what_is_computed_for_it() -> None:
+def test_a_step_on_this_processor_scales_networks_alone() -> None:
     recipe = load_recipe("cpu", [f"{MODEL}.hidden=8", "accelerator=cpu"])
     found = calibrated(SLOW, recipe)
-    assert found.cpu_scale > 0
-    assert found == replace(SLOW, cpu_scale=found.cpu_scale)
+    assert found == replace(SLOW, cpu_scale=found.cpu_scale, measured=found.measured)
+    told = f"a training step of {MODEL} took {found.cpu_scale:.2f} times as long as computed"
+    assert found.measured == f"{told} on this machine's processor, one thread"
+    found = replace(SLOW, cpu_scale=3.0)
     costs = stage_costs(recipe, SIZES, SLOW), stage_costs(recipe, SIZES, found)
     for plain, scaled in zip(*costs, strict=True):
-        assert scaled.seconds == pytest.approx(plain.seconds * found.cpu_scale)
+        factor = 3 if plain.model in (MODEL, "late_fusion_sage") else 1
+        assert scaled.seconds == pytest.approx(plain.seconds * factor)
     with pytest.raises(UsageError, match="no layout network to time"):
         calibrated(SLOW, load_recipe("cpu", ["layout.models=[layout_linear]"]))
