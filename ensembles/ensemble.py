@@ -1,23 +1,22 @@
 """The trained models of a run folder as one ranker, for graphs that come one at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graphs.graph import Graph, TileGraph
-from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
-from ensembles.blend import Mixing, blend, mix
+from data.tree import COLLECTIONS, Collection, collection_named
+from ensembles.blend import Mixing, blend
 from ensembles.choice.in_run import recipe_mixing, written_mixing
 from ensembles.diversify_picks import diversify_scores
 from ensembles.members import choose_source, members_of
 from models.config.recipe import BlendConfig, Recipe
-from models.predict import ALL_CONFIGS, Rows, predict, scores_table
+from models.predict import scores_table
 from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.training.jobs import Ranker
 
@@ -33,17 +32,6 @@ class Ensemble:
     collection: Collection
     rankers: dict[str, Ranker]
     mixing: Mixing
-
-    def predict(
-        self, files: Sequence[GraphFile], *, subsets: Mapping[str, Rows] = ALL_CONFIGS
-    ) -> pl.DataFrame:
-        """Score configs of `files` and blend; columns as in models.predict.
-
-        Raises:
-            PipelineError: a damaged file, or scores that are not finite.
-        """
-        members = predict(self.rankers, files, what="predict", subsets=subsets)
-        return mix(members, self.mixing, files) if self.mixing.diversity else self._blended(members)
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of one graph; (c,) float32, lower = faster.
@@ -66,7 +54,11 @@ class Ensemble:
             PipelineError: scores that are not finite.
         """
         tables = {name: scores_table(graph, scores) for name, scores in members.items()}
-        blended = self._blended(tables)["score"].to_numpy()
+        if len(tables) == 1 and self.mixing.diversity is None:  # as a run blends
+            (alone,) = tables.values()
+            return alone["score"].to_numpy()
+        table = blend(tables, method=self.mixing.method, weights=self.mixing.weights)
+        blended = table["score"].to_numpy()
         if self.mixing.diversity is None:
             return blended
         assert isinstance(graph, TileGraph)
@@ -75,11 +67,6 @@ class Ensemble:
     def __repr__(self) -> str:
         """Say what it is in one line."""
         return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
-
-    def _blended(self, members: dict[str, pl.DataFrame]) -> pl.DataFrame:
-        if len(members) == 1 and self.mixing.diversity is None:  # as a run blends
-            return next(iter(members.values()))
-        return blend(members, method=self.mixing.method, weights=self.mixing.weights)
 
 
 def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:

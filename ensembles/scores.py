@@ -45,7 +45,7 @@ def scores_by_graph(
 
     Args:
         members: what loads a member, by its score file.
-        subsets: as `predict` takes them.
+        subsets: as `read_ahead` takes them.
 
     Raises:
         OutOfTime: graphs are left; the same call goes on after those that are scored.

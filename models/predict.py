@@ -1,8 +1,7 @@
 """Scores of models on a split: a parquet file each, one row per config, keyed by config content."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,12 +11,10 @@ from numpy.typing import NDArray
 
 from common.checksums import read_table, write_table
 from common.errors import PipelineError
-from common.progress import progress
 from data.graphs.distinct import config_hashes, sample_rows
 from data.graphs.graph import Graph
 from data.read import read_graph, read_layout
 from data.tree import GraphFile
-from models.training.jobs import Ranker
 
 # Rows are named by what the config holds, since row order differs between copies of the dataset.
 SCORE_SCHEMA = {
@@ -69,36 +66,6 @@ def read_ahead(
             yield last.result()
 
 
-def predict(
-    rankers: Mapping[str, Ranker],
-    files: Sequence[GraphFile],
-    *,
-    what: str | None = None,
-    subsets: Mapping[str, Rows] = ALL_CONFIGS,
-) -> dict[str, pl.DataFrame]:
-    """Score the configs of every graph by each of some rankers, graph by graph.
-
-    Args:
-        subsets: as `read_ahead` takes them.
-
-    Returns:
-        By ranker a table, columns as in SCORE_SCHEMA; the lower a score, the faster.
-
-    Raises:
-        PipelineError: a file is damaged, or a model gives scores that are not finite.
-    """
-    tables = {name: [pl.DataFrame(schema=SCORE_SCHEMA)] for name in rankers}
-    with closing(read_ahead(files, subsets)) as graphs:
-        for number, graph in enumerate(graphs):
-            if what:
-                progress(what, number, len(files))
-            for name, ranker in rankers.items():
-                tables[name].append(scores_table(graph, ranker.score(graph)))
-    if what and files:
-        progress(what, len(files), len(files))
-    return {name: pl.concat(parts) for name, parts in tables.items()}
-
-
 def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
     """Name each config of a graph by what it holds; columns as in SCORE_SCHEMA.
 
@@ -138,10 +105,3 @@ def read_scores(path: Path) -> pl.DataFrame:
         wanted = ", ".join(SCORE_SCHEMA)
         raise PipelineError(f"{path}: has columns {', '.join(scores.columns)}; expected {wanted}")
     return scores
-
-
-def cached_scores(path: Path, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    """Return the scores in `path`; make and write them first if there are none."""
-    if not path.exists():
-        write_scores(path, make())
-    return read_scores(path)

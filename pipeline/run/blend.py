@@ -10,7 +10,7 @@ from ensembles.blend import mix
 from ensembles.choice.in_run import choose_in_run, written_mixing
 from ensembles.members import FLOOR, Member
 from ensembles.scores import scores_path
-from models.predict import cached_scores, read_scores
+from models.predict import read_scores, write_scores
 from pipeline.run.jobs import Ranking
 from pipeline.run.state import SUBMISSION, RunState
 
@@ -67,12 +67,11 @@ def _blended_scores(
     split = files[0].split
     tables = _member_scores(state, collection, split)
     mixing = written_mixing(state.out, state.recipe.blend, collection, list(tables))
-
-    def mixed() -> pl.DataFrame:
+    path = scores_path(state.out, collection, "blend", split)
+    if not path.exists():
         with in_one_step(f"blend {collection.name}/{split}"):
-            return mix(tables, mixing, files)
-
-    return cached_scores(scores_path(state.out, collection, "blend", split), mixed)
+            write_scores(path, mix(tables, mixing, files))
+    return read_scores(path)
 
 
 def _member_scores(state: RunState, collection: Collection, split: str) -> dict[str, pl.DataFrame]:

@@ -19,8 +19,9 @@ from data.graph_store.stored_graph import fingerprint
 from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
+from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
-from models.predict import cached_scores, predict
+from models.predict import read_scores
 from models.registry import MODELS
 from models.run_folder import begin, is_done, mark_done
 from models.train import load_model, train_model
@@ -224,8 +225,9 @@ def _kept(job: TrainJob, fold: _Fold, train: Callable[[TrainJob], Ranker]) -> Ra
     digest = hashlib.blake2b(text, digest_size=8).hexdigest()
     assert fold.kept_scores is not None
     path = fold.kept_scores / f"{job.model}-seed{job.seed}-{digest}.parquet"
-    table = cached_scores(path, lambda: predict({"": train(job)}, fold.held_out)[""])
-    parts = table.partition_by("graph", as_dict=True, maintain_order=True)
+    what = f"predict held-out graphs by {job.model}"
+    scores_by_graph({path: lambda: train(job)}, fold.held_out, what=what)
+    parts = read_scores(path).partition_by("graph", as_dict=True, maintain_order=True)
     return _ScoredRanker({str(key[0]): own["score"].to_numpy() for key, own in parts.items()})
 
 

@@ -115,7 +115,6 @@ def test_a_table_an_ensemble_and_a_graph_agree(tiny_tree: Path) -> None:
     ensemble = Ensemble(collection, {"a-seed0": Knowing()}, mixing)
     mixed = mix(tables, mixing, files)
     assert mixed.drop("score").equals(tables["a-seed0"].drop("score"))
-    assert ensemble.predict(files).equals(mixed)
     expected = np.concatenate([ensemble.score(graph) for graph in graphs])
     np.testing.assert_array_equal(mixed["score"].to_numpy(), expected)
     assert not np.array_equal(expected, tables["a-seed0"]["score"].to_numpy())

@@ -7,7 +7,7 @@ import polars as pl
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.blend import KEYS
 from ensembles.choice.from_scores import RUNTIME_SCHEMA, Labelled, labelled
-from models.predict import predict, sampled
+from models.predict import read_ahead, sampled, scores_table
 from models.trees.baselines import FLOORS
 
 XLA = collection_named("layout:xla:default")
@@ -32,7 +32,8 @@ def test_few_graphs_or_few_families_do_not() -> None:
 def test_configs_that_nobody_has_scored_have_no_say(tiny_tree: Path) -> None:
     files = find_graphs(tiny_tree, collections=(XLA,), splits=("train",))
     by, subsets = labelled(files), sampled(files, 5)
-    table = predict({"": FLOORS["layout"]}, files, subsets=subsets)[""]
+    graphs = list(read_ahead(files, subsets))
+    table = pl.concat(scores_table(graph, FLOORS["layout"].score(graph)) for graph in graphs)
     scored = by.scored_by({"a": table, "b": table}).runtimes
     assert scored.select("graph", "config").equals(table.select("graph", "config"))
     elsewhere = table.with_columns(pl.col("config") + 1000)  # a copy with its rows in other places
