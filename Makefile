@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test coverage docs fuzz test-slow lint bench bench-largest gpu accuracy tile-accuracy ladder sample clean
+.PHONY: help setup setup-collect run test coverage docs fuzz test-slow lint bench bench-largest rehearsal gpu accuracy tile-accuracy ladder sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,9 @@ bench: setup  ## speed and memory: writes docs/results/speed.md
 
 bench-largest: setup  ## packing of a 43,615-node graph: writes docs/results/packing_largest.md
 	$(BIN)/python -m benchmarks.speed.packing --largest
+
+rehearsal: setup  ## the whole volume with made-up content, resumable: writes docs/results/rehearsal.md
+	$(BIN)/python -m benchmarks.rehearsal $(REHEARSAL)
 
 gpu: setup  ## what networks ask of a GPU, timed where there is one: writes docs/results/gpu.md
 	$(BIN)/python -m benchmarks.gpu

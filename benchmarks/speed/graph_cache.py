@@ -1,8 +1,8 @@
 """How often a training step reads its graph anew, at the published sizes.
 
-`python -m benchmarks.speed.graph_cache` writes docs/results/graph_cache.md. 200 graphs have the
-numbers of nodes and configs of layout:nlp; twenty of them are made, each under ten names, their
-packed configs mapped from files as those of the store are. Steps draw graphs as training does.
+`python -m benchmarks.speed.graph_cache` writes docs/results/graph_cache.md. The graphs have the
+sizes of layout:nlp:random; a tenth of them is made, each under ten names, their packed configs
+mapped from files as those of the store are. Steps draw graphs as training does.
 """
 
 import platform
@@ -20,28 +20,15 @@ from common.atomic import write_text
 from common.git import revision
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
-from data.synthetic import GraphSize
-from data.tree import GraphFile
+from data.synthetic import GraphSize, published_graphs
+from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.training.dataset import CACHE_BYTES, LRUCache, bytes_held
 from models.training.device import prepare_torch
 
-N_SIZES, NAMES_PER_SIZE, N_STEPS = 20, 10, 12_000  # steps as of the recipe `leaderboard`
-MEAN_NODES, MOST_NODES, MEAN_CONFIGS = 5_659, 21_919, 56_534
-NODES_PER_CONFIGURABLE = 10
+NAMES_PER_SIZE, N_STEPS = 10, 12_000  # steps as of the recipe `leaderboard`
 WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
-
-
-def published_sizes() -> list[GraphSize]:
-    """Return sizes that grow evenly in logarithms, of the published means and maximum."""
-    spread = np.exp(np.linspace(-1.7, 1.7, N_SIZES))[:-1]
-    nodes = [*(spread / spread.sum() * (N_SIZES * MEAN_NODES - MOST_NODES)), MOST_NODES]
-    configs = MEAN_CONFIGS * np.linspace(0.6, 1.4, N_SIZES)
-    return [
-        GraphSize(int(n), int(n) // NODES_PER_CONFIGURABLE, int(c))
-        for n, c in zip(nodes, configs, strict=True)
-    ]
 
 
 def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
@@ -89,13 +76,14 @@ def report(sizes: Sequence[GraphSize], n_steps: int, max_bytes: int = CACHE_BYTE
 
 PAGE = f"""# How often training reads a graph again
 
-Written by `python -m benchmarks.speed.graph_cache`. {N_SIZES * NAMES_PER_SIZE} graphs of
-the sizes of layout:nlp, {MEAN_NODES:,} nodes (up to {MOST_NODES:,}) and {MEAN_CONFIGS:,} configs on
-average, pruned by `hops-1`; steps of one graph each, a cache of {CACHE_BYTES >> 20:,} MiB.
+Written by `python -m benchmarks.speed.graph_cache`. Graphs of the sizes of layout:nlp:random's
+train split, pruned by `hops-1`; steps of one graph each, a cache of {CACHE_BYTES >> 20:,} MiB.
 """
 
 if __name__ == "__main__":
+    nlp = [collection_named("layout:nlp:random")]
+    sizes = [graph.size for graph in published_graphs(nlp, ["train"], 1 / NAMES_PER_SIZE)]
     measured = f"Measured on {platform.machine()}, revision {revision()}."
-    lines = [PAGE, *report(published_sizes(), N_STEPS), "", measured]
+    lines = [PAGE, *report(sizes, N_STEPS), "", measured]
     write_text(PAGES / "graph_cache.md", "\n".join(lines) + "\n")
     print(PAGES / "graph_cache.md")  # noqa: T201

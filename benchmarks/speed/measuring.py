@@ -1,11 +1,14 @@
 """Time and peak memory of a piece of work, the latter in a process of its own."""
 
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from common.settings import ROOT
 
@@ -52,22 +55,53 @@ def in_turn(
     return seconds
 
 
-def peak_tree_mib(command: Sequence[str], *, every_s: float = 0.01) -> float:
-    """Return the most MiB that a command and all processes below it held at once.
+@dataclass
+class TreeCost:
+    """What a command and all processes below it took; `peak_mib` is what they held at once.
 
     Memory that processes share is counted once per process, so this errs upwards.
+    """
+
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    peak_mib: float = 0.0
+
+
+def add_tree_cost(
+    cost: TreeCost,
+    command: Sequence[str],
+    *,
+    output: IO[bytes] | None = None,
+    every_s: float = 0.01,
+) -> None:
+    """Run a command, and add what it took to `cost`, also where it fails or is stopped.
+
+    Args:
+        output: where its output goes; None = nowhere.
 
     Raises:
         subprocess.CalledProcessError: the command failed.
     """
-    peak_kib = 0
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:  # noqa: S603
-        while process.poll() is None:
-            peak_kib = max(peak_kib, sum(_kib(pid, "VmRSS") for pid in _tree(process.pid)))
-            time.sleep(every_s)
+    before, start, cpu = replace(cost), time.perf_counter(), _children_cpu_s()
+    with subprocess.Popen(command, cwd=ROOT, stdout=output or subprocess.DEVNULL) as process:  # noqa: S603
+        try:
+            while process.poll() is None:
+                held_kib = sum(_kib(pid, "VmRSS") for pid in _tree(process.pid))
+                cost.peak_mib = max(cost.peak_mib, held_kib / 1024)
+                time.sleep(every_s)
+        finally:
+            if process.returncode is None:
+                process.terminate()  # it keeps what it has done
+                process.wait()
+            cost.seconds = before.seconds + time.perf_counter() - start
+            cost.cpu_s = before.cpu_s + _children_cpu_s() - cpu
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return peak_kib / 1024
+
+
+def _children_cpu_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _tree(pid: int) -> list[int]:

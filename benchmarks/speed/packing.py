@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks import PAGES
-from benchmarks.speed.measuring import own_peak_mib, peak_tree_mib
+from benchmarks.speed.measuring import TreeCost, add_tree_cost, own_peak_mib
 from common.atomic import write_text
 from common.settings import ROOT
 from data.graph_store.prepare import keep_freed_memory, prepare
@@ -127,7 +127,9 @@ def two_workers_mib(path: Path) -> float:
             (folder / f"{name}.npz").symlink_to(path)
         target = str(Path(out) / "store")
         command = ["-m", "pipeline", "prepare", "--data", out, "--store", target, "--workers", "2"]
-        return peak_tree_mib([sys.executable, *command])
+        cost = TreeCost()
+        add_tree_cost(cost, [sys.executable, *command])
+        return cost.peak_mib
 
 
 def measure(path: Path) -> dict[str, list[Cost]]:

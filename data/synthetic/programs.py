@@ -291,18 +291,15 @@ FAMILIES: dict[tuple[str, str], tuple[Family, ...]] = {
 }
 
 
-def siblings(source: str, split: str, n_graphs: int) -> list[tuple[Family, int]]:
-    """List `n_graphs` distinct sizes of a split's families, family by family in turn; with batches.
+def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
+    """Return a family of a split in a width, and a batch; each number has another of these.
 
-    The first round has each family's own width; after all batches are used up, widths grow.
+    The first ones have each family's own width; after all batches are used up, widths grow.
     """
     families = FAMILIES[source, split]
-    result = []
-    for i in range(n_graphs):
-        growth, turn = divmod(i // len(families), len(BATCHES))
-        family = families[i % len(families)]
-        result.append((family._replace(width=family.width * (1 + growth)), BATCHES[turn]))
-    return result
+    growth, turn = divmod(number // len(families), len(BATCHES))
+    family = families[number % len(families)]
+    return family._replace(width=family.width * (1 + growth)), BATCHES[turn]
 
 
 @dataclass(frozen=True)
@@ -312,35 +309,31 @@ class LayoutProgram(HloGraph):
     node_config_ids: NDArray[np.int64]
 
 
-def build_program(
-    family: Family,
-    *,
-    depth: int,
-    batch: int = 8,
-    n_nodes: int | None = None,
-    n_configurable: int | None = None,
+def sized_program(
+    n_nodes: int, n_configurable: int, family: Family, batch: int = 8
 ) -> LayoutProgram:
-    """Build one program of `family`, of `depth` layers.
+    """Build a program of exactly so many nodes, as shallow as its configurable ones allow.
 
-    Args:
-        n_nodes: exact node count, filled up with weight updates of an optimizer; by default each
-            weight is updated once.
-        n_configurable: how many of the candidates are configurable, evenly spread; all by default.
+    Those are evenly spread among all that could be. An optimizer's updates of weights fill it up.
 
     Raises:
-        UsageError: the program has more nodes than asked for.
+        UsageError: the nodes are too few for that many configurable ones.
     """
-    b = _network(family, depth, batch)
-    candidates = [node for node, opcode in enumerate(b.opcodes) if opcode in CONFIGURABLE]
-    n_wanted = len(candidates) if n_configurable is None else n_configurable
-    if n_nodes is not None and len(b.shapes) + 1 > n_nodes:
+    one, two = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
+    b = _network(family, 1 + max(0, -(-(n_configurable - one) // (two - one))), batch)
+    if len(b.shapes) + 1 > n_nodes:
         raise UsageError(
-            f"a program with {n_wanted} configurable nodes has {len(b.shapes) + 1} nodes, more "
-            f"than the {n_nodes} asked for"
+            f"a program with {n_configurable} configurable nodes has {len(b.shapes) + 1} nodes, "
+            f"more than the {n_nodes} asked for"
         )
-    _update_weights(b, 3 * len(b.weights) if n_nodes is None else n_nodes - 1 - len(b.shapes))
-    picks = np.linspace(0, len(candidates) - 1, n_wanted).round().astype(np.int64)
-    return LayoutProgram(**vars(b.finish()), node_config_ids=np.array(candidates, np.int64)[picks])
+    candidates = _candidates(b)
+    _update_weights(b, n_nodes - 1 - len(b.shapes))
+    picks = np.linspace(0, len(candidates) - 1, n_configurable).round().astype(np.int64)
+    return LayoutProgram(**vars(b.finish()), node_config_ids=candidates[picks])
+
+
+def _candidates(b: ProgramBuilder) -> NDArray[np.int64]:
+    return np.flatnonzero(np.isin(b.opcodes, CONFIGURABLE))
 
 
 def _network(family: Family, depth: int, batch: int) -> ProgramBuilder:
@@ -375,52 +368,7 @@ def _update_weights(b: ProgramBuilder, n_nodes: int) -> None:
     b.add("tuple", (), outputs)
 
 
-def depth_within(family: Family, max_nodes: int) -> int:
-    """Return the greatest depth whose program has at most `max_nodes` nodes; at least 1."""
-    one, two = (len(build_program(family, depth=depth).node_opcode) for depth in (1, 2))
-    return 1 + max(0, (max_nodes - one) // (two - one))
-
-
-def sized_program(
-    n_nodes: int, n_configurable: int, family: Family = FAMILIES["nlp", "train"][0], batch: int = 8
-) -> LayoutProgram:
-    """Build a program of exactly this many nodes, as shallow as its configurable ones allow.
-
-    Raises:
-        UsageError: the nodes are too few for that many configurable ones.
-    """
-    one, two = (len(build_program(family, depth=depth).node_config_ids) for depth in (1, 2))
-    depth = 1 + max(0, -(-(n_configurable - one) // (two - one)))
-    return build_program(
-        family, depth=depth, batch=batch, n_nodes=n_nodes, n_configurable=n_configurable
-    )
-
-
 WIDTHS = (48, 64, 100, 128, 192, 256, 384, 512, 768, 1000, 1024)
-SIDES = (5, 7, 12, 14, 26, 28, 56)
-
-
-def random_kernel(rng: np.random.Generator) -> HloGraph:
-    """Draw one fused kernel of 2 to about 40 nodes."""
-    kind = rng.choice(["convolution", "dot", "map", "reduce", "copy"])
-    rank = {"convolution": 4, "dot": 2}.get(kind) or int(rng.integers(2, 5))
-    width, features = rng.choice(WIDTHS, 2).tolist()
-    batch = int(rng.choice(BATCHES)) * (8 if rank == 2 else 1)
-    b = ProgramBuilder("f32" if rng.random() < 0.7 else "bf16")
-    if kind == "reduce":
-        b.reducer("add")
-    x = b.parameter((batch, *rng.choice(SIDES, rank - 2).tolist(), width))
-    if kind == "convolution":
-        x = b.convolve(x, features, size=int(rng.choice([1, 3, 5])))
-    elif kind == "dot":
-        x = b.dense(x, features)
-    elif kind == "copy":
-        x = b.map("copy", x)
-    if kind != "copy":
-        x = elementwise_steps(b, x, int(rng.integers(1, 13)), rng)
-    if kind == "reduce":
-        b.reduce(x, range(rank - 1))
-    return b.finish()
 
 
 def sized_kernel(n_nodes: int, rng: np.random.Generator) -> HloGraph:
@@ -437,14 +385,3 @@ def sized_kernel(n_nodes: int, rng: np.random.Generator) -> HloGraph:
         else:
             x = b.map("tanh", x)
     return b.finish()
-
-
-def elementwise_steps(b: ProgramBuilder, x: int, n_steps: int, rng: np.random.Generator) -> int:
-    """Fuse further elementwise steps onto `x`."""
-    for _ in range(n_steps):
-        opcode = str(rng.choice(["add", "multiply", "maximum", "tanh"]))
-        if opcode == "tanh":
-            x = b.map("tanh", x)
-        else:
-            x = b.map(opcode, x, b.parameter(b.shapes[x]) if opcode == "add" else b.scalar_like(x))
-    return x

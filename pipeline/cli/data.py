@@ -12,6 +12,7 @@ from pipeline.cli.console import (
     Debug,
     Json,
     Seed,
+    WorkerCount,
     command,
     data_dir,
     print_json,
@@ -55,10 +56,7 @@ def synthesize(
     share: Annotated[
         float, typer.Option(min=0, max=1, help="Of the published plan: a share of each part.")
     ] = 1.0,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of the published plan: processes. Default: one per core."),
-    ] = None,
+    workers: WorkerCount = None,
     json: Json = False,
     seed: Seed = None,
     debug: Debug = False,
@@ -108,14 +106,16 @@ def _published(
     seed: int,
     workers: int | None,
 ) -> "list[GraphFile]":
-    from data.synthetic import published_graphs, synthesize_published
+    from data.synthetic import missing_graphs, published_graphs
     from data.tree import COLLECTIONS, SPLITS, collection_named
-    from pipeline.jobs.workers import default_workers
+    from pipeline.jobs.files import make
+    from pipeline.jobs.workers import Workers
 
     named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
     parts = [split.strip() for split in (splits or "").split(",") if split]
     graphs = published_graphs(named or COLLECTIONS, parts or SPLITS, share)
-    return synthesize_published(out, graphs, seed=seed, workers=workers or default_workers([]))
+    make(missing_graphs(out, graphs, seed=seed), out, seed, Workers(workers))
+    return [graph.file(out) for graph in graphs]
 
 
 @command

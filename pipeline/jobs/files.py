@@ -1,4 +1,4 @@
-"""Packing and auditing files as jobs, several files each."""
+"""Making, packing and auditing files as jobs, several files each."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 from data.audit.rows import Auditor, AuditRow, rows_of
 from data.graph_store.prepare import Packer, Prepared, file_bytes, pack_in_turn
 from data.graph_store.stored_graph import stored_file
+from data.synthetic import PlannedGraph, write_graphs
 from data.tree import GraphFile
 from pipeline.jobs.job import Job
 from pipeline.jobs.workers import Workers
@@ -14,6 +15,7 @@ from pipeline.jobs.workers import Workers
 BLOCK_BYTES, BLOCK_FILES = 16 << 20, 200
 # One thread of an AMD EPYC, per byte of the files from outside: a law good to a factor of two.
 PACK_S, AUDIT_S = 5e-8, 5e-8
+MAKE_S, MADE_KERNELS = 2e-9, 100  # per byte of configs inflated; kernels in one job
 
 
 def packing(workers: Workers) -> Packer:
@@ -55,6 +57,25 @@ def auditing(workers: Workers) -> Auditor:
         return rows_of(entries, max_disagreement, seed) if is_here else _in_order(jobs, workers)
 
     return look
+
+
+def make(graphs: Sequence[PlannedGraph], tree: Path, seed: int, workers: Workers) -> None:
+    """Write synthetic graphs into a tree on these workers."""
+    layouts = [[graph] for graph in graphs if graph.size.n_configurable]
+    kernels = [graph for graph in graphs if not graph.size.n_configurable]
+    blocks = [kernels[i : i + MADE_KERNELS] for i in range(0, len(kernels), MADE_KERNELS)]
+    workers.do(
+        [
+            Job(
+                f"make {block[0].file(tree).submission_id} and {len(block) - 1} more",
+                write_graphs,
+                (tree, seed, block),
+                seconds=len(block) / 10 + MAKE_S * block[0].size.config_bytes,
+                makes=tuple(graph.file(tree).path for graph in block),
+            )
+            for block in [*layouts, *blocks]
+        ]
+    )
 
 
 def _in_order(jobs: Sequence[Job], workers: Workers) -> list[Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from data.graphs.graph import LayoutGraph
 from data.synthetic import layouts
 from data.synthetic.layouts import layout_cost, layout_space
-from data.synthetic.programs import FAMILIES, Family, LayoutProgram, build_program
+from data.synthetic.programs import FAMILIES, Family, LayoutProgram, sized_program
 
 
 def slow_layout_ns(graph: LayoutProgram | LayoutGraph, config: NDArray[np.float32]) -> float:
@@ -54,7 +54,7 @@ def slow_layout_ns(graph: LayoutProgram | LayoutGraph, config: NDArray[np.float3
 
 @pytest.mark.parametrize("family", sum(FAMILIES.values(), ()), ids=lambda family: family.name)
 def test_layout_cost_equals_the_slow_reference(family: Family) -> None:
-    program = build_program(family, depth=3, batch=12)
+    program = sized_program(400, 16, family, batch=12)
     rng = np.random.default_rng(0)
     space = layout_space(program, rng)
     choices = space.draw(10, rng)

@@ -12,24 +12,25 @@ import pytest
 
 from data.official.names import official_names
 from data.official.sizes import LAYOUT_CONFIGS, PartSize, official_sizes
-from data.synthetic.published import (
-    MOST_OF_TILES,
-    PublishedGraph,
-    published_graphs,
-    spread,
-    synthesize_published,
-)
-from data.tree import collection_named, find_graphs
+from data.synthetic import missing_graphs, write_graphs
+from data.synthetic.plans import MOST_OF_TILES, PlannedGraph, published_graphs, spread
+from data.tree import GraphFile, collection_named, find_graphs
 from tests.command_line import call
 from tests.real_data import ROOT
+
+
+def made(out: Path, graphs: list[PlannedGraph], seed: int = 0) -> list[GraphFile]:
+    write_graphs(out, seed, missing_graphs(out, graphs, seed=seed))
+    return [graph.file(out) for graph in graphs]
+
 
 VALID_TILES = ("--collections", "tile:xla", "--splits", "valid", "--share", 0.01)
 
 
-def small(collection: str = "layout:xla:random", split: str = "train") -> list[PublishedGraph]:
+def small(collection: str = "layout:xla:random", split: str = "train") -> list[PlannedGraph]:
     """Return the two graphs of a part with the fewest configs."""
     graphs = published_graphs([collection_named(collection)], [split])
-    return sorted(graphs, key=lambda graph: (graph.n_configs, graph.n_nodes))[:2]
+    return sorted(graphs, key=lambda graph: (graph.size.n_configs, graph.size.n_nodes))[:2]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,9 @@ def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -
     names = {graph.name for graph in graphs}
     assert len(graphs) == len(names) == part.graphs
     assert names <= official_names()[f"{part.collection}/{part.split}"]
-    nodes, configs = ([getattr(graph, key) for graph in graphs] for key in ("n_nodes", "n_configs"))
+    nodes, configs = (
+        [getattr(graph.size, key) for graph in graphs] for key in ("n_nodes", "n_configs")
+    )
     assert np.mean(nodes) == part.nodes
     if part.collection == "tile:xla":  # only means are known of it
         assert max(nodes) == MOST_OF_TILES * part.nodes and np.mean(configs) == part.configs
@@ -52,7 +55,7 @@ def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -
         return
     assert np.mean(configs) == part.configs
     assert max(configs) == min(part.most_configs, part.configs * part.graphs // 2)
-    assert max(graph.n_configurable for graph in graphs) < 3_144
+    assert max(graph.size.n_configurable for graph in graphs) < 3_144
 
 
 def test_sizes_lie_between_their_bounds_in_order() -> None:
@@ -66,40 +69,40 @@ def test_a_share_holds_graphs_of_every_part_small_and_large() -> None:
     assert {(g.collection, g.split) for g in few} == {
         (g.collection, g.split) for g in published_graphs()
     }
-    kernels = [g.n_configs for g in few if g.collection.kind == "tile" and g.split == "train"]
+    kernels = [g.size.n_configs for g in few if g.collection.kind == "tile" and g.split == "train"]
     assert len(kernels) == 114 and np.mean(kernels) == pytest.approx(1_842, rel=0.25)
 
 
 @pytest.mark.parametrize("collection", ["layout:xla:default", "layout:nlp:random", "tile:xla"])
 def test_a_file_is_the_same_whatever_else_is_made(collection: str, tmp_path: Path) -> None:
     graphs = small(collection)
-    files = synthesize_published(tmp_path / "both", graphs, seed=3)
-    (alone,) = synthesize_published(tmp_path / "alone", graphs[1:], seed=3)
-    (other,) = synthesize_published(tmp_path / "other", graphs[1:], seed=4)
+    files = made(tmp_path / "both", graphs, seed=3)
+    (alone,) = made(tmp_path / "alone", graphs[1:], seed=3)
+    (other,) = made(tmp_path / "other", graphs[1:], seed=4)
     assert alone.path.read_bytes() == files[1].path.read_bytes() != other.path.read_bytes()
     assert set(files) == set(find_graphs(tmp_path / "both"))
     for graph, file in zip(graphs, files, strict=True):
         with np.load(file.path) as archive:
-            assert len(archive["node_opcode"]) == graph.n_nodes
-            assert len(archive["config_runtime"]) == graph.n_configs
-            if graph.n_configurable:
-                assert archive["node_config_feat"].shape[1] == graph.n_configurable
+            assert len(archive["node_opcode"]) == graph.size.n_nodes
+            assert len(archive["config_runtime"]) == graph.size.n_configs
+            if graph.size.n_configurable:
+                assert archive["node_config_feat"].shape[1] == graph.size.n_configurable
 
 
 def test_a_kernel_has_as_many_configs_as_it_should(tmp_path: Path) -> None:
     graphs = published_graphs([collection_named("tile:xla")], ["valid"])
     for graph in graphs[::90]:
-        (file,) = synthesize_published(tmp_path, [graph])
+        (file,) = made(tmp_path, [graph])
         with np.load(file.path) as archive:
-            assert archive["config_feat"].shape == (graph.n_configs, 24)
+            assert archive["config_feat"].shape == (graph.size.n_configs, 24)
 
 
 def test_what_is_there_stays_and_test_runtimes_are_withheld(tmp_path: Path) -> None:
     graphs = small("tile:xla", "test")
-    (file,) = synthesize_published(tmp_path, graphs[:1])
+    (file,) = made(tmp_path, graphs[:1])
     before = file.path.stat()
     (file.path.parent / f".{file.name}.npz.0.tmp").touch()  # what a killed one left
-    both = synthesize_published(tmp_path, graphs)
+    both = made(tmp_path, graphs)
     assert file.path.stat() == before
     assert sorted(file.path.parent.iterdir()) == sorted(file.path for file in both)
     with np.load(file.path) as archive:

@@ -1,0 +1,292 @@
+"""`make rehearsal`: the whole pipeline on the public dataset's volume, made up; writes a page.
+
+`python -m benchmarks.rehearsal` calls the public commands as a user would. Of each collection: make
+the files, pack them, `run` (audit, training, ranking), remove the train split. In the end the
+models rank all test graphs into one submission, which is checked. OUT/journal.json keeps what each
+stage took, so that the same command goes on where it was stopped.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks import PAGES, table
+from benchmarks.speed.measuring import TreeCost, add_tree_cost
+from common.atomic import write_text
+from common.errors import PipelineError, UsageError
+from common.git import revision
+from data.synthetic import published_graphs
+from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
+
+RESULTS = PAGES / "rehearsal.md"
+RECIPE, ALL = "trees", "all"
+# By the first word of what a run calls its own stages: all else is "rank".
+WITHIN_RUN = {"prepare": "audit", "train": "train", "score": "score"}
+POLL_S = 0.2
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What is done in the folder `out`, which gets data, store, runs and joined.
+
+    Attributes:
+        share: of the graphs of each part.
+        keep_raw: keep the train split's npz files and what was packed of them.
+    """
+
+    out: Path
+    share: float = 1.0
+    workers: int = 1
+    keep_raw: bool = False
+
+    def commands(self, collection: Collection) -> dict[str, list[str]]:
+        """Return what is called for a collection, by stage."""
+        made = ["--plan", "published", "--share", str(self.share), "--collections", collection.name]
+        run = ["--collections", collection.name, "--out", f"{self.out}/runs/{collection.slug}"]
+        workers = ["--workers", str(self.workers)]
+        return {
+            "synthesize": ["synthesize", "--out", f"{self.out}/data", *made, *workers],
+            "prepare": ["prepare", *self._places, *workers],
+            "run": ["run", *self._places, "--recipe", RECIPE, *run, "--resume", *workers],
+        }
+
+    def last_commands(self) -> dict[str, list[str]]:
+        """Return what is called to make one submission of all, and to check it."""
+        models = ["--models", f"{self.out}/runs", "--workers", str(self.workers)]
+        out = ["--out", f"{self.out}/joined", "--resume"]
+        answer = [f"{self.out}/joined/submission.csv", "--data", f"{self.out}/data"]
+        return {
+            "join": ["run", *self._places, "--recipe", RECIPE, *out, *models],
+            "check": ["submission", "check", *answer, "--json"],
+        }
+
+    @property
+    def _places(self) -> list[str]:
+        return ["--data", f"{self.out}/data", "--store", f"{self.out}/store"]
+
+    def held_bytes(self, collection: str) -> dict[str, int]:
+        """Return the bytes of a collection's files now; none of ALL."""
+        folders = {
+            "npz": self.out / "data" / "npz" / collection.replace(":", "/"),
+            "store": self.out / "store" / collection.replace(":", "/"),
+            "run": self.out / "runs" / collection.replace(":", "-"),
+        }
+        return {
+            name: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            for name, folder in folders.items()
+        }
+
+
+def rehearse(todo: Rehearsal, collections: Sequence[Collection]) -> dict[str, Entry]:
+    """Do what the journal lacks, and return it; the last stages need all five collections.
+
+    Raises:
+        UsageError: the journal is of another share.
+        PipelineError: a command failed; the same call tries it again.
+    """
+    journal = read_journal(todo)
+    for collection in collections:
+        for stage, command in todo.commands(collection).items():
+            _do(todo, journal, f"{collection.name} {stage}", command)
+        if not todo.keep_raw:
+            for root in (todo.out / "data" / "npz", todo.out / "store"):
+                shutil.rmtree(root / collection.folder / "train", ignore_errors=True)
+    if all(journal.get(f"{collection.name} run", {}).get("done") for collection in COLLECTIONS):
+        for stage, command in todo.last_commands().items():
+            _do(todo, journal, f"{ALL} {stage}", command)
+    return journal
+
+
+def read_journal(todo: Rehearsal) -> dict[str, Entry]:
+    """Read what was done: by "collection stage" its cost, and where it ended its facts."""
+    path = todo.out / "journal.json"
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text())
+    if content["share"] != todo.share:
+        raise UsageError(f"{path}: is of --share {content['share']}; give that, or another --out")
+    stages: dict[str, Entry] = content["stages"]
+    return stages
+
+
+def _write(todo: Rehearsal, journal: Mapping[str, Entry]) -> None:
+    content = {"share": todo.share, "stages": journal}
+    write_text(todo.out / "journal.json", json.dumps(content, indent=1) + "\n")
+
+
+def _do(todo: Rehearsal, journal: dict[str, Entry], name: str, command: Sequence[str]) -> None:
+    """Run a stage unless it is done. What it prints goes into a file."""
+    entry = journal.setdefault(name, {"done": False, "calls": 0, "began": _now()})
+    if entry["done"]:
+        return
+    print(name, flush=True)  # noqa: T201
+    log = todo.out / "logs" / f"{name.replace(' ', '-').replace(':', '-')}.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    cost = TreeCost(**entry.get("cost", {}))
+    entry["calls"] += 1
+    try:
+        with log.open("wb") as output:
+            whole = [sys.executable, "-m", "pipeline", *command]
+            add_tree_cost(cost, whole, output=output, every_s=POLL_S)
+        entry["done"] = True
+    except subprocess.CalledProcessError as error:
+        line = f"`{' '.join(command)}` ended with {error.returncode}; see {log}"
+        raise PipelineError(line) from error
+    finally:
+        cores = len(os.sched_getaffinity(0))
+        load = round(os.getloadavg()[1], 1)
+        entry |= {"cost": asdict(cost), "ended": _now(), "load": load, "cores": cores}
+        entry |= {"revision": revision(), "bytes": todo.held_bytes(name.split(maxsplit=1)[0])}
+        _write(todo, journal)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def page(todo: Rehearsal, journal: Mapping[str, Entry]) -> list[str]:
+    """Return the lines of the results page."""
+    ended = {name: entry for name, entry in journal.items() if entry["done"]}
+    done = [c for c in COLLECTIONS if f"{c.name} run" in ended]
+    left = [c.name for c in COLLECTIONS if c not in done]
+    cores = sorted({entry["cores"] for entry in ended.values()})
+    loads = [entry["load"] for entry in ended.values()]
+    times = [entry[key] for entry in ended.values() for key in ("began", "ended")]
+    what = "All graphs" if todo.share == 1 else f"A share of {todo.share:g} of the graphs"
+    return [
+        "# The whole volume",
+        "",
+        "Written by `make rehearsal`. Files of the public dataset's names and sizes with made-up",
+        "content go through the public commands, with the recipe `trees`: boosting and linear",
+        "rankers, two seeds. Runtimes are those of a cost model, so scores say little of others.",
+        "",
+        f"**{what} of {len(done)} collections**, from {min(times)} to {max(times)} UTC"
+        + (f"; not yet: {', '.join(left)}." if left else "."),
+        f"Each stage had {' or '.join(map(str, cores))} core(s) of {os.cpu_count()}. The load was",
+        f"{min(loads)} to {max(loads)} (means of five minutes): {_whose(loads, cores)}",
+        "",
+        "## Time",
+        "",
+        "Wall seconds, and in brackets those of the processor, children included; audit, train and",
+        "rank are parts of `run`. The last line ranks valid and test graphs once more, with the",
+        "models of all, into one submission.",
+        "",
+        *_times(todo, journal, done),
+        "",
+        "## Memory and disk",
+        "",
+        "MiB that all processes of a command held at once, at most; GB on disk after `run`.",
+        "",
+        *_space(journal, done),
+        "",
+        *_outcome(todo, journal),
+        f"Python {platform.python_version()}, {platform.machine()}, revision {revision()}.",
+    ]
+
+
+def _whose(loads: Sequence[float], cores: Sequence[int]) -> str:
+    if max(loads) <= max(cores) + 0.5:
+        return "nobody else used the machine."
+    return "others used the machine, so wall seconds are too many."
+
+
+def _times(todo: Rehearsal, journal: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
+    rows = []
+    for collection in done:
+        graphs = published_graphs([collection], SPLITS, todo.share)
+        configs = sum(graph.size.n_configs for graph in graphs)
+        cells = [
+            _seconds(journal[f"{collection.name} {s}"]["cost"]) for s in ("synthesize", "prepare")
+        ]
+        own = dict(_within(todo.out / "runs" / collection.slug))
+        cells += [own.get(part, "-") for part in ("audit", "train", "rank")]
+        run = _seconds(journal[f"{collection.name} run"]["cost"])
+        rows.append([collection.name, f"{len(graphs):,}", f"{configs:,}", *cells, run])
+    if f"{ALL} join" in journal:
+        rows.append([ALL, *["-"] * 7, _seconds(journal[f"{ALL} join"]["cost"])])
+    header = ["collection", "files", "configs", "synthesize", "prepare", "audit", "train", "rank"]
+    return table([*header, "run"], rows)
+
+
+def _within(run: Path) -> Iterator[tuple[str, str]]:
+    report = json.loads((run / "report.json").read_text())
+    sums: dict[str, TreeCost] = {}
+    for name, seconds in report["seconds"].items():
+        cost = sums.setdefault(WITHIN_RUN.get(name.split()[0], "rank"), TreeCost())
+        cost.seconds += seconds
+        cost.cpu_s += report["cpu_seconds"][name]
+    yield from ((part, _seconds(asdict(cost))) for part, cost in sums.items())
+
+
+def _seconds(cost: Mapping[str, float]) -> str:
+    return f"{cost['seconds']:,.0f} ({cost['cpu_s']:,.0f})"
+
+
+def _space(journal: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
+    rows = []
+    for collection in done:
+        entries = [journal[f"{collection.name} {s}"] for s in ("synthesize", "prepare", "run")]
+        held = entries[-1]["bytes"]
+        peaks = [f"{entry['cost']['peak_mib']:,.0f}" for entry in entries]
+        rows.append([collection.name, *peaks, *(f"{held[k] / 1e9:.2f}" for k in held)])
+    if f"{ALL} join" in journal:
+        peak = journal[f"{ALL} join"]["cost"]["peak_mib"]
+        rows.append([ALL, "-", "-", f"{peak:,.0f}", "-", "-", "-"])
+    header = ["synthesize, MiB", "prepare, MiB", "run, MiB", "npz, GB", "store, GB", "run, GB"]
+    return table(["collection", *header], rows)
+
+
+def _outcome(todo: Rehearsal, journal: Mapping[str, Entry]) -> list[str]:
+    if not journal.get(f"{ALL} check", {}).get("done"):
+        return []
+    check = json.loads((todo.out / "logs" / f"{ALL}-check.txt").read_text())
+    report = json.loads((todo.out / "joined" / "report.json").read_text())
+    scores = [
+        f"{name} {part['value']:.3f}"
+        for name, part in report["collections"].items()
+        if part.get("value") is not None
+    ]
+    return [
+        "## Outcome",
+        "",
+        f"`submission check` accepts the submission of {check['rows']} rows. Scores on the valid",
+        f"splits: {', '.join(scores)}.",
+        "",
+    ]
+
+
+def main() -> None:
+    """Rehearse, and write the page of what has been done so far."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/rehearsal"))
+    parser.add_argument("--share", type=float, default=1.0, help="of the graphs of each part")
+    parser.add_argument("--collections", nargs="+", default=[c.name for c in COLLECTIONS])
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--keep-raw", action="store_true", help="remove no train split")
+    parser.add_argument("--page", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    todo = Rehearsal(given.out.resolve(), given.share, given.workers, given.keep_raw)
+    try:
+        rehearse(todo, [collection_named(name) for name in given.collections])
+    except PipelineError as error:
+        sys.exit(f"error: {error}")
+    finally:
+        journal = read_journal(todo)
+        if any(name.endswith(" run") and entry["done"] for name, entry in journal.items()):
+            write_text(given.page, "\n".join(page(todo, journal)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
