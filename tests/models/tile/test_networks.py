@@ -140,7 +140,9 @@ def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) ->
     sizes: list[int] = []
     model.register_forward_pre_hook(lambda _, given: sizes.append(given[0].runtime.shape[1]))
     model.config = model.config.model_copy(update={"inference_tensor_mib": 1})
-    np.testing.assert_allclose(model.score_all(kernel), whole, rtol=1e-4)
+    np.testing.assert_allclose(
+        model.score_all(kernel), whole, rtol=1e-4, atol=1e-5 * abs(whole).max()
+    )
     assert sum(sizes) == n_whole and max(sizes) * 4096 * len(kernel.opcode) <= 1 << 20
 
 

@@ -43,7 +43,7 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     np.testing.assert_allclose(predicted, x @ want, atol=1e-3 * np.abs(y).max())
     graph = read_graph(files[0])
     scores = load(name, tmp_path, recipe).score(graph)
-    assert kendall_tau(scores, graph.runtime_ns) > 0.3
+    assert kendall_tau(scores, graph.runtime_ns) > 0.2
 
 
 def test_a_model_of_other_statistics_is_refused(tiny_tree: Path, tmp_path: Path) -> None:
