@@ -31,8 +31,8 @@ class TrainingConfig(FrozenConfig):
         checkpoint_every: steps between checkpoints, which a killed training goes on from.
         log_every: steps between lines of metrics.jsonl.
         precision: what activations are stored in, in training and in ranking; weights, norms and
-            sums are float32. "auto": float32 on a CPU, on a GPU bfloat16 from compute capability
-            8.0 on and float16 below.
+            sums are float32. "auto": float32 on a CPU and, for tile networks, everywhere; else on
+            a GPU bfloat16 from compute capability 8.0 on and float16 below.
         swa_start: the model ends with the mean of its weights after this share of the steps;
             1 = with the last ones.
         early_stop: stop after so many evaluations in a row that were no better than the best, and
@@ -66,6 +66,12 @@ def _each_collection_by_itself(training: TrainingConfig) -> TrainingConfig:
 
 
 OwnTraining = Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)]
+
+
+def _exact_if_auto(training: TrainingConfig) -> TrainingConfig:
+    """Say float32 for "auto": bfloat16 swaps close configs, and casts take more than it saves."""
+    exact = training.model_copy(update={"precision": "float32"})
+    return exact if training.precision == "auto" else training
 
 
 class LayoutGnnConfig(FrozenConfig):
@@ -231,7 +237,7 @@ class TileGnnConfig(FrozenConfig):
     kernels_per_step: Positive = 16
     configs_per_kernel: Annotated[int, Field(ge=2)] = 64
     opcode_width: Positive = 16
-    training: OwnTraining = TrainingConfig()
+    training: Annotated[OwnTraining, AfterValidator(_exact_if_auto)] = TrainingConfig()
 
 
 class LateFusionSageConfig(TileGnnConfig):

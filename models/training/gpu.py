@@ -131,7 +131,7 @@ def tell_device(recipe: Recipe, gpu: Gpu | None) -> dict[str, Any]:
     log.info(f"device: {gpu}")
     types = {precision_on(GPU, t.precision, version=gpu.capability) for t in trainings}
     precision = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in types))
-    tf32 = all(map(allows_tf32, trainings))
+    tf32 = any(map(allows_tf32, trainings))
     return {"device": str(gpu), "cuda": gpu.torch_cuda, "precision": precision, "tf32": tf32}
 
 

@@ -2,7 +2,8 @@
 
 A recipe's `precision` is a type, or "auto": float32 on a CPU; on a GPU bfloat16 where its cores
 compute it (compute capability 8.0 and newer), else float16, whose gradients are scaled up so that
-small ones do not vanish. Weights, norms, sums of softmaxes, pooling and losses are float32 always.
+small ones do not vanish. Of tile networks "auto" is read as float32. Weights, norms, sums of
+softmaxes, pooling and losses are float32 always.
 
 The type stands in torch's autocast, which plain layers follow by themselves; networks that store
 activations by operations of their own ask `storage_dtype`.

@@ -47,6 +47,14 @@ def test_a_refusal_of_our_own_is_told_in_our_words_alone() -> None:
     assert str(caught.value) == "recipe smoke: key 'seeds' is [0, 0]: expected each entry once"
 
 
+def test_tile_networks_are_exact_unless_a_recipe_says_otherwise() -> None:
+    recipe = load_recipe("smoke", ["late_fusion_sage.training.precision=float16"])
+    assert recipe.cross_config_sage.training.precision == "auto"
+    assert recipe.early_fusion_sage.training.precision == "float32"
+    assert recipe.late_fusion_sage.training.precision == "float16"
+    assert load_recipe("smoke").late_fusion_sage.training.precision == "float32"
+
+
 def test_seed_moves_all_seeds() -> None:
     recipe = load_recipe("smoke", ["seeds=[0,1,2]"], seed=7)
     assert recipe.seeds == (7, 8, 9)

@@ -31,7 +31,7 @@ def recipe_of(*sets: str) -> Recipe:
 
 def test_the_gpu_is_named(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    facts = {"device": NAMED, "cuda": "13.0", "precision": "float16", "tf32": True}
+    facts = {"device": NAMED, "cuda": "13.0", "precision": "float16, float32", "tf32": True}
     assert tell_device(recipe_of(), T4) == facts
     trees = ["layout.models=[layout_linear]", "tile.models=[tile_linear]", "threads=1"]
     for sets in (["accelerator=cpu"], trees):
