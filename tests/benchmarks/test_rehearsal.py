@@ -1,6 +1,7 @@
 """The rehearsal of the whole volume: it goes on where it was stopped, and tells what it did."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,12 +24,11 @@ COMMAND = [sys.executable, "-m", "benchmarks.rehearsal", "--share", "0", "--work
 def test_the_smallest_share_goes_through_all_stages_after_a_kill(tmp_path: Path) -> None:
     command = [*COMMAND, "--out", str(tmp_path / "out"), "--page", str(tmp_path / "page.md")]
     journal = tmp_path / "out" / "journal.json"
-    with subprocess.Popen(command, cwd=ROOT) as process:
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         while not (journal.exists() and "tile:xla prepare" in journal.read_text()):
             assert process.poll() is None
             time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-    time.sleep(1)  # what it had begun ends, or is ended by what it begins
+        os.killpg(process.pid, signal.SIGKILL)  # and what it has begun
     subprocess.run(command, cwd=ROOT, check=True)
     stages = json.loads(journal.read_text())["stages"]
     assert len(stages) == 3 * len(COLLECTIONS) + 2
