@@ -14,7 +14,6 @@ from pipeline.cli.console import (
     RayAddress,
     RecipeName,
     Seed,
-    WorkerCount,
     command,
     data_dir,
     print_json,
@@ -38,7 +37,7 @@ def tune(
         str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log.")
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
-    workers: WorkerCount = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Trials at once, each on its own GPU.")] = 1,
     ray: RayAddress = None,
     max_minutes: Annotated[
         float | None,

@@ -26,8 +26,10 @@ from models.registry import MODELS
 from models.run_folder import begin, is_done, mark_done
 from models.train import load_model, train_model
 from models.training.dataset import split_usable
+from models.training.device import training_device
 from models.training.folds import family_of, grouped_folds
 from models.training.jobs import SHARED_FOLDER, Ranker, TrainJob, pretrain_steps, shared_model
+from pipeline.jobs.job import Job
 from pipeline.tuning.space import BLEND, Parameters, SearchSpace, StudyConfig, value_at, with_values
 from pipeline.tuning.storage import REASON
 
@@ -66,6 +68,12 @@ class Question:
             "recipe": self.recipe.model_dump(mode="json", exclude=_NOT_ASKED),
             "space": self.space.decisive(),
         }
+
+    def job(self, name: str, function: Callable[..., Any], *arguments: Any) -> Job:
+        """Return a piece of the search as a job; all machines must see the files of this one."""
+        networks = filter(self.recipe.training_of, self.space.study.models(self.recipe))
+        on_gpu = training_device(self.recipe.accelerator).type == "cuda" and any(networks)
+        return Job(name, function, arguments, threads=self.recipe.n_threads, on_gpu=on_gpu)
 
     def recipe_with(self, params: Parameters) -> Recipe:
         """Return the recipe with `params` in the place of its own values."""

@@ -40,8 +40,6 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> Path:
     Raises:
         PipelineError: `out` is no search's folder, its storage is elsewhere, or has no trial yet.
     """
-    import optuna
-
     config = read_config(out)
     if "space" not in config:
         raise PipelineError(f"{out}: no folder of `tune`; expected the --out of a search")
@@ -50,11 +48,7 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> Path:
     if "://" not in str(place) and not Path(place).exists():
         raise PipelineError(f"{place}: no such journal; expected the --storage of the search")
     with open_storage(place) as shared:
-        try:
-            study = optuna.load_study(study_name=asked.name, storage=shared.optuna)
-        except KeyError:
-            raise PipelineError(f"{out}: its search has no trial in the storage") from None
-        page = _page(out, asked, study)
+        page = _page(out, asked, shared.study(asked.name))
     write_text(out / PAGE, page)
     return out / PAGE
 

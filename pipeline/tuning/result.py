@@ -20,6 +20,7 @@ from common.errors import PipelineError
 from common.progress import log
 from models.config.recipe import Recipe
 from models.training.folds import family_of
+from pipeline.jobs.workers import Workers
 from pipeline.tuning.objective import CrossValidation, Question, cross_validate
 from pipeline.tuning.space import Parameters
 from pipeline.tuning.storage import REASON
@@ -147,42 +148,52 @@ def result_of(study: "Study", question: Question, verdict: Verdict | None) -> Tu
     return TuneResult(question.out / BEST, best, baseline, records, verdict)
 
 
+def train_finalist(question: Question, record: TrialRecord, seed: int) -> CrossValidation | None:
+    """Cross-validate a trial's recipe with another seed, or read what is done; None if it fails."""
+    folder = question.out / FINALISTS / f"trial-{record.number}-seed-{seed}"
+    recipe = _recipe_of(record, question).model_copy(update={"seeds": (seed,)})
+    try:
+        return cross_validate(
+            recipe,
+            question.space.study.model,
+            question.folds,
+            folder,
+            shared=question.shared,
+            kept_scores=question.out / MEMBER_SCORES,
+        )
+    except PipelineError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        log.info(f"finalist {record.number}, seed {seed}, failed: {error}")
+        return None
+
+
 def candidates(records: Sequence[TrialRecord], n: int) -> list[TrialRecord]:
     """Return the n trials of the highest values, and the baseline, if it has a value at all."""
     return [r for place, r in enumerate(ranked(records)) if place < n or r.is_baseline]
 
 
-def train_finalists(
-    question: Question, records: Sequence[TrialRecord], n_parts: int = 1, part: int = 0
-) -> dict[int, list[CrossValidation]]:
-    """Train the candidates, or every n_parts-th, with other seeds, or read what is done.
+def judge_finalists(
+    question: Question, records: Sequence[TrialRecord], workers: Workers
+) -> Verdict | None:
+    """Train the candidates with other seeds, choose as `verdict_of`; None if all trainings failed.
 
-    Returns:
-        What was found by trial, in the order of the seeds; without trainings that failed.
+    Raises:
+        OutOfTime: the same call goes on.
     """
     study, first = question.space.study, question.recipe.seeds[0] + 1
-    finalists = candidates(records, study.finalists)
-    found = {record.number: list[CrossValidation]() for record in finalists}
-    trainings = list(product(finalists, range(first, first + study.seeds)))
-    for record, seed in trainings[part::n_parts]:
-        folder = question.out / FINALISTS / f"trial-{record.number}-seed-{seed}"
-        recipe = _recipe_of(record, question).model_copy(update={"seeds": (seed,)})
-        try:
-            kept, folds, shared = question.out / MEMBER_SCORES, question.folds, question.shared
-            found[record.number].append(
-                cross_validate(recipe, study.model, folds, folder, shared=shared, kept_scores=kept)
-            )
-        except PipelineError as error:
-            if isinstance(error.__cause__, OSError):
-                raise
-            log.info(f"finalist {record.number}, seed {seed}, failed: {error}")
-    return found
-
-
-def judge_finalists(question: Question, records: Sequence[TrialRecord]) -> Verdict | None:
-    """Choose among the finalists, see `verdict_of`; None if all failed."""
-    found = train_finalists(question, records)
-    whole = {n: own for n, own in found.items() if len(own) == question.space.study.seeds}
+    finalists = [record.number for record in candidates(records, study.finalists)]
+    jobs = {
+        (number, seed): question.job(
+            f"finalist {number}, seed {seed}", train_finalist, question, records[number], seed
+        )
+        for number, seed in product(finalists, range(first, first + study.seeds))
+    }
+    done = workers.do(list(jobs.values()))
+    found = {
+        n: [done[job.name].value for key, job in jobs.items() if key[0] == n] for n in finalists
+    }
+    whole = {number: own for number, own in found.items() if None not in own}
     if not whole:
         return None
     values = {number: [result.value for result in own] for number, own in whole.items()}

@@ -20,6 +20,7 @@ from common.network import chain
 
 if TYPE_CHECKING:
     from optuna import Study
+    from optuna.pruners import BasePruner
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalFileLock
     from optuna.trial import FrozenTrial
@@ -46,6 +47,17 @@ class SharedStorage:
     optuna: "BaseStorage"
     turn: Callable[[], AbstractContextManager[Any]]
     running: Callable[[str, int], FileLock] | None = None
+
+    def study(self, name: str, pruner: "BasePruner | None" = None) -> "Study":
+        """Return a study that has been begun; raise PipelineError where there is none."""
+        import optuna
+
+        try:
+            return optuna.load_study(study_name=name, storage=self.optuna, pruner=pruner)
+        except KeyError:
+            raise PipelineError(
+                f"the storage holds no search of {name}; expected the one it began with"
+            ) from None
 
 
 @contextmanager

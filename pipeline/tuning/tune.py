@@ -8,7 +8,6 @@ and with a database, calls on other machines. They take their trials one after t
 together they never begin more than the budget.
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +16,6 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
 from models.run_folder import DONE, begin, first_difference, mark_done
-from models.training.device import training_device
-from pipeline.jobs.job import Job
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.tuning.objective import Question, ask, cross_validate, give_up_or_go_on, pruner_of
 from pipeline.tuning.result import (
@@ -28,7 +25,6 @@ from pipeline.tuning.result import (
     judge_finalists,
     records_of,
     result_of,
-    train_finalists,
     write_history,
 )
 from pipeline.tuning.space import SearchSpace
@@ -47,7 +43,6 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 QUESTION = "question"  # an attribute of the study
-SEARCH_S = 3600.0  # as a law: far more than processes take to begin
 
 
 def tune(
@@ -75,15 +70,15 @@ def tune(
         PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
             succeeded, or all workers were killed.
     """
-    n = workers.n or 1
     question = ask(recipe, space, data_dir, out)
     begin(out, question.config(), resume=True)
     (out / DONE).unlink(missing_ok=True)
-    with open_storage(storage) as shared:
+    n, place = workers.n or 1, storage if "://" in str(storage) else Path(storage).absolute()
+    with open_storage(place) as shared:
         study = _enter(question, shared)
-        if n > 1:
-            _side_by_side(n, workers, search, (question, storage, trials), recipe)
-        _run_trials(question, shared, trials)
+        parts = [f"search {number} of {n}" for number in range(1, n + 1)]
+        with suppress(OutOfTime):
+            workers.do([question.job(part, search, question, place, trials) for part in parts])
         with shared.turn():
             requeue_lost(study, shared)  # what the time limit has just cut short
         counted, records, verdict = count_trials(study), records_of(study), None
@@ -93,11 +88,9 @@ def tune(
             log.info(f"time is up after {counted} of {trials} trials")
         elif not ended:
             log.info("other workers' last trials are still running; the same command goes on")
-        if ended and space.study.finalists:
-            if n > 1:
-                _side_by_side(n, workers, train_finalists, (question, records, n), recipe)
+        elif space.study.finalists:
             with suppress(OutOfTime):
-                verdict = judge_finalists(question, records)
+                verdict = judge_finalists(question, records, workers)
             if verdict is None:
                 log.info("the finalists have not been judged yet; best.toml is the best trial's")
         result = result_of(study, question, verdict)
@@ -106,23 +99,17 @@ def tune(
     return result
 
 
-def _study(question: Question, shared: SharedStorage) -> "Study":
+def _enter(question: Question, shared: SharedStorage) -> "Study":
     import optuna
 
-    asked = question.space.study
-    return optuna.create_study(
-        storage=shared.optuna,
-        study_name=asked.name,
-        direction="maximize",
-        pruner=pruner_of(asked),
-        load_if_exists=True,
-    )
-
-
-def _enter(question: Question, shared: SharedStorage) -> "Study":
     config, space = question.config(), question.space
     with shared.turn():
-        study = _study(question, shared)
+        study = optuna.create_study(
+            storage=shared.optuna,
+            study_name=space.study.name,
+            direction="maximize",
+            load_if_exists=True,
+        )
         known = study.user_attrs.get(QUESTION)
         if known:
             if difference := first_difference(known, config):
@@ -139,39 +126,15 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
     return study
 
 
-def _side_by_side(
-    n: int,
-    workers: Workers,
-    function: Callable[..., object],
-    given: tuple[object, ...],
-    recipe: Recipe,
-) -> None:
-    """Call function(*given, 0) … function(*given, n - 1) as jobs."""
-    on_gpu = training_device(recipe.accelerator).type == "cuda"
-    jobs = [
-        Job(
-            f"{function.__name__} {part + 1} of {n}",
-            function,
-            (*given, part),
-            seconds=SEARCH_S,
-            threads=recipe.n_threads,
-            on_gpu=on_gpu,
-        )
-        for part in range(n)
-    ]
-    with suppress(OutOfTime):
-        workers.do(jobs)
+def search(question: Question, storage: Path | str, trials: int) -> None:
+    """Run trials, beside others that do the same, until none is left.
 
-
-def search(question: Question, storage: Path | str, trials: int, part: int) -> None:
-    """Run trials, beside the other parts, until none is left."""
+    Raises:
+        PipelineError: the storage has gone, or is not seen from here.
+        OutOfTime: the time is over.
+    """
     with open_storage(storage) as shared:
-        _run_trials(question, shared, trials)
-
-
-def _run_trials(question: Question, shared: SharedStorage, trials: int) -> None:
-    study = _study(question, shared)
-    with suppress(OutOfTime):
+        study = shared.study(question.space.study.name, pruner_of(question.space.study))
         while _run_next(question, shared, study, trials):
             write_history(study, question)
             progress("trial", count_trials(study), trials)
@@ -189,8 +152,10 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
         turn.enter_context(shared.turn())
         for number in requeue_lost(study, shared):
             log.info(f"trial {number} did not come to its end; it is tried again")
-        if count_trials(study) >= trials or out_of_time():
+        if count_trials(study) >= trials:
             return False
+        if out_of_time():
+            raise OutOfTime("out of time before a trial")
         # Seeded anew for each trial, so that a study that was stopped draws what an undisturbed one
         # would have drawn.
         drawn = [question.space.study.seed, len(study.get_trials(deepcopy=False))]

@@ -77,7 +77,7 @@ def test_what_is_no_search_or_lies_elsewhere_is_refused(tmp_path: Path) -> None:
     out = folder_of(tmp_path / "out")
     with pytest.raises(PipelineError, match=r"expected the --storage of the search"):
         write_tune_report(out, tmp_path / "other.log")
-    with pytest.raises(PipelineError, match="has no trial in the storage"):
+    with pytest.raises(PipelineError, match="the storage holds no search of"):
         write_tune_report(out, f"sqlite:///{tmp_path / 'empty.db'}")
     begin(tmp_path / "run", {"model": "x"}, resume=False)
     with pytest.raises(PipelineError, match="no folder of `tune`"):

@@ -127,11 +127,10 @@ def test_two_commands_and_four_workers_share_one_budget(tiny_tree: Path, tmp_pat
     wait_for(tmp_path / "out" / "trials" / "0" / "fold-0", one)
     other = start(tiny_tree, tmp_path, trials=9, workers=2)
     wait_for(tmp_path / "out" / "trials" / "4" / "fold-0", one)
-    victim = children(one)[0]
-    os.kill(victim, signal.SIGKILL)
+    os.kill(children(one)[0], signal.SIGKILL)
     said = one.communicate()[1] + other.communicate()[1]
     assert (one.returncode, other.returncode) == (0, 0), said
-    assert f"worker {victim} was killed by SIGKILL" in said
+    assert "its worker was killed by SIGKILL; it goes on elsewhere" in said
     result = search(tiny_tree, tmp_path, trials=9, recipe=SLOW)
     states = [trial.state for trial in result.trials]
     assert states.count("complete") == 9
@@ -140,7 +139,7 @@ def test_two_commands_and_four_workers_share_one_budget(tiny_tree: Path, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_search_that_is_stopped_ends_its_workers(
     stop: signal.Signals, tiny_tree: Path, tmp_path: Path
 ) -> None:
@@ -148,7 +147,7 @@ def test_a_search_that_is_stopped_ends_its_workers(
     wait_for(tmp_path / "out" / "trials" / "1" / "fold-0", parent)
     parent.send_signal(stop)
     parent.communicate(timeout=60)  # which ends once no worker has the pipe any more
-    assert parent.returncode == (143 if stop == signal.SIGTERM else -stop)
+    assert parent.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(stop, -stop)
     assert len(list((tmp_path / "out" / "trials").iterdir())) < 10
 
 
