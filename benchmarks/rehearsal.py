@@ -191,7 +191,8 @@ def page(todo: Rehearsal, journal: Mapping[str, Entry]) -> list[str]:
         *_space(journal, done),
         "",
         *_outcome(todo, journal),
-        f"Python {platform.python_version()}, {platform.machine()}, revision {revision()}.",
+        f"Python {platform.python_version()}, {platform.machine()}, revision "
+        f"{' and '.join(sorted({str(entry['revision']) for entry in ended.values()}))}.",
     ]
 
 
