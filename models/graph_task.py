@@ -1,6 +1,7 @@
 """What the networks' tasks share: which graphs a step takes, how they are judged, how they rank."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from common.errors import PipelineError
 from data.graphs.graph import Graph
@@ -24,9 +25,12 @@ from models.training.device import (
     device_of,
     ranking_device,
     torch_prepared,
+    training_device,
 )
 from models.training.folds import HeldOut
 from models.training.gpu import RANKING_KEYS, memory_told
+from models.training.jobs import TrainJob
+from models.training.loop import StepLoss
 from models.training.precision import computing
 from models.training.weights import load_network
 
@@ -63,6 +67,16 @@ class DrawnGraphs(Generic[Inputs]):
     def named(self, indices: Iterable[int]) -> str:
         """Return the names of graphs, for messages."""
         return ", ".join(self.files[i].name for i in indices)
+
+    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+        """Return the mean loss over random graphs."""
+        chosen = self.chosen(rng)
+        losses = [self.graph_loss(model, index, rng) for index in chosen]
+        return StepLoss(torch.stack(losses).mean(), self.named(chosen))
+
+    def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
+        """Return the loss, (), of some configs of the graph at `index`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -107,6 +121,19 @@ def learn_nodes(
     return scaler, np.asarray(sorted(opcodes), dtype=np.uint8)
 
 
+@contextmanager
+def torch_for(job: TrainJob) -> Iterator[tuple[Any, torch.device]]:
+    """Prepare torch to train a network by its recipe; yield the network's config and its device.
+
+    Raises:
+        UsageError: a GPU is asked for where there is none.
+    """
+    recipe, config = job.recipe, getattr(job.recipe, job.model)
+    device, tf32 = training_device(recipe.accelerator), allows_tf32(config.training)
+    with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
+        yield config, device
+
+
 @dataclass(frozen=True)
 class NetworkRanker:
     """A trained network, and how it reads a graph."""
@@ -145,19 +172,15 @@ def _by_content(value: Any) -> Hashable:
     return value
 
 
-def load_ranker(
-    make: Callable[[], Any],
-    reader: Callable[[nn.Module, NodeScaler], Read],
-    run_dir: Path,
-    recipe: Recipe,
-) -> NetworkRanker:
-    """Load what `save_network` wrote, into the network that `make` gives.
+def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> NetworkRanker:
+    """Load what was trained as the model `name`, a network of that class.
 
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
     device = ranking_device(recipe.accelerator)
     with torch_prepared(threads=recipe.n_threads, device=device):
-        model = make()
+        model = network(getattr(recipe, name))
         scaler = load_network(model, run_dir)
-    return NetworkRanker(model.to(device), reader(model, scaler), recipe.n_threads)
+    read = model.reader(recipe.features, scaler)
+    return NetworkRanker(model.to(device), read, recipe.n_threads)

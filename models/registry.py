@@ -19,9 +19,9 @@ class ModelEntry:
     """A model.
 
     Attributes:
-        module: has `train(job)` and `load(name, run_dir, recipe)`, both with the network's class as
-            last argument where there is one.
-        network: where that class stands, "package.module:Class"; "" for none.
+        module: has `train(job)` and `load(name, run_dir, recipe)`; of a network `train(job, class)`
+            alone, since all are loaded by models/graph_task.py.
+        network: where its class stands, "package.module:Class"; "" for none.
     """
 
     name: str
@@ -35,8 +35,8 @@ class ModelEntry:
 
     def load(self, run_dir: Path, recipe: Recipe) -> Ranker:
         """Load what `train` wrote."""
-        load = import_module(self.module).load
-        ranker: Ranker = load(self.name, run_dir, recipe, *self._network())
+        module = import_module("models.graph_task" if self.network else self.module)
+        ranker: Ranker = module.load(self.name, run_dir, recipe, *self._network())
         return ranker
 
     def _network(self) -> tuple[Any, ...]:
@@ -54,7 +54,7 @@ NETWORKS = {
     "early_fusion_sage": ("tile", "models.tile.early_fusion_sage:EarlyFusionSage"),
 }
 OTHERS = {
-    "segment_sage": ("layout", "models.segments.task"),
+    "segment_sage": ("layout", "models.segments.task", "models.segments.network:SegmentSage"),
     "layout_boosting": ("layout", "models.trees.boosting"),
     "config_columns_boosting": ("layout", "models.trees.one_program"),
     "layout_linear": ("layout", "models.trees.linear"),

@@ -17,7 +17,9 @@ from data.synthetic import GraphSize
 from data.tree import file_from_path
 from models.config.networks import SegmentSageConfig, TrainingConfig
 from models.config.recipe import FeaturesConfig, Recipe
-from models.segments.task import load, train
+from models.graph_task import load
+from models.segments.network import SegmentSage
+from models.segments.task import train
 from models.training.jobs import TrainJob
 
 LARGEST_REAL = GraphSize(43_615, 3_142, 1_000)
@@ -46,9 +48,10 @@ def train_and_predict(path: Path) -> dict[str, float]:
     found, file = {"libraries_mib": own_peak_mib()}, file_from_path(path)
     with tempfile.TemporaryDirectory() as name:
         start = time.process_time()
-        train(TrainJob("segment_sage", recipe(), [file], 0, Path(name)))
+        train(TrainJob("segment_sage", recipe(), [file], 0, Path(name)), SegmentSage)
         found |= {"train_s": time.process_time() - start, "train_mib": own_peak_mib()}
-        graph, ranker = read_layout(file), load("segment_sage", Path(name), recipe())
+        graph = read_layout(file)
+        ranker = load("segment_sage", Path(name), recipe(), SegmentSage)
     start = time.process_time()
     assert len(ranker.score(graph)) == graph.n_configs
     seconds = (time.process_time() - start) * 1_000 / graph.n_configs

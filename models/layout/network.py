@@ -1,5 +1,7 @@
 """What a layout network is: one's own derives from LayoutNetwork, see docs/models.md."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -7,8 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from data.graphs.graph import LayoutGraph
+from features.scaling import NodeScaler
 from models.config.networks import LayoutGnnConfig
-from models.layout.inputs import LayoutInputs
+from models.config.recipe import FeaturesConfig
+from models.layout.inputs import LayoutInputs, layout_inputs
 
 N_OPCODES = 256
 
@@ -27,6 +32,19 @@ class LayoutNetwork(nn.Module):
     def __init__(self, config: LayoutGnnConfig) -> None:
         super().__init__()
         self.config = config
+
+    def reader(
+        self, features: FeaturesConfig, scaler: NodeScaler
+    ) -> Callable[[LayoutGraph], LayoutInputs]:
+        """Return what makes of a graph what `forward` reads of it."""
+        return partial(
+            layout_inputs,
+            rule=features.prune,
+            scaler=scaler,
+            padding=features.padding,
+            with_noise=self.config.noise_weighted_pairs,
+            with_statistics=self.config.statistics,
+        )
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
         """Score a step's configs, those at `distinct` (c,) int64 among the graph's distinct ones.

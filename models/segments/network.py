@@ -13,17 +13,21 @@ al., "Learning Large Graph Property Prediction via Graph Segment Training", Neur
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from data.graphs.graph import LayoutGraph
+from features.scaling import NodeScaler
 from models.config.networks import SegmentSageConfig
+from models.config.recipe import FeaturesConfig
 from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
 from models.layout.sparse_aggregation import Neighbours
-from models.segments.cut import Ring, Segment, SegmentedGraph
+from models.segments.cut import Ring, Segment, SegmentedGraph, segmented
 from models.training.device import device_of
 
 N_POOLS = 3
@@ -129,6 +133,20 @@ class SegmentSage(nn.Module):
         self.head = SegmentHead(config.hidden, cross_config=config.cross_config)
         # While it is trained by segments; see models/segments/task.py.
         self.history: SegmentHistory | None = None
+
+    def reader(
+        self, features: FeaturesConfig, scaler: NodeScaler
+    ) -> Callable[[LayoutGraph], SegmentedGraph]:
+        """Return what makes of a graph its segments."""
+        return partial(
+            segmented,
+            rule=features.prune,
+            scaler=scaler,
+            segment_nodes=self.config.segment_nodes,
+            depth=self.config.blocks,
+            padding=features.padding,
+            with_noise=self.config.noise_weighted_pairs,
+        )
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
         """Remember which opcodes training has; all others share the embedding of "unknown"."""

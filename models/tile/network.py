@@ -1,5 +1,7 @@
 """What a tile network is, and how it reads nodes; one's own derives from it, see docs/models.md."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -7,11 +9,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from data.graphs.graph import N_NODE_FEATURES
+from data.graphs.graph import N_NODE_FEATURES, TileGraph
 from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
+from features.scaling import NodeScaler
 from models.config.networks import TileGnnConfig
+from models.config.recipe import FeaturesConfig
 from models.layout.network import N_OPCODES
-from models.tile.inputs import ConfigScaler, TileBatch, TileInputs, join, n_config_columns
+from models.tile.inputs import (
+    ConfigScaler,
+    TileBatch,
+    TileInputs,
+    join,
+    n_config_columns,
+    tile_inputs,
+)
 
 LAYOUT_WIDTH = 4
 
@@ -34,6 +45,12 @@ class TileNetwork(nn.Module):
         self.n_columns = n_config_columns(config)
         self.config_scaler = ConfigScaler(self.n_columns)
         self.node_width = N_NODE_FEATURES + config.opcode_width + VALUES_PER_TENSOR * LAYOUT_WIDTH
+
+    def reader(
+        self, features: FeaturesConfig, scaler: NodeScaler
+    ) -> Callable[[TileGraph], TileInputs]:
+        """Return what makes of a kernel what batches are joined from."""
+        return partial(tile_inputs, config=self.config, nodes=scaler, padding=features.padding)
 
     def embed_nodes(self, batch: TileBatch) -> Tensor:
         """Return (n, w) float32 of all kernels' nodes: numbers, opcode and layout side by side."""

@@ -1,26 +1,20 @@
-"""Train and load the tile GNNs."""
+"""Train the tile GNNs."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from common.metrics import TILE_PICKS, tile_score
 from data.read import read_tile
-from features.scaling import NodeScaler, fit_node_scaler
-from models.config.networks import TileGnnConfig
-from models.config.recipe import Recipe
-from models.graph_task import JudgedGraphs, NetworkRanker, Read, load_ranker
-from models.tile.inputs import TileInputs, join, tile_inputs
+from features.scaling import fit_node_scaler
+from models.graph_task import JudgedGraphs, torch_for
+from models.tile.inputs import TileInputs, join
 from models.tile.network import TileNetwork
 from models.training.dataset import LRUCache
-from models.training.device import allows_tf32, torch_prepared, training_device
 from models.training.folds import HeldOut, hold_out
 from models.training.jobs import TrainJob
 from models.training.loop import StepLoss, fit
@@ -65,35 +59,16 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
     Raises:
         PipelineError: a damaged file, a loss that is not finite, no space.
     """
-    recipe: Recipe = job.recipe
-    config: TileGnnConfig = getattr(recipe, job.model)
-    device = training_device(recipe.accelerator)
-    files = tuple(job.files)
-    held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
-    learned = held_out.learned
-    tf32 = allows_tf32(config.training)
-    with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
+    with torch_for(job) as (config, device):
+        files = tuple(job.files)
+        held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
+        learned = held_out.learned
         node_feats = (read_tile(file).node_feat for file in learned)
-        nodes = fit_node_scaler(node_feats, scaling=recipe.features.scaling)
+        nodes = fit_node_scaler(node_feats, scaling=job.recipe.features.scaling)
         model = network(config)
-        read = _reader(recipe, config, model, nodes)
+        read = model.reader(job.recipe.features, nodes)
         inputs = LRUCache(lambda file: read(read_tile(file)))
         model.config_scaler.fit(inputs(file).config_columns() for file in learned)
         task = TileTask(learned, inputs, config, held_out)
         fit(model, task, config.training, job, device)
         save_network(model, nodes, job.run_dir)
-
-
-def _reader(recipe: Recipe, config: TileGnnConfig, _: nn.Module, nodes: NodeScaler) -> Read:
-    return partial(tile_inputs, config=config, nodes=nodes, padding=recipe.features.padding)
-
-
-def load(name: str, run_dir: Path, recipe: Recipe, network: type[TileNetwork]) -> NetworkRanker:
-    """Load what `train` wrote for the model `name`.
-
-    Raises:
-        PipelineError: the weights are missing, damaged or of another model.
-    """
-    config: TileGnnConfig = getattr(recipe, name)
-    reader = partial(_reader, recipe, config)
-    return load_ranker(partial(network, config), reader, run_dir, recipe)

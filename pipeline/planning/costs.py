@@ -78,7 +78,7 @@ class StageCost:
 
 def is_network(recipe: Recipe, model: str) -> bool:
     """Tell whether a model's steps can be counted."""
-    return bool(model_entry(recipe, model).network)
+    return bool(model_entry(recipe, model).network) and model != "segment_sage"
 
 
 def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> list[StageCost]:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +24,7 @@ from models.config.recipe import Recipe
 from models.layout.task import LayoutTask
 from models.registry import ModelEntry, model_entry
 from models.segments.network import SegmentHistory, SegmentSage
-from models.segments.task import PooledGraphs, SegmentTask
+from models.segments.task import SegmentTask
 from models.tile.task import TileTask
 from models.training.device import CPU, device_of, torch_prepared
 from models.training.folds import HeldOut
@@ -87,10 +86,8 @@ def _prepared_case(entry: ModelEntry, config: Any, size: Size) -> Case:
     make, rng = layout_graph if entry.kind == "layout" else tile_graph, np.random.default_rng(0)
     graph: LayoutGraph | TileGraph = make(size, rng)
     scaler = fit_node_scaler([graph.node_feat], scaling=UNPRUNED.features.scaling)
-    network = imported(entry.network)(config) if entry.network else SegmentSage(config)
-    module, recipe = import_module(entry.module), UNPRUNED.model_copy(update={entry.name: config})
-    given = (recipe, config) if entry.network else (recipe,)
-    read = module._reader(*given, network, scaler)
+    network = imported(entry.network)(config)
+    read = network.reader(UNPRUNED.features, scaler)
     n_graphs = config.graphs_per_step if entry.kind == "layout" else config.kernels_per_step
     return Case(entry.kind, config, network, (read(graph),) * n_graphs, size.nodes)
 
@@ -149,25 +146,25 @@ def steps(case: Case, device: torch.device, n_steps: int, after: Callable[[int],
     files = tuple(GraphFile(place, "train", str(i), Path(str(i))) for i in range(len(graphs)))
     inputs: Any = dict(zip(files, graphs, strict=True)).__getitem__
     config = case.config.model_copy(update={"training": training})
-    task: Task = (LayoutTask if case.kind == "layout" else TileTask)(
-        files, inputs, config, HeldOut(files)
-    )
+    given = files, inputs, config
     if isinstance(case.network, SegmentSage):
-        task = _segment_task(case, PooledGraphs(files, inputs, config, seed=0))
+        task: Task = SegmentTask(*given, 0, case.network, _filled_history(case))
+    else:
+        task = (LayoutTask if case.kind == "layout" else TileTask)(*given, HeldOut(files))
     with TemporaryDirectory() as folder:
         job = TrainJob("made-up", UNPRUNED, files, 0, Path(folder))
         with watched_by(lambda _, done, __: after(done)):
             fit(case.network, _NoPrefetch(task), training, job, device)
 
 
-def _segment_task(case: Case, graphs: PooledGraphs) -> Task:
-    """Return the task in the middle of a training, when every segment is known."""
-    n_pooled = len(graphs.pool(0, len(case.graphs[0].shared.first)))
+def _filled_history(case: Case) -> SegmentHistory:
+    """Give the network a history as in the middle of a training, when every segment is known."""
+    n_pooled = min(case.config.table_configs, len(case.graphs[0].shared.first))
     entries = [[n_pooled if s.varies else 1 for s in graph.segments] for graph in case.graphs]
     history = SegmentHistory(entries, case.network.width)
     history.known.fill_(True)
     case.network.history = history
-    return SegmentTask(graphs, case.network, history)
+    return history
 
 
 @dataclass(frozen=True)

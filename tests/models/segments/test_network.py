@@ -13,6 +13,7 @@ from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
+from models.graph_task import load
 from models.layout.sparse_aggregation import joint_matrix
 from models.segments.cut import SegmentedGraph, segmented
 from models.segments.network import (
@@ -21,7 +22,7 @@ from models.segments.network import (
     embed_configs,
     segment_weights,
 )
-from models.segments.task import PooledGraphs, SegmentTask, load, train
+from models.segments.task import SegmentTask, train
 from models.training.dataset import LRUCache
 from models.training.jobs import TrainJob
 from models.training.losses import LOSSES
@@ -153,8 +154,8 @@ def one_graph_task(
     config = SegmentSageConfig(configs_per_step=8, table_configs=12, **changes)
     entries = [[12 if segment.varies else 1 for segment in parts.segments]]
     cache = LRUCache(lambda _: parts, size=lambda _: 1, max_bytes=1)
-    graphs = PooledGraphs((graph.file,), cache, config, seed=3)
-    return SegmentTask(graphs, model, SegmentHistory(entries, model.width))
+    history = SegmentHistory(entries, model.width)
+    return SegmentTask((graph.file,), cache, config, seed=3, net=model, history=history)
 
 
 def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
@@ -164,9 +165,9 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
     for seed in range(4):  # the table is empty, then partly, then wholly known
         step = task.step_loss(model, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
-        task.graphs.chosen(rng)
-        pool = task.graphs.pool(0, len(parts.shared.first))
-        distinct = pool[task.graphs.sample(parts.shared.runtime_ns[pool], rng)]
+        task.chosen(rng)
+        _, pool, sample = task.drawn(0, rng)
+        distinct = pool[sample]
         with torch.no_grad():
             pooled = plain_embedding(model, parts, parts.shared.choices(distinct))
             runtime_ns = torch.from_numpy(parts.shared.runtime_ns[distinct])
@@ -194,7 +195,7 @@ def test_what_is_remembered_is_what_was_last_computed(
     task = one_graph_task(model, layout_graph, parts, keep_stale=0.5)
     for seed in range(6):
         task.step_loss(model, np.random.default_rng(seed))
-    pool = task.graphs.pool(0, len(parts.shared.first))
+    _, pool, _ = task.drawn(0, np.random.default_rng(0))
     choices = parts.shared.choices(pool)
     known = 0
     for number, segment in enumerate(parts.segments):
@@ -235,7 +236,7 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
 
         files = [layout_graph.file]
         with watched_by(count):
-            train(TrainJob("segment_sage", recipe, files, 5, tmp_path / folder))
+            train(TrainJob("segment_sage", recipe, files, 5, tmp_path / folder), SegmentSage)
         return calls
 
     assert count_steps("a", None) == 20
@@ -255,8 +256,8 @@ def test_a_graph_of_many_segments_is_learned(layout_graph: LayoutGraph, tmp_path
     recipe = small_recipe(
         hidden=16, training=training, head_steps=40, table_configs=64, configs_per_step=32
     )
-    train(TrainJob("segment_sage", recipe, [layout_graph.file], 0, tmp_path))
-    ranker = load("segment_sage", tmp_path, recipe)
+    train(TrainJob("segment_sage", recipe, [layout_graph.file], 0, tmp_path), SegmentSage)
+    ranker = load("segment_sage", tmp_path, recipe, SegmentSage)
     scores = ranker.score(layout_graph)
     agreement = np.corrcoef(scores.argsort().argsort(), layout_graph.runtime_ns.argsort().argsort())
     assert agreement[0, 1] > 0.8
