@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.console import Debug, command, print_table
+from pipeline.cli.console import command, print_table
 
 if TYPE_CHECKING:
     from ensembles.ranking.measure import Trial
@@ -32,7 +32,6 @@ def main(
     measured: Annotated[int, typer.Option(min=2, help="How many others to measure.")] = 30,
     rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
-    debug: Debug = False,
 ) -> None:
     """Rank the configs of a JAX program and measure the best on this machine.
 

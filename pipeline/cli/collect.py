@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import Debug, Json, Seed, command, print_json, print_table, say
+from pipeline.cli.console import Json, Seed, command, print_json, print_table, say
 
 PLANNED = ("kind", "configs", "search", "split", "rounds", "timeout_s")  # a plan has its own
 HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
@@ -48,7 +48,6 @@ def collect(
     ] = None,
     json: Json = False,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Measure configs of a program on this machine.
 

@@ -1,6 +1,7 @@
 """What all commands share: one-line errors, exit codes, tables, progress bars, common options."""
 
 import functools
+import inspect
 import json
 import logging
 import os
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback where something fails.")]
+_DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show a traceback where something fails.")
+]
+DEBUG = inspect.Parameter(
+    "debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_DebugOption
+)
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[
     int | None,
@@ -80,35 +86,38 @@ STAGE_PREFIX = "stage: "
 def command(function: Callable[P, None]) -> Callable[P, None]:
     """Turn what a command raises into one line on standard error and an exit code.
 
-    0 done, 1 the input or the world is at fault, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM; `--debug`
-    shows the traceback.
+    0 done, 1 the input or the world is at fault, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM. It gets an
+    option `--debug`, which shows the traceback.
     """
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        debug = bool(kwargs.pop("debug", False))
+        fail = functools.partial(_fail, debug=debug)
         started_s, begun, stops = time.time(), list[str](), list[int]()
         max_minutes: Any = kwargs.get("max_minutes")
         try:
-            with _terminated_by_sigterm(stops), _told_here(kwargs, begun), time_limit(max_minutes):
+            told = _told_here(begun, debug=debug)
+            with _terminated_by_sigterm(stops), told, time_limit(max_minutes):
                 function(*args, **kwargs)
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
         except PipelineError as error:
             if stops:  # a library has turned Terminated into an error of its own
-                _fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED, kwargs)
+                fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED)
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
-            _fail(str(error), code, kwargs)
+            fail(str(error), code)
         except Terminated:
-            _fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED, kwargs)
+            fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED)
         except KeyboardInterrupt:
-            _fail(f"interrupted{_what_is_kept(begun, kwargs)}", EXIT_INTERRUPTED, kwargs)
+            fail(f"interrupted{_what_is_kept(begun, kwargs)}", EXIT_INTERRUPTED)
         except MemoryError:
-            _fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT, kwargs)
+            fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT)
         except BrokenPipeError:  # the reader, such as `head`, has all it wanted
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
-            _fail(f"{place}{error.strerror or error}", EXIT_FAULT, kwargs)
+            fail(f"{place}{error.strerror or error}", EXIT_FAULT)
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:  # a defect of ours: still one line, and how to see more
@@ -118,8 +127,11 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
                 line = f"{changed}: the code changed while the command ran ({line}); run it again"
             else:
                 line = f"internal error: {line}; --debug shows where"
-            _fail(line, EXIT_FAULT, kwargs)
+            fail(line, EXIT_FAULT)
 
+    own = inspect.signature(function)
+    options = own.replace(parameters=[*own.parameters.values(), DEBUG])
+    vars(guarded)["__signature__"] = options  # what typer reads
     return guarded
 
 
@@ -138,10 +150,10 @@ def _what_is_kept(begun: Sequence[str], options: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _told_here(options: Mapping[str, Any], begun: list[str]) -> Iterator[None]:
+def _told_here(begun: list[str], *, debug: bool) -> Iterator[None]:
     handler = _Remarks()
     log.addHandler(handler)
-    log.setLevel(logging.DEBUG if options.get("debug") else logging.INFO)
+    log.setLevel(logging.DEBUG if debug else logging.INFO)
     bars = _Bars() if sys.stderr.isatty() else None
 
     def watch(what: str, done: int, total: int) -> None:
@@ -190,8 +202,8 @@ def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def _fail(line: str, code: int, options: dict[str, Any]) -> None:
-    if options.get("debug"):
+def _fail(line: str, code: int, *, debug: bool) -> None:
+    if debug:
         traceback.print_exc()
     say(f"error: {line}")
     raise typer.Exit(code)

@@ -9,7 +9,6 @@ import typer
 
 from pipeline.cli.console import (
     DataDir,
-    Debug,
     Json,
     Seed,
     WorkerCount,
@@ -59,7 +58,6 @@ def synthesize(
     workers: WorkerCount = None,
     json: Json = False,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Write synthetic data of the official format.
 
@@ -129,7 +127,6 @@ def audit(
     ] = 0.01,
     json: Json = False,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Check every data file; print counts, noise and anomalies.
 

@@ -5,15 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import (
-    DataDir,
-    Debug,
-    Json,
-    command,
-    data_dir,
-    print_json,
-    print_table,
-)
+from pipeline.cli.console import DataDir, Json, command, data_dir, print_json, print_table
 
 
 @command
@@ -24,7 +16,6 @@ def featurize(
         str, typer.Option(help="Of layouts beyond a tensor's rank: zero or minus-one.")
     ] = "zero",
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Turn tuning protobufs or HLO modules into npz files.
 
@@ -51,7 +42,6 @@ def statistics(
         str | None, typer.Option(help="Such as tile:xla,layout:xla:default. Default: all.")
     ] = None,
     splits: Annotated[str | None, typer.Option(help="Such as valid,test. Default: all.")] = None,
-    debug: Debug = False,
 ) -> None:
     """Write statistics of all configs, a parquet file per graph.
 

@@ -6,13 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import (
-    Debug,
-    Json,
-    command,
-    print_json,
-    print_table,
-)
+from pipeline.cli.console import Json, command, print_json, print_table
 
 BASE_VARIABLE = "TPUGRAPHS_BASE_URL"
 SOURCES = ("google", "kaggle")
@@ -35,7 +29,6 @@ def fetch(
         Path, typer.Option(help="Data folder to write to; the same command goes on.")
     ] = Path("data/raw/tpugraphs"),
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Download the official dataset, check it and unpack it.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from common.progress import log
-from pipeline.cli.console import Debug, Json, Overrides, RecipeName, Seed, command, print_json
+from pipeline.cli.console import Json, Overrides, RecipeName, Seed, command, print_json
 
 app = typer.Typer(
     help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
@@ -50,7 +50,6 @@ def build(
     ] = "",
     json: Json = False,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Write a self-contained kernel that works by a recipe on Kaggle.
 
@@ -84,7 +83,6 @@ def build(
 def push(
     folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.")],
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Send a built kernel to Kaggle, where it starts to run.
 
@@ -106,7 +104,6 @@ def push(
 def status(
     kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Say how a kernel's latest run fares.
 
@@ -126,7 +123,6 @@ def output(
     kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
     out: Annotated[Path, typer.Option(help="New folder for what the kernel wrote.")],
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Fetch what a finished kernel wrote, and its log.
 
@@ -150,7 +146,6 @@ def output(
 def wheels(
     out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Download the wheels that Kaggle's image lacks.
 
@@ -174,7 +169,6 @@ def weights(
         "Fast or slow weights"
     ),
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Put what ranking needs of trained models into a dataset folder.
 
@@ -201,7 +195,6 @@ def push_dataset(
         float, typer.Option(min=0, help="Minutes until a version that is made is not waited for.")
     ] = 30,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Create a private dataset, or make its next version.
 

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.console import (
-    Debug,
-    Json,
-    Overrides,
-    RecipeName,
-    command,
-    print_json,
-    print_table,
-    say,
-)
+from pipeline.cli.console import Json, Overrides, RecipeName, command, print_json, print_table, say
 
 if TYPE_CHECKING:
     from pipeline.planning.budget import Fitted
@@ -79,7 +70,6 @@ def plan(
     ] = None,
     overrides: Overrides = None,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Compute what a recipe costs, and fit it to a budget.
 

@@ -6,7 +6,6 @@ import typer
 
 from pipeline.cli.console import (
     DataDir,
-    Debug,
     Json,
     RayAddress,
     StoreDir,
@@ -29,7 +28,6 @@ def prepare(
     workers: WorkerCount = None,
     ray: RayAddress = None,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Pack the files of a data folder into the store, each once.
 

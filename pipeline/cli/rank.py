@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.console import Debug, Json, Seed, command, print_json, print_table, say
+from pipeline.cli.console import Json, Seed, command, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ensembles.ranking.program import NamedGraph
@@ -43,7 +43,6 @@ def rank(
     ] = False,
     json: Json = False,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Print the best configs of a graph, fastest first.
 

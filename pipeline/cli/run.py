@@ -8,7 +8,6 @@ import typer
 from common.progress import log
 from pipeline.cli.console import (
     DataDir,
-    Debug,
     Json,
     MaxMinutes,
     Overrides,
@@ -55,7 +54,6 @@ def run(
     max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Run a whole recipe, from the audit to submission and report.
 
@@ -115,7 +113,6 @@ def train(
     ray: RayAddress = None,
     max_minutes: MaxMinutes = None,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Train a recipe's models on one collection.
 
@@ -169,7 +166,6 @@ def predict(
     ] = None,
     workers: WorkerCount = None,
     ray: RayAddress = None,
-    debug: Debug = False,
 ) -> None:
     """Score every config of a split with trained models.
 
@@ -217,7 +213,6 @@ def blend(
     ] = None,
     json: Json = False,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Blend the scores of several models of one collection.
 

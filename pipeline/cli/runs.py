@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import Debug, Json, command, print_json, print_table, say
+from pipeline.cli.console import Json, command, print_json, print_table, say
 
 SHORT_REVISION = 12
 
@@ -14,7 +14,6 @@ SHORT_REVISION = 12
 def report(
     run: Annotated[Path, typer.Option(help="Folder of a run, or of one model; finished or not.")],
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Draw a run's report anew, report.html and report.png.
 
@@ -38,7 +37,6 @@ def report(
 def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """List run folders with recipe, seeds, revision and scores.
 
@@ -75,7 +73,6 @@ def compare(
     first: Annotated[Path, typer.Argument(help="A run folder, or its report.json.")],
     second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Compare two runs graph by graph.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.errors import PipelineError
-from pipeline.cli.console import DataDir, Debug, Json, command, data_dir, print_json, say
+from pipeline.cli.console import DataDir, Json, command, data_dir, print_json, say
 
 if TYPE_CHECKING:
     from submissions.labels import Labels
@@ -39,7 +39,6 @@ def score(
     against: Against = None,
     ceiling: Ceiling = True,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Judge a submission by measured runtimes.
 

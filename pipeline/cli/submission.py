@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import PipelineError, UsageError
-from pipeline.cli.console import (
-    DataDir,
-    Debug,
-    Json,
-    command,
-    data_dir,
-    print_json,
-    print_table,
-    say,
-)
+from pipeline.cli.console import DataDir, Json, command, data_dir, print_json, print_table, say
 
 if TYPE_CHECKING:
     from submissions.upload.send import Submission
@@ -34,7 +25,6 @@ def check(
     data: DataDir = None,
     split: Annotated[str, typer.Option(help="Which split the file answers.")] = "test",
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Check that a submission answers every graph, and nothing else.
 
@@ -84,7 +74,6 @@ def upload(
     ] = 15,
     force: Annotated[bool, typer.Option("--force", help="Send the same file once more.")] = False,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Check a submission, send it once, and wait for its score.
 
@@ -118,7 +107,6 @@ def upload(
 def list_sent(
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """List what has been submitted, with scores.
 

@@ -8,7 +8,6 @@ import typer
 from common.errors import UsageError
 from pipeline.cli.console import (
     DataDir,
-    Debug,
     Json,
     Overrides,
     RayAddress,
@@ -46,7 +45,6 @@ def tune(
     overrides: Overrides = None,
     json: Json = False,
     seed: Seed = None,
-    debug: Debug = False,
 ) -> None:
     """Search hyper-parameters on held-out train graphs.
 
@@ -89,7 +87,6 @@ def report(
         str | None, typer.Option(help="The search's own --storage. Default: OUT/journal.log.")
     ] = None,
     json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Draw a search: write OUT/tune.html.
 
