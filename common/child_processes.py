@@ -23,27 +23,26 @@ def end_with_parent() -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold SIGINT back from this thread while the block runs; it comes after the block.
+    """Hold SIGINT and SIGTERM back from this thread while the block runs; they come after it.
 
-    A process that is started in the block never gets it: a terminal sends Ctrl-C to parent and
+    A process that is started in the block never gets SIGINT: a terminal sends Ctrl-C to parent and
     children alike, and the parent alone shall answer it.
     """
     held = list[int]()
     # The mask is for what is started; other threads of this process still take the signal, and its
     # handler runs in the main thread.
     in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
-    if in_main:
-        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    handlers = {one: signal.signal(one, lambda number, _: held.append(number)) for one in numbers}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if in_main:
-            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
-            if held:
-                signal.raise_signal(signal.SIGINT)
+        for one, handler in handlers.items():
+            signal.signal(one, handler or signal.SIG_DFL)
+        for number in held:
+            signal.raise_signal(number)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ Watcher = Callable[[str, int, int], None]
 log = logging.getLogger("fast_or_slow")
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_teller: ContextVar[str] = ContextVar("teller", default="")
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -43,6 +44,24 @@ def watched_by(watcher: Watcher | None) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+@contextmanager
+def told_by(teller: str) -> Iterator[None]:
+    """Tell of progress in this block in the name of one of several that work at once.
+
+    It goes on from step to step; it is done when a step of its own name is.
+    """
+    token = _teller.set(teller)
+    try:
+        yield
+    finally:
+        _teller.reset(token)
+
+
+def teller_or(what: str) -> str:
+    """Return who tells of the progress that a watcher is told now; `what` if it is one alone."""
+    return _teller.get() or what
 
 
 @contextmanager

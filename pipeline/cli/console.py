@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.progress import log, time_limit, watched_by
+from common.progress import log, teller_or, time_limit, watched_by
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -276,11 +276,12 @@ def _cell(value: object) -> str:
 
 
 class _Bars:
-    """The bars of the stages that have lasted for two seconds; drawn while there are any."""
+    """A bar for each stage, or job of a worker, that has lasted for two seconds."""
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
-        self._started: dict[str, float] = {}
+        self._told: dict[str, tuple[str, int, int]] = {}  # by who tells
+        self._began_s: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
 
     def stop(self) -> None:
@@ -290,25 +291,47 @@ class _Bars:
         self._tasks.clear()
 
     def update(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._started.setdefault(what, now) >= PROGRESS_AFTER_S:
-            bars = self._drawn()
-            if what not in self._tasks:
-                self._tasks[what] = bars.add_task(what, total=total)
-            bars.update(self._tasks[what], completed=done, total=total)
-        if done >= total:
-            self._started.pop(what, None)
-            if what in self._tasks:
-                self._drawn().remove_task(self._tasks.pop(what))
+        teller, now = teller_or(what), time.monotonic()
+        self._told[teller] = what, done, total
+        self._began_s.setdefault(teller, now)
+        for other, began_s in self._began_s.items():
+            if now - began_s >= PROGRESS_AFTER_S and (other == teller or other not in self._tasks):
+                self._draw(other)
+        if what == teller and done >= total:
+            del self._began_s[teller]
+            if teller in self._tasks:
+                self._drawn().remove_task(self._tasks.pop(teller))
             if not self._tasks:
                 self.stop()
 
+    def _draw(self, teller: str) -> None:
+        bars, (what, done, total) = self._drawn(), self._told[teller]
+        if teller not in self._tasks:
+            self._tasks[teller] = bars.add_task(teller, total=total)
+        number = self._tasks[teller]
+        task = next(task for task in bars.tasks if task.id == number)
+        if done < task.completed or total != task.total:  # its next step
+            bars.reset(number, total=total)
+        name = what if what.startswith(teller) else teller
+        bars.update(number, description=name, completed=done)
+
     def _drawn(self) -> "Progress":
         if self._bars is None:
+            from rich import progress
             from rich.console import Console
-            from rich.progress import Progress
+            from rich.table import Column
 
-            to_stderr = Console(stderr=True)
-            self._bars = Progress(console=to_stderr, transient=True, redirect_stdout=False)
+            what = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+            self._bars = progress.Progress(
+                progress.TextColumn("{task.description}", markup=False, table_column=what),
+                progress.BarColumn(bar_width=24),
+                progress.TaskProgressColumn(),
+                progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+                redirect_stdout=False,
+                expand=True,
+                speed_estimate_period=3600,
+            )
             self._bars.start()
         return self._bars

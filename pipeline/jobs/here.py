@@ -4,6 +4,7 @@ import logging
 import os
 import pickle
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from common.progress import (
     progress,
     seconds_left,
     time_limit,
+    told_by,
     watched_by,
 )
 from pipeline.jobs.job import Job, do
@@ -32,6 +34,7 @@ from pipeline.jobs.run_jobs import Done, Event, Failed, Lost
 POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
 class InThisProcess:
@@ -79,13 +82,14 @@ class Processes:
 
     Args:
         gpus: of each, the GPU that it has to itself, by number; None = none.
+        threads: of the processor, that a job of theirs has.
 
     They are begun when there is work for them, and anew where one has died. A terminal's Ctrl-C is
     answered by this process, which tells them: they leave checkpoints, and end within seconds.
     """
 
-    def __init__(self, gpus: Sequence[str | None]) -> None:
-        self._gpus = gpus
+    def __init__(self, gpus: Sequence[str | None], *, threads: int = 1) -> None:
+        self._gpus, self._threads = gpus, threads
         self._workers: dict[int, _Worker] = {}
 
     def __enter__(self) -> Self:
@@ -121,11 +125,13 @@ class Processes:
     def begin(self, job: Job, *, gpu: bool) -> None:
         idle = [number for number in self._idle() if (self._gpus[number] is not None) == gpu]
         number = next((number for number in idle if number in self._workers), idle[0])
-        worker = self._workers.get(number) or _begun(self._gpus[number])
-        self._workers[number] = worker
-        worker.job = job
-        with suppress(OSError):  # it has died: `events` will find that
-            worker.connection.send((job, seconds_left()))
+        with interrupts_held():
+            if number not in self._workers:
+                self._workers[number] = _begun(self._gpus[number], self._threads)
+            worker = self._workers[number]
+            worker.job = job
+            with suppress(OSError):  # it has died: `events` will find that
+                worker.connection.send((job, seconds_left()))
 
     def events(self) -> Sequence[Event]:
         busy = {w.connection: (n, w) for n, w in self._workers.items() if w.job}
@@ -133,8 +139,10 @@ class Processes:
         for connection in wait(list(busy), POLL_S) if busy else ():
             assert isinstance(connection, Connection)
             number, worker = busy[connection]
-            event = _news(worker)
+            with interrupts_held():  # a message that is taken by half would spoil the next one
+                event = _news(worker)
             if isinstance(event, Lost):
+                worker.connection.close()  # it may live: it ends with it
                 del self._workers[number]
             if event:
                 worker.job = None
@@ -145,12 +153,11 @@ class Processes:
         return not any(worker.job for worker in self._workers.values())
 
 
-def _begun(gpu: str | None) -> _Worker:
+def _begun(gpu: str | None, threads: int) -> _Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, gpu))
-    with interrupts_held():
-        process.start()
+    process = context.Process(target=_work, args=(theirs, gpu, threads))
+    process.start()
     theirs.close()
     return _Worker(process, ours)
 
@@ -167,7 +174,8 @@ def _news(worker: _Worker) -> Event | None:
         died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return Lost(job, died)
     if what == "progress":
-        progress(*told)
+        with told_by(job.name):
+            progress(*told)
     elif what == "log":
         log.info(*told)
     elif what == "done":
@@ -179,20 +187,29 @@ def _news(worker: _Worker) -> Event | None:
     return None
 
 
-def _work(connection: Connection, gpu: str | None) -> None:
+def _work(connection: Connection, gpu: str | None, threads: int) -> None:
     """Do the jobs that come, until the connection ends."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
-    signal.signal(signal.SIGTERM, lambda *_: end_now())
     os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA
-    log.setLevel(logging.DEBUG)
-    log.addHandler(Remarks(lambda line: connection.send(("log", line))))
+    for name in THREAD_POOLS:  # read when the first job's modules are imported
+        os.environ.setdefault(name, str(threads))
+    sending = threading.Lock()  # threads of a job say things too
+
+    def tell(*message: Any) -> None:
+        with sending:
+            connection.send(message)
+
+    log.setLevel(logging.INFO)
+    log.addHandler(Remarks(lambda line: tell("log", line)))
     with suppress(EOFError, OSError):
         while True:
             job, seconds = connection.recv()
-            tell = Throttled(lambda *told: connection.send(("progress", *told)))
-            with watched_by(tell), time_limit(seconds / 60):
-                connection.send(outcome(job))
+            signal.signal(signal.SIGTERM, lambda *_: end_now())
+            watcher = Throttled(lambda *told: tell("progress", *told))
+            with watched_by(watcher), time_limit(seconds / 60):
+                tell(*outcome(job))
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def outcome(job: Job) -> tuple[Any, ...]:
@@ -200,12 +217,13 @@ def outcome(job: Job) -> tuple[Any, ...]:
     try:
         return ("done", *do(job))
     except Exception as error:
-        error.add_note("".join(traceback.format_exception(error)))
+        told = error
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 — our own
         except Exception:
-            error = RuntimeError(f"{type(error).__name__}: {error}")
-        return ("failed", error)
+            told = RuntimeError(f"{type(error).__name__}: {error}")
+        told.add_note("".join(traceback.format_exception(error)))
+        return ("failed", told)
 
 
 class Throttled:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common.errors import OutOfTime, PipelineError
-from common.progress import log, out_of_time, progress
+from common.progress import log, out_of_time, progress, told_by
 from pipeline.jobs.job import Cost, Job
 from pipeline.jobs.queue import Queue
 
@@ -81,10 +81,8 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
     books = _Books(jobs, Queue(jobs))
     with executor:
         while True:
-            for gpu in executor.free():
-                job = (
-                    None if out_of_time() else books.queue.take(gpu=gpu, any_gpu=executor.has_gpu())
-                )
+            for gpu in () if out_of_time() else sorted(executor.free()):  # with a GPU: last
+                job = books.queue.take(gpu=gpu, any_gpu=executor.has_gpu())
                 if job:
                     executor.begin(job, gpu=gpu)
             events = executor.events()
@@ -109,13 +107,21 @@ class _Books:
         self.errors: list[Exception] = []
         self.late: list[OutOfTime] = []
         self._losses = Counter[str]()
+        self._all_s = sum(1 + job.seconds for job in jobs)
         self._tell()
 
     def _tell(self) -> None:
+        """Say how far all are, by the time that they take."""
+        n, is_over = len(self.done), len(self.done) == self._total
+        done_s = sum(1 + event.job.seconds for event in self.done.values())
         if self._total > 1:
-            progress(ALL, len(self.done), self._total)
+            with told_by(ALL):
+                what = f"{ALL}: {n} of {self._total}" if n and not is_over else ALL
+                progress(what, round(done_s), round(self._all_s))
 
     def note(self, event: Event) -> None:
+        with told_by(event.job.name):
+            progress(event.job.name, 1, 1)  # whoever did it does so no more
         if isinstance(event, Done):
             self.done[event.job.name] = event
             self.queue.ended(event.job)

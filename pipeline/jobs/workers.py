@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipeline.jobs.here import VISIBLE, InThisProcess, Processes
 from pipeline.jobs.job import Job
@@ -50,7 +52,9 @@ class Workers:
             return RayCluster(self.ray, at_most=self.n)
         gpus = _gpus() if any(job.on_gpu for job in jobs) else []
         n = self._count(jobs, len(gpus))
-        return InThisProcess(gpu=bool(gpus)) if n == 1 else Processes([*gpus, *[None] * n][:n])
+        if n == 1:
+            return InThisProcess(gpu=bool(gpus))
+        return Processes([*gpus, *[None] * n][:n], threads=_threads(jobs))
 
 
 HERE = Workers()
@@ -58,11 +62,29 @@ HERE = Workers()
 
 def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:
     """Return how many workers take all GPUs and cores, as far as the memory suffices."""
-    threads = max((job.threads for job in jobs), default=1)
-    n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    n_cores, n_bytes = granted()
+    by_cores = (n_cores - n_gpus) // _threads(jobs)
+    return n_gpus + max(1, min(by_cores, n_bytes // WORKER_BYTES - n_gpus))
+
+
+def granted(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
+    """Return how many cores and how many bytes of memory this process may use.
+
+    Args:
+        groups: what bounds a container: Linux's control groups, version 2.
+    """
     n_cores = len(os.sched_getaffinity(0))
-    others = min(n_cores - n_gpus, n_bytes // WORKER_BYTES) // threads
-    return n_gpus + max(1, others)
+    n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # "max": no bound
+        n_bytes = min(n_bytes, int((groups / "memory.max").read_text()))
+    with suppress(OSError, ValueError):
+        quota, period = map(int, (groups / "cpu.max").read_text().split())
+        n_cores = min(n_cores, max(1, round(quota / period)))
+    return n_cores, n_bytes
+
+
+def _threads(jobs: Sequence[Job]) -> int:
+    return max((job.threads for job in jobs), default=1)
 
 
 def _gpus() -> list[str]:

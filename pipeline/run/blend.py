@@ -33,7 +33,8 @@ def rankings_of(state: RunState) -> list[Ranking]:
                 members[scores_path(state.out, collection, FLOOR, split)] = floor
             at_most = state.recipe.valid_configs if split == "valid" else 0
             if files:
-                rankings.append(Ranking(collection, split, files, members, at_most))
+                models = [member.model for member in members.values()]
+                rankings.append(Ranking(collection, split, files, members, models, at_most))
     return rankings
 
 

@@ -22,6 +22,7 @@ from ensembles.members import FLOOR, HEURISTIC
 from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
+from models.run_folder import is_done
 from models.train import train_model, train_shared
 from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Job
@@ -73,8 +74,11 @@ class Law:
         self.recipe, self.machine = recipe, machine
         self._parts = {(part.collection, part.split): part for part in parts}
 
-    def training_s(self, collection: Collection, model: str) -> float:
+    def left_s(self, collection: Collection, model: str, folder: Path) -> float:
+        """Return about how long a training takes into a folder; nothing where it is done."""
         part = self._parts.get((collection.name, "train"))
+        if is_done(folder):
+            return 0.0
         try:
             return training_s(self.recipe, model, part, self.machine) if part else UNKNOWN_S
         except PipelineError:
@@ -104,7 +108,7 @@ def training_jobs(
                 name,
                 train_shared,
                 (training,),
-                seconds=law.training_s(collection, training.model),
+                seconds=law.left_s(collection, training.model, training.shared.run_dir),
                 threads=training.recipe.n_threads,
                 on_gpu=law.takes_gpu(training.model),
                 reads=tuple(file.path for file in training.shared.files),
@@ -116,7 +120,7 @@ def training_jobs(
             training_name(training.run_dir),
             _train,
             (training, collection, resume),
-            seconds=law.training_s(collection, training.model),
+            seconds=law.left_s(collection, training.model, training.run_dir),
             threads=training.recipe.n_threads,
             on_gpu=law.takes_gpu(training.model),
             after=frozenset(shared[folder] for folder in before),
@@ -139,10 +143,6 @@ class Scorer(Protocol):
     """What makes a score file: a member of a run, or a whole run."""
 
     @property
-    def model(self) -> str:
-        """Its model, whose cost it has."""
-
-    @property
     def folder(self) -> Path:
         """What it is loaded from."""
 
@@ -155,7 +155,6 @@ class WholeRun:
 
     folder: Path
     wanted: Collection | None
-    model: str
 
     def load(self) -> Ranker:
         """Load all its members."""
@@ -168,6 +167,7 @@ class Ranking:
 
     Attributes:
         members: by score file.
+        models: whose cost it has.
         at_most: so many configs of a graph are ranked, drawn by content; 0 = all.
     """
 
@@ -175,38 +175,41 @@ class Ranking:
     split: str
     files: Sequence[GraphFile]
     members: Mapping[Path, Scorer]
+    models: Sequence[str]
     at_most: int
 
+    def seconds(self, law: Law) -> float:
+        """Return about how long all of it takes."""
+        return sum(law.ranking_s(self.collection, self.split, model) for model in self.models)
+
     def parts(self, law: Law) -> "list[Ranking]":
-        """Cut this into stretches of about BLOCK_S, each with score files of its own."""
-        total_s = sum(
-            law.ranking_s(self.collection, self.split, member.model)
-            for member in self.members.values()
-        )
-        n = min(len(self.files), max(1, ceil(total_s / BLOCK_S)))
+        """Cut what is left of this into stretches of about BLOCK_S, with score files of their own.
+
+        These are for the members that have no score file of the whole.
+        """
+        members = {path: member for path, member in self.members.items() if not path.exists()}
+        n = min(len(self.files), max(1, ceil(self.seconds(law) / BLOCK_S)))
         if n == 1:
-            return [self]
+            return [replace(self, members=members)]
         cuts = [len(self.files) * number // n for number in range(n + 1)]
         return [
             replace(
                 self,
                 files=self.files[start:end],
-                members={_part_of(path, f"{number}-of-{n}"): m for path, m in self.members.items()},
+                members={_part_of(path, f"{number}-of-{n}"): m for path, m in members.items()},
             )
             for number, (start, end) in enumerate(pairwise(cuts), start=1)
         ]
 
     def join(self, law: Law) -> None:
-        """Make the score files of those of the parts, once these are there."""
+        """Make the score files of those of the parts, once these are there; sweep up all parts."""
         parts = self.parts(law)
-        if len(parts) == 1:
-            return
-        for number, path in enumerate(self.members):
+        for number, path in enumerate(path for path in self.members if not path.exists()):
             own = [list(part.members)[number] for part in parts]
-            if not path.exists():
-                write_scores(path, pl.concat(map(read_scores, own)))
-            for part in own:
-                part.unlink(missing_ok=True)
+            write_scores(path, pl.concat(map(read_scores, own)))
+        for path in self.members:
+            for left in path.parent.glob(f"{path.stem}.*{path.suffix}"):
+                left.unlink()
 
 
 def _part_of(path: Path, which: str) -> Path:
@@ -220,20 +223,19 @@ def ranking_jobs(rankings: Sequence[Ranking], trained: Set[str], law: Law) -> It
         trained: names of the jobs that train, of which a ranking waits for its own.
     """
     for ranking in rankings:
-        if all(path.exists() for path in ranking.members):
-            continue
         name = f"predict {ranking.collection.name}"
         parts = ranking.parts(law)
         for number, part in enumerate(parts, start=1):
             members = part.members.values()
-            seconds = sum(law.ranking_s(part.collection, part.split, m.model) for m in members)
+            if all(path.exists() for path in part.members):
+                continue
             yield Job(
                 f"{name}/{part.split}" + (f" {number} of {len(parts)}" if len(parts) > 1 else ""),
                 rank,
                 (part,),
-                seconds=seconds * len(part.files) / len(ranking.files),
+                seconds=ranking.seconds(law) * len(part.files) / len(ranking.files),
                 threads=law.recipe.n_threads,
-                on_gpu=any(law.takes_gpu(member.model) for member in members),
+                on_gpu=any(law.takes_gpu(model) for model in ranking.models),
                 after=frozenset(training_name(m.folder) for m in members).intersection(trained),
                 reads=(*(f.path for f in part.files), *(m.folder for m in members)),
                 makes=tuple(part.members),

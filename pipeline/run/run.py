@@ -33,7 +33,6 @@ from data.tree import (
 from ensembles.members import Member, Source
 from ensembles.trained_models import take_models
 from models.config.recipe import Recipe
-from models.predict import sampled
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device
 from models.training.gpu import gpu_here, tell_device
@@ -117,8 +116,6 @@ def run(
             state.choose_sources()
         else:
             _take_models(state, models)
-        valid = (file for file in state.files if file.split == "valid")
-        state.subsets = sampled(valid, recipe.valid_configs)
         _train_and_rank(state, rows, workers, trains=models is None)
         blended = blend_all(state)
         with in_one_step("write and check submissions"):
@@ -258,13 +255,11 @@ def _submit(
 ) -> None:
     path = state.out / SUBMISSION[split]
     write_submission(path, submission_rows(blended))
-    if split == "valid" and state.subsets:
-        return  # the report takes no ranking of other configs
-    expected = {
-        row.file.submission_id: row.n_configs
-        for row in rows
-        if row.file.split == split and not row.error
-    }
+    own = [row for row in rows if row.file.split == split and not row.error]
+    layouts = [row for row in own if row.file.collection.kind == "layout"]
+    if split == "valid" and any(0 < state.recipe.valid_configs < row.n_configs for row in layouts):
+        return  # not all configs are ranked; the report takes no ranking of others
+    expected = {row.file.submission_id: row.n_configs for row in own}
     problems = check_submission(path, expected)
     if problems:
         raise PipelineError(f"{path}: {problems[0]}")

@@ -134,15 +134,18 @@ def predict_split(
         raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
     path = out or run / f"scores-{split}.parquet"
-    recipe = Recipe.from_table(read_config(run)["recipe"], source=str(run / CONFIG))
+    config = read_config(run)
+    recipe = Recipe.from_table(config["recipe"], source=str(run / CONFIG))
+    every = recipe.models_of(target.kind) * len(recipe.seeds)
     device = tell_device(recipe, gpu_here())
     at_most = recipe.valid_configs if split == JUDGED_SPLIT else 0
     sources = find_graphs(data_dir, collections=(target,), splits=(split,))
     law = Law(recipe, [part_size(sources)], machine_with(device))
     parts = path.with_name(f".{path.name}.parts")
     shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
-    member = WholeRun(run, wanted, recipe.models_of(target.kind)[0])
-    ranking = Ranking(target, split, files, {parts / path.name: member}, at_most)
+    models = (config["model"],) if "model" in config else every
+    member = {parts / path.name: WholeRun(run, wanted)}
+    ranking = Ranking(target, split, files, member, models, at_most)
     try:
         workers.do(list(ranking_jobs([ranking], set(), law)))
         ranking.join(law)

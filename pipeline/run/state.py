@@ -10,7 +10,6 @@ from common.progress import log
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.members import Member, Source, choose_source, members_of
 from models.config.recipe import Recipe
-from models.predict import Rows
 from models.training.dataset import Unusable, split_usable
 from pipeline.jobs.job import Cost, measured
 
@@ -54,7 +53,6 @@ class RunState:
         usable: train graphs to learn from, by collection.
         unusable: the others, with the reason.
         device: what the networks are computed on, as `tell_device` says.
-        subsets: which configs of a valid graph are ranked, by ID of those of which not all are.
         sources: who ranks each collection.
     """
 
@@ -63,7 +61,6 @@ class RunState:
     files: list[GraphFile]
     costs: Costs
     device: dict[str, Any] = field(default_factory=dict)
-    subsets: dict[str, Rows] = field(default_factory=dict)
     usable: dict[str, list[GraphFile]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     unusable: list[Unusable] = field(default_factory=list)

@@ -1,0 +1,114 @@
+"""Real processes do jobs: they die, fail, are stopped, and say what goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from common.errors import OutOfTime, PipelineError
+from common.progress import teller_or, time_limit, watched_by
+from common.settings import ROOT
+from pipeline.jobs.here import InThisProcess, Processes
+from pipeline.jobs.job import Job
+from pipeline.jobs.run_jobs import Done, run_jobs
+from tests.drills.processes import descendants, wait_until_gone
+from tests.pipeline.jobs import work
+
+KILL, TERM = signal.SIGKILL, signal.SIGTERM
+MANY = 60
+
+
+def jobs_of(names: str, function: object = work.where, **more: object) -> list[Job]:
+    return [Job(name, function, **more) for name in names]  # type: ignore[arg-type]
+
+
+def done_by(jobs: Sequence[Job], *gpus: str | None) -> dict[str, Done]:
+    return run_jobs(jobs, Processes(gpus, threads=3))
+
+
+def test_each_worker_sees_its_gpu_alone_and_jobs_that_need_one_go_there() -> None:
+    jobs = [*jobs_of("ab", on_gpu=True), *jobs_of("cd")]
+    told = {name: done.value for name, done in done_by(jobs, "3", "5", None).items()}
+    assert {told[name][1] for name in "ab"} == {"3", "5"}
+    assert told["c"][1] == "" and {threads for _, _, threads in told.values()} == {"3"}
+    assert os.getpid() not in {pid for pid, _, _ in told.values()}
+    assert {pid for pid, *_ in told.values()} & set(descendants(os.getpid())) == set()
+
+
+def test_what_workers_say_and_how_far_they_are_is_told_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    told = Counter[tuple[str, str]]()
+    with watched_by(lambda what, done, total: told.update([(teller_or(what), what)])):
+        done_by([Job(name, work.talk, (name,)) for name in "ab"], None, None)
+    assert sorted(caplog.messages) == sorted(f"{n} says {k}" for n in "ab" for k in range(30))
+    assert told["a", "talk a"] and told["b", "talk b"]
+    assert told["a", "a"] == told["b", "b"] == 1  # that nobody does it any more
+
+
+@pytest.mark.parametrize(("number", "said"), [(KILL, "killed by SIGKILL"), (TERM, "told to stop")])
+def test_a_job_goes_on_elsewhere_when_its_worker_is_killed_or_stopped(
+    number: signal.Signals, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    jobs = [Job("struck", work.struck, (tmp_path, [number, number])), *jobs_of("abc")]
+    done = done_by(jobs, None, None)
+    assert done["struck"].value == 2 and len(done) == 4
+    assert caplog.messages == [f"struck: its worker was {said}; it goes on elsewhere"] * 2
+
+
+def test_a_job_that_fails_is_told_as_it_was_raised_and_others_are_done() -> None:
+    kinds = {"ours": PipelineError("x.npz: damaged"), "other": RuntimeError("StrangeError: odd")}
+    for how, want in kinds.items():
+        with pytest.raises(type(want)) as error:
+            done_by([Job("bad", work.fail, (how,)), *jobs_of("ab")], None, None)
+        assert str(error.value) == str(want)
+        assert "in fail\n" in error.value.__notes__[0]  # the traceback, for --debug
+
+
+def test_out_of_time_jobs_stop_at_a_checkpoint_and_go_on_later(tmp_path: Path) -> None:
+    jobs = [Job(name, work.count, (tmp_path / name, MANY)) for name in "ab"]
+    with time_limit(0.3 / 60), pytest.raises(OutOfTime):
+        done_by(jobs, None, None)
+    for executor in (Processes([None]), InThisProcess()):
+        run_jobs(jobs, executor)
+        assert [(tmp_path / name).read_text() for name in "ab"] == [str(MANY)] * 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, TERM, KILL], ids=lambda number: number.name)
+def test_workers_end_with_the_command_and_nothing_is_done_twice(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "tests.pipeline.jobs.work", str(tmp_path)]
+    steps = 3000
+    with subprocess.Popen(
+        [*words, str(steps)], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while not all((tmp_path / name).exists() for name in "ab"):
+            assert process.poll() is None
+            time.sleep(0.01)
+        below = descendants(process.pid)
+        assert len(below) >= 2
+        began = time.monotonic()
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        assert process.stderr is not None
+        last = process.stderr.read().splitlines()[-1:]
+    wait_until_gone(below)
+    assert time.monotonic() - began < 10
+    codes = {signal.SIGINT: (130, "interrupted"), TERM: (143, "terminated"), KILL: (-KILL, "")}
+    code, said = codes[number]
+    assert process.returncode == code
+    assert all(line.startswith(f"error: {said}; what was finished") for line in last if said)
+    reached = {name: int((tmp_path / name).read_text() or 0) for name in "ab"}
+    assert max(reached.values()) < steps and not (tmp_path / "c").exists()
+    subprocess.run([*words, str(max(reached.values()) + 1)], cwd=ROOT, check=True)
+    assert (tmp_path / "c").read_text() == "1"
+    assert all(len((tmp_path / f"{n}.begun").read_text().split()) == 2 for n in "ab")

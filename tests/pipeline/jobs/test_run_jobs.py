@@ -1,0 +1,142 @@
+"""What becomes of jobs whose workers die, that fail, or that are out of time; on no real worker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from common.errors import OutOfTime, PipelineError
+from common.progress import time_limit, watched_by
+from pipeline.jobs.job import Cost, Job
+from pipeline.jobs.run_jobs import Done, Event, Failed, Lost, run_jobs
+
+COST = Cost(1.0, 1.0, None)
+
+
+@dataclass
+class Scripted:
+    """Workers, with a GPU or without, of whom one ends after the other.
+
+    Attributes:
+        fates: by job, what becomes of its first tries; later ones are done.
+    """
+
+    workers: Sequence[bool] = (False,)
+    fates: dict[str, list[str]] = field(default_factory=dict)
+    begun: list[tuple[str, bool]] = field(default_factory=list)
+    left: bool = False
+    _running: list[tuple[Job, bool]] = field(default_factory=list)
+
+    def __enter__(self) -> "Scripted":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.left = True
+
+    def free(self) -> list[bool]:
+        left = list(self.workers)
+        for _, gpu in self._running:
+            left.remove(gpu)
+        return left
+
+    def has_gpu(self) -> bool:
+        return any(self.workers)
+
+    def begin(self, job: Job, *, gpu: bool) -> None:
+        self.begun.append((job.name, gpu))
+        self._running.append((job, gpu))
+
+    def events(self) -> list[Event]:
+        if not self._running:
+            return []
+        job, _ = self._running.pop(0)
+        fates = self.fates.get(job.name)
+        fate = fates.pop(0) if fates else "done"
+        if fate == "lost":
+            return [Lost(job, "was killed")]
+        errors = {"failed": PipelineError("x.npz: bad"), "late": OutOfTime("stopped at 3")}
+        return [Failed(job, errors[fate]) if fate in errors else Done(job, f"{job.name}!", COST)]
+
+    def is_idle(self) -> bool:
+        return not self._running
+
+
+def job(name: str, *after: str, **more: Any) -> Job:
+    return Job(name, print, after=frozenset(after), **more)
+
+
+JOBS = [job("a"), job("b", "a"), job("c")]
+
+
+def names(executor: Scripted) -> list[str]:
+    return [name for name, _ in executor.begun]
+
+
+def test_all_are_done_in_order_and_return_what_they_return() -> None:
+    executor = Scripted([False, False])
+    done = run_jobs(JOBS, executor)
+    assert {name: event.value for name, event in done.items()} == {"a": "a!", "b": "b!", "c": "c!"}
+    assert names(executor) == ["a", "c", "b"] and executor.left
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_job_whose_worker_dies_is_done_again(
+    times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    executor = Scripted(fates={"a": ["lost"] * times})
+    assert run_jobs(JOBS, executor).keys() == {"a", "b", "c"}
+    assert names(executor) == ["a"] * (1 + times) + ["b", "c"]
+    assert caplog.messages == ["a: its worker was killed; it goes on elsewhere"] * times
+
+
+def test_a_job_whose_worker_dies_thrice_is_named_once_the_others_are_done() -> None:
+    executor = Scripted(fates={"a": ["lost"] * 3})
+    with pytest.raises(PipelineError, match="a: its worker was killed, 3 times") as error:
+        run_jobs(JOBS, executor)
+    assert "the same command goes on" in str(error.value)
+    assert names(executor) == ["a"] * 3 + ["c"]
+
+
+def test_a_job_that_fails_keeps_only_its_followers_from_being_done(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    executor = Scripted(fates={"a": ["failed"]})
+    with pytest.raises(PipelineError, match=r"^x\.npz: bad$"):
+        run_jobs(JOBS, executor)
+    assert names(executor) == ["a", "c"]
+    assert caplog.messages == ["failed: a: x.npz: bad"]
+
+
+def test_out_of_time_nothing_is_begun_and_what_ends_late_says_so() -> None:
+    executor = Scripted()
+    with time_limit(0.0), pytest.raises(OutOfTime, match="out of time with 0 of 3 jobs"):
+        run_jobs(JOBS, executor)
+    assert executor.begun == []
+    executor = Scripted(fates={"c": ["late"]})
+    with pytest.raises(OutOfTime, match="stopped at 3"):
+        run_jobs(JOBS, executor)
+    assert names(executor) == ["a", "b", "c"]
+
+
+def test_a_worker_without_a_gpu_takes_what_needs_none_before_one_with_it() -> None:
+    jobs = [job("trees", seconds=5.0), job("network", on_gpu=True)]
+    executor = Scripted([True, False])
+    run_jobs(jobs, executor)
+    assert dict(executor.begun) == {"trees": False, "network": True}
+    alone = Scripted([True])
+    run_jobs(jobs, alone)
+    assert alone.begun == [("network", True), ("trees", True)]
+
+
+def test_it_tells_how_far_all_are_by_the_time_they_take() -> None:
+    told = list[tuple[str, int, int]]()
+    jobs = [job("a", seconds=99.0), job("b", seconds=19.0), job("c", seconds=29.0)]
+    with watched_by(lambda *step: told.append(step)):
+        run_jobs(jobs, Scripted())
+    every = [step for step in told if step[0].startswith("all jobs")]
+    counts = ["all jobs", "all jobs: 1 of 3", "all jobs: 2 of 3", "all jobs"]
+    assert every == [(what, n, 150) for what, n in zip(counts, (0, 100, 130, 150), strict=True)]
+    assert [step for step in told if step not in every] == [(n, 1, 1) for n in "acb"]

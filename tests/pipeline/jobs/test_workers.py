@@ -1,0 +1,70 @@
+"""How many workers there are: what cores, memory and GPUs allow."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.jobs import workers
+from pipeline.jobs.here import InThisProcess, Processes
+from pipeline.jobs.job import Job
+from pipeline.jobs.workers import WORKER_BYTES, Workers, default_workers, granted
+
+
+def jobs_of(n: int, seconds: float = 60.0, *, threads: int = 1, on_gpu: bool = False) -> list[Job]:
+    return [Job(str(k), print, (), seconds, threads, on_gpu) for k in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("has", "gpus", "threads", "want"),  # has: cores, and workers whom the memory suffices
+    [
+        ((2, 12), 0, 1, 2),
+        ((96, 200), 0, 1, 96),
+        ((96, 200), 0, 4, 24),
+        ((96, 10), 0, 1, 10),
+        ((8, 4), 0, 4, 2),  # each takes as much memory, whatever its threads
+        ((1, 0), 0, 1, 1),
+        ((2, 12), 0, 4, 1),
+        ((4, 15), 2, 1, 4),  # Kaggle's two T4
+        ((4, 15), 2, 4, 3),  # somebody must do what needs no GPU
+        ((64, 6), 4, 1, 6),
+    ],
+)
+def test_all_cores_and_gpus_are_taken_as_far_as_the_memory_suffices(
+    has: tuple[int, int], gpus: int, threads: int, want: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "granted", lambda: (has[0], has[1] * WORKER_BYTES))
+    assert default_workers(jobs_of(99, threads=threads), gpus) == want
+
+
+def test_a_container_has_what_it_was_granted(tmp_path: Path) -> None:
+    whole = granted(tmp_path)
+    assert whole[0] == len(os.sched_getaffinity(0)) and whole[1] > 1 << 28
+    for memory, cores, want in (
+        ("max", "max 100000", whole),
+        (str(1 << 27), "100000 100000", (1, 1 << 27)),
+        (str(1 << 60), "9900000 100000", whole),
+        (str(1 << 27), "20000 100000", (1, 1 << 27)),
+    ):
+        (tmp_path / "memory.max").write_text(f"{memory}\n")
+        (tmp_path / "cpu.max").write_text(f"{cores}\n")
+        assert granted(tmp_path) == want
+
+
+def test_what_is_done_soon_is_done_here_unless_workers_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "granted", lambda: (4, 100 * WORKER_BYTES))
+    executors = {
+        (n, seconds): type(Workers(n)._executor(jobs_of(3, seconds)))
+        for n in (None, 1, 2)
+        for seconds in (1.0, 60.0)
+    }
+    here, pool = InThisProcess, Processes
+    assert executors == {
+        **{(None, 1.0): here, (None, 60.0): pool},
+        **{(1, 1.0): here, (1, 60.0): here},
+        **{(2, 1.0): pool, (2, 60.0): pool},
+    }
+    assert isinstance(Workers(2)._executor(jobs_of(1)), InThisProcess)
+    assert Workers(None).are_here(jobs_of(3, 1.0)) and not Workers(None).are_here(jobs_of(3))
