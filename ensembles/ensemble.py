@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,51 +68,61 @@ class Ensemble:
         return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
 
 
-def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
-    """Load the model of a model's run folder, or all that `run` trained for a collection.
+def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
+    """Return whose models rank a collection in a run folder, without loading them.
 
     Args:
-        collection: None takes the model's own; where a run has none of it, a sibling's serve.
+        wanted: None = what a model's run folder learned from; where a run has no model of it, a
+            sibling's serve.
 
     Raises:
-        PipelineError: no run folder, or models that are missing, unfinished or damaged.
+        PipelineError: no run folder, an unfinished run, or models of another kind.
     """
-    from models.train import load_model
-
     config = read_config(folder)
-    if "model" in config:
-        own = _trained_on(folder, config, collection)
-        if collection is not None and collection.kind != own.kind:
-            raise PipelineError(f"{folder}: ranks {own.kind} configs, not {collection.name}")
-        alone = recipe_mixing(BlendConfig(), own.kind, [folder.name])
-        return Ensemble(own, {folder.name: load_model(folder)}, alone)
-    if collection is None:
+    if "collection" in config and wanted is None:
+        return collection_named(config["collection"])
+    if wanted is None:
         raise PipelineError(
             f"{folder}: holds models of many collections; pass --collection, such as "
             "layout:xla:random"
         )
-    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
+    if "model" in config:
+        own = collection_named(config.get("collection") or config["collections"][0])
+        if wanted.kind != own.kind:
+            raise PipelineError(f"{folder}: ranks {own.kind} configs, not {wanted.name}")
+        return own if "collection" in config else wanted
     if not is_done(folder):
         raise PipelineError(
             f"{folder}: an unfinished run; finish it with `run … --out {folder} --resume`"
         )
     check_done(folder)
+    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
     have = {  # those of which some are trained; a hole shows in loading
         c.name for c in COLLECTIONS if any(is_done(m.folder) for m in members_of(recipe, c, folder))
     }
-    source = choose_source(collection, have, {}).collection
+    source = choose_source(wanted, have, {}).collection
     if source is None:
-        raise PipelineError(f"{folder}: no trained model can rank {collection.name}")
+        raise PipelineError(f"{folder}: no trained model can rank {wanted.name}")
+    return source
+
+
+def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
+    """Load the model of a model's run folder, or all that `run` trained for a collection.
+
+    Args:
+        collection: as `ranked_by` takes it.
+
+    Raises:
+        PipelineError: as `ranked_by`, or models are missing, unfinished or damaged.
+    """
+    from models.train import load_model
+
+    source, config = ranked_by(folder, collection), read_config(folder)
+    if "model" in config:
+        alone = recipe_mixing(BlendConfig(), source.kind, [folder.name])
+        return Ensemble(source, {folder.name: load_model(folder)}, alone)
+    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
     # In the recipe's order, as in the run itself: where models pick in turn, it decides who begins.
     rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
-    mixing = written_mixing(folder, recipe.blend, collection, list(rankers))
+    mixing = written_mixing(folder, recipe.blend, collection or source, list(rankers))
     return Ensemble(source, rankers, mixing)
-
-
-def _trained_on(folder: Path, config: dict[str, Any], wanted: Collection | None) -> Collection:
-    if "collections" not in config:
-        return collection_named(config["collection"])
-    if wanted is None:
-        raise PipelineError(f"{folder}: was trained on several collections; pass --collection")
-    same_kind = wanted.kind == collection_named(config["collections"][0]).kind
-    return wanted if same_kind else collection_named(config["collections"][0])

@@ -22,7 +22,7 @@ from ensembles.blend import METHODS, blend, member_weights
 from ensembles.choice.from_scores import choose, labelled, mixing_of
 from ensembles.choice.in_run import Row, choice_rows, record_of
 from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
-from ensembles.ensemble import load_ensemble
+from ensembles.ensemble import ranked_by
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
 from models.run_folder import CONFIG, check_free, read_config
@@ -128,10 +128,8 @@ def predict_split(
     if split not in SPLITS:
         raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
     wanted = collection_named(collection) if collection else None
-    ensemble = load_ensemble(run, wanted)
-    target = wanted or ensemble.collection
-    if target.kind != ensemble.collection.kind:
-        raise PipelineError(f"{run}: ranks {ensemble.collection.kind} configs, not {target.name}")
+    own = ranked_by(run, wanted)
+    target = wanted or own
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
     path = out or run / f"scores-{split}.parquet"
     config = read_config(run)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,9 +15,9 @@ from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.packing.config_encoder import pack_values
-from data.tree import find_graphs
+from data.tree import collection_named, find_graphs
 from ensembles import load_graph, load_ranker, rank
-from ensembles.ensemble import load_ensemble
+from ensembles.ensemble import load_ensemble, ranked_by
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,
@@ -43,6 +44,13 @@ def test_an_npz_is_ranked_by_the_scores_of_its_models(rankers: Path, tiny_tree: 
         assert [entry["config"] for entry in ranked.best()] == ranked.order[:3].tolist()
         assert ranked.seconds is not None
         assert ranked.seconds > 0
+
+
+def test_what_ranks_a_collection_is_told_without_loading_it(rankers: Path, tmp_path: Path) -> None:
+    shutil.copy(rankers / TILE_MODEL / "config.toml", tmp_path)  # without weights
+    assert ranked_by(tmp_path, None).name == TILES
+    with pytest.raises(PipelineError, match="ranks tile configs, not layout"):
+        ranked_by(tmp_path, collection_named(LAYOUTS))
 
 
 def test_a_graph_outside_the_tree_is_told_by_its_keys(

@@ -84,7 +84,7 @@ def test_the_shared_model_ranks_each_of_its_collections(
     tile = find_graphs(tiny_tree, splits=("train",))[0]
     assert "ranks layout configs, not tile:xla" in call(*words, tile.path, expect=1)
     predict = ("predict", "--run", job.shared.run_dir, "--data", tiny_tree, "--split", "valid")
-    assert "several collections; pass --collection" in call(*predict, expect=1)
+    assert "many collections; pass --collection" in call(*predict, expect=1)
 
 
 @pytest.mark.parametrize("name", [name for name, (kind, _) in NETWORKS.items() if kind == "layout"])
