@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import active_children, parent_process
+from multiprocessing import parent_process
 
 
 def end_with_parent() -> None:
@@ -43,16 +43,3 @@ def interrupts_held() -> Iterator[None]:
             signal.signal(one, handler or signal.SIG_DFL)
         for number in held:
             signal.raise_signal(number)
-
-
-@contextmanager
-def children_end_with_block() -> Iterator[None]:
-    """Kill the processes that were started in the block if the block raises."""
-    before = active_children()
-    try:
-        yield
-    except BaseException:
-        for child in active_children():
-            if child not in before:
-                child.kill()
-        raise

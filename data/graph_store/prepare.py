@@ -145,24 +145,12 @@ def stored_graphs(
         PipelineError: no such graph, a damaged file (the first is named), or no space.
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
-    prepared = prepare_tree(files, data_dir, store=store, pack=pack)
     found = []
-    for entry in prepared:
+    for entry in prepare(files, store or default_store_dir(data_dir), pack=pack):
         if entry.stored is None:
             raise PipelineError(f"{entry.error}; `audit` lists all damaged files")
         found.append(entry.stored)
     return found
-
-
-def prepare_tree(
-    files: Sequence[GraphFile],
-    data_dir: Path,
-    *,
-    store: Path | None = None,
-    pack: Packer = pack_in_turn,
-) -> list[Prepared]:
-    """Bring the store of a data folder up to date for some of its files; see `prepare`."""
-    return prepare(files, store or default_store_dir(data_dir), pack=pack)
 
 
 def as_dict(entry: Prepared) -> dict[str, object]:

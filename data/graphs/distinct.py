@@ -41,15 +41,10 @@ def distinct_rows(
     return first[order].astype(np.int64), rank[group].astype(np.int64)
 
 
-def tile_hashes(config_feat: NDArray[np.float32]) -> NDArray[np.uint64]:
-    """Return the (c,) content hashes of tile configs (c, 24)."""
-    return hash_rows(config_feat + np.float32(0))  # -0 becomes 0, its equal
-
-
 def config_hashes(graph: Graph) -> NDArray[np.uint64]:
     """Return (c,) uint64 content hashes of a graph's configs, equal on every machine."""
     if isinstance(graph, TileGraph):
-        return tile_hashes(graph.config_feat)
+        return hash_rows(graph.config_feat + np.float32(0))  # -0 becomes 0, its equal
     assert isinstance(graph, LayoutGraph)
     return graph.configs.content_hashes()
 

@@ -56,18 +56,13 @@ def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
     return lambda rows: table[rows]
 
 
-def graph_statistics(graph: Graph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Compute the plain statistics of some configs of a layout or tile graph; (r, f) float32."""
-    return statistics_of(graph, "plain")(rows)
-
-
 def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Compute what tells configs apart: each statistic less its mean over `rows`; (r, s) float32.
 
     What is the same for all configs of the graph is left out. Only differences within a graph
     order its configs, and a network need not learn what is usual for which graph.
     """
-    statistics = graph_statistics(graph, rows)[:, :N_CONFIG_STATISTICS]
+    statistics = statistics_of(graph, "plain")(rows)[:, :N_CONFIG_STATISTICS]
     return statistics - statistics.mean(axis=0)
 
 

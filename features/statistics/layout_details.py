@@ -120,13 +120,20 @@ def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
     """Work out what all configs of a graph share."""
     sources = shared.sources
     bytes_of = output_bytes(graph.node_feat)
-    default = minor_codes(minor_to_major(graph.node_feat))[:, 0]
+    default = minor_codes(minor_to_major(graph.node_feat))[:, 0]  # (n,) each node's own layout
     first, group = distinct_rows(graph.configs.content_hashes())
     rarity = vector_rarity(graph, first)
-    entries = column_entries(graph, bytes_of, default, rarity).collect()
+    entries = _entries(graph, bytes_of, default, rarity)
+    parts = [
+        _by_place(entries, _node_terms(len(graph.node_config_ids))),
+        _operand_sums(entries, graph, bytes_of, default),
+        _reader_sums(entries, graph, bytes_of, default),
+    ]
+    whole = reduce(lambda left, right: left.join(right, on=_PLACE, how="left"), parts)
+    sums = whole.with_columns(pl.selectors.float().fill_null(0.0)).collect()
     table = np.zeros((rarity.size, len(_SUMMED)))
-    places = entries["column"] * rarity.shape[1] + entries["place"]
-    table[places.to_numpy()] = entries.select(_SUMMED).to_numpy()
+    places = sums["column"] * rarity.shape[1] + sums["place"]
+    table[places.to_numpy()] = sums.select(_SUMMED).to_numpy()
     opcode = graph.node_opcode[graph.node_config_ids][sources.consumer]
     weights = [sources.bytes_share * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
     return DetailTables(
@@ -150,32 +157,6 @@ def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.fl
         places = graph.configs.places(part) + starts
         counts += np.bincount(places.reshape(-1), minlength=len(counts))
     return -np.log(np.maximum(counts, 1) / len(first)).reshape(shape) * (counts > 0).reshape(shape)
-
-
-def column_entries(
-    graph: LayoutGraph,
-    bytes_of: NDArray[np.float64],
-    default: NDArray[np.int8],
-    rarity: NDArray[np.float64],
-) -> pl.LazyFrame:
-    """Tabulate what each vector of each column adds, over the nodes of the column.
-
-    Args:
-        bytes_of: (n,) of each node's output.
-        default: (n,) code of each node's own layout.
-        rarity: (m, a) of each column's vectors.
-
-    Returns:
-        Rows by (column, place among the column's vectors); a column per statistic, 0 for none.
-    """
-    entries = _entries(graph, bytes_of, default, rarity)
-    parts = [
-        _by_place(entries, _node_terms(len(graph.node_config_ids))),
-        _operand_sums(entries, graph, bytes_of, default),
-        _reader_sums(entries, graph, bytes_of, default),
-    ]
-    whole = reduce(lambda left, right: left.join(right, on=_PLACE, how="left"), parts)
-    return whole.with_columns(pl.selectors.float().fill_null(0.0)).sort(_PLACE)
 
 
 def _by_place(rows: pl.LazyFrame, terms: dict[str, pl.Expr]) -> pl.LazyFrame:

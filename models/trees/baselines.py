@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
-from features.statistics.configs import STATISTICS, graph_statistics
+from features.statistics.configs import STATISTICS, statistics_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Baseline:
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a graph; (c,) float32, lower = faster."""
         first, group = distinct_configs(graph)
-        statistics = graph_statistics(graph, first)
+        statistics = statistics_of(graph, "plain")(first)
         scores = np.zeros(len(first), np.float32)
         for name, weight in self.weights.items():
             column = STATISTICS[graph.file.collection.kind].index(name)

@@ -10,6 +10,7 @@ that does. LightGBM has no such objective of its own.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,16 +163,21 @@ def read_booster(run_dir: Path) -> "lightgbm.Booster":
 
 @dataclass(frozen=True)
 class BoostingRanker:
-    """A trained booster on statistics."""
+    """A trained booster, and what gives the rows of a graph that it reads."""
 
     booster: "lightgbm.Booster"
-    config: BoostingConfig
+    rows_of: Callable[[Graph], RowStatistics]
     threads: int
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a graph; (c,) float32, lower = faster."""
-        table = statistics_of(graph, self.config.statistics)
-        return boosted_scores(self.booster, graph, table, self.threads)
+        compute = self.rows_of(graph)
+        first, group = distinct_configs(graph)
+        parts = [
+            np.asarray(self.booster.predict(compute(part), num_threads=self.threads))
+            for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
+        ]
+        return -np.concatenate(parts).astype(np.float32)[group]
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
@@ -185,19 +191,8 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     if tuple(booster.feature_name()) not in known:
         raise PipelineError(f"{run_dir / MODEL_FILE}: of other statistics; train it again")
-    return BoostingRanker(booster, config, recipe.n_threads)
-
-
-def boosted_scores(
-    booster: "lightgbm.Booster", graph: Graph, table: RowStatistics, threads: int
-) -> NDArray[np.float32]:
-    """Score every config of a graph by what `table` gives for its distinct ones; (c,) float32."""
-    first, group = distinct_configs(graph)
-    parts = [
-        np.asarray(booster.predict(table(part), num_threads=threads))
-        for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
-    ]
-    return -np.concatenate(parts).astype(np.float32)[group]
+    rows_of = partial(statistics_of, chosen=config.statistics)
+    return BoostingRanker(booster, rows_of, recipe.n_threads)
 
 
 def choose_rounds(

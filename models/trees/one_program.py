@@ -13,7 +13,6 @@ import json
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +23,12 @@ from data.graphs.distinct import program_content
 from data.graphs.graph import Graph, LayoutGraph
 from data.read import read_layout
 from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
+from features.statistics.configs import RowStatistics
 from features.statistics.layout import TENSORS
 from models.config.recipe import Recipe
 from models.training.jobs import TrainJob
-from models.trees.boosting import boosted_scores, read_booster, train_on_rows
+from models.trees.boosting import BoostingRanker, read_booster, train_on_rows
 from models.trees.rows import sample_rows
-
-if TYPE_CHECKING:
-    import lightgbm
 
 COLUMNS_FILE = "columns.json"
 
@@ -111,33 +108,8 @@ def train(job: TrainJob) -> None:
     write_text(job.run_dir / COLUMNS_FILE, json.dumps(asdict(features)) + "\n")
 
 
-@dataclass(frozen=True)
-class ColumnsRanker:
-    """A trained booster, and the features of the one program that it has learned."""
-
-    booster: "lightgbm.Booster"
-    features: ColumnFeatures
-    run_dir: Path
-    threads: int
-
-    def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of the very program; (c,) float32, lower = faster.
-
-        Raises:
-            PipelineError: another program.
-        """
-        assert isinstance(graph, LayoutGraph)
-        if program_content(graph) != self.features.program:
-            raise PipelineError(
-                f"{graph.file.path}: another program than {self.features.name}, whose configs "
-                f"{self.run_dir} has learned; expected that one, or a model of another kind"
-            )
-        table = partial(self.features.table, graph)
-        return boosted_scores(self.booster, graph, table, self.threads)
-
-
-def load(_name: str, run_dir: Path, recipe: Recipe) -> ColumnsRanker:
-    """Load what `train` wrote.
+def load(_name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
+    """Load what `train` wrote; what it gives refuses other programs.
 
     Raises:
         PipelineError: the model's files are missing or damaged.
@@ -147,4 +119,14 @@ def load(_name: str, run_dir: Path, recipe: Recipe) -> ColumnsRanker:
         features = ColumnFeatures(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
-    return ColumnsRanker(read_booster(run_dir), features, run_dir, recipe.n_threads)
+
+    def rows_of(graph: Graph) -> RowStatistics:
+        assert isinstance(graph, LayoutGraph)
+        if program_content(graph) != features.program:
+            raise PipelineError(
+                f"{graph.file.path}: another program than {features.name}, whose configs "
+                f"{run_dir} has learned; expected that one, or a model of another kind"
+            )
+        return partial(features.table, graph)
+
+    return BoostingRanker(read_booster(run_dir), rows_of, recipe.n_threads)

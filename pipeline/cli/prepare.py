@@ -36,7 +36,8 @@ def prepare(
     Example: python -m pipeline prepare --data DIR
     """
     from common.settings import default_store_dir
-    from data.graph_store.prepare import HEADER, alone, as_dict, prepare_tree, summary
+    from data.graph_store.prepare import HEADER, alone, as_dict, summary
+    from data.graph_store.prepare import prepare as prepare_files
     from data.tree import find_graphs
     from features.pruning.rules import pruning_rule
     from features.pruning.store import store_pruned
@@ -47,9 +48,7 @@ def prepare(
         pruning_rule(prune)
     folder = data_dir(data)
     target = store or default_store_dir(folder)
-    prepared = prepare_tree(
-        find_graphs(folder), folder, store=target, pack=packing(Workers(workers, ray))
-    )
+    prepared = prepare_files(find_graphs(folder), target, pack=packing(Workers(workers, ray)))
     if prune is not None:
         with alone(target):  # from others, who would sweep up what is half written
             store_pruned([entry.stored for entry in prepared if entry.stored], prune)

@@ -17,8 +17,9 @@ from common.errors import PipelineError
 from common.git import changes, revision
 from common.locks import alone_in
 from common.progress import in_one_step, log
+from common.settings import default_store_dir
 from data.audit.rows import AuditRow, audit
-from data.graph_store.prepare import prepare_tree
+from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import fingerprint
 from data.tree import (
     COLLECTIONS,
@@ -176,8 +177,9 @@ def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
 
 
 def _audited(inputs: Inputs, files: Sequence[GraphFile], workers: Workers) -> list[AuditRow]:
+    store = inputs.store or default_store_dir(inputs.data_dir)
     for is_last in (False, True):
-        prepared = prepare_tree(files, inputs.data_dir, store=inputs.store, pack=packing(workers))
+        prepared = prepare(files, store, pack=packing(workers))
         rows = audit(files, prepared=prepared, look=auditing(workers))
         spoilt = [
             entry.stored.path

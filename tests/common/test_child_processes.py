@@ -6,12 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from common.child_processes import children_end_with_block, interrupts_held
+from common.child_processes import interrupts_held
 from tests.real_data import ROOT
 
 PARENT = """
@@ -73,17 +72,3 @@ def test_a_process_that_is_started_meanwhile_gets_no_interrupt() -> None:
     with deaf:
         deaf.send_signal(signal.SIGINT)
         assert deaf.wait(20) == 0
-
-
-def test_children_of_a_block_that_raises_are_killed_and_no_others() -> None:
-    context = get_context("fork")
-    earlier, own = (context.Process(target=time.sleep, args=(60,)) for _ in range(2))
-    earlier.start()
-    with pytest.raises(ValueError, match="stop"), children_end_with_block():
-        own.start()
-        raise ValueError("stop")
-    own.join(20)
-    assert own.exitcode == -signal.SIGKILL
-    assert earlier.is_alive()
-    earlier.kill()
-    earlier.join(20)

@@ -9,11 +9,7 @@ import torch
 from common.errors import UsageError
 from data.graphs.graph import LayoutGraph
 from features.scaling import fit_node_scaler
-from features.statistics.configs import (
-    N_CONFIG_STATISTICS,
-    centred_statistics,
-    graph_statistics,
-)
+from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics, statistics_of
 from models.config.networks import CrossConfigSageConfig
 from models.config.recipe import load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
@@ -31,7 +27,7 @@ def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
 
 def test_they_are_what_tells_the_configs_of_a_graph_apart(layout_graph: LayoutGraph) -> None:
     rows = np.arange(layout_graph.n_configs)
-    statistics = graph_statistics(layout_graph, rows)
+    statistics = statistics_of(layout_graph, "plain")(rows)
     centred = centred_statistics(layout_graph, rows)
     assert centred.shape == (len(rows), N_CONFIG_STATISTICS)
     np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-5)
