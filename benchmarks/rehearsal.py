@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,8 +30,7 @@ from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
 
 RESULTS = PAGES / "rehearsal.md"
 RECIPE, ALL = "trees", "all"
-# By the first word of what a run calls its own stages: all else is "rank".
-WITHIN_RUN = {"prepare": "audit", "train": "train", "score": "score"}
+TIMED = ("synthesize", "prepare", "audit", "train", "rank", "run")  # columns of the page
 POLL_S = 0.2
 Entry = dict[str, Any]
 
@@ -159,8 +158,7 @@ def page(todo: Rehearsal, journal: Mapping[str, Entry]) -> list[str]:
     """Return the lines of the results page."""
     ended = {name: entry for name, entry in journal.items() if entry["done"]}
     done = [c for c in COLLECTIONS if f"{c.name} run" in ended]
-    left = [c.name for c in COLLECTIONS if c not in done]
-    cores = sorted({entry["cores"] for entry in ended.values()})
+    left = ", ".join(c.name for c in COLLECTIONS if c not in done)
     loads = [entry["load"] for entry in ended.values()]
     times = [entry[key] for entry in ended.values() for key in ("began", "ended")]
     what = "All graphs" if todo.share == 1 else f"A share of {todo.share:g} of the graphs"
@@ -168,13 +166,14 @@ def page(todo: Rehearsal, journal: Mapping[str, Entry]) -> list[str]:
         "# The whole volume",
         "",
         "Written by `make rehearsal`. Files of the public dataset's names and sizes with made-up",
-        "content go through the public commands, with the recipe `trees`: boosting and linear",
-        "rankers, two seeds. Runtimes are those of a cost model, so scores say little of others.",
+        f"content go through the public commands, with the recipe `{RECIPE}`. Runtimes are those",
+        "of a cost model, so scores say little of others.",
         "",
         f"**{what} of {len(done)} collections**, from {min(times)} to {max(times)} UTC"
-        + (f"; not yet: {', '.join(left)}." if left else "."),
-        f"Each stage had {' or '.join(map(str, cores))} core(s) of {os.cpu_count()}. The load was",
-        f"{min(loads)} to {max(loads)} (means of five minutes): {_whose(loads, cores)}",
+        + (f"; not yet: {left}." if left else "."),
+        f"Each stage had {_each(ended, 'cores')} core(s) of {os.cpu_count()}; the machine's load",
+        f"was {min(loads)} to {max(loads)}. Where that is more than a stage's cores, others used",
+        "the machine, and wall seconds are too many.",
         "",
         "## Time",
         "",
@@ -182,74 +181,72 @@ def page(todo: Rehearsal, journal: Mapping[str, Entry]) -> list[str]:
         "rank are parts of `run`. The last line ranks valid and test graphs once more, with the",
         "models of all, into one submission.",
         "",
-        *_times(todo, journal, done),
+        *_times(todo, ended, done),
         "",
         "## Memory and disk",
         "",
         "MiB that all processes of a command held at once, at most; GB on disk after `run`.",
         "",
-        *_space(journal, done),
+        *_space(ended, done),
         "",
-        *_outcome(todo, journal),
+        *_outcome(todo, ended),
         f"Python {platform.python_version()}, {platform.machine()}, revision "
-        f"{' and '.join(sorted({str(entry['revision']) for entry in ended.values()}))}.",
+        f"{_each(ended, 'revision')}.",
     ]
 
 
-def _whose(loads: Sequence[float], cores: Sequence[int]) -> str:
-    if max(loads) <= max(cores) + 0.5:
-        return "nobody else used the machine."
-    return "others used the machine, so wall seconds are too many."
+def _each(ended: Mapping[str, Entry], key: str) -> str:
+    return " and ".join(sorted({str(entry[key]) for entry in ended.values()}))
 
 
-def _times(todo: Rehearsal, journal: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
+def _times(todo: Rehearsal, ended: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
     rows = []
     for collection in done:
         graphs = published_graphs([collection], SPLITS, todo.share)
-        configs = sum(graph.size.n_configs for graph in graphs)
-        cells = [
-            _seconds(journal[f"{collection.name} {s}"]["cost"]) for s in ("synthesize", "prepare")
-        ]
-        own = dict(_within(todo.out / "runs" / collection.slug))
-        cells += [own.get(part, "-") for part in ("audit", "train", "rank")]
-        run = _seconds(journal[f"{collection.name} run"]["cost"])
-        rows.append([collection.name, f"{len(graphs):,}", f"{configs:,}", *cells, run])
-    if f"{ALL} join" in journal:
-        rows.append([ALL, *["-"] * 7, _seconds(journal[f"{ALL} join"]["cost"])])
-    header = ["collection", "files", "configs", "synthesize", "prepare", "audit", "train", "rank"]
-    return table([*header, "run"], rows)
+        n_configs = sum(graph.size.n_configs for graph in graphs)
+        costs = {s: ended[f"{collection.name} {s}"]["cost"] for s in ("synthesize", "prepare")}
+        costs |= _within(todo.out / "runs" / collection.slug)
+        costs["run"] = ended[f"{collection.name} run"]["cost"]
+        cells = [_seconds(costs[column]) for column in TIMED]
+        rows.append([collection.name, f"{len(graphs):,}", f"{n_configs:,}", *cells])
+    if f"{ALL} join" in ended:
+        rows.append([ALL, *["-"] * 7, _seconds(ended[f"{ALL} join"]["cost"])])
+    return table(["collection", "files", "configs", *TIMED], rows)
 
 
-def _within(run: Path) -> Iterator[tuple[str, str]]:
+def _within(run: Path) -> dict[str, Entry]:
+    """Return what the parts of a run took, by the first word of what it calls them."""
     report = json.loads((run / "report.json").read_text())
-    sums: dict[str, TreeCost] = {}
+    costs = {part: {"seconds": 0.0, "cpu_s": 0.0} for part in ("audit", "train", "rank")}
     for name, seconds in report["seconds"].items():
-        cost = sums.setdefault(WITHIN_RUN.get(name.split()[0], "rank"), TreeCost())
-        cost.seconds += seconds
-        cost.cpu_s += report["cpu_seconds"][name]
-    yield from ((part, _seconds(asdict(cost))) for part, cost in sums.items())
+        first = name.split(maxsplit=1)[0]
+        part = {"prepare": "audit", "train": "train"}.get(first, "rank")
+        if first != "score":
+            costs[part]["seconds"] += seconds
+            costs[part]["cpu_s"] += report["cpu_seconds"][name]
+    return costs
 
 
 def _seconds(cost: Mapping[str, float]) -> str:
     return f"{cost['seconds']:,.0f} ({cost['cpu_s']:,.0f})"
 
 
-def _space(journal: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
+def _space(ended: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
     rows = []
     for collection in done:
-        entries = [journal[f"{collection.name} {s}"] for s in ("synthesize", "prepare", "run")]
-        held = entries[-1]["bytes"]
+        entries = [ended[f"{collection.name} {s}"] for s in ("synthesize", "prepare", "run")]
         peaks = [f"{entry['cost']['peak_mib']:,.0f}" for entry in entries]
-        rows.append([collection.name, *peaks, *(f"{held[k] / 1e9:.2f}" for k in held)])
-    if f"{ALL} join" in journal:
-        peak = journal[f"{ALL} join"]["cost"]["peak_mib"]
+        held = entries[-1]["bytes"].values()
+        rows.append([collection.name, *peaks, *(f"{n_bytes / 1e9:.2f}" for n_bytes in held)])
+    if f"{ALL} join" in ended:
+        peak = ended[f"{ALL} join"]["cost"]["peak_mib"]
         rows.append([ALL, "-", "-", f"{peak:,.0f}", "-", "-", "-"])
     header = ["synthesize, MiB", "prepare, MiB", "run, MiB", "npz, GB", "store, GB", "run, GB"]
     return table(["collection", *header], rows)
 
 
-def _outcome(todo: Rehearsal, journal: Mapping[str, Entry]) -> list[str]:
-    if not journal.get(f"{ALL} check", {}).get("done"):
+def _outcome(todo: Rehearsal, ended: Mapping[str, Entry]) -> list[str]:
+    if f"{ALL} check" not in ended:
         return []
     check = json.loads((todo.out / "logs" / f"{ALL}-check.txt").read_text())
     report = json.loads((todo.out / "joined" / "report.json").read_text())

@@ -214,7 +214,7 @@ def test_stages_on_their_own_give_what_run_gives(
 def test_rank_prints_the_best_configs_of_one_graph(finished: Path, tiny_tree: Path) -> None:
     file = find_graphs(tiny_tree, splits=("test",))[-1]
     ranking = read_submission(finished / "submission.csv")[file.submission_id]
-    arguments = ("rank", file.path, "--run", finished, "--top", 5)
+    arguments = ("rank", file.path, "--run", finished, "--top", 5, "--repeats")
     ranked = json.loads(call(*arguments, "--json"))
     assert [config["config"] for config in ranked["configs"]] == ranking[:5].tolist()
     assert call(*arguments).count("\n") == 1 + 1 + 1 + 5 + 1

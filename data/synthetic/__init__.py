@@ -11,7 +11,7 @@ from data.synthetic.plans import (
 from data.synthetic.write import (
     missing_graphs,
     synthesize,
-    synthesize_sizes,
+    synthesize_graphs,
     write_graphs,
     write_sized,
 )
@@ -25,7 +25,7 @@ __all__ = [
     "parse_size",
     "published_graphs",
     "synthesize",
-    "synthesize_sizes",
+    "synthesize_graphs",
     "write_graphs",
     "write_sized",
 ]

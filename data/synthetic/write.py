@@ -23,7 +23,7 @@ from data.synthetic.layouts import default_search, layout_cost, layout_space, ra
 from data.synthetic.plans import PLANS, GraphSize, PlannedGraph, SyntheticPlan, planned_graphs
 from data.synthetic.programs import sized_kernel, sized_program
 from data.synthetic.tiles import tile_configs, tile_runtime_ns
-from data.tree import Collection, GraphFile, collection_named
+from data.tree import Collection, GraphFile
 from data.withheld import WITHHELD, write_withheld
 
 # Relative measurement noise: log-uniform between these, drawn once per graph.
@@ -41,7 +41,13 @@ def synthesize(out: Path, *, seed: int = 0, plan: SyntheticPlan = PLANS["small"]
         UsageError: `out` exists and is not an empty folder.
         PipelineError: the tree cannot be written.
     """
-    graphs = list(planned_graphs(plan, seed))
+    synthesize_graphs(out, list(planned_graphs(plan, seed)), seed)
+
+
+def synthesize_graphs(out: Path, graphs: Sequence[PlannedGraph], seed: int = 0) -> None:
+    """Write graphs below `out`, all or none; raises as `synthesize`, or if one is impossible."""
+    if len(set(graphs)) < len(graphs):
+        raise UsageError("a graph is given twice; files are named by their size")
     runtimes: dict[str, NDArray[np.int64]] = {}
     normalizers: dict[str, NDArray[np.int64]] = {}
     with _whole_tree(out) as tree:
@@ -53,44 +59,12 @@ def synthesize(out: Path, *, seed: int = 0, plan: SyntheticPlan = PLANS["small"]
                 if graph.collection.kind == "tile":
                     normalizers[name] = np.full_like(runtime_ns, runtime_ns[0])
             progress("synthesize", written, len(graphs))
-        write_withheld(tree / WITHHELD, runtimes, normalizers=normalizers)
-
-
-def synthesize_sizes(
-    out: Path,
-    sizes: Sequence[GraphSize],
-    *,
-    collection: Collection | None = None,
-    seed: int = 0,
-) -> list[GraphFile]:
-    """Write one train graph of each size below `out`, all or none.
-
-    The same arguments give the same content.
-
-    Args:
-        collection: of layouts: where the graphs lie, and which search makes their configs; by
-            default layout:xla:random.
-
-    Raises:
-        UsageError: a size is impossible or given twice, or `out` exists and is not an empty folder.
-        PipelineError: the tree cannot be written.
-    """
-    place = collection or collection_named("layout:xla:random")
-    if len(set(sizes)) < len(sizes):
-        raise UsageError("a graph is given twice; files are named by their size")
-    with _whole_tree(out) as tree:
-        for size in sizes:
-            write_sized(tree, size, collection=place, seed=seed)
-    return [PlannedGraph(place, "train", size.name, size).file(out) for size in sizes]
+        if runtimes:
+            write_withheld(tree / WITHHELD, runtimes, normalizers=normalizers)
 
 
 def write_sized(
-    tree: Path,
-    size: GraphSize,
-    *,
-    collection: Collection,
-    split: str = "train",
-    seed: int = 0,
+    tree: Path, size: GraphSize, *, collection: Collection, split: str = "train", seed: int = 0
 ) -> GraphFile:
     """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
     graph = PlannedGraph(collection, split, size.name, size)

@@ -21,7 +21,6 @@ from pipeline.cli.console import (
 
 if TYPE_CHECKING:
     from data.audit.rows import AuditRow
-    from data.tree import GraphFile
 
 PUBLISHED = "published"
 
@@ -68,52 +67,40 @@ def synthesize(
     Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
     from common.errors import UsageError
-    from data.synthetic import PLANS, parse_size, synthesize_sizes
-    from data.synthetic import synthesize as write_tree
-
-    if graph and plan:
-        raise UsageError("--plan and --graph: give one of them")
-    if plan not in (None, PUBLISHED, *PLANS):
-        known = ", ".join((*PLANS, PUBLISHED))
-        raise UsageError(f"--plan {plan}: no such plan; known: {known}")
-    if plan != PUBLISHED and (collections, splits, share, workers) != (None, None, 1.0, None):
-        raise UsageError(
-            f"--collections, --splits, --share and --workers: only --plan {PUBLISHED} has them"
-        )
-    files = []
-    if graph:
-        files = synthesize_sizes(out, list(map(parse_size, graph)), seed=seed or 0)
-    elif plan == PUBLISHED:
-        files = _published(out, collections, splits, share, seed=seed or 0, workers=workers)
-    else:
-        write_tree(out, seed=seed or 0, plan=PLANS[plan or "small"])
-    if json:
-        print_json({"out": str(out), "graphs": [str(file.path) for file in files]})
-        return
-    typer.echo(f"data        {out}")
-    for file in files if graph else ():
-        typer.echo(f"graph       {file.path}")
-
-
-def _published(
-    out: Path,
-    collections: str | None,
-    splits: str | None,
-    share: float,
-    *,
-    seed: int,
-    workers: int | None,
-) -> "list[GraphFile]":
-    from data.synthetic import missing_graphs, published_graphs
+    from data import synthetic
     from data.tree import COLLECTIONS, SPLITS, collection_named
     from pipeline.jobs.files import make
     from pipeline.jobs.workers import Workers
 
-    named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
-    parts = [split.strip() for split in (splits or "").split(",") if split]
-    graphs = published_graphs(named or COLLECTIONS, parts or SPLITS, share)
-    make(missing_graphs(out, graphs, seed=seed), out, seed, Workers(workers))
-    return [graph.file(out) for graph in graphs]
+    if graph and plan:
+        raise UsageError("--plan and --graph: give one of them")
+    plans = (*synthetic.PLANS, PUBLISHED)
+    if plan not in (None, *plans):
+        raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(plans)}")
+    if plan != PUBLISHED and (collections, splits, share, workers) != (None, None, 1.0, None):
+        raise UsageError(
+            f"--collections, --splits, --share and --workers: only --plan {PUBLISHED} has them"
+        )
+    planned: list[synthetic.PlannedGraph] = []
+    if graph:
+        place, sizes = collection_named("layout:xla:random"), map(synthetic.parse_size, graph)
+        planned = [synthetic.PlannedGraph(place, "train", size.name, size) for size in sizes]
+        synthetic.synthesize_graphs(out, planned, seed=seed or 0)
+    elif plan == PUBLISHED:
+        named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
+        parts = [split.strip() for split in (splits or "").split(",") if split]
+        planned = synthetic.published_graphs(named or COLLECTIONS, parts or SPLITS, share)
+        left = synthetic.missing_graphs(out, planned, seed=seed or 0)
+        make(left, out, seed or 0, Workers(workers))
+    else:
+        synthetic.synthesize(out, seed=seed or 0, plan=synthetic.PLANS[plan or "small"])
+    files = [one.file(out).path for one in planned]
+    if json:
+        print_json({"out": str(out), "graphs": list(map(str, files))})
+        return
+    typer.echo(f"data        {out}")
+    for file in files if graph else ():
+        typer.echo(f"graph       {file}")
 
 
 @command

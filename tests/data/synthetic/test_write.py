@@ -15,16 +15,17 @@ from scipy.stats import kendalltau
 from common.progress import watched_by
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.node_columns import OPCODES
-from data.synthetic import PLANS, GraphSize, synthesize, synthesize_sizes
+from data.synthetic import PLANS, GraphSize, PlannedGraph, synthesize, synthesize_graphs
 from data.synthetic.programs import FAMILIES, sibling
 from data.synthetic.tiles import tile_runtime_ns
-from data.tree import collection_named, find_graphs, missing_parts
+from data.tree import Collection, GraphFile, collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
 from tests.command_line import call
 from tests.data.synthetic.test_layouts import slow_layout_ns
 from tests.real_data import REAL, ROOT
 
 Arrays = SimpleNamespace
+RANDOM = collection_named("layout:xla:random")
 ONE, OTHER = GraphSize(600, 20, 30), GraphSize(700, 40, 50)
 
 
@@ -33,6 +34,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("synthetic") / "tree"
     synthesize(out, seed=3, plan=PLANS["tiny"])
     return out
+
+
+def synthesize_sizes(
+    out: Path, sizes: list[GraphSize], *, collection: Collection = RANDOM, seed: int = 0
+) -> list[GraphFile]:
+    graphs = [PlannedGraph(collection, "train", size.name, size) for size in sizes]
+    synthesize_graphs(out, graphs, seed)
+    return [graph.file(out) for graph in graphs]
 
 
 def load(path: Path) -> Arrays:
