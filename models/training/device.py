@@ -20,7 +20,6 @@ from common.errors import UsageError
 from models.config.networks import TrainingConfig
 
 KEPT_BYTES = 512 << 20  # of what ranking keeps of configs between two blocks, on a CPU
-ASSUMED_FREE_BYTES = 14 << 30  # a T4's, where a plan counts and there is no GPU to ask
 MAX_TENSOR_BYTES = 2 << 30  # keeps the number of values in 31 bits
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -142,7 +141,7 @@ def ranking_bytes(device: torch.device, tensor_mib: int) -> tuple[int, int]:
     """
     if device.type == "cpu":
         return tensor_mib << 20, KEPT_BYTES
-    free = torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else ASSUMED_FREE_BYTES
+    free, _ = torch.cuda.mem_get_info(device)
     return max(tensor_mib << 20, min(free // 96, MAX_TENSOR_BYTES)), free * 6 // 10
 
 

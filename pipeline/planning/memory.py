@@ -107,6 +107,8 @@ def fit_memory(
 ) -> tuple[Recipe, list[str]]:
     """Halve what networks take at once, in training and in ranking, until they fit.
 
+    A card is taken to have no more than the limit: in ranking, what it keeps follows from that.
+
     Returns:
         The recipe that fits, and the settings that were changed, as `--set` takes them.
 
@@ -114,6 +116,9 @@ def fit_memory(
         PipelineError: it does not fit at the least; says what takes most.
     """
     changed: dict[str, int] = {}
+    if card := machine.card:
+        smaller = replace(card, memory_gib=min(card.memory_gib, limit_mib / 1024))
+        machine = replace(machine, card=smaller)
     while True:
         peaks = {
             name: peak
@@ -133,8 +138,8 @@ def fit_memory(
             )
         model, key, value = halved
         changed[f"{model}.{key}"] = value
-        smaller = getattr(recipe, model).model_copy(update={key: value})
-        recipe = recipe.model_copy(update={model: smaller})
+        config = getattr(recipe, model).model_copy(update={key: value})
+        recipe = recipe.model_copy(update={model: config})
 
 
 def _half(recipe: Recipe, name: str) -> tuple[str, str, int] | None:

@@ -177,6 +177,14 @@ def test_memory_is_halved_until_it_fits() -> None:
     assert recipe.cross_config_sage.configs_per_step == 32
 
 
+def test_ranking_keeps_no_more_than_there_is_memory_for() -> None:
+    sizes = [part(LAYOUT, "test", 1, nodes=40_000, configs=1000)]
+    sets = ["layout.models=[cross_config_sage]", f"{MODEL}.hidden=128"]
+    recipe = load_recipe("cpu", sets)
+    limit_mib = peak_mib(recipe, sizes, SLOW)[f"rank {MODEL}"] - 100
+    assert fit_memory(recipe, sizes, SLOW, limit_mib=limit_mib) == (recipe, [])
+
+
 def test_what_cannot_be_halved_any_more_does_not_fit() -> None:
     with pytest.raises(PipelineError, match=r"memory of 2.0 GiB: 'train \w+' takes .* GiB"):
         fit_memory(RECIPE, SIZES, SLOW, limit_mib=2048)
