@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.speed import (
+    graph_cache,
     layout_model,
     segment_memory,
     tile_step,
@@ -44,6 +45,13 @@ def test_the_winning_model_has_seconds_and_ratios() -> None:
     header, _, line = winning_model.report([(40, 8)], n_scored=12)[-3:]
     assert line.count("|") == header.count("|")
     assert all(float(cell) >= 0 for cell in cells(line)[1:])
+
+
+@pytest.mark.parametrize(("max_bytes", "anew"), [(1 << 30, "19.0%"), (1, "98.0%")])
+def test_the_cache_of_graphs_reads_each_once_if_it_can(max_bytes: int, anew: str) -> None:
+    sizes = [GraphSize(150, 6, 30), GraphSize(180, 8, 20)]
+    line = cells(graph_cache.report(sizes, 100, max_bytes)[-1])
+    assert line[0] == "100" and line[2] == anew
 
 
 def test_steps_of_tile_networks_find_their_kernels_in_the_cache() -> None:
