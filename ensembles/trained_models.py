@@ -63,14 +63,6 @@ def find_models(root: Path) -> list[FoundModel]:
     return found
 
 
-def same_content(one: Path, other: Path) -> bool:
-    """Tell whether two run folders hold the same files, as copies of one model do."""
-    names = _names(one)
-    return names == _names(other) and not any(
-        filecmp.cmpfiles(one, other, names, shallow=False)[1:]
-    )
-
-
 def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: Path) -> list[Path]:
     """Copy what an earlier training of a collection left, so that it can be gone on with.
 
@@ -80,7 +72,7 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: P
         PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
     targets = {collection.slug: out, SHARED_FOLDER: shared}
-    wanted = _one_of_each(found for found in find_models(earlier) if found.place in targets)
+    wanted = one_of_each(found for found in find_models(earlier) if found.place in targets)
     copies = [(model, targets[place] / member) for (place, member), model in wanted.items()]
     return [target for model, target in copies if _copy(model.folder, target)]
 
@@ -100,7 +92,7 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
         if not is_done(member.folder)
     }
     found = (model for model in find_models(source) if (model.place, model.member) in wanted)
-    models = _one_of_each(found)
+    models = one_of_each(found)
     missing = sorted(key for key in wanted if key not in models or not models[key].is_done)
     if missing:
         first, more = "/".join(missing[0]), len(missing) - 1
@@ -114,14 +106,19 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
         _copy(model.folder, wanted[key])
 
 
-def _one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
+def one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
+    """Return one of each model by place and member: a finished one if there is one.
+
+    Raises:
+        PipelineError: two of them differ.
+    """
     chosen: dict[tuple[str, str], FoundModel] = {}
     for model in models:
         key = model.place, model.member
         other = chosen.get(key)
         if other is None or (model.is_done and not other.is_done):
             chosen[key] = model
-        elif model.is_done == other.is_done and not same_content(model.folder, other.folder):
+        elif model.is_done == other.is_done and not _same_content(model.folder, other.folder):
             raise PipelineError(
                 f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
                 "detach or move the other"
@@ -138,6 +135,13 @@ def _check_settings(model: FoundModel, recipe: Recipe) -> None:
                 f"{model.folder}: was trained with {difference}; expected a model of recipe "
                 f"{recipe.name}"
             )
+
+
+def _same_content(one: Path, other: Path) -> bool:
+    names = _names(one)
+    return names == _names(other) and not any(
+        filecmp.cmpfiles(one, other, names, shallow=False)[1:]
+    )
 
 
 def _names(folder: Path) -> list[str]:

@@ -26,9 +26,7 @@ _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 
 def collect_files(root: Path) -> dict[str, bytes]:
-    """Read what a kernel needs of the project at `root`: path below root, "/" apart, to content.
-
-    The code's revision is among it, where it is known, as the file REVISION.
+    """Read what a kernel needs of the project at `root`, and its revision: path below, to content.
 
     Raises:
         PipelineError: `root` holds no pipeline/__main__.py.
@@ -42,10 +40,9 @@ def collect_files(root: Path) -> dict[str, bytes]:
 
 
 def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
-    """Read the packages of one's own models: path below the folder that holds it to content.
+    """Read the packages of one's own models, "my_pkg.gat:Gat", as `collect_files`.
 
     Args:
-        places: of the models' classes, "my_pkg.gat:Gat".
         beside: looked in where Python's own path has no such package.
 
     Raises:
@@ -70,10 +67,7 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return `files` as a zip archive: sorted names, one fixed date, the same rights for all.
-
-    Its members are not compressed: the script compresses the archive as one, which is smaller.
-    """
+    """Return `files` as a zip archive, not compressed: as one that takes less."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in sorted(files.items()):
@@ -85,7 +79,6 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 
 def _read(root: Path, paths: Iterable[Path]) -> dict[str, bytes]:
-    """Read those of `paths` below `root` that are code: plain files, none of them hidden."""
     names = sorted(path.relative_to(root) for path in paths if path.suffix in _SUFFIXES)
     return {
         name.as_posix(): (root / name).read_bytes()

@@ -21,7 +21,7 @@ from common.errors import PipelineError, UsageError
 from common.kaggle.secrets import refuse_secrets
 from common.progress import log
 from kernels.building.archive import collect_files, own_packages, pack
-from kernels.building.kinds import Kind, kind_named
+from kernels.building.kinds import KINDS, Kind
 from kernels.building.metadata import (
     METADATA_FILE,
     T4,
@@ -54,7 +54,7 @@ def build(
     recipe_table: Mapping[str, Any],
     out: Path,
     *,
-    kind: Kind | None = None,
+    kind: Kind = KINDS["run"],
     root: Path = settings.ROOT,
     gpu: bool = True,
     dataset_sources: Sequence[str] = (),
@@ -67,7 +67,6 @@ def build(
 
     Args:
         recipe_table: the recipe, overrides applied, without None values.
-        kind: run the whole recipe (the default), train one collection, or rank with trained models.
         title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
         required_modules: module to distribution, installed from attached wheels where missing.
         beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on
@@ -79,17 +78,22 @@ def build(
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
-    kind = kind or kind_named("run")
     title = _title_of(recipe_name, kind, title)
     _check_sources(kind, dataset_sources, kernel_sources, required_modules)
+    parts = [recipe_table.get(name, {}) for name in ("layout", "tile")]
+    own_models = [model for part in parts for model in part.get("models", ()) if ":" in model]
     recipe_file = f"configs/{recipe_name}.toml"
-    own = own_packages(_own_models(recipe_table), beside)
-    files = {**own, **collect_files(root)}
+    files = {**own_packages(own_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
     script = _rendered(kind, files, recipe_file, required_modules)
     script_bytes = len(script.encode())
-    _refuse_oversize(recipe_name, script_bytes, files)
-
+    if script_bytes > SOURCE_LIMIT_BYTES:
+        largest = sorted(files, key=lambda name: len(files[name]), reverse=True)[:3]
+        named = ", ".join(f"{name} ({len(files[name])} bytes)" for name in largest)
+        raise PipelineError(
+            f"kernel of recipe '{recipe_name}': the script has {script_bytes} bytes; Kaggle takes "
+            f"{SOURCE_LIMIT_BYTES}; its largest files before compression: {named}"
+        )
     slug = slug_of(title)
     metadata = KernelMetadata(
         id=slug,
@@ -113,7 +117,6 @@ def build(
 def _rendered(
     kind: Kind, files: Mapping[str, bytes], recipe_file: str, required_modules: Mapping[str, str]
 ) -> str:
-    squeezed = lzma.compress(pack(files))
     values = {
         **asdict(kind),
         "recipe": recipe_file,
@@ -121,7 +124,7 @@ def _rendered(
         "required": dict(required_modules),
     }
     filled = pprint.pformat(values, sort_dicts=False, width=100)
-    archive = base64.encodebytes(squeezed).decode()
+    archive = base64.encodebytes(lzma.compress(pack(files))).decode()
     script = _SCRIPT.read_text(encoding="utf-8")
     script = script.replace(_SETTINGS, f"SETTINGS = {filled}", 1)
     return script.replace(_ARCHIVE, f'ARCHIVE = """\n{archive}"""', 1)
@@ -133,7 +136,7 @@ def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
             f"recipe name '{recipe_name}': expected small letters and digits, joined by - _ or . : "
             "the kernel's file is named after it"
         )
-    spoken = recipe_name.replace("_", " ").replace(".", " ")
+    spoken = re.sub("[_.]", " ", recipe_name)
     ending = f" {kind.words}" if kind.words else ""
     title = (chosen.strip() or f"Fast or slow {spoken}") + ending
     check_title(title, ending)
@@ -157,19 +160,3 @@ def _check_sources(
     if required_modules and not wheels:
         lacking = ", ".join(required_modules.values())
         log.info(f"Kaggle's image lacks {lacking}: attach a dataset named …-wheels with it")
-
-
-def _own_models(recipe_table: Mapping[str, Any]) -> list[str]:
-    parts = [recipe_table.get(kind, {}) for kind in ("layout", "tile")]
-    return [model for part in parts for model in part.get("models", ()) if ":" in model]
-
-
-def _refuse_oversize(recipe_name: str, script_bytes: int, files: Mapping[str, bytes]) -> None:
-    if script_bytes <= SOURCE_LIMIT_BYTES:
-        return
-    largest = sorted(files, key=lambda name: len(files[name]), reverse=True)[:3]
-    named = ", ".join(f"{name} ({len(files[name])} bytes)" for name in largest)
-    raise PipelineError(
-        f"kernel of recipe '{recipe_name}': the script has {script_bytes} bytes; Kaggle takes "
-        f"{SOURCE_LIMIT_BYTES}; its largest files before compression: {named}"
-    )

@@ -22,7 +22,7 @@ class Kind:
         out: the folder in the working one that the command marks with DONE once it is through.
         result: the file of `out` that ends up in the working folder; "" for none. A kernel with one
             also copies an unfinished `out` of an attached output.
-        dropped: the folder of `out` that goes once all is done; "" for none.
+        dropped: the folder of `out` that goes once all is done: attached models; "" for none.
         max_minutes: from the kernel's start until the command stops itself.
         saving_minutes: a command that hangs is killed so long after that.
     """
@@ -39,13 +39,12 @@ class Kind:
 
 _RUN = "run --recipe {recipe} --data {data} --out {working}/run --resume"
 _TRAIN = (
-    "train --recipe {recipe} --data {data} --collection COLLECTION --out {working}/models/SLUG "
+    "train --recipe {recipe} --data {data} --collection NAME --out {working}/models/SLUG "
     "--shared {working}/models/layout-shared --resume-from {input}"
 )
 KINDS = {
     "run": Kind("run", "", _RUN, "run", result="submission.csv"),
     "train": Kind("train", "train SLUG", _TRAIN, "models/SLUG"),
-    # The models are attached. Before the end their copies stay: the scores are of these.
     "infer": Kind(
         *("infer", "infer", f"{_RUN} --models {{input}}", "run"),
         result="submission.csv",
@@ -76,9 +75,8 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
     if collection is None:
         return kind
     wanted = collection_named(collection)
-    return replace(
-        kind,
-        words=kind.words.replace("SLUG", wanted.slug),
-        out=kind.out.replace("SLUG", wanted.slug),
-        command=kind.command.replace("SLUG", wanted.slug).replace("COLLECTION", wanted.name),
-    )
+    texts = {name: getattr(kind, name) for name in ("words", "out", "command")}
+    named = {
+        n: t.replace("SLUG", wanted.slug).replace("NAME", wanted.name) for n, t in texts.items()
+    }
+    return replace(kind, **named)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.atomic import write_bytes
 from common.errors import PipelineError
-from ensembles.trained_models import FoundModel, find_models, same_content
+from ensembles.trained_models import find_models, one_of_each
 from kernels.datasets.folder import dataset_metadata, require_free, seal
 from models.run_folder import CONFIG, DONE
 from models.training.jobs import SHARED_FOLDER
@@ -15,7 +15,6 @@ _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
 _CHECKPOINTS = "checkpoint."
 _NOT_NEEDED = frozenset({"report.json"})
 _IMPORTANCES = "importances.parquet"
-_LICENCE = "CC-BY-4.0"
 
 
 def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
@@ -34,18 +33,24 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
     """
     require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
-    metadata = dataset_metadata(title, subtitle=subtitle, licence=_LICENCE)
-    models = _checked(run, find_models(run))
+    metadata = dataset_metadata(title, subtitle=subtitle, licence="CC-BY-4.0")
+    found = (model for model in find_models(run) if model.place != SHARED_FOLDER)
+    models = dict(sorted(one_of_each(found).items()))
+    for model in models.values():
+        if not model.is_done:
+            raise PipelineError(f"{model.folder}: its training has not ended; --resume ends it")
+    if not models:
+        raise PipelineError(f"{run}: holds no run folder of a model")
     try:
-        for name, model in models.items():
+        for (place, member), model in models.items():
             for path in sorted(model.folder.iterdir()):
                 if _is_needed(path):
-                    write_bytes(out / "models" / name / path.name, path.read_bytes())
+                    write_bytes(out / "models" / place / member / path.name, path.read_bytes())
         seal(out, metadata)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
-    return list(models)
+    return list(map("/".join, models))
 
 
 def _is_needed(path: Path) -> bool:
@@ -53,23 +58,3 @@ def _is_needed(path: Path) -> bool:
     if not path.is_file() or name.startswith((".", _CHECKPOINTS)) or name in _NOT_NEEDED:
         return False
     return name in {CONFIG, DONE, _IMPORTANCES} or path.suffix in _NEEDED_SUFFIXES
-
-
-def _checked(run: Path, found: list[FoundModel]) -> dict[str, FoundModel]:
-    models: dict[str, FoundModel] = {}
-    for model in found:
-        name = f"{model.place}/{model.member}"
-        if model.place == SHARED_FOLDER:
-            continue  # others began from it; nothing ranks with it
-        if name in models and same_content(model.folder, models[name].folder):
-            continue
-        if name in models:
-            raise PipelineError(
-                f"{model.folder}: {name} is in {models[name].folder} as well; expected it once"
-            )
-        if not model.is_done:
-            raise PipelineError(f"{model.folder}: its training has not ended; --resume ends it")
-        models[name] = model
-    if not models:
-        raise PipelineError(f"{run}: holds no run folder of a model")
-    return dict(sorted(models.items()))
