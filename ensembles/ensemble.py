@@ -33,11 +33,7 @@ class Ensemble:
     mixing: Mixing
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of one graph; (c,) float32, lower = faster.
-
-        Raises:
-            PipelineError: scores that are not finite.
-        """
+        """Score every config of one graph; (c,) float32, lower = faster."""
         return self.blended(graph, self.member_scores(graph))
 
     def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
@@ -47,11 +43,7 @@ class Ensemble:
     def blended(
         self, graph: Graph, members: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Make one of the members' scores (c,) of a graph; (c,) float32, lower = faster.
-
-        Raises:
-            PipelineError: scores that are not finite.
-        """
+        """Make one of the members' scores (c,) of a graph; (c,) float32, lower = faster."""
         tables = {name: scores_table(graph, scores) for name, scores in members.items()}
         if len(tables) == 1 and self.mixing.diversity is None:  # as a run blends
             (alone,) = tables.values()

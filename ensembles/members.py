@@ -38,11 +38,7 @@ class Member:
         return f"{self.model}-seed{self.seed}"
 
     def load(self) -> Ranker:
-        """Load the trained model, or what needs no training.
-
-        Raises:
-            PipelineError: its training has not ended, or its files are damaged.
-        """
+        """Load the trained model, or what needs no training."""
         from models.train import load_model
 
         untrained = {HEURISTIC: BASELINES, FLOOR: FLOORS}.get(self.model)

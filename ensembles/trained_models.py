@@ -44,11 +44,7 @@ class FoundModel:
 
 
 def find_models(root: Path) -> list[FoundModel]:
-    """List the models' run folders below `root`, by path; hidden folders are left out.
-
-    Raises:
-        PipelineError: `root` is no folder, or a configuration is damaged.
-    """
+    """List the models' run folders below `root`, by path; hidden folders are left out."""
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
     found = []
@@ -107,11 +103,7 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
 
 
 def one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
-    """Return one of each model by place and member: a finished one if there is one.
-
-    Raises:
-        PipelineError: two of them differ.
-    """
+    """Return one of each model by place and member: a finished one if there is one."""
     chosen: dict[tuple[str, str], FoundModel] = {}
     for model in models:
         key = model.place, model.member

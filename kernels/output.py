@@ -79,11 +79,7 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names of files that would not lie below one folder, each in its own place.
-
-    Raises:
-        PipelineError: names the first one.
-    """
+    """Refuse names of files that would not lie below one folder, each in its own place."""
     folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
     for name in names:
         path = PurePosixPath(name)

@@ -156,11 +156,7 @@ def _change(found: Estimate | None, metric: str) -> str:
 
 
 def write_page(page: Page, cells: Sequence[Cell], folder: Path) -> Path:
-    """Write a page and its picture from the cells of its ladders; return the page's path.
-
-    Raises:
-        PipelineError: a file cannot be written.
-    """
+    """Write a page and its picture from the cells of its ladders; return the page's path."""
     used = [c for c in cells if c["task"] in page.ladders and c["contender"] in page.rungs]
     measured = {
         title: rungs

@@ -122,11 +122,7 @@ def by_contender(cells: Sequence[Cell], known: Collection[str]) -> dict[str, lis
 
 
 def read_cells(folder: Path) -> list[Cell]:
-    """Read every cell of a folder, by name.
-
-    Raises:
-        PipelineError: there is none.
-    """
+    """Read every cell of a folder, by name."""
     cells = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
     if not cells:
         raise PipelineError(f"{folder}: no results; run without --report first")

@@ -45,11 +45,7 @@ def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> M
 def written_mixing(
     out: Path, blending: BlendConfig, collection: Collection, members: Sequence[str]
 ) -> Mixing:
-    """Return how a run blends a collection's members: by its choice, else by the recipe.
-
-    Raises:
-        PipelineError: the choice is damaged.
-    """
+    """Return how a run blends a collection's members: by its choice, else by the recipe."""
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
         return _mixing_in(record)
@@ -68,9 +64,6 @@ def choose_in_run(
     """Choose how to blend a collection's members, and write it; nothing if that was done before.
 
     The recipe's own blend stays unless it is beaten beyond noise.
-
-    Raises:
-        PipelineError: a damaged file.
     """
     path = choice_file(out, collection)
     if path.exists() or len(tables) < 2:
@@ -136,11 +129,7 @@ def write_choice(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_choice(path: Path) -> dict[str, Any] | None:
-    """Read a choice; None where there is none.
-
-    Raises:
-        PipelineError: the file is damaged.
-    """
+    """Read a choice; None where there is none."""
     if not path.exists():
         return None
     check_seal(path, "remove the file, and the choice is made again")

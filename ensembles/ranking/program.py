@@ -164,11 +164,7 @@ def load_graph(
 
 
 def chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGraph:
-    """Return the kernel of that name, fingerprint or module among those of a file.
-
-    Raises:
-        UsageError: none or several are; the line lists all.
-    """
+    """Return the kernel of that name, fingerprint or module among those of a file."""
     found = [
         graph
         for graph in graphs

@@ -55,11 +55,7 @@ def slug_of(title: str) -> str:
 
 
 def check_title(title: str, ending: str = "") -> None:
-    """Refuse a title that Kaggle would refuse.
-
-    Raises:
-        UsageError: it is too short or too long, or not plain ASCII.
-    """
+    """Refuse a title that Kaggle would refuse."""
     fits = len(slug_of(title)) >= _SHORTEST_TITLE and len(title) <= _LONGEST_TITLE
     if not (fits and title.isascii() and title.isprintable()):
         raise UsageError(
@@ -69,11 +65,7 @@ def check_title(title: str, ending: str = "") -> None:
 
 
 def check_source(option: str, source: str) -> None:
-    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset".
-
-    Raises:
-        UsageError: says what was expected.
-    """
+    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset"."""
     if source.startswith("OWNER/"):  # as the README has it
         raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
     if not re.fullmatch(r"[\w-]+/[\w-]+", source):
@@ -81,11 +73,7 @@ def check_source(option: str, source: str) -> None:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """Read a kernel folder's metadata.
-
-    Raises:
-        PipelineError: the file, one of its keys or the kernel's source is missing.
-    """
+    """Read a kernel folder's metadata."""
     if not (folder / METADATA_FILE).exists():
         raise PipelineError(f"{folder}: no kernel's folder; `kernel build` writes one")
     table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
@@ -95,11 +83,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def read_object(path: Path, keys: Sequence[str]) -> dict[str, Any]:
-    """Read a JSON object that has a text under each of `keys`.
-
-    Raises:
-        PipelineError: names the file and what is missing.
-    """
+    """Read a JSON object that has a text under each of `keys`."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -88,11 +88,7 @@ class Question:
 
 
 def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:
-    """Read the train split, and cut the folds.
-
-    Raises:
-        PipelineError: damaged or too little data.
-    """
+    """Read the train split, and cut the folds."""
     collection = collection_named(space.study.collection)
     shares = any(
         pretrain_steps(recipe, model) or f"{model}.training.pretrain_steps" in space.parameters
@@ -265,9 +261,6 @@ def give_up_or_go_on(
     """Return what is to be called after each fold: it reports, and unless `never`, may give up.
 
     The Wilcoxon pruner is told of each graph, others of the mean of the folds so far.
-
-    Raises:
-        TrialPruned: by what is returned.
     """
     folds: list[list[float]] = []
 

@@ -176,11 +176,7 @@ def candidates(records: Sequence[TrialRecord], n: int) -> list[TrialRecord]:
 def judge_finalists(
     question: Question, records: Sequence[TrialRecord], workers: Workers
 ) -> Verdict | None:
-    """Train the candidates with other seeds, choose as `verdict_of`; None if all trainings failed.
-
-    Raises:
-        OutOfTime: the same call goes on.
-    """
+    """Train the candidates with other seeds, choose as `verdict_of`; None if all have failed."""
     study, first = question.space.study, question.recipe.seeds[0] + 1
     finalists = [record.number for record in candidates(records, study.finalists)]
     jobs = {

@@ -133,11 +133,7 @@ class SearchSpace(FrozenConfig):
 
 
 def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
-    """Read a search space: a path that ends in .toml, or the name of one in configs/tune/.
-
-    Raises:
-        PipelineError: no such search space, or no TOML, or as `space_from_table`.
-    """
+    """Read a search space: a path that ends in .toml, or the name of one in configs/tune/."""
     given = Path(name_or_file)
     path = given if given.suffix == ".toml" else CONFIGS / "tune" / f"{name_or_file}.toml"
     if not path.is_file():

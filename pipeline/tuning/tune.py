@@ -127,12 +127,7 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
 
 
 def search(question: Question, storage: Path | str, trials: int) -> None:
-    """Run trials, beside others that do the same, until none is left.
-
-    Raises:
-        PipelineError: the storage has gone, or is not seen from here.
-        OutOfTime: the time is over.
-    """
+    """Run trials, beside others that do the same, until none is left."""
     with open_storage(storage) as shared:
         study = shared.study(question.space.study.name, pruner_of(question.space.study))
         while _run_next(question, shared, study, trials):

@@ -70,11 +70,7 @@ def write_ranks(path: Path, tables: Sequence[pl.DataFrame]) -> None:
 
 
 def read_ranks(path: Path) -> pl.DataFrame | None:
-    """Read what `write_ranks` wrote; None where there is no file.
-
-    Raises:
-        PipelineError: the file is damaged, or has other columns.
-    """
+    """Read what `write_ranks` wrote; None where there is no file."""
     if not path.exists():
         return None
     table = read_table(path)

@@ -84,11 +84,7 @@ def submit(
 
 
 def list_submissions(*, limit: int = 20, policy: RetryPolicy = POLICY) -> list[Submission]:
-    """Return up to `limit` submissions of the account, the newest first.
-
-    Raises:
-        PipelineError: missing or refused credentials, rules not accepted, no connection.
-    """
+    """Return up to `limit` submissions of the account, the newest first."""
     with kaggle_session(f"list submissions of {COMPETITION}", policy) as session:
         return ask(session, lambda: _page(session, limit, 1))
 

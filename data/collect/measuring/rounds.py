@@ -90,9 +90,6 @@ def measured(
 
     Returns:
         The c choices (c, g) and their shortest runs by round (r, c) in ns; row 0 is the search's.
-
-    Raises:
-        ProgramFailed: fewer than two configs ran.
     """
     kept = [config for config in range(len(choices)) if config not in journal.failed]
     if len(kept) < 2:

@@ -49,11 +49,7 @@ class Session:
         self._stop()
 
     def describe(self) -> Description:
-        """Open the subject and return what does not depend on a choice.
-
-        Raises:
-            ProgramFailed: it cannot be opened; the line says why.
-        """
+        """Open the subject and return what does not depend on a choice."""
         self._stop()
         self._start()
         description: Description = self._ask(

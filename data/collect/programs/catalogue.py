@@ -94,11 +94,7 @@ def split_of(program: ProgramSource) -> str:
 
 
 def load_program(name: str) -> ProgramSource:
-    """Return the catalogue's program `name`, or the user's own "module:function".
-
-    Raises:
-        PipelineError: there is no such program, module or function, or no example arguments.
-    """
+    """Return the catalogue's program `name`, or the user's own "module:function"."""
     if ":" in name:
         return _load_function(name)
     programs = {program.name: program for program in catalogue()}
@@ -114,9 +110,6 @@ def named_object(name: str) -> object:
     """Import the module before the colon and return what it holds under the name after it.
 
     Modules in the working folder are found too.
-
-    Raises:
-        PipelineError: the module fails to import, or holds no such name; one line.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())

@@ -15,11 +15,7 @@ from data.hlo import featurize_module
 
 
 def find_kernel(program: str) -> TileKernel:
-    """Return a kernel of the catalogue, or the one that "module:name" holds or returns.
-
-    Raises:
-        PipelineError: there is none, or its module cannot be imported.
-    """
+    """Return a kernel of the catalogue, or the one that "module:name" holds or returns."""
     if ":" not in program:
         kernels = catalogue()
         if program not in kernels:
