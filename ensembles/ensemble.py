@@ -56,7 +56,6 @@ class Ensemble:
         return diversify_scores(graph, blended, self.mixing.diversity)
 
     def __repr__(self) -> str:
-        """Say what it is in one line."""
         return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
 
 

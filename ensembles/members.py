@@ -34,11 +34,9 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the member's name in folders, blends and reports."""
         return f"{self.model}-seed{self.seed}"
 
     def load(self) -> Ranker:
-        """Load the trained model, or what needs no training."""
         from models.train import load_model
 
         untrained = {HEURISTIC: BASELINES, FLOOR: FLOORS}.get(self.model)

@@ -26,8 +26,6 @@ _LONGEST_NAME = 255  # bytes of each part of a path
 
 @dataclass(frozen=True)
 class KernelOutput:
-    """What was fetched of a kernel's version."""
-
     kernel_id: str
     version: int
     folder: Path

@@ -40,7 +40,6 @@ class Labels:
 
     @property
     def is_labelled(self) -> bool:
-        """Tell whether the runtimes are known."""
         return bool(self.runtime_ns.any())
 
     @property
@@ -62,7 +61,6 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
 
 
 def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
-    """Read the labels of a split's graphs by submission ID, and nothing else of their files."""
     files = find_graphs(data_dir, splits=(split,))
     return {file.submission_id: read_labels_of(file) for file in files}
 
@@ -100,7 +98,6 @@ def _check_positive(archive: Archive, key: str, values: NDArray[np.int64]) -> No
 def check_split(
     answered: Container[str], judged: Container[str], data_dir: Path, *, split: str
 ) -> None:
-    """Refuse rankings of another split's graphs."""
     if any(name in judged for name in answered):
         return
     for other in SPLITS:

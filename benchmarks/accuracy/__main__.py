@@ -47,7 +47,6 @@ def cells_of(
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
-    """Run cells; return how many failed."""
     failed = 0
     for number, cell in enumerate(cells, start=1):
         text = _outcome(cell, sources, out)
@@ -66,7 +65,6 @@ def _outcome(cell: Cell, sources: Sources, out: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train what is missing, or write the report; return the exit code."""
     options = _options(arguments)
     kind = options.kind
     try:

@@ -63,7 +63,6 @@ class Contender:
     part_of: str | None = None
 
     def on(self, task: str) -> "Contender":
-        """Return what it is for a task."""
         if self.within_graph is None or task not in WITHIN_GRAPH:
             return self
         recipe, models = self.within_graph
@@ -126,7 +125,6 @@ class Cell:
 
     @property
     def known_contender(self) -> Contender:
-        """Return the contender, as it is for the task."""
         return CONTENDERS[self.kind][self.contender].on(self.task)
 
     @property
@@ -146,11 +144,9 @@ class Cell:
         return [replace(self, contender=n) for n, c in known if c.part_of == self.contender]
 
     def path(self, out: Path) -> Path:
-        """Return where the cell's JSON file lies."""
         return out / "cells" / f"{self.task}--{self.contender}--{self.seed}.json"
 
     def recipe(self) -> Recipe:
-        """Return the recipe, with one thread."""
         seeds = list(dict.fromkeys(seed for _, seed in self.members.values())) or [self.seed]
         fixed = ("threads=1", f"seeds={seeds}")
         contender = self.known_contender

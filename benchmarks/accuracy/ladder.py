@@ -123,7 +123,6 @@ def rungs_of(page: Page, cells: Sequence[Cell]) -> list[Rung]:
 
 
 def report(page: Page, measured: Mapping[str, Sequence[Rung]], cells: Sequence[Cell]) -> str:
-    """Return the whole page, from rungs by the title of their ladder."""
     lines = [
         f"""# The ladder: what each part gains
 
@@ -202,7 +201,6 @@ def draw_rungs(axes: "Axes", rungs: Sequence[Rung]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages whose cells are there, with their pictures; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layouts", type=Path, default=Path("runs/accuracy"), metavar="DIR")
     parser.add_argument("--tiles", type=Path, default=Path("runs/tile-accuracy"), metavar="DIR")

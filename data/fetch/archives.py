@@ -30,8 +30,6 @@ _LINK = "is a link or a device, expected plain files alone"
 
 @dataclass(frozen=True)
 class Member:
-    """One file inside an archive."""
-
     archive: Path
     name: str
     size: int

@@ -63,7 +63,6 @@ def download(session: "Session", url: str, target: Path, *, policy: RetryPolicy)
 
 
 def unfinished_bytes(target: Path) -> int:
-    """Return how many bytes are there of an unfinished download."""
     return sum(part.stat().st_size for part in _parts(target))
 
 

@@ -44,8 +44,6 @@ class FetchJob:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A part that is whole."""
-
     part: Part
     graphs: int
     bytes: int

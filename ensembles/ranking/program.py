@@ -49,12 +49,10 @@ class NamedGraph:
 
     @property
     def kind(self) -> str:
-        """Return "layout" or "tile"."""
         return "tile" if isinstance(self.graph, TileGraph) else "layout"
 
     @property
     def path(self) -> Path:
-        """The file that it was read from."""
         return self.graph.file.path
 
     @property
@@ -68,7 +66,6 @@ class NamedGraph:
         return self.program.graph.instruction_names if self.program else None
 
     def __repr__(self) -> str:
-        """Say what it is in one line."""
         graph = self.graph
         return f"<{self.kind} graph {self.name}: {graph.n_nodes} nodes, {graph.n_configs} configs>"
 

@@ -41,8 +41,6 @@ _INPUT_ROOT = Path("/kaggle/input")
 
 @dataclass(frozen=True)
 class KernelFolder:
-    """What a build has written."""
-
     folder: Path
     script: Path
     metadata: Path

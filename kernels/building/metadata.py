@@ -41,7 +41,6 @@ class KernelMetadata:
     docker_image_pinning_type: str = "original"  # later versions of the kernel keep the image
 
     def to_json(self) -> str:
-        """Return the file's text."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -55,7 +54,6 @@ def slug_of(title: str) -> str:
 
 
 def check_title(title: str, ending: str = "") -> None:
-    """Refuse a title that Kaggle would refuse."""
     fits = len(slug_of(title)) >= _SHORTEST_TITLE and len(title) <= _LONGEST_TITLE
     if not (fits and title.isascii() and title.isprintable()):
         raise UsageError(
@@ -73,7 +71,6 @@ def check_source(option: str, source: str) -> None:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """Read a kernel folder's metadata."""
     if not (folder / METADATA_FILE).exists():
         raise PipelineError(f"{folder}: no kernel's folder; `kernel build` writes one")
     table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))

@@ -88,7 +88,6 @@ class Question:
 
 
 def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:
-    """Read the train split, and cut the folds."""
     collection = collection_named(space.study.collection)
     shares = any(
         pretrain_steps(recipe, model) or f"{model}.training.pretrain_steps" in space.parameters
@@ -246,7 +245,6 @@ def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":
-    """Return the study's pruner."""
     from optuna import pruners
 
     if study.pruner == "hyperband":

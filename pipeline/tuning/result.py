@@ -83,12 +83,10 @@ class TuneResult:
     verdict: Verdict | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
         return asdict(self) | {"best_recipe": str(self.best_recipe)}
 
 
 def records_of(study: "Study") -> tuple[TrialRecord, ...]:
-    """Return all trials of a study, by number."""
     return tuple(
         TrialRecord(
             number=trial.number,

@@ -58,16 +58,13 @@ class StudyConfig(FrozenConfig):
 
     @property
     def kind(self) -> str:
-        """Return what is ranked: "layout" or "tile"."""
         return collection_named(self.collection).kind
 
     @property
     def name(self) -> str:
-        """Return the study's name in its storage."""
         return f"{self.collection}:{self.model}"
 
     def models(self, recipe: Recipe) -> tuple[str, ...]:
-        """Return the models that a trial trains."""
         return recipe.models_of(self.kind) if self.model == BLEND else (self.model,)
 
 
@@ -110,7 +107,6 @@ class Parameter(FrozenConfig):
         return self.low <= value <= self.high and not (self._is_whole and value % 1)
 
     def suggest(self, trial: "Trial", key: str) -> Value:
-        """Let an Optuna trial choose."""
         if self.choices:
             chosen: Value = trial.suggest_categorical(key, self.choices)
             return chosen

@@ -65,7 +65,6 @@ def rank_points(
 
 
 def write_ranks(path: Path, tables: Sequence[pl.DataFrame]) -> None:
-    """Write the points of several graphs as parquet, whole or not at all."""
     write_table(path, pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *tables]))
 
 

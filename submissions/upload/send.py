@@ -84,7 +84,6 @@ def submit(
 
 
 def list_submissions(*, limit: int = 20, policy: RetryPolicy = POLICY) -> list[Submission]:
-    """Return up to `limit` submissions of the account, the newest first."""
     with kaggle_session(f"list submissions of {COMPETITION}", policy) as session:
         return ask(session, lambda: _page(session, limit, 1))
 

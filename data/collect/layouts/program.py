@@ -29,7 +29,6 @@ API_VERSION_ORIGINAL = 1
 
 
 def open_program(name: str, device: str | None) -> "LayoutProgram":
-    """Return a program by name, ready to be measured on a device."""
     facts = open_device(device)
     return LayoutProgram(load_program(name), facts)
 

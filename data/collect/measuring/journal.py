@@ -39,7 +39,6 @@ class Journal:
         self.take(line)
 
     def take(self, line: Mapping[str, Any]) -> None:
-        """Take over what a line of the file says."""
         config = int(line["config"])
         if "choice" in line:
             self.choices[config] = list(line["choice"])

@@ -33,7 +33,6 @@ class Siblings(NamedTuple):
     depth: int | None = None
 
     def programs(self) -> list[ProgramSource]:
-        """Return them, forward programs first."""
         stem = self.family if self.depth is None else f"{self.family}_d{self.depth}"
         batches = {f"{stem}_b{b}": (b, False) for b in self.forward}
         batches |= {f"{stem}_train_b{b}": (b, True) for b in self.training}
@@ -94,7 +93,6 @@ def split_of(program: ProgramSource) -> str:
 
 
 def load_program(name: str) -> ProgramSource:
-    """Return the catalogue's program `name`, or the user's own "module:function"."""
     if ":" in name:
         return _load_function(name)
     programs = {program.name: program for program in catalogue()}
