@@ -7,7 +7,7 @@ kernel; in truth two layout graphs have 1001 configs and sixteen kernels fewer t
 accepted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -65,16 +65,6 @@ def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Pro
     return problems
 
 
-def check_official(path: Path, known: Mapping[str, int]) -> list[Problem]:
-    """List what is wrong with a submission to the real competition.
-
-    Args:
-        path: the submission.
-        known: c by submission ID, of test graphs whose files are at hand.
-    """
-    return check_submission(path, {**official_rows(), **known})
-
-
 @cache
 def official_rows() -> Mapping[str, int | None]:
     """Return the number of configs of each official test graph, by submission ID.
@@ -88,11 +78,6 @@ def official_rows() -> Mapping[str, int | None]:
             layout_configs = OTHER_LAYOUT_CONFIGS.get(submission_id, LAYOUT_CONFIGS)
             rows[submission_id] = layout_configs if collection.kind == "layout" else None
     return rows
-
-
-def all_official(submission_ids: Iterable[str]) -> bool:
-    """Tell whether every ID is a row of the real competition."""
-    return official_rows().keys() >= set(submission_ids)
 
 
 def expected_rows(data_dir: Path, split: str) -> dict[str, int]:

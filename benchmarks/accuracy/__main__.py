@@ -49,19 +49,14 @@ def cells_of(
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
     failed = 0
     for number, cell in enumerate(cells, start=1):
-        text = _outcome(cell, sources, out)
-        failed += text.startswith("failed")
+        start = time.perf_counter()
+        try:
+            is_new = run_cell(cell, sources, out)
+            text = f"{time.perf_counter() - start:.1f} s" if is_new else "was there"
+        except PipelineError as error:
+            failed, text = failed + 1, f"failed: {error}"
         _say(f"{number}/{len(cells)} {cell.task}, {cell.contender}, seed {cell.seed}: {text}")
     return failed
-
-
-def _outcome(cell: Cell, sources: Sources, out: Path) -> str:
-    start = time.perf_counter()
-    try:
-        is_new = run_cell(cell, sources, out)
-    except PipelineError as error:
-        return f"failed: {error}"
-    return f"{time.perf_counter() - start:.1f} s" if is_new else "was there"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,8 +10,6 @@ from common.settings import SAMPLE, default_data_dir
 from data.tree import find_graphs, npz_root
 from submissions.check import (
     Problem,
-    all_official,
-    check_official,
     check_submission,
     expected_rows,
     official_rows,
@@ -36,16 +34,17 @@ def problems_before_upload(path: Path, data: Path | None) -> list[Problem]:
     """
     folder = data or _dataset()
     known = expected_rows(folder, "test") if folder and _has_test_graphs(folder) else {}
-    if all_official(known):
-        problems = check_official(path, known)
+    official = official_rows()
+    if official.keys() >= known.keys():
+        problems = check_submission(path, {**official, **known})
         of_sample = expected_rows(SAMPLE, "test") if problems and SAMPLE.is_dir() else {}
         if of_sample and not check_submission(path, of_sample):
             return [_problem(path, "answers the embedded sample, not the competition's graphs")]
         return problems
     if not check_submission(path, known):
         return [_problem(path, f"answers the test graphs of {folder}, not the competition's")]
-    official = {name: n_configs for name, n_configs in known.items() if name in official_rows()}
-    return check_official(path, official) or [
+    rows = {name: known.get(name, n_configs) for name, n_configs in official.items()}
+    return check_submission(path, rows) or [
         _problem(path, f"does not answer the test graphs of {folder}; name the right --data")
     ]
 
