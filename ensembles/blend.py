@@ -67,9 +67,6 @@ def blend(
     """Average the members' scores, each scaled within its graph, or let their models pick in turn.
 
     Rows as of the first member, lower = faster; weights need not sum to 1.
-
-    Raises:
-        PipelineError: a member lacks configs of another, or the weights' sum is 0 or infinite.
     """
     total = sum(weights[name] for name in members)
     if not 0 < total < math.inf:
@@ -123,9 +120,6 @@ def joined(
 
     Args:
         scale: brings the scores of one graph to 0..1.
-
-    Raises:
-        PipelineError: a member lacks configs of `rows`, or has others.
     """
     result = rows.select("graph", "config", "config_hash")
     distinct = not result.select(KEYS).is_duplicated().any()

@@ -65,9 +65,6 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
     Args:
         wanted: None = what a model's run folder learned from; where a run has no model of it, a
             sibling's serve.
-
-    Raises:
-        PipelineError: no run folder, an unfinished run, or models of another kind.
     """
     config = read_config(folder)
     if "collection" in config and wanted is None:
@@ -102,9 +99,6 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
 
     Args:
         collection: as `ranked_by` takes it.
-
-    Raises:
-        PipelineError: as `ranked_by`, or models are missing, unfinished or damaged.
     """
     from models.train import load_model
 

@@ -62,9 +62,6 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: P
     """Copy what an earlier training of a collection left, so that it can be gone on with.
 
     What lies in `out` or in `shared`, for models that several collections share, stays.
-
-    Raises:
-        PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
     targets = {collection.slug: out, SHARED_FOLDER: shared}
     wanted = one_of_each(found for found in find_models(earlier) if found.place in targets)
@@ -76,9 +73,6 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
     """Copy the trained models of `collections`, every member of each, into the run folder `out`.
 
     Those that the run has already stay.
-
-    Raises:
-        PipelineError: a member is missing, unfinished, there twice or of other settings.
     """
     wanted = {
         (collection.slug, member.name): member.folder

@@ -42,11 +42,6 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
 
     Args:
         kernel_id: "owner/slug"; without an owner, one's own.
-
-    Raises:
-        UsageError: `out` is in the way.
-        PipelineError: the kernel has not finished or has failed, a name that leaves `out`, missing
-            or refused credentials, no space, or the network fails for good.
     """
     with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
         full_id = session.own(kernel_id)

@@ -154,12 +154,7 @@ class Cell:
 
 
 def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
-    """Train, judge and write one cell, unless it is there; begins anew where one was interrupted.
-
-    Raises:
-        UsageError: the cell is there, but by another recipe or other data.
-        PipelineError: as the model's training.
-    """
+    """Train, judge and write one cell, unless it is there; begin anew what was interrupted."""
     path, head = cell.path(out), cell_head(cell, sources)
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))

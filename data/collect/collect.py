@@ -77,11 +77,6 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
 
     What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
     cannot be opened is passed over.
-
-    Raises:
-        UsageError: a graph is there already, measured with other options; or another process
-            measures into `out`.
-        PipelineError: no graph can be opened, or the disk is full.
     """
     outcomes: list[Outcome] = []
     n_failed = 0
@@ -116,9 +111,7 @@ def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
 
     Raises:
         OutOfTime: the time is over; the same call goes on.
-        UsageError: it is there already, measured with other options.
         ProgramFailed: the program cannot be opened, or none of its configs runs.
-        PipelineError: the disk is full, or a file of `out` is damaged.
     """
     manifest = read_manifest(out)
     check_family(manifest, job)

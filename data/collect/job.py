@@ -102,12 +102,7 @@ def make_job(
     device: str | None = None,
     effort: Effort,
 ) -> Job:
-    """Return the job that measures a program's layouts under one search, or a kernel's tiles.
-
-    Raises:
-        UsageError: there is no such kind, search, split or device.
-        PipelineError: there is no such program, or its module fails to import.
-    """
+    """Return the job that measures a program's layouts under one search, or a kernel's tiles."""
     _check("--kind", kind, KINDS)
     _check("--search", search, LAYOUT_SEARCHES)
     _check("--split", split, SPLITS)
@@ -133,7 +128,7 @@ def make_job(
 
 
 def known_programs(kind: str) -> list[tuple[str, str]]:
-    """Return name and family of each program of the catalogue; raises UsageError: no such kind."""
+    """Return name and family of each program of the catalogue."""
     _check("--kind", kind, KINDS)
     programs = tile_catalogue().values() if kind == "tile" else catalogue()
     return [(program.name, program.family) for program in programs]

@@ -47,9 +47,6 @@ def download(session: "Session", url: str, target: Path, *, policy: RetryPolicy)
 
     Args:
         url: may be signed: of its query nothing is told or kept.
-
-    Raises:
-        PipelineError: the server refuses it, the disk is full, or the tries are used up.
     """
     if target.exists():
         return

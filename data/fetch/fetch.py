@@ -51,12 +51,7 @@ class Fetched:
 
 
 def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
-    """Fetch the parts one after the other; each archive goes once its part is whole.
-
-    Raises:
-        PipelineError: a file is refused, the network fails for good, an archive is not what was
-            published, or the disk is too small.
-    """
+    """Fetch the parts one after the other; each archive goes once its part is whole."""
     base = f"{base.rstrip('/')}/"
     check_address(base)
     done = {part: finished(job, part) for part in job.parts}
@@ -73,12 +68,7 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
 
 
 def fetch_kaggle(job: FetchJob) -> list[Fetched]:
-    """Download the whole competition, which the client resumes, and unpack the parts.
-
-    Raises:
-        PipelineError: no or refused credentials, rules not accepted, the network fails for good,
-            files that are not what was published, or the disk is too small.
-    """
+    """Download the whole competition, which the client resumes, and unpack the parts."""
     from common.kaggle.sender import ask
     from common.kaggle.session import kaggle_session
 
@@ -101,10 +91,6 @@ def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -
     """Write the graphs of `parts` below the data folder and mark each part done.
 
     A graph that is there with the right size is kept, so that a killed call can go on.
-
-    Raises:
-        PipelineError: a part has another number of graphs than was published, or the disk is too
-            small, and nothing is written; or the archive ends early.
     """
     for part in parts:
         found = len(graphs.get(part, {}))

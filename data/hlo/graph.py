@@ -59,9 +59,6 @@ def featurize_module(
     Args:
         module: a HloModuleProto: the message class of this package, or of any other that can
             be serialised, or the serialised bytes.
-
-    Raises:
-        PipelineError: the bytes are no HLO module, or its parts do not fit each other.
     """
     module = _own_message(module, source)
     source = source or f"HLO module '{shown(module.name)}'"

@@ -26,11 +26,7 @@ _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 
 def collect_files(root: Path) -> dict[str, bytes]:
-    """Read what a kernel needs of the project at `root`, and its revision: path below, to content.
-
-    Raises:
-        PipelineError: `root` holds no pipeline/__main__.py.
-    """
+    """Read what a kernel needs of the project, and its revision: path below `root` to content."""
     paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
     files = _read(root, paths)
     if ENTRY not in files:

@@ -152,7 +152,6 @@ def cross_validate(
         after_fold: told each fold's value per graph.
 
     Raises:
-        PipelineError: `run_dir` is another recipe's, or a score is not finite, or as `train_model`.
         OutOfTime: as `train_model`.
     """
     collection = folds[0][0].collection

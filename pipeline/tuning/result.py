@@ -122,11 +122,7 @@ def _recipe_of(record: TrialRecord, question: Question) -> Recipe:
 
 
 def result_of(study: "Study", question: Question, verdict: Verdict | None) -> TuneResult:
-    """Write and return what has been found so far; the verdict's choice, if there is one.
-
-    Raises:
-        PipelineError: no trial has succeeded.
-    """
+    """Write and return what has been found so far; the verdict's choice, if there is one."""
     write_history(study, question, verdict.trial if verdict else None)
     records = records_of(study)
     if not ranked(records):

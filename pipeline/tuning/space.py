@@ -143,12 +143,7 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
 def space_from_table(
     table: Mapping[str, Any], recipe: Recipe | None = None, *, source: str
 ) -> SearchSpace:
-    """Check a search space, and that all its values make a recipe.
-
-    Raises:
-        UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a
-            key that the study's model does not read.
-    """
+    """Check a search space: all its values make a recipe, and the study's model reads all keys."""
     whole = {STUDY: table.get(STUDY, {}), "parameters": {k: table[k] for k in table if k != STUDY}}
     space = SearchSpace.from_table(whole, source=source)
     study, recipe = space.study, recipe or Recipe()

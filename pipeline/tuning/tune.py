@@ -66,9 +66,7 @@ def tune(
         workers: who runs trials, as many at once as they are; 1 = this process itself.
 
     Raises:
-        UsageError: a recipe that does not fit, or `out` or the storage belongs to another question.
-        PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
-            succeeded, or all workers were killed.
+        UsageError: `out` or the storage belongs to another question.
     """
     question = ask(recipe, space, data_dir, out)
     begin(out, question.config(), resume=True)

@@ -89,11 +89,7 @@ def list_submissions(*, limit: int = 20, policy: RetryPolicy = POLICY) -> list[S
 
 
 def wait_for_score(sent: Submission, *, policy: RetryPolicy = POLICY) -> Submission:
-    """Ask, pausing, until Kaggle has judged a submission; "pending" when `time_limit` is over.
-
-    Raises:
-        PipelineError: Kaggle could not score it, or its list cannot be read.
-    """
+    """Ask, pausing, until Kaggle has judged a submission; "pending" when `time_limit` is over."""
     name = f"{sent.file_name}: submission {sent.ref}"
     with kaggle_session(f"{name} was sent; its score", policy) as session:
 

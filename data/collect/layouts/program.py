@@ -48,12 +48,7 @@ class LayoutProgram:
     """
 
     def __init__(self, source: ProgramSource, facts: dict[str, str] | None = None) -> None:
-        """Compile a program once and open its layouts; `facts` are those of the device.
-
-        Raises:
-            PipelineError: it cannot be compiled, has no configurable node, or this jaxlib was not
-                tested.
-        """
+        """Compile a program once and open its layouts; `facts` are those of the device."""
         _check_jaxlib(source.name)
         self.name = source.name
         self._facts = facts or {}
@@ -88,9 +83,6 @@ class LayoutProgram:
         """Compile under `config` (k, 18); calling the result returns the flat outputs at their end.
 
         It has run once before it is returned, so that nothing is set up while it is timed.
-
-        Raises:
-            PipelineError: the compiler refuses the config; its first words in one line.
         """
         import jax
         from jaxlib import _jax

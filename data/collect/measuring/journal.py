@@ -58,12 +58,7 @@ class Journal:
 
 
 def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
-    """Open the journal at `path`, or begin it with `header`.
-
-    Raises:
-        UsageError: the journal is of another measurement; names the first difference.
-        PipelineError: it is damaged, or cannot be read or written.
-    """
+    """Open the journal at `path`, or begin it with `header`; refuse one of another measurement."""
     try:
         content = path.read_bytes() if path.is_file() else b""
         whole = content[: content.rfind(b"\n") + 1]

@@ -16,13 +16,7 @@ MAX_FAILED_AT_START = 10
 
 
 class Visitor:
-    """Visits configs unless the journal knows them already, and tells of the progress.
-
-    Raises:
-        OutOfTime: the time is over.
-        ProgramFailed: no config has ever run.
-        PipelineError: the journal cannot be written.
-    """
+    """Visits configs unless the journal knows them already, and tells of the progress."""
 
     def __init__(self, session: Session, journal: Journal, *, what: str, total: int) -> None:
         self._session = session
@@ -31,7 +25,12 @@ class Visitor:
         self._total = total
 
     def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
-        """Return the runtime in ns of a config in a round; inf if it fails or has failed."""
+        """Return the runtime in ns of a config in a round; inf if it fails or has failed.
+
+        Raises:
+            OutOfTime: the time is over.
+            ProgramFailed: no config has ever run.
+        """
         known = self._journal.visits.get((config, turn))
         if known is not None:
             return known.runtime_ns
