@@ -53,7 +53,11 @@ class Mixing(NamedTuple):
 def mix(
     members: Mapping[str, pl.DataFrame], mixing: Mixing, files: Sequence[GraphFile]
 ) -> pl.DataFrame:
-    """Blend scores and diversify the picks; columns and order as of the first member."""
+    """Blend scores and diversify the picks; columns and order as of the first member.
+
+    Raises:
+        PipelineError: as blend and diversify_table.
+    """
     blended = blend(members, method=mixing.method, weights=mixing.weights)
     return diversify_table(blended, files, mixing.diversity) if mixing.diversity else blended
 
@@ -67,6 +71,9 @@ def blend(
     """Average the members' scores, each scaled within its graph, or let their models pick in turn.
 
     Rows as of the first member, lower = faster; weights need not sum to 1.
+
+    Raises:
+        PipelineError: a member lacks configs of another, or the weights' sum is 0 or infinite.
     """
     total = sum(weights[name] for name in members)
     if not 0 < total < math.inf:
@@ -120,6 +127,9 @@ def joined(
 
     Args:
         scale: brings the scores of one graph to 0..1.
+
+    Raises:
+        PipelineError: a member lacks configs of `rows`, or has others.
     """
     result = rows.select("graph", "config", "config_hash")
     distinct = not result.select(KEYS).is_duplicated().any()

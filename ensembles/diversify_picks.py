@@ -144,7 +144,11 @@ def diversify_scores(
 def diversify_table(
     scores: pl.DataFrame, files: Sequence[GraphFile], diversity: PickDiversity
 ) -> pl.DataFrame:
-    """Diversify the picks of a table, kernel by kernel; its rows keep their order."""
+    """Diversify the picks of a table, kernel by kernel; its rows keep their order.
+
+    Raises:
+        PipelineError: a kernel has no file, two, a damaged one, or other configs.
+    """
     by_name: dict[str, GraphFile] = {}
     for file in files:
         other = by_name.setdefault(file.name, file)

@@ -33,7 +33,11 @@ class Ensemble:
     mixing: Mixing
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of one graph; (c,) float32, lower = faster."""
+        """Score every config of one graph; (c,) float32, lower = faster.
+
+        Raises:
+            PipelineError: scores that are not finite.
+        """
         return self.blended(graph, self.member_scores(graph))
 
     def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
@@ -43,7 +47,11 @@ class Ensemble:
     def blended(
         self, graph: Graph, members: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Make one of the members' scores (c,) of a graph; (c,) float32, lower = faster."""
+        """Make one of the members' scores (c,) of a graph; (c,) float32, lower = faster.
+
+        Raises:
+            PipelineError: scores that are not finite.
+        """
         tables = {name: scores_table(graph, scores) for name, scores in members.items()}
         if len(tables) == 1 and self.mixing.diversity is None:  # as a run blends
             (alone,) = tables.values()
@@ -56,6 +64,7 @@ class Ensemble:
         return diversify_scores(graph, blended, self.mixing.diversity)
 
     def __repr__(self) -> str:
+        """Say what it is in one line."""
         return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
 
 
@@ -65,6 +74,9 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
     Args:
         wanted: None = what a model's run folder learned from; where a run has no model of it, a
             sibling's serve.
+
+    Raises:
+        PipelineError: no run folder, an unfinished run, or models of another kind.
     """
     config = read_config(folder)
     if "collection" in config and wanted is None:
@@ -99,6 +111,9 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
 
     Args:
         collection: as `ranked_by` takes it.
+
+    Raises:
+        PipelineError: as `ranked_by`, or models are missing, unfinished or damaged.
     """
     from models.train import load_model
 

@@ -34,9 +34,15 @@ class Member:
 
     @property
     def name(self) -> str:
+        """Return the member's name in folders, blends and reports."""
         return f"{self.model}-seed{self.seed}"
 
     def load(self) -> Ranker:
+        """Load the trained model, or what needs no training.
+
+        Raises:
+            PipelineError: its training has not ended, or its files are damaged.
+        """
         from models.train import load_model
 
         untrained = {HEURISTIC: BASELINES, FLOOR: FLOORS}.get(self.model)

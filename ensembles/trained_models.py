@@ -39,11 +39,16 @@ class FoundModel:
 
     @property
     def is_done(self) -> bool:
+        """Tell whether its training has ended."""
         return is_done(self.folder)
 
 
 def find_models(root: Path) -> list[FoundModel]:
-    """List the models' run folders below `root`, by path; hidden folders are left out."""
+    """List the models' run folders below `root`, by path; hidden folders are left out.
+
+    Raises:
+        PipelineError: `root` is no folder, or a configuration is damaged.
+    """
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
     found = []
@@ -62,6 +67,9 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: P
     """Copy what an earlier training of a collection left, so that it can be gone on with.
 
     What lies in `out` or in `shared`, for models that several collections share, stays.
+
+    Raises:
+        PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
     targets = {collection.slug: out, SHARED_FOLDER: shared}
     wanted = one_of_each(found for found in find_models(earlier) if found.place in targets)
@@ -73,6 +81,9 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
     """Copy the trained models of `collections`, every member of each, into the run folder `out`.
 
     Those that the run has already stay.
+
+    Raises:
+        PipelineError: a member is missing, unfinished, there twice or of other settings.
     """
     wanted = {
         (collection.slug, member.name): member.folder
@@ -96,7 +107,11 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
 
 
 def one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
-    """Return one of each model by place and member: a finished one if there is one."""
+    """Return one of each model by place and member: a finished one if there is one.
+
+    Raises:
+        PipelineError: two of them differ.
+    """
     chosen: dict[tuple[str, str], FoundModel] = {}
     for model in models:
         key = model.place, model.member

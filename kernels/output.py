@@ -26,6 +26,8 @@ _LONGEST_NAME = 255  # bytes of each part of a path
 
 @dataclass(frozen=True)
 class KernelOutput:
+    """What was fetched of a kernel's version."""
+
     kernel_id: str
     version: int
     folder: Path
@@ -42,6 +44,11 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
 
     Args:
         kernel_id: "owner/slug"; without an owner, one's own.
+
+    Raises:
+        UsageError: `out` is in the way.
+        PipelineError: the kernel has not finished or has failed, a name that leaves `out`, missing
+            or refused credentials, no space, or the network fails for good.
     """
     with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
         full_id = session.own(kernel_id)
@@ -72,7 +79,11 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names of files that would not lie below one folder, each in its own place."""
+    """Refuse names of files that would not lie below one folder, each in its own place.
+
+    Raises:
+        PipelineError: names the first one.
+    """
     folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
     for name in names:
         path = PurePosixPath(name)

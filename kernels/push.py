@@ -47,6 +47,10 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     """Send the kernel in `folder`, which `kernel build` wrote, as a new version; it starts to run.
 
     It is never sent twice: where the answer is lost, Kaggle is asked for the kernel's version.
+
+    Raises:
+        PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
+            refuses, or one whose attached sources it does not know.
     """
     metadata = read_metadata(folder)
     for key in ("dataset_sources", "kernel_sources"):
@@ -71,7 +75,11 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
 
 
 def status(kernel_id: str, *, policy: RetryPolicy = POLICY) -> KernelStatus:
-    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own."""
+    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
+
+    Raises:
+        PipelineError: missing or refused credentials, no such kernel, no connection.
+    """
     with kaggle_session(f"status of kernel {kernel_id}", policy) as session:
         return ask(session, lambda: kernel_status(session, session.own(kernel_id)))
 

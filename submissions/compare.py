@@ -30,6 +30,9 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
             over the graphs in common), `difference` (second less first), `ci95` (None for fewer
             than two families) and `probability` that second is the better one (None likewise).
         mean: the same four of the mean over these collections, or None if there are none.
+
+    Raises:
+        PipelineError: no collection has a graph that both have judged.
     """
     collections, draws = {}, []
     for name in first["collections"]:

@@ -40,6 +40,7 @@ class Labels:
 
     @property
     def is_labelled(self) -> bool:
+        """Tell whether the runtimes are known."""
         return bool(self.runtime_ns.any())
 
     @property
@@ -53,6 +54,9 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
 
     Args:
         private: take the withheld test runtimes instead, whatever the split.
+
+    Raises:
+        PipelineError: no such split, a damaged file, or nothing was withheld.
     """
     if not private:
         return read_labels(data_dir, split)
@@ -61,6 +65,11 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
 
 
 def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
+    """Read the labels of a split's graphs by submission ID, and nothing else of their files.
+
+    Raises:
+        PipelineError: the split has no graph, or a file is damaged; the line names it.
+    """
     files = find_graphs(data_dir, splits=(split,))
     return {file.submission_id: read_labels_of(file) for file in files}
 
@@ -98,6 +107,11 @@ def _check_positive(archive: Archive, key: str, values: NDArray[np.int64]) -> No
 def check_split(
     answered: Container[str], judged: Container[str], data_dir: Path, *, split: str
 ) -> None:
+    """Refuse rankings of another split's graphs.
+
+    Raises:
+        PipelineError: no graph is answered, but those of another split are; says what to pass.
+    """
     if any(name in judged for name in answered):
         return
     for other in SPLITS:
@@ -128,6 +142,9 @@ def cut_to_samples(
 
     How many configs are ranked tells which are drawn (data.graphs.distinct.sample_rows). A ranking
     of others is no sample and stays, so that whoever judges it refuses it.
+
+    Raises:
+        PipelineError: a file is damaged.
     """
     own, known = dict(rankings), dict(labels)
     for file in files:
@@ -149,6 +166,9 @@ def read_ceilings(files: Sequence[GraphFile], labels: Mapping[str, Labels]) -> d
 
     Returns:
         Kendall tau by submission ID, of the graphs where it is known.
+
+    Raises:
+        PipelineError: a file is damaged, or the labels do not fit its configs.
     """
     ceilings = {}
     for file in files:

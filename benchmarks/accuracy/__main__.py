@@ -47,6 +47,7 @@ def cells_of(
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
+    """Run cells; return how many failed."""
     failed = 0
     for number, cell in enumerate(cells, start=1):
         start = time.perf_counter()
@@ -60,6 +61,7 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Train what is missing, or write the report; return the exit code."""
     options = _options(arguments)
     kind = options.kind
     try:

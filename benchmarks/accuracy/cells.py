@@ -63,6 +63,7 @@ class Contender:
     part_of: str | None = None
 
     def on(self, task: str) -> "Contender":
+        """Return what it is for a task."""
         if self.within_graph is None or task not in WITHIN_GRAPH:
             return self
         recipe, models = self.within_graph
@@ -125,6 +126,7 @@ class Cell:
 
     @property
     def known_contender(self) -> Contender:
+        """Return the contender, as it is for the task."""
         return CONTENDERS[self.kind][self.contender].on(self.task)
 
     @property
@@ -144,9 +146,11 @@ class Cell:
         return [replace(self, contender=n) for n, c in known if c.part_of == self.contender]
 
     def path(self, out: Path) -> Path:
+        """Return where the cell's JSON file lies."""
         return out / "cells" / f"{self.task}--{self.contender}--{self.seed}.json"
 
     def recipe(self) -> Recipe:
+        """Return the recipe, with one thread."""
         seeds = list(dict.fromkeys(seed for _, seed in self.members.values())) or [self.seed]
         fixed = ("threads=1", f"seeds={seeds}")
         contender = self.known_contender
@@ -154,7 +158,12 @@ class Cell:
 
 
 def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
-    """Train, judge and write one cell, unless it is there; begin anew what was interrupted."""
+    """Train, judge and write one cell, unless it is there; begins anew where one was interrupted.
+
+    Raises:
+        UsageError: the cell is there, but by another recipe or other data.
+        PipelineError: as the model's training.
+    """
     path, head = cell.path(out), cell_head(cell, sources)
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))

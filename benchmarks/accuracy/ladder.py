@@ -123,6 +123,7 @@ def rungs_of(page: Page, cells: Sequence[Cell]) -> list[Rung]:
 
 
 def report(page: Page, measured: Mapping[str, Sequence[Rung]], cells: Sequence[Cell]) -> str:
+    """Return the whole page, from rungs by the title of their ladder."""
     lines = [
         f"""# The ladder: what each part gains
 
@@ -155,7 +156,11 @@ def _change(found: Estimate | None, metric: str) -> str:
 
 
 def write_page(page: Page, cells: Sequence[Cell], folder: Path) -> Path:
-    """Write a page and its picture from the cells of its ladders; return the page's path."""
+    """Write a page and its picture from the cells of its ladders; return the page's path.
+
+    Raises:
+        PipelineError: a file cannot be written.
+    """
     used = [c for c in cells if c["task"] in page.ladders and c["contender"] in page.rungs]
     measured = {
         title: rungs
@@ -201,6 +206,7 @@ def draw_rungs(axes: "Axes", rungs: Sequence[Rung]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages whose cells are there, with their pictures; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layouts", type=Path, default=Path("runs/accuracy"), metavar="DIR")
     parser.add_argument("--tiles", type=Path, default=Path("runs/tile-accuracy"), metavar="DIR")

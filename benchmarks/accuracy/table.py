@@ -100,6 +100,7 @@ def values(cells: Sequence[Cell], metric: str) -> tuple[NDArray[np.float64], lis
 
 
 def estimate_of(cells: Sequence[Cell], metric: str) -> Estimate:
+    """Average a metric of one contender's cells."""
     return estimate(*values(cells, metric))
 
 
@@ -121,6 +122,11 @@ def by_contender(cells: Sequence[Cell], known: Collection[str]) -> dict[str, lis
 
 
 def read_cells(folder: Path) -> list[Cell]:
+    """Read every cell of a folder, by name.
+
+    Raises:
+        PipelineError: there is none.
+    """
     cells = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
     if not cells:
         raise PipelineError(f"{folder}: no results; run without --report first")
@@ -128,6 +134,7 @@ def read_cells(folder: Path) -> list[Cell]:
 
 
 def report(kind: str, cells: Sequence[Cell]) -> str:
+    """Return the whole report on models of a kind, "layout" or "tile"."""
     by_task = {
         task: by_contender([cell for cell in cells if cell["task"] == task], CONTENDERS[kind])
         for task in TASKS[kind]
@@ -186,6 +193,7 @@ def _ceiling(cells: Sequence[Cell]) -> list[str]:
 
 
 def made_with(cells: Sequence[Cell]) -> str:
+    """Say where the cells come from."""
     revisions = sorted({str(cell["revision"]) for cell in cells})
     systems = sorted({cell["environment"]["system"] for cell in cells})
     return f"Made on {', '.join(systems)}; revisions {', '.join(revisions)}."

@@ -60,6 +60,7 @@ class Task:
 
 
 def why_no_data(task: Task, sources: Sources) -> str | None:
+    """Say what is missing of a task's data, or None if all is there."""
     if task.needs_real and (sources.real is None or not sources.real.is_dir()):
         return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
     missing = [file.path for file in task.files(sources) if not file.path.is_file()]

@@ -62,8 +62,11 @@ def measure_noise(
     """Compare repeated measurements of a graph's configs.
 
     Each draw takes two different measurements of every repeated config at random, and one
-    measurement of every distinct config. Time O(draws * c log² c), memory O(draws * c). Repeated
-    configs are no fair sample: a search comes back to the good ones, which lie close together.
+    measurement of every distinct config. `tau` is the mean over draws, the medians are those of all
+    draws together. Time O(draws * c log² c), memory O(draws * c).
+
+    Repeated configs are no fair sample of all: a search comes back to the good ones, whose runtimes
+    lie close together.
 
     Args:
         runtime_ns: (c,) int64, positive.

@@ -154,6 +154,7 @@ def _notes(graph: Graph, groups: RuntimeGroups, noise: Noise | None) -> Iterator
 
 
 def as_dict(row: AuditRow) -> dict[str, object]:
+    """Return a row as plain values for JSON."""
     values = vars(row).copy()
     file: GraphFile = values.pop("file")
     noise = None if row.noise is None else _noise_as_dict(row.noise)

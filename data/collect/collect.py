@@ -77,6 +77,11 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
 
     What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
     cannot be opened is passed over.
+
+    Raises:
+        UsageError: a graph is there already, measured with other options; or another process
+            measures into `out`.
+        PipelineError: no graph can be opened, or the disk is full.
     """
     outcomes: list[Outcome] = []
     n_failed = 0
@@ -111,7 +116,9 @@ def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
 
     Raises:
         OutOfTime: the time is over; the same call goes on.
+        UsageError: it is there already, measured with other options.
         ProgramFailed: the program cannot be opened, or none of its configs runs.
+        PipelineError: the disk is full, or a file of `out` is damaged.
     """
     manifest = read_manifest(out)
     check_family(manifest, job)
@@ -193,6 +200,9 @@ def write_graph(
         config_feat: (c, 24) of tiles or (c, k, 18) of layouts.
         runtime_ns: (c,) int64.
         default_ns: runtime of the compiler's own choice, the normalizer of tiles.
+
+    Raises:
+        PipelineError: the file cannot be written.
     """
     is_tile = job.collection.kind == "tile"
     normalizers = np.full_like(runtime_ns, default_ns)

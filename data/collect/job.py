@@ -68,9 +68,11 @@ class Job(Effort):
 
     @property
     def submission_id(self) -> str:
+        """Return the ID of the graph's submission row."""
         return f"{self.collection.name}:{self.stem}"
 
     def file(self, out: Path) -> GraphFile:
+        """Return where the graph's file lies below `out`."""
         path = out / "npz" / self.collection.folder / self.split / f"{self.stem}.npz"
         return GraphFile(self.collection, self.split, self.stem, path)
 
@@ -102,7 +104,12 @@ def make_job(
     device: str | None = None,
     effort: Effort,
 ) -> Job:
-    """Return the job that measures a program's layouts under one search, or a kernel's tiles."""
+    """Return the job that measures a program's layouts under one search, or a kernel's tiles.
+
+    Raises:
+        UsageError: there is no such kind, search, split or device.
+        PipelineError: there is no such program, or its module fails to import.
+    """
     _check("--kind", kind, KINDS)
     _check("--search", search, LAYOUT_SEARCHES)
     _check("--split", split, SPLITS)
@@ -128,7 +135,7 @@ def make_job(
 
 
 def known_programs(kind: str) -> list[tuple[str, str]]:
-    """Return name and family of each program of the catalogue."""
+    """Return name and family of each program of the catalogue; raises UsageError: no such kind."""
     _check("--kind", kind, KINDS)
     programs = tile_catalogue().values() if kind == "tile" else catalogue()
     return [(program.name, program.family) for program in programs]

@@ -19,6 +19,9 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
     """Return the manifest of `out`, an empty one where there is none.
 
     Its parts: "environments" (by digest), "graphs" and "left_out" (by submission ID).
+
+    Raises:
+        PipelineError: it cannot be read, or is no manifest.
     """
     path = out / MANIFEST
     if not path.is_file():
@@ -37,6 +40,9 @@ def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
     """Yield the manifest of `out` to a block that changes it, then write it.
 
     Numbers that are not finite become null.
+
+    Raises:
+        PipelineError: the manifest cannot be read or written.
     """
     manifest = read_manifest(out)
     yield manifest
@@ -64,7 +70,11 @@ def is_done(manifest: dict[str, dict[str, Any]], job: Job) -> bool:
 
 
 def check_family(manifest: dict[str, dict[str, Any]], job: Job) -> None:
-    """Keep all programs of a family in one split: siblings in two would make scores too good."""
+    """Keep all programs of a family in one split: siblings in two would make scores too good.
+
+    Raises:
+        UsageError: names the graph that lies in another split.
+    """
     for submission_id, entry in manifest["graphs"].items():
         same = submission_id.split(":")[0] == job.collection.kind and entry["family"] == job.family
         if same and entry["split"] != job.split:

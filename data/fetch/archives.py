@@ -30,13 +30,19 @@ _LINK = "is a link or a device, expected plain files alone"
 
 @dataclass(frozen=True)
 class Member:
+    """One file inside an archive."""
+
     archive: Path
     name: str
     size: int
     open: Callable[[], IO[bytes] | None]
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the file's content, of which an archive may hold less than it announces."""
+        """Yield the file's content, of which an archive may hold less than it announces.
+
+        Raises:
+            PipelineError: the archive is damaged.
+        """
         with _reading(self.archive):
             source = self.open()
             assert source is not None, "a plain file was checked before"

@@ -47,6 +47,9 @@ def download(session: "Session", url: str, target: Path, *, policy: RetryPolicy)
 
     Args:
         url: may be signed: of its query nothing is told or kept.
+
+    Raises:
+        PipelineError: the server refuses it, the disk is full, or the tries are used up.
     """
     if target.exists():
         return
@@ -60,11 +63,16 @@ def download(session: "Session", url: str, target: Path, *, policy: RetryPolicy)
 
 
 def unfinished_bytes(target: Path) -> int:
+    """Return how many bytes are there of an unfinished download."""
     return sum(part.stat().st_size for part in _parts(target))
 
 
 def remote_size(session: "Session", url: str) -> int:
-    """Ask how many bytes `url` has; 0 if the server does not tell."""
+    """Ask how many bytes `url` has; 0 if the server does not tell.
+
+    Raises:
+        PipelineError: the server refuses the file, or the tries are used up.
+    """
     with _ask(session, "HEAD", url) as response:
         return _length(response) or 0
 

@@ -44,6 +44,8 @@ class FetchJob:
 
 @dataclass(frozen=True)
 class Fetched:
+    """A part that is whole."""
+
     part: Part
     graphs: int
     bytes: int
@@ -51,7 +53,12 @@ class Fetched:
 
 
 def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
-    """Fetch the parts one after the other; each archive goes once its part is whole."""
+    """Fetch the parts one after the other; each archive goes once its part is whole.
+
+    Raises:
+        PipelineError: a file is refused, the network fails for good, an archive is not what was
+            published, or the disk is too small.
+    """
     base = f"{base.rstrip('/')}/"
     check_address(base)
     done = {part: finished(job, part) for part in job.parts}
@@ -68,7 +75,12 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
 
 
 def fetch_kaggle(job: FetchJob) -> list[Fetched]:
-    """Download the whole competition, which the client resumes, and unpack the parts."""
+    """Download the whole competition, which the client resumes, and unpack the parts.
+
+    Raises:
+        PipelineError: no or refused credentials, rules not accepted, the network fails for good,
+            files that are not what was published, or the disk is too small.
+    """
     from common.kaggle.sender import ask
     from common.kaggle.session import kaggle_session
 
@@ -91,6 +103,10 @@ def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -
     """Write the graphs of `parts` below the data folder and mark each part done.
 
     A graph that is there with the right size is kept, so that a killed call can go on.
+
+    Raises:
+        PipelineError: a part has another number of graphs than was published, or the disk is too
+            small, and nothing is written; or the archive ends early.
     """
     for part in parts:
         found = len(graphs.get(part, {}))

@@ -48,7 +48,11 @@ PUBLISHED_GRAPHS: dict[Part, int] = {
 
 
 def parts_named(collections: str | None, splits: str | None) -> list[Part]:
-    """Return the parts that two comma-separated lists choose; None stands for all."""
+    """Return the parts that two comma-separated lists choose; None stands for all.
+
+    Raises:
+        UsageError: an unknown or empty name.
+    """
     chosen = COLLECTIONS if collections is None else [*map(collection_named, _names(collections))]
     chosen_splits = SPLITS if splits is None else _names(splits)
     unknown = [split for split in chosen_splits if split not in SPLITS]

@@ -59,6 +59,9 @@ def featurize_module(
     Args:
         module: a HloModuleProto: the message class of this package, or of any other that can
             be serialised, or the serialised bytes.
+
+    Raises:
+        PipelineError: the bytes are no HLO module, or its parts do not fit each other.
     """
     module = _own_message(module, source)
     source = source or f"HLO module '{shown(module.name)}'"
@@ -83,7 +86,11 @@ def featurize_module(
 
 
 def check_layouts(graph: HloGraph, source: str) -> None:
-    """Check that layouts use no dimension number beyond those of the dataset's format."""
+    """Check that layouts use no dimension number beyond those of the dataset's format.
+
+    Raises:
+        PipelineError: a tensor has more dimensions; the line names the instruction.
+    """
     deepest = graph.node_feat[:, MINOR_TO_MAJOR].max(axis=1)
     if deepest.max() >= RANK_MAX:
         name = graph.instruction_names[int(np.argmax(deepest))]

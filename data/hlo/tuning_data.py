@@ -44,6 +44,9 @@ def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
         For layouts node_config_feat (c, k, 18) float32, node_config_ids (k,) int64 and
         config_runtime (c,) int64; for tiles config_feat (c, 24) float32, config_runtime and
         config_runtime_normalizers (c,) int64.
+
+    Raises:
+        PipelineError: no run succeeded, or runs and module do not fit each other.
     """
     kinds = {run.WhichOneof("config") for run in entry.runs}
     if len(kinds) != 1 or not kinds <= set(CONFIG_KINDS):

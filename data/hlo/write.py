@@ -36,8 +36,11 @@ def featurize_files(
     """Write the graphs of protobuf files to `out`, in the order of the files.
 
     A module gives `<stem>.npz`; each kernel of a TuningData gives `<stem>_<fingerprint>.npz`, the
-    fingerprint as signed hexadecimal number. Of a file at fault nothing is written, and of those
-    after it.
+    fingerprint as signed hexadecimal number.
+
+    Raises:
+        UsageError: unknown padding, no file, or two files that would be written to one.
+        PipelineError: the first file at fault; those before it are written, it is not.
     """
     chosen = next((known for known in PADDINGS if known == padding), None)
     if chosen is None:

@@ -78,6 +78,9 @@ def labelled(files: Sequence[GraphFile]) -> Labelled:
     """Read the runtimes of those graphs that can be judged, one graph in memory at a time.
 
     Graphs whose runtimes are withheld are left out, and layout graphs whose runtimes give no order.
+
+    Raises:
+        PipelineError: a damaged file.
     """
     known, tables = [], [pl.DataFrame(schema=RUNTIME_SCHEMA)]
     for file in files:
@@ -109,6 +112,9 @@ def choose(
     Args:
         recipe: the blend that stays unless it is beaten, judged with its spread of picks; all
             others are judged, and used, without.
+
+    Raises:
+        PipelineError: a member has not scored just these configs.
     """
     by = by.scored_by(members)
     judged = by.runtimes.select("graph").unique()

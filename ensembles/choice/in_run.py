@@ -45,7 +45,11 @@ def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> M
 def written_mixing(
     out: Path, blending: BlendConfig, collection: Collection, members: Sequence[str]
 ) -> Mixing:
-    """Return how a run blends a collection's members: by its choice, else by the recipe."""
+    """Return how a run blends a collection's members: by its choice, else by the recipe.
+
+    Raises:
+        PipelineError: the choice is damaged.
+    """
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
         return _mixing_in(record)
@@ -64,6 +68,9 @@ def choose_in_run(
     """Choose how to blend a collection's members, and write it; nothing if that was done before.
 
     The recipe's own blend stays unless it is beaten beyond noise.
+
+    Raises:
+        PipelineError: a damaged file.
     """
     path = choice_file(out, collection)
     if path.exists() or len(tables) < 2:
@@ -118,6 +125,7 @@ def choice_rows(choice: BlendChoice) -> list[Row]:
 
 
 def choice_file(out: Path, collection: Collection) -> Path:
+    """Return where a run keeps its choice for a collection."""
     return scores_path(out, collection, "blend", "valid").with_name("choice.json")
 
 
@@ -128,7 +136,11 @@ def write_choice(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_choice(path: Path) -> dict[str, Any] | None:
-    """Read a choice; None where there is none."""
+    """Read a choice; None where there is none.
+
+    Raises:
+        PipelineError: the file is damaged.
+    """
     if not path.exists():
         return None
     check_seal(path, "remove the file, and the choice is made again")

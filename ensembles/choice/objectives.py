@@ -42,9 +42,11 @@ class ScoredGraphs:
     runtime: NDArray[np.float64]
 
     def __len__(self) -> int:
+        """Return g."""
         return len(self.families)
 
     def rows(self) -> Iterator[slice]:
+        """Yield the rows of each graph."""
         for first, end in zip(self.starts[:-1], self.starts[1:], strict=True):
             yield slice(int(first), int(end))
 

@@ -44,9 +44,11 @@ class NodeLayouts:
 
     @property
     def is_left_open(self) -> bool:
+        """Tell whether all of it is left to the compiler."""
         return all(order is None for order in self.tensors.values())
 
     def as_json(self) -> dict[str, Any]:
+        """Return it for JSON, with words where the compiler chooses."""
         named = {"name": self.name} if self.name is not None else {}
         orders = {
             tensor: COMPILERS_CHOICE if order is None else list(order)

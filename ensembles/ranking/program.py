@@ -49,10 +49,12 @@ class NamedGraph:
 
     @property
     def kind(self) -> str:
+        """Return "layout" or "tile"."""
         return "tile" if isinstance(self.graph, TileGraph) else "layout"
 
     @property
     def path(self) -> Path:
+        """The file that it was read from."""
         return self.graph.file.path
 
     @property
@@ -66,6 +68,7 @@ class NamedGraph:
         return self.program.graph.instruction_names if self.program else None
 
     def __repr__(self) -> str:
+        """Say what it is in one line."""
         graph = self.graph
         return f"<{self.kind} graph {self.name}: {graph.n_nodes} nodes, {graph.n_configs} configs>"
 
@@ -161,7 +164,11 @@ def load_graph(
 
 
 def chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGraph:
-    """Return the kernel of that name, fingerprint or module among those of a file."""
+    """Return the kernel of that name, fingerprint or module among those of a file.
+
+    Raises:
+        UsageError: none or several are; the line lists all.
+    """
     found = [
         graph
         for graph in graphs

@@ -46,11 +46,13 @@ class Ranked:
     top: int | None = None
 
     def __repr__(self) -> str:
+        """Say what it is in one line."""
         first = int(self.order[0])
         return f"<{len(self.scores)} configs ranked by {', '.join(self.members)}; first {first}>"
 
     @property
     def members(self) -> list[str]:
+        """The names of the models."""
         return list(self.member_scores)
 
     @property
@@ -60,6 +62,7 @@ class Ranked:
 
     @property
     def ms_per_config(self) -> float:
+        """The milliseconds of inference per config."""
         return 1000 * self.seconds / len(self.scores)
 
     def best(self, top: int | None = None, *, distinct: bool = True) -> list[dict[str, Any]]:

@@ -26,7 +26,11 @@ _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 
 def collect_files(root: Path) -> dict[str, bytes]:
-    """Read what a kernel needs of the project, and its revision: path below `root` to content."""
+    """Read what a kernel needs of the project at `root`, and its revision: path below, to content.
+
+    Raises:
+        PipelineError: `root` holds no pipeline/__main__.py.
+    """
     paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
     files = _read(root, paths)
     if ENTRY not in files:
@@ -40,6 +44,9 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
 
     Args:
         beside: looked in where Python's own path has no such package.
+
+    Raises:
+        UsageError: there is no such package.
     """
     files: dict[str, bytes] = {}
     for top in sorted({place.partition(":")[0].partition(".")[0] for place in places}):

@@ -41,6 +41,8 @@ _INPUT_ROOT = Path("/kaggle/input")
 
 @dataclass(frozen=True)
 class KernelFolder:
+    """What a build has written."""
+
     folder: Path
     script: Path
     metadata: Path
@@ -69,6 +71,12 @@ def build(
         required_modules: module to distribution, installed from attached wheels where missing.
         beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on
             Python's path; they are embedded as well.
+
+    Raises:
+        UsageError: a recipe name that cannot name a kernel, or nothing attached that could hold
+            the models to rank with, or `out` holds other files.
+        PipelineError: an incomplete project, a credential among the files, a script above
+            Kaggle's limit, or `out` cannot be written.
     """
     title = _title_of(recipe_name, kind, title)
     _check_sources(kind, dataset_sources, kernel_sources, required_modules)

@@ -54,7 +54,12 @@ KINDS = {
 
 
 def kind_named(name: str, collection: str | None = None, max_minutes: float | None = None) -> Kind:
-    """Return the kind that the command line asks for, for no longer than a session lasts."""
+    """Return the kind that the command line asks for.
+
+    Raises:
+        UsageError: no such kind or collection, an option that the kind needs or does not have, or
+            more minutes than a session has.
+    """
     if name not in KINDS:
         raise UsageError(f"--kind {name}: expected one of {', '.join(KINDS)}")
     minutes = DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes

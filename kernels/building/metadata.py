@@ -41,6 +41,7 @@ class KernelMetadata:
     docker_image_pinning_type: str = "original"  # later versions of the kernel keep the image
 
     def to_json(self) -> str:
+        """Return the file's text."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -54,6 +55,11 @@ def slug_of(title: str) -> str:
 
 
 def check_title(title: str, ending: str = "") -> None:
+    """Refuse a title that Kaggle would refuse.
+
+    Raises:
+        UsageError: it is too short or too long, or not plain ASCII.
+    """
     fits = len(slug_of(title)) >= _SHORTEST_TITLE and len(title) <= _LONGEST_TITLE
     if not (fits and title.isascii() and title.isprintable()):
         raise UsageError(
@@ -63,7 +69,11 @@ def check_title(title: str, ending: str = "") -> None:
 
 
 def check_source(option: str, source: str) -> None:
-    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset"."""
+    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset".
+
+    Raises:
+        UsageError: says what was expected.
+    """
     if source.startswith("OWNER/"):  # as the README has it
         raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
     if not re.fullmatch(r"[\w-]+/[\w-]+", source):
@@ -71,6 +81,11 @@ def check_source(option: str, source: str) -> None:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
+    """Read a kernel folder's metadata.
+
+    Raises:
+        PipelineError: the file, one of its keys or the kernel's source is missing.
+    """
     if not (folder / METADATA_FILE).exists():
         raise PipelineError(f"{folder}: no kernel's folder; `kernel build` writes one")
     table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
@@ -80,7 +95,11 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def read_object(path: Path, keys: Sequence[str]) -> dict[str, Any]:
-    """Read a JSON object that has a text under each of `keys`."""
+    """Read a JSON object that has a text under each of `keys`.
+
+    Raises:
+        PipelineError: names the file and what is missing.
+    """
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -15,7 +15,11 @@ _SHORTEST, _LONGEST = 6, 50  # characters of a title, Kaggle's limits
 
 
 def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, Any]:
-    """Return the metadata of a private dataset, under Kaggle's keys; the push adds the owner."""
+    """Return the metadata of a private dataset, under Kaggle's keys; the push adds the owner.
+
+    Raises:
+        UsageError: Kaggle would refuse the title.
+    """
     if not _SHORTEST <= len(slug_of(title)) <= len(title) <= _LONGEST:
         raise UsageError(f"dataset title {title!a}: expected {_SHORTEST} to {_LONGEST} characters")
     return {
@@ -30,32 +34,52 @@ def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, An
 
 
 def require_free(out: Path) -> None:
-    """Refuse a folder that holds something: old files would be sent with the new ones."""
+    """Refuse a folder that holds something: old files would be sent with the new ones.
+
+    Raises:
+        UsageError: `out` is no folder, or not an empty one.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: is in the way; expected a new or empty folder")
 
 
 def seal(folder: Path, metadata: dict[str, Any]) -> None:
-    """Write a folder's metadata, once its files are there: without it nothing is sent."""
+    """Write a folder's metadata, once its files are there: without it nothing is sent.
+
+    Raises:
+        PipelineError: a file holds a Kaggle credential of this machine.
+    """
     _digests(folder)
     text = json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / DATASET_METADATA_FILE, text)
 
 
 def read_dataset(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Read a dataset folder: its metadata, and the files to send, "/" apart, sorted."""
+    """Read a dataset folder: its metadata, and the files to send, "/" apart, sorted.
+
+    Raises:
+        PipelineError: no metadata, or a file that Kaggle may leave out.
+    """
     table = read_object(folder / DATASET_METADATA_FILE, ("id", "title"))
     return table, files_to_send(folder)
 
 
 def content_digest(folder: Path, table: dict[str, Any]) -> str:
-    """Return the SHA-256, in hex, of all that a push of the folder sends but for its message."""
+    """Return the SHA-256, in hex, of all that a push of the folder sends but for its message.
+
+    Raises:
+        PipelineError: a file holds a Kaggle credential of this machine.
+    """
     told = {"metadata": table, "files": _digests(folder)}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def files_to_send(folder: Path) -> list[str]:
-    """List a dataset folder's files but for its metadata, "/" apart, sorted."""
+    """List a dataset folder's files but for its metadata, "/" apart, sorted.
+
+    Raises:
+        PipelineError: a link, or a hidden or empty file: Kaggle leaves such out.
+    """
     names = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()

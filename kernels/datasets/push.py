@@ -51,6 +51,11 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
 
     Folders within it are packed, and unpacked by Kaggle. What Kaggle has already is not sent again,
     and where an answer is lost it is asked for the version.
+
+    Raises:
+        UsageError: an empty message.
+        PipelineError: an incomplete folder, missing or refused credentials, a title that is taken,
+            or a dataset that does not become ready in time.
     """
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")

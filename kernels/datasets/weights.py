@@ -25,6 +25,11 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
 
     Returns:
         "COLLECTION/MEMBER" of each model.
+
+    Raises:
+        UsageError: `out` is in the way, or Kaggle would refuse the title.
+        PipelineError: no model, two that differ under one name, an unfinished one, or a credential
+            in a file.
     """
     require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"

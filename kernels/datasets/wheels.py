@@ -22,7 +22,14 @@ _SIGNED_ADDRESS = re.compile(r"://[^/\s@]+@")  # an index may be given with a pa
 def write_wheels(
     out: Path, *, requirements: Path = settings.ROOT / "requirements.txt"
 ) -> list[Path]:
-    """Download wheels into a new dataset folder: the same pinned versions give the same bytes."""
+    """Download wheels into a new dataset folder, with its metadata.
+
+    The same pinned versions give the same bytes.
+
+    Raises:
+        UsageError: `out` is in the way.
+        PipelineError: a version is not pinned, pip cannot get it, or it is no pure-Python wheel.
+    """
     require_free(out)
     wanted = _pinned(requirements)
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:

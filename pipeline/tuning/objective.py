@@ -88,6 +88,11 @@ class Question:
 
 
 def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:
+    """Read the train split, and cut the folds.
+
+    Raises:
+        PipelineError: damaged or too little data.
+    """
     collection = collection_named(space.study.collection)
     shares = any(
         pretrain_steps(recipe, model) or f"{model}.training.pretrain_steps" in space.parameters
@@ -152,6 +157,7 @@ def cross_validate(
         after_fold: told each fold's value per graph.
 
     Raises:
+        PipelineError: `run_dir` is another recipe's, or a score is not finite, or as `train_model`.
         OutOfTime: as `train_model`.
     """
     collection = folds[0][0].collection
@@ -244,6 +250,7 @@ def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":
+    """Return the study's pruner."""
     from optuna import pruners
 
     if study.pruner == "hyperband":
@@ -258,6 +265,9 @@ def give_up_or_go_on(
     """Return what is to be called after each fold: it reports, and unless `never`, may give up.
 
     The Wilcoxon pruner is told of each graph, others of the mean of the folds so far.
+
+    Raises:
+        TrialPruned: by what is returned.
     """
     folds: list[list[float]] = []
 

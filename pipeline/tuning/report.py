@@ -36,6 +36,9 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> Path:
 
     Args:
         storage: its --storage; None for OUT/journal.log.
+
+    Raises:
+        PipelineError: `out` is no search's folder, its storage is elsewhere, or has no trial yet.
     """
     config = read_config(out)
     if "space" not in config:

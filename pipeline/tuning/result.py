@@ -83,10 +83,12 @@ class TuneResult:
     verdict: Verdict | None = None
 
     def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
         return asdict(self) | {"best_recipe": str(self.best_recipe)}
 
 
 def records_of(study: "Study") -> tuple[TrialRecord, ...]:
+    """Return all trials of a study, by number."""
     return tuple(
         TrialRecord(
             number=trial.number,
@@ -122,7 +124,11 @@ def _recipe_of(record: TrialRecord, question: Question) -> Recipe:
 
 
 def result_of(study: "Study", question: Question, verdict: Verdict | None) -> TuneResult:
-    """Write and return what has been found so far; the verdict's choice, if there is one."""
+    """Write and return what has been found so far; the verdict's choice, if there is one.
+
+    Raises:
+        PipelineError: no trial has succeeded.
+    """
     write_history(study, question, verdict.trial if verdict else None)
     records = records_of(study)
     if not ranked(records):
@@ -170,7 +176,11 @@ def candidates(records: Sequence[TrialRecord], n: int) -> list[TrialRecord]:
 def judge_finalists(
     question: Question, records: Sequence[TrialRecord], workers: Workers
 ) -> Verdict | None:
-    """Train the candidates with other seeds, choose as `verdict_of`; None if all have failed."""
+    """Train the candidates with other seeds, choose as `verdict_of`; None if all trainings failed.
+
+    Raises:
+        OutOfTime: the same call goes on.
+    """
     study, first = question.space.study, question.recipe.seeds[0] + 1
     finalists = [record.number for record in candidates(records, study.finalists)]
     jobs = {

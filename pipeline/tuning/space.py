@@ -58,13 +58,16 @@ class StudyConfig(FrozenConfig):
 
     @property
     def kind(self) -> str:
+        """Return what is ranked: "layout" or "tile"."""
         return collection_named(self.collection).kind
 
     @property
     def name(self) -> str:
+        """Return the study's name in its storage."""
         return f"{self.collection}:{self.model}"
 
     def models(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return the models that a trial trains."""
         return recipe.models_of(self.kind) if self.model == BLEND else (self.model,)
 
 
@@ -107,6 +110,7 @@ class Parameter(FrozenConfig):
         return self.low <= value <= self.high and not (self._is_whole and value % 1)
 
     def suggest(self, trial: "Trial", key: str) -> Value:
+        """Let an Optuna trial choose."""
         if self.choices:
             chosen: Value = trial.suggest_categorical(key, self.choices)
             return chosen
@@ -129,7 +133,11 @@ class SearchSpace(FrozenConfig):
 
 
 def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
-    """Read a search space: a path that ends in .toml, or the name of one in configs/tune/."""
+    """Read a search space: a path that ends in .toml, or the name of one in configs/tune/.
+
+    Raises:
+        PipelineError: no such search space, or no TOML, or as `space_from_table`.
+    """
     given = Path(name_or_file)
     path = given if given.suffix == ".toml" else CONFIGS / "tune" / f"{name_or_file}.toml"
     if not path.is_file():
@@ -143,7 +151,12 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
 def space_from_table(
     table: Mapping[str, Any], recipe: Recipe | None = None, *, source: str
 ) -> SearchSpace:
-    """Check a search space: all its values make a recipe, and the study's model reads all keys."""
+    """Check a search space, and that all its values make a recipe.
+
+    Raises:
+        UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a
+            key that the study's model does not read.
+    """
     whole = {STUDY: table.get(STUDY, {}), "parameters": {k: table[k] for k in table if k != STUDY}}
     space = SearchSpace.from_table(whole, source=source)
     study, recipe = space.study, recipe or Recipe()

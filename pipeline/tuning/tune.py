@@ -66,7 +66,9 @@ def tune(
         workers: who runs trials, as many at once as they are; 1 = this process itself.
 
     Raises:
-        UsageError: `out` or the storage belongs to another question.
+        UsageError: a recipe that does not fit, or `out` or the storage belongs to another question.
+        PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
+            succeeded, or all workers were killed.
     """
     question = ask(recipe, space, data_dir, out)
     begin(out, question.config(), resume=True)
@@ -125,7 +127,12 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
 
 
 def search(question: Question, storage: Path | str, trials: int) -> None:
-    """Run trials, beside others that do the same, until none is left."""
+    """Run trials, beside others that do the same, until none is left.
+
+    Raises:
+        PipelineError: the storage has gone, or is not seen from here.
+        OutOfTime: the time is over.
+    """
     with open_storage(storage) as shared:
         study = shared.study(question.space.study.name, pruner_of(question.space.study))
         while _run_next(question, shared, study, trials):

@@ -65,11 +65,16 @@ def rank_points(
 
 
 def write_ranks(path: Path, tables: Sequence[pl.DataFrame]) -> None:
+    """Write the points of several graphs as parquet, whole or not at all."""
     write_table(path, pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *tables]))
 
 
 def read_ranks(path: Path) -> pl.DataFrame | None:
-    """Read what `write_ranks` wrote; None where there is no file."""
+    """Read what `write_ranks` wrote; None where there is no file.
+
+    Raises:
+        PipelineError: the file is damaged, or has other columns.
+    """
     if not path.exists():
         return None
     table = read_table(path)

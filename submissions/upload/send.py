@@ -84,12 +84,21 @@ def submit(
 
 
 def list_submissions(*, limit: int = 20, policy: RetryPolicy = POLICY) -> list[Submission]:
+    """Return up to `limit` submissions of the account, the newest first.
+
+    Raises:
+        PipelineError: missing or refused credentials, rules not accepted, no connection.
+    """
     with kaggle_session(f"list submissions of {COMPETITION}", policy) as session:
         return ask(session, lambda: _page(session, limit, 1))
 
 
 def wait_for_score(sent: Submission, *, policy: RetryPolicy = POLICY) -> Submission:
-    """Ask, pausing, until Kaggle has judged a submission; "pending" when `time_limit` is over."""
+    """Ask, pausing, until Kaggle has judged a submission; "pending" when `time_limit` is over.
+
+    Raises:
+        PipelineError: Kaggle could not score it, or its list cannot be read.
+    """
     name = f"{sent.file_name}: submission {sent.ref}"
     with kaggle_session(f"{name} was sent; its score", policy) as session:
 

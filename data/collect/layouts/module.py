@@ -52,6 +52,9 @@ def dump_module(source: ProgramSource) -> tuple[Any, tuple[Any, ...]]:
     Returns:
         The HloModule message before layout assignment (edit copies only), and the flat example
         arguments, by parameter number.
+
+    Raises:
+        PipelineError: the program cannot be built, traced or compiled, or no dump was written.
     """
     import jax
 

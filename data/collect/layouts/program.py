@@ -29,6 +29,11 @@ API_VERSION_ORIGINAL = 1
 
 
 def open_program(name: str, device: str | None) -> "LayoutProgram":
+    """Return a program by name, ready to be measured on a device.
+
+    Raises:
+        PipelineError: no such program or device, or it cannot be compiled.
+    """
     facts = open_device(device)
     return LayoutProgram(load_program(name), facts)
 
@@ -48,7 +53,12 @@ class LayoutProgram:
     """
 
     def __init__(self, source: ProgramSource, facts: dict[str, str] | None = None) -> None:
-        """Compile a program once and open its layouts; `facts` are those of the device."""
+        """Compile a program once and open its layouts; `facts` are those of the device.
+
+        Raises:
+            PipelineError: it cannot be compiled, has no configurable node, or this jaxlib was not
+                tested.
+        """
         _check_jaxlib(source.name)
         self.name = source.name
         self._facts = facts or {}
@@ -83,6 +93,9 @@ class LayoutProgram:
         """Compile under `config` (k, 18); calling the result returns the flat outputs at their end.
 
         It has run once before it is returned, so that nothing is set up while it is timed.
+
+        Raises:
+            PipelineError: the compiler refuses the config; its first words in one line.
         """
         import jax
         from jaxlib import _jax

@@ -39,6 +39,7 @@ class Journal:
         self.take(line)
 
     def take(self, line: Mapping[str, Any]) -> None:
+        """Take over what a line of the file says."""
         config = int(line["config"])
         if "choice" in line:
             self.choices[config] = list(line["choice"])
@@ -58,7 +59,12 @@ class Journal:
 
 
 def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
-    """Open the journal at `path`, or begin it with `header`; refuse one of another measurement."""
+    """Open the journal at `path`, or begin it with `header`.
+
+    Raises:
+        UsageError: the journal is of another measurement; names the first difference.
+        PipelineError: it is damaged, or cannot be read or written.
+    """
     try:
         content = path.read_bytes() if path.is_file() else b""
         whole = content[: content.rfind(b"\n") + 1]

@@ -16,7 +16,13 @@ MAX_FAILED_AT_START = 10
 
 
 class Visitor:
-    """Visits configs unless the journal knows them already, and tells of the progress."""
+    """Visits configs unless the journal knows them already, and tells of the progress.
+
+    Raises:
+        OutOfTime: the time is over.
+        ProgramFailed: no config has ever run.
+        PipelineError: the journal cannot be written.
+    """
 
     def __init__(self, session: Session, journal: Journal, *, what: str, total: int) -> None:
         self._session = session
@@ -25,12 +31,7 @@ class Visitor:
         self._total = total
 
     def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
-        """Return the runtime in ns of a config in a round; inf if it fails or has failed.
-
-        Raises:
-            OutOfTime: the time is over.
-            ProgramFailed: no config has ever run.
-        """
+        """Return the runtime in ns of a config in a round; inf if it fails or has failed."""
         known = self._journal.visits.get((config, turn))
         if known is not None:
             return known.runtime_ns
@@ -89,6 +90,9 @@ def measured(
 
     Returns:
         The c choices (c, g) and their shortest runs by round (r, c) in ns; row 0 is the search's.
+
+    Raises:
+        ProgramFailed: fewer than two configs ran.
     """
     kept = [config for config in range(len(choices)) if config not in journal.failed]
     if len(kept) < 2:

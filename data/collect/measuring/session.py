@@ -49,7 +49,11 @@ class Session:
         self._stop()
 
     def describe(self) -> Description:
-        """Open the subject and return what does not depend on a choice."""
+        """Open the subject and return what does not depend on a choice.
+
+        Raises:
+            ProgramFailed: it cannot be opened; the line says why.
+        """
         self._stop()
         self._start()
         description: Description = self._ask(

@@ -116,6 +116,9 @@ def open_device(device: str | None) -> dict[str, str]:
     """Make JAX use `device`, or what it chooses itself for None; return facts for the manifest.
 
     To be called before anything else imports jax.
+
+    Raises:
+        PipelineError: jax is not installed, or finds no such device here.
     """
     if device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"

@@ -33,6 +33,7 @@ class Siblings(NamedTuple):
     depth: int | None = None
 
     def programs(self) -> list[ProgramSource]:
+        """Return them, forward programs first."""
         stem = self.family if self.depth is None else f"{self.family}_d{self.depth}"
         batches = {f"{stem}_b{b}": (b, False) for b in self.forward}
         batches |= {f"{stem}_train_b{b}": (b, True) for b in self.training}
@@ -93,6 +94,11 @@ def split_of(program: ProgramSource) -> str:
 
 
 def load_program(name: str) -> ProgramSource:
+    """Return the catalogue's program `name`, or the user's own "module:function".
+
+    Raises:
+        PipelineError: there is no such program, module or function, or no example arguments.
+    """
     if ":" in name:
         return _load_function(name)
     programs = {program.name: program for program in catalogue()}
@@ -108,6 +114,9 @@ def named_object(name: str) -> object:
     """Import the module before the colon and return what it holds under the name after it.
 
     Modules in the working folder are found too.
+
+    Raises:
+        PipelineError: the module fails to import, or holds no such name; one line.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())

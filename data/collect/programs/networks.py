@@ -33,6 +33,7 @@ class Draw:
         self._rng = np.random.default_rng(seed)
 
     def array(self, *shape: int) -> NDArray[np.float32]:
+        """Return a standard normal array."""
         return self._rng.standard_normal(shape).astype(np.float32)
 
     def weight(self, *shape: int) -> NDArray[np.float32]:
@@ -41,9 +42,11 @@ class Draw:
         return self.array(*shape) * np.float32(fan_in**-0.5)
 
     def affine(self, width: int) -> Weights:
+        """Return a scale and a shift (width,)."""
         return [1 + 0.1 * self.array(width), 0.1 * self.array(width)]
 
     def dense(self, n_in: int, n_out: int) -> Weights:
+        """Return the weight (n_in, n_out) and bias (n_out,) of a dense layer."""
         return [self.weight(n_in, n_out), 0.1 * self.array(n_out)]
 
     def scaled(self, *shape: int) -> Weights:
@@ -51,6 +54,7 @@ class Draw:
         return [self.weight(*shape), self.affine(shape[-1])]
 
     def integers(self, high: int, *shape: int) -> NDArray[np.int32]:
+        """Return int32 numbers below `high`."""
         return self._rng.integers(0, high, shape, dtype=np.int32)
 
 

@@ -31,6 +31,7 @@ TABLE = Path(__file__).with_name("kernels.tsv")
 
 @cache
 def families() -> dict[str, dict[str, str]]:
+    """Return the rows of kernels.tsv by family."""
     with TABLE.open(encoding="utf-8", newline="") as stream:
         return {row["family"]: row for row in csv.DictReader(stream, delimiter="\t")}
 

@@ -72,6 +72,9 @@ class TileKernel:
         last tile that overlaps its neighbour would be summed twice. The blocks of a step fit
         128 KiB together, the loop takes 2 to 1,024 steps. The default is what a compiler without
         a cost model would take: the fewest steps, and of those the largest blocks.
+
+        Raises:
+            PipelineError: fewer than two tiles remain.
         """
         sizes = [_sizes(self.extents[axis], axis not in self.output) for axis in self.tiled]
         tiles = [

@@ -15,6 +15,11 @@ from data.hlo import featurize_module
 
 
 def find_kernel(program: str) -> TileKernel:
+    """Return a kernel of the catalogue, or the one that "module:name" holds or returns.
+
+    Raises:
+        PipelineError: there is none, or its module cannot be imported.
+    """
     if ":" not in program:
         kernels = catalogue()
         if program not in kernels:
@@ -75,6 +80,7 @@ class TileSubject:
         return self._kernel.config_feat(self._kernel.tiles[choices[:, 0]])
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        """Compile for the tile of a choice (1,)."""
         import jax
 
         tile = self._kernel.tiles[int(choice[0])].tolist()
