@@ -76,6 +76,37 @@ def collection_named(name: str) -> Collection:
     raise UsageError(f"collection '{name}': no such collection; known: {known}")
 
 
+def collections_named(names: str | None) -> tuple[Collection, ...]:
+    """Return the collections of a comma-separated list, in the dataset's order; None = all.
+
+    Raises:
+        UsageError: as `collection_named`.
+    """
+    if names is None:
+        return COLLECTIONS
+    chosen = {collection_named(name.strip()) for name in names.split(",")}
+    return tuple(collection for collection in COLLECTIONS if collection in chosen)
+
+
+def splits_named(names: str | None) -> tuple[str, ...]:
+    """Return the splits of a comma-separated list, in the dataset's order; None = all.
+
+    Raises:
+        UsageError: there is no such split.
+    """
+    if names is None:
+        return SPLITS
+    chosen = [name.strip() for name in names.split(",")]
+    _check_splits(chosen)
+    return tuple(split for split in SPLITS if split in chosen)
+
+
+def _check_splits(splits: Sequence[str]) -> None:
+    unknown = [split for split in splits if split not in SPLITS]
+    if unknown:
+        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
+
+
 def find_graphs(
     data_dir: Path,
     *,
@@ -90,9 +121,7 @@ def find_graphs(
         UsageError: there is no such split.
         PipelineError: the folder is missing, has no npz/ tree, or holds no graph of these.
     """
-    unknown = [split for split in splits if split not in SPLITS]
-    if unknown:
-        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
+    _check_splits(splits)
     root = npz_root(data_dir)
     found = [
         GraphFile(collection, split, path.stem, path)

@@ -13,13 +13,10 @@ except ModuleNotFoundError as error:
     sys.exit(f"error: {error}; run `make setup`, then .venv/bin/python -m pipeline")
 
 from pipeline.cli.collect import collect
-from pipeline.cli.data import audit, synthesize
-from pipeline.cli.features import featurize, statistics
-from pipeline.cli.fetch import fetch
+from pipeline.cli.data import audit, featurize, fetch, prepare, statistics, synthesize
 from pipeline.cli.kernel import app as kernel_app
 from pipeline.cli.kernel import dataset_app
 from pipeline.cli.plan import plan
-from pipeline.cli.prepare import prepare
 from pipeline.cli.rank import rank
 from pipeline.cli.run import blend, predict, run, train
 from pipeline.cli.runs import compare, report, runs

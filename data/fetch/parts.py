@@ -1,11 +1,10 @@
 """The parts the dataset is published in, one split of one collection each; their places."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from common.errors import PipelineError, UsageError
-from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
+from common.errors import PipelineError
+from data.tree import COLLECTIONS, SPLITS, Collection, collections_named, splits_named
 
 _LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
 
@@ -53,18 +52,8 @@ def parts_named(collections: str | None, splits: str | None) -> list[Part]:
     Raises:
         UsageError: an unknown or empty name.
     """
-    chosen = COLLECTIONS if collections is None else [*map(collection_named, _names(collections))]
-    chosen_splits = SPLITS if splits is None else _names(splits)
-    unknown = [split for split in chosen_splits if split not in SPLITS]
-    if unknown:
-        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
-    return [
-        Part(collection, split) for collection in dict.fromkeys(chosen) for split in chosen_splits
-    ]
-
-
-def _names(listed: str) -> Sequence[str]:
-    return tuple(dict.fromkeys(name.strip() for name in listed.split(",")))
+    chosen = splits_named(splits)
+    return [Part(one, split) for one in collections_named(collections) for split in chosen]
 
 
 def place_of(name: str, source: object) -> tuple[Part, str] | None:

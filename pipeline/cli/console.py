@@ -51,6 +51,10 @@ StoreDir = Annotated[
         "--store", help="Folder of packed graphs. Default: one below PIPELINE_STORE or data/store."
     ),
 ]
+Collections = Annotated[
+    str | None, typer.Option(help="Such as tile:xla,layout:xla:default. Default: all.")
+]
+Splits = Annotated[str | None, typer.Option(help="Such as valid,test. Default: all.")]
 RecipeName = Annotated[
     str, typer.Option("--recipe", help="Name of a recipe in configs/, or a .toml file.")
 ]

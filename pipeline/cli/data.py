@@ -1,6 +1,7 @@
-"""The commands that make and check data: synthesize, audit."""
+"""The commands that make, check and pack data, and what they make of it: features, statistics."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,9 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.cli.console import (
+    Collections,
     DataDir,
     Json,
+    RayAddress,
     Seed,
+    Splits,
+    StoreDir,
     WorkerCount,
     command,
     data_dir,
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
     from data.audit.rows import AuditRow
 
 PUBLISHED = "published"
+BASE_VARIABLE = "TPUGRAPHS_BASE_URL"
+SOURCES = ("google", "kaggle")
 
 Graphs = Annotated[
     list[str] | None,
@@ -68,7 +75,7 @@ def synthesize(
     """
     from common.errors import UsageError
     from data import synthetic
-    from data.tree import COLLECTIONS, SPLITS, collection_named
+    from data.tree import collection_named, collections_named, splits_named
     from pipeline.jobs.files import make
     from pipeline.jobs.workers import Workers
 
@@ -87,9 +94,8 @@ def synthesize(
         planned = [synthetic.PlannedGraph(place, "train", size.name, size) for size in sizes]
         synthetic.synthesize_graphs(out, planned, seed=seed or 0)
     elif plan == PUBLISHED:
-        named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
-        parts = [split.strip() for split in (splits or "").split(",") if split]
-        planned = synthetic.published_graphs(named or COLLECTIONS, parts or SPLITS, share)
+        named, parts = collections_named(collections), splits_named(splits)
+        planned = synthetic.published_graphs(named, parts, share)
         left = synthetic.missing_graphs(out, planned, seed=seed or 0)
         make(left, out, seed or 0, Workers(workers))
     else:
@@ -101,6 +107,55 @@ def synthesize(
     typer.echo(f"data        {out}")
     for file in files if graph else ():
         typer.echo(f"graph       {file}")
+
+
+@command
+def fetch(
+    source: Annotated[
+        str,
+        typer.Option(
+            help="google (the authors' server, no account), or kaggle (its whole archive)."
+        ),
+    ] = "google",
+    collections: Collections = None,
+    splits: Splits = None,
+    out: Annotated[
+        Path, typer.Option(help="Data folder to write to; the same command goes on.")
+    ] = Path("data/raw/tpugraphs"),
+    json: Json = False,
+) -> None:
+    """Download the official dataset, check it and unpack it.
+
+    The same command goes on where it broke off. Every collection has to hold as many graphs as were
+    published. Kaggle wants an account that has accepted the competition's rules.
+
+    Example: python -m pipeline fetch --collections layout:xla:default --out data/raw/tpugraphs
+    """
+    from common.errors import UsageError
+    from common.locks import alone_in
+    from data.fetch.fetch import BASE, FetchJob, fetch_google, fetch_kaggle
+    from data.fetch.parts import parts_named
+
+    if source not in SOURCES:
+        raise UsageError(f"--source {source}: no such source; known: {', '.join(SOURCES)}")
+    parts = parts_named(collections, splits)
+    out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        job = FetchJob(parts, out)
+        if source == "kaggle":
+            fetched = fetch_kaggle(job)
+        else:
+            fetched = fetch_google(job, base=os.environ.get(BASE_VARIABLE) or BASE)
+    then = f"python -m pipeline audit --data {out}"
+    rows = [(got.part.label, got.graphs, got.bytes, got.was_there) for got in fetched]
+    if json:
+        keys = ("part", "graphs", "bytes", "was_there")
+        listed = [dict(zip(keys, row, strict=True)) for row in rows]
+        print_json({"source": source, "out": str(out), "parts": listed, "next": then})
+        return
+    print_table(("part", "graphs", "bytes", "was there"), rows)
+    typer.echo(f"next        {then}")
+    typer.echo(f"data        {out}")
 
 
 @command
@@ -130,11 +185,7 @@ def audit(
         _print_audit_json(rows)
     else:
         _print_audit(rows, max_disagreement)
-    bad = [row for row in rows if row.error]
-    for row in bad:
-        say(f"error: {row.error}")
-    if bad:
-        raise typer.Exit(1)
+    _tell_bad(row.error for row in rows)
 
 
 def _print_audit_json(rows: "Sequence[AuditRow]") -> None:
@@ -167,3 +218,101 @@ def _print_audit(rows: "Sequence[AuditRow]", max_disagreement: float) -> None:
         typer.echo(f"missing: {part}")
     for note in [*tree_notes(rows), *file_notes(rows)]:
         typer.echo(f"note: {note}")
+
+
+@command
+def prepare(
+    data: DataDir = None,
+    store: StoreDir = None,
+    prune: Annotated[
+        str | None, typer.Option(help="Also prune every layout graph by this rule, and keep that.")
+    ] = None,
+    workers: WorkerCount = None,
+    ray: RayAddress = None,
+    json: Json = False,
+) -> None:
+    """Pack the files of a data folder into the store, each once.
+
+    Other commands do so on their way. Exits with 1 if a file is damaged.
+
+    Example: python -m pipeline prepare --data DIR
+    """
+    from common.settings import default_store_dir
+    from data.graph_store.prepare import HEADER, alone, as_dict, summary
+    from data.graph_store.prepare import prepare as prepare_files
+    from data.tree import find_graphs
+    from features.pruning.rules import pruning_rule
+    from features.pruning.store import store_pruned
+    from pipeline.jobs.files import packing
+    from pipeline.jobs.workers import Workers
+
+    if prune is not None:
+        pruning_rule(prune)
+    folder = data_dir(data)
+    target = store or default_store_dir(folder)
+    prepared = prepare_files(find_graphs(folder), target, pack=packing(Workers(workers, ray)))
+    if prune is not None:
+        with alone(target):  # from others, who would sweep up what is half written
+            store_pruned([entry.stored for entry in prepared if entry.stored], prune)
+    if json:
+        print_json({"store": str(target), "files": [as_dict(entry) for entry in prepared]})
+    else:
+        print_table(HEADER, summary(prepared))
+        typer.echo(f"store       {target}")
+    _tell_bad(entry.error for entry in prepared)
+
+
+@command
+def featurize(
+    files: Annotated[list[Path], typer.Argument(help="Tuning data or HLO modules (.pb).")],
+    out: Annotated[Path, typer.Option(help="Folder for the npz files.")],
+    padding: Annotated[
+        str, typer.Option(help="Of layouts beyond a tensor's rank: zero or minus-one.")
+    ] = "zero",
+    json: Json = False,
+) -> None:
+    """Turn tuning protobufs or HLO modules into npz files.
+
+    The files have the dataset's format.
+
+    Example: python -m pipeline featurize module.hlo.pb --out data/raw/mine
+    """
+    from data.hlo.write import featurize_files
+
+    written = featurize_files(files, out, padding=padding)
+    header = ("file", "kind", "nodes", "edges", "configs", "failed")
+    rows = [(str(graph.path), *graph[1:]) for graph in written]
+    if json:
+        print_json([dict(zip(header, row, strict=True)) for row in rows])
+    else:
+        print_table(header, rows)
+
+
+@command
+def statistics(
+    out: Annotated[Path, typer.Option(help="Folder for the parquet files.")],
+    data: DataDir = None,
+    collections: Collections = None,
+    splits: Splits = None,
+) -> None:
+    """Write statistics of all configs, a parquet file per graph.
+
+    features/statistics/STATISTICS.md says what each is.
+
+    Example: python -m pipeline statistics --collections tile:xla --out runs/statistics
+    """
+    from data.tree import collections_named, find_graphs, splits_named
+    from features.statistics.configs import write_statistics
+
+    wanted, parts = collections_named(collections), splits_named(splits)
+    files = find_graphs(data_dir(data), collections=wanted, splits=parts)
+    write_statistics(files, out)
+    typer.echo(f"statistics  {out} ({len(files)} graphs)")
+
+
+def _tell_bad(errors: Iterable[str | None]) -> None:
+    bad = [error for error in errors if error]
+    for error in bad:
+        say(f"error: {error}")
+    if bad:
+        raise typer.Exit(1)

@@ -7,6 +7,7 @@ import typer
 
 from common.progress import log
 from pipeline.cli.console import (
+    Collections,
     DataDir,
     Json,
     MaxMinutes,
@@ -35,10 +36,7 @@ def run(
     recipe: RecipeName = "cpu",
     overrides: Overrides = None,
     resume: Resume = False,
-    collections: Annotated[
-        str | None,
-        typer.Option(help="Such as tile:xla,layout:xla:default. Default: all that are found."),
-    ] = None,
+    collections: Collections = None,
     limit_graphs: Annotated[
         int | None,
         typer.Option(min=1, help="For a quick try: so many graphs of each collection and split."),
@@ -59,11 +57,11 @@ def run(
 
     Example: python -m pipeline run --data DIR --recipe cpu --out runs/mine
     """
-    from data.tree import COLLECTIONS, collection_named
+    from data.tree import collections_named
     from models.config.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
-    named = [collection_named(name.strip()) for name in (collections or "").split(",") if name]
+    named = collections_named(collections)
     say_that_libraries_load()
     from pipeline.jobs.workers import Workers
     from pipeline.run.run import Inputs
@@ -71,7 +69,7 @@ def run(
 
     inputs = Inputs(
         data_dir(data),
-        collections=tuple(c for c in COLLECTIONS if c in named) or COLLECTIONS,
+        collections=named,
         limit_graphs=limit_graphs,
         store=store,
         skip_bad=skip_bad,

@@ -17,7 +17,7 @@ from common.settings import ROOT
 from data.fetch.fetch import FetchJob, fetch_google
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
 from data.tree import find_graphs
-from pipeline.cli.fetch import BASE_VARIABLE
+from pipeline.cli.data import BASE_VARIABLE
 from tests.command_line import call
 from tests.data.fetch.conftest import TEST, TRAIN, VALID, part_files, tar_bytes, tree_of
 from tests.data.fetch.file_server import FileServer, Trouble
