@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
 RAW_DATA = ROOT / "data" / "raw"
 SAMPLE = ROOT / "data" / "sample"
-RUNS = ROOT / "runs"
 
 # Where Kaggle mounts the competition's files: today's place, then that of older images.
 KAGGLE_MOUNTS = (

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graph_store.tensor_file import TensorFile, open_tensors, read_facts, write_tensors
+from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
 from data.graphs.checks import check_layout, check_tile
 from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES
 from data.npz.read import Archive
@@ -118,7 +118,9 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
         PipelineError: one line that names the file, the key and what was expected.
     """
     if is_stored(file):
-        return open_stored(file).tensors
+        opened = open_tensors(file.path)
+        _check_once(file, opened.identity)  # every value, the first time in a process
+        return opened.tensors
     with Archive(file.path) as archive:
         if file.collection.kind == "tile":
             return tile_arrays(archive)
@@ -128,17 +130,6 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
     alphabets = configs.alphabets
     parts = (alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes)
     return arrays | dict(zip(CONFIGS, (*parts, configs.indices), strict=True))
-
-
-def open_stored(file: GraphFile) -> TensorFile:
-    """Map a graph's tensors; the first time in a process, every byte and value is checked.
-
-    Raises:
-        PipelineError: the file is damaged, of another graph, or was written by another version.
-    """
-    opened = open_tensors(file.path)
-    _check_once(file, opened.identity)
-    return opened
 
 
 @cache

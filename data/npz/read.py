@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, TracebackType
 from typing import IO, Any, NoReturn, Self
 
 import numpy as np
@@ -41,11 +40,7 @@ MAX_LISTED, MAX_SHOWN, MAX_REASON = 12, 60, 200
 NOT_READABLE = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile)
 
 
-def _fastest_inflater() -> ModuleType:
-    return importlib.import_module("zlib_ng.zlib_ng") if find_spec("zlib_ng") else zlib
-
-
-INFLATER = _fastest_inflater()
+INFLATER = importlib.import_module("zlib_ng.zlib_ng" if find_spec("zlib_ng") else "zlib")
 
 
 class DamagedError(Exception):
@@ -98,12 +93,7 @@ class Archive:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._raw.close()
 
     def _checked_index(self) -> dict[str, zipfile.ZipInfo]:

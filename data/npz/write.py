@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -54,13 +53,10 @@ def write_npz(path: Path, members: Mapping[str, Member]) -> None:
             # Opened by name, an entry gets the fixed date 1980-01-01.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 # zipfile has no public way to choose the deflater; it starts with zlib's.
-                vars(stream)["_compressor"] = _deflater()
+                deflater = INFLATER.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+                vars(stream)["_compressor"] = deflater
                 for block in _npy_blocks(member):
                     stream.write(block)
-
-
-def _deflater() -> Any:
-    return INFLATER.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
 
 
 def _npy_blocks(member: Member) -> Iterator[bytes | memoryview]:

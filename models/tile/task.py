@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.metrics import TILE_PICKS, tile_score
 from data.read import read_tile
@@ -35,14 +34,11 @@ class TileTask(JudgedGraphs[TileInputs]):
         """Mean loss over `kernels_per_step` random kernels, `configs_per_kernel` of each."""
         chosen = self.chosen(rng)
         kernels = [self.inputs(self.files[i]) for i in chosen]
-        rows = [self._sample(kernel, rng) for kernel in kernels]
+        learned = (self.held_out.configs(len(kernel.runtime), judged=False) for kernel in kernels)
+        rows = [rng.permutation(part)[: self.config.configs_per_kernel] for part in learned]
         batch = join(kernels, rows, model.config_scaler)
         losses = TILE_LOSSES[self.config.loss](model(batch), batch.runtime)  # (g,)
         return StepLoss(losses.mean(), self.named(chosen))
-
-    def _sample(self, kernel: TileInputs, rng: np.random.Generator) -> NDArray[np.int64]:
-        learned = self.held_out.configs(len(kernel.runtime), judged=False)
-        return rng.permutation(learned)[: self.config.configs_per_kernel]
 
     def judged(self, model: Any, inputs: TileInputs) -> Iterator[float]:
         """Yield a kernel's tile score, unless it has so few configs that any order scores 1."""
