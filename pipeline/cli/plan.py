@@ -1,6 +1,7 @@
 """The command that tells what a recipe costs: plan."""
 
 import math
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +13,10 @@ from pipeline.cli.console import Json, Overrides, RecipeName, command, print_jso
 if TYPE_CHECKING:
     from pipeline.planning.budget import Fitted
     from pipeline.planning.plan import Plan
+    from pipeline.run.simulated import SimulatedRun
 
 GIB = 2**30
+HOUR_S, CORES_PER_GPU = 3600, 8
 SESSION_HOURS = 11.5  # when kernels stop themselves, before Kaggle does after 12
 
 
@@ -44,6 +47,10 @@ def plan(
     gpus: Annotated[
         int, typer.Option(min=1, help="How many of them; each does trainings of its own.")
     ] = 1,
+    cores: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cores of the processor. Default: 8 for each GPU, or 8."),
+    ] = None,
     calibrate: Annotated[
         bool,
         typer.Option(
@@ -85,6 +92,7 @@ def plan(
     from pipeline.planning.costs import Machine
     from pipeline.planning.memory import fit_memory
     from pipeline.planning.plan import fit_plan, make_plan, sizes_of
+    from pipeline.run.simulated import simulate_run
 
     card = CARDS.get(gpu.value)
     asked = "--gpu-hours" if gpu_hours else f"--gpus {gpus}" if gpus > 1 else ""
@@ -108,12 +116,14 @@ def plan(
         fitted = fit_plan(chosen, sizes, machine, budget)
         chosen = fitted.recipe
     made = make_plan(chosen, sizes, machine)
+    simulated = simulate_run(chosen, sizes, machine, n_cores=cores or CORES_PER_GPU * gpus)
     if out:
         write_text(out, chosen.to_toml())
     if json:
-        print_json(made.as_json() | {"settings": changed} | _fitted_json(fitted))
+        own = {"settings": changed, "simulated": asdict(simulated)}
+        print_json(made.as_json() | own | _fitted_json(fitted))
         return
-    _print_plan(made, counted=data is not None)
+    _print_plan(made, simulated, counted=data is not None)
     for setting in changed:
         typer.echo(f"memory      --set {setting}")
     if fitted:
@@ -125,13 +135,11 @@ def plan(
 def _fitted_json(fitted: "Fitted | None") -> dict[str, Any]:
     if fitted is None:
         return {}
-    from dataclasses import asdict
-
     sessions = [asdict(session) | {"hours": session.hours} for session in fitted.sessions]
     return {"dropped": fitted.dropped, "sessions": sessions}
 
 
-def _print_plan(made: "Plan", *, counted: bool) -> None:
+def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> None:
     header = (
         *("collection", "GPU h train", "rank", "CPU h prepare", "train", "rank", "score"),
         *("raw GiB", "store", "run", "peak GiB", "of"),
@@ -145,15 +153,13 @@ def _print_plan(made: "Plan", *, counted: bool) -> None:
         peak = _short(row.peak_mib[largest] / 1024)
         rows.append((row.collection, *gpu, *cpu, *disk, peak, largest))
     print_table(header, rows)
-    card, n_cards = made.machine.card, made.machine.n_cards
+    card = made.machine.card
     typer.echo(f"recipe      {made.recipe}, {made.seeds} seeds")
     gpu_hours = _short(made.total("gpu_hours"))
     typer.echo(f"GPU         {gpu_hours} hours of one {card.name if card else '-'}")
     typer.echo(f"CPU         {_short(made.total('cpu_hours'))} hours of one thread")
     typer.echo(f"disk        {made.total('disk_bytes') / GIB:.1f} GiB")
-    if card and n_cards > 1:
-        hours = _short(made.side_by_side_hours)
-        typer.echo(f"on {n_cards} {card.name:<7} {hours} hours, trainings side by side")
+    _print_simulated(simulated, card.name if card else "")
     _print_card_memory(made)
     whose = "" if counted else "; sizes of graphs are published ones"
     say(
@@ -166,6 +172,19 @@ def _print_plan(made: "Plan", *, counted: bool) -> None:
     if card and made.machine.gpu_scale == 1:
         how = "there is none here" if measured else "--calibrate"
         say(f"GPU not measured: a {card.name} is taken at shares of its data sheet ({how})")
+
+
+def _print_simulated(run: "SimulatedRun", card: str) -> None:
+    cards = f"{run.n_gpus} {card} and " if run.n_gpus else ""
+    who = "GPUs" if run.n_gpus else "workers"
+    parts = (run.prepare.seconds, run.work.seconds, run.score_s)
+    packing, work, scores = (_short(seconds / HOUR_S) for seconds in parts)
+    typer.echo(
+        f"run         {_short(run.hours)} hours on {cards}{run.n_cores} cores: packing {packing}, "
+        f"trainings and rankings {work} ({who} at work {run.work.efficiency:.0%}), scores {scores}"
+    )
+    if run.work.is_limited_by_it:
+        typer.echo(f"limit       one after the other: {', '.join(run.work.longest_way)}")
 
 
 def _print_card_memory(made: "Plan") -> None:

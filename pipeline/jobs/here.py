@@ -53,8 +53,8 @@ class InThisProcess:
     def free(self) -> Sequence[bool]:
         return [self._gpu]
 
-    def has_gpu(self) -> bool:
-        return self._gpu
+    def n_gpus(self) -> int:
+        return int(self._gpu)
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         try:
@@ -119,8 +119,8 @@ class Processes:
     def free(self) -> Sequence[bool]:
         return [self._gpus[number] is not None for number in self._idle()]
 
-    def has_gpu(self) -> bool:
-        return any(gpu is not None for gpu in self._gpus)
+    def n_gpus(self) -> int:
+        return sum(gpu is not None for gpu in self._gpus)
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         idle = [number for number in self._idle() if (self._gpus[number] is not None) == gpu]

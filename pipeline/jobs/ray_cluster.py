@@ -110,8 +110,8 @@ class RayCluster:
         left = gpus + cores if self._at_most is None else self._at_most - len(self._running)
         return [*[True] * gpus, *[False] * cores][: max(0, left)]
 
-    def has_gpu(self) -> bool:
-        return bool(self._ray.cluster_resources().get("GPU", 0))
+    def n_gpus(self) -> int:
+        return int(self._ray.cluster_resources().get("GPU", 0))
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         job = moved(job, Path.absolute)

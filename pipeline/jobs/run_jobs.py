@@ -52,8 +52,8 @@ class Executor(Protocol):
     def free(self) -> Sequence[bool]:
         """Return for each worker that could begin a job now whether it has a GPU."""
 
-    def has_gpu(self) -> bool:
-        """Tell whether any worker has a GPU."""
+    def n_gpus(self) -> int:
+        """Return how many workers have a GPU."""
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         """Let such a free worker begin a job."""
@@ -82,7 +82,7 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
     with executor:
         while True:
             for gpu in () if out_of_time() else sorted(executor.free()):  # with a GPU: last
-                job = books.queue.take(gpu=gpu, any_gpu=executor.has_gpu())
+                job = books.queue.take(gpu=gpu, n_gpus=executor.n_gpus())
                 if job:
                     executor.begin(job, gpu=gpu)
             events = executor.events()

@@ -63,8 +63,8 @@ HERE = Workers()
 def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:
     """Return how many workers take all GPUs and cores, as far as the memory suffices."""
     n_cores, n_bytes = granted()
-    by_cores = (n_cores - n_gpus) // _threads(jobs)
-    return n_gpus + max(1, min(by_cores, n_bytes // WORKER_BYTES - n_gpus))
+    by_cores = n_gpus + (n_cores - n_gpus) // _threads(jobs)
+    return max(n_gpus + 1, min(by_cores, n_bytes // WORKER_BYTES))
 
 
 def granted(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:

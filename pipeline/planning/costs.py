@@ -112,14 +112,7 @@ def _collection_costs(
     )
     yield StageCost(name, "prepare", "", None, prepare, False)
     train = parts.get("train")
-    ranked = [parts[split] for split in RANKED if split in parts]
-    if kind == "layout" and recipe.valid_configs:  # of the test split all are ranked
-        ranked = [
-            replace(part, configs=min(part.configs, recipe.valid_configs))
-            if part.split == "valid"
-            else part
-            for part in ranked
-        ]
+    ranked = [as_ranked(recipe, parts[split]) for split in RANKED if split in parts]
     for model in recipe.models_of(kind):
         for seed in recipe.seeds:
             if train:
@@ -130,6 +123,13 @@ def _collection_costs(
             yield StageCost(name, "rank", model, seed, seconds, uses_gpu(recipe, model, machine))
     score = sum(part.graphs * processor_s(f"{kind} score", part) for part in ranked)
     yield StageCost(name, "score", "", None, score, False)
+
+
+def as_ranked(recipe: Recipe, part: PartSize) -> PartSize:
+    """Return a part with as many configs of a graph as a run ranks: of test ones all."""
+    is_sampled = part.split == "valid" and part.collection.startswith("layout")
+    at_most = recipe.valid_configs if is_sampled else 0
+    return replace(part, configs=min(part.configs, at_most or part.configs))
 
 
 def uses_gpu(recipe: Recipe, model: str, machine: Machine) -> bool:

@@ -38,7 +38,6 @@ class Plan:
 
     Attributes:
         machine: hours on a GPU are those of one of its cards.
-        side_by_side_hours: of all its cards, until the last one is done.
         card_memory: whether each network fits a card, in training and in ranking.
     """
 
@@ -46,7 +45,6 @@ class Plan:
     seeds: int
     collections: list[CollectionPlan]
     machine: Machine
-    side_by_side_hours: float
     card_memory: list[CardMemory]
 
     def total(self, table: str) -> float:
@@ -79,18 +77,7 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Pl
         )
     peaks = [row.peak_mib for row in rows]
     memory = card_memory(recipe, peaks, machine)
-    return Plan(
-        recipe.name, len(recipe.seeds), rows, machine, _side_by_side(costs, machine), memory
-    )
-
-
-def _side_by_side(costs: Sequence[StageCost], machine: Machine) -> float:
-    """Return the hours of all cards: trainings, longest first, then even parts of the ranking."""
-    lanes = [0.0] * machine.n_cards
-    trainings = (cost.seconds for cost in costs if cost.on_gpu and cost.stage == "train")
-    for seconds in sorted(trainings, reverse=True):
-        lanes[lanes.index(min(lanes))] += seconds / HOUR_S
-    return max(lanes) + _hours(costs, "rank", on_gpu=True) / machine.n_cards
+    return Plan(recipe.name, len(recipe.seeds), rows, machine, memory)
 
 
 def _hours(costs: Sequence[StageCost], stage: str, *, on_gpu: bool) -> float:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from common.errors import PipelineError
 from data.audit.rows import AuditRow
 from data.official.sizes import PartSize
 from data.tree import Collection, GraphFile
@@ -27,7 +26,7 @@ from models.train import train_model, train_shared
 from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Job
 from pipeline.planning.cards import CARDS
-from pipeline.planning.costs import Machine, ranking_s, training_s
+from pipeline.planning.costs import Machine, as_ranked, ranking_s, training_s
 
 UNKNOWN_S = 60.0  # a training of a model whose cost is not known
 BLOCK_S = 600.0  # what is ranked as one job, about
@@ -72,7 +71,7 @@ class Law:
 
     def __init__(self, recipe: Recipe, parts: Sequence[PartSize], machine: Machine) -> None:
         self.recipe, self.machine = recipe, machine
-        self._parts = {(part.collection, part.split): part for part in parts}
+        self._parts = {(part.collection, part.split): as_ranked(recipe, part) for part in parts}
 
     def left_s(self, collection: Collection, model: str, folder: Path) -> float:
         """Return about how long a training takes into a folder; nothing where it is done."""
@@ -81,14 +80,16 @@ class Law:
             return 0.0
         try:
             return training_s(self.recipe, model, part, self.machine) if part else UNKNOWN_S
-        except PipelineError:
+        except (
+            Exception
+        ):  # not known; and of one's own models it may be that nothing can be counted
             return UNKNOWN_S
 
     def ranking_s(self, collection: Collection, split: str, model: str) -> float:
         part = self._parts.get((collection.name, split))
         try:
             return part.graphs * ranking_s(self.recipe, model, part, self.machine) if part else 0.0
-        except PipelineError:
+        except Exception:  # as above
             return 0.0
 
     def takes_gpu(self, model: str) -> bool:

@@ -39,6 +39,7 @@ from models.train import check_device
 from models.training.gpu import gpu_here, tell_device
 from models.training.jobs import SHARED_FOLDER, TrainJob, shared_model
 from pipeline.jobs.files import auditing, packing
+from pipeline.jobs.job import Job
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.run.blend import blend_all, rankings_of
 from pipeline.run.jobs import Law, machine_with, part_sizes, ranking_jobs, training_jobs
@@ -215,14 +216,18 @@ def _train_and_rank(
     state: RunState, rows: Sequence[AuditRow], workers: Workers, *, trains: bool
 ) -> None:
     law = Law(state.recipe, part_sizes(rows), machine_with(state.device))
-    trainings = list(training_jobs(_trainings(state), law)) if trains else []
-    rankings = rankings_of(state)
-    named = {job.name for job in trainings}
-    done = workers.do([*trainings, *ranking_jobs(rankings, named, law)])
-    for event in done.values():
+    jobs = jobs_of(state, law, trains=trains)
+    for event in workers.do(jobs).values():
         state.costs.add(event.job.stage, event.cost)
-    for ranking in rankings:
+    for ranking in rankings_of(state):
         ranking.join(law)
+
+
+def jobs_of(state: RunState, law: Law, *, trains: bool = True) -> list[Job]:
+    """Return the jobs that train and rank."""
+    trainings = list(training_jobs(_trainings(state), law)) if trains else []
+    trained = {job.name for job in trainings}
+    return [*trainings, *ranking_jobs(rankings_of(state), trained, law)]
 
 
 def _trainings(state: RunState) -> list[tuple[Collection, TrainJob]]:

@@ -16,11 +16,11 @@ FIRST_KIB = 24
 CEILING_KIB = 64 << 10
 
 
-def main(work: Path, data: Path) -> None:
+def main(work: Path, data: Path, workers: int) -> None:
     """Call `run` until it fits; print size, exit code, last stage and lines of each attempt."""
     place = work / "disk"
     place.mkdir()
-    scene = Scene(data, place / "run", place / "store", work)
+    scene = Scene(data, place / "run", place / "store", work, workers)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={FIRST_KIB}k", "tmpfs", str(place)]
     subprocess.run(mount, check=True)
     attempts, kib = [], float(FIRST_KIB)
@@ -38,4 +38,4 @@ def main(work: Path, data: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*(Path(word) for word in sys.argv[1:3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

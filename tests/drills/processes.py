@@ -29,12 +29,14 @@ class Scene:
         out: the run's folder.
         store: what PIPELINE_STORE says.
         log: holds what was printed, a pair of files per process.
+        workers: who do the run's jobs; 1 = the command's own process.
     """
 
     data: Path
     out: Path
     store: Path
     log: Path
+    workers: int = 1
 
     @classmethod
     def at(cls, folder: Path, data: Path) -> "Scene":
@@ -42,14 +44,14 @@ class Scene:
         folder.mkdir(parents=True, exist_ok=True)
         return cls(data, folder / "run", folder / "store", folder)
 
-    def elsewhere(self, folder: Path) -> "Scene":
+    def elsewhere(self, folder: Path, *, workers: int = 1) -> "Scene":
         """Return a scene of the same data with all else in a folder."""
-        return replace(Scene.at(folder, self.data), data=self.data)
+        return replace(Scene.at(folder, self.data), workers=workers)
 
     def run(self, *more: object) -> list[str]:
         """Return the words of `run`, which begins or goes on."""
         words = ("run", "--data", self.data, "--recipe", RECIPE, "--out", self.out, "--resume")
-        return [str(word) for word in (*words, *more)]
+        return [str(word) for word in (*words, "--workers", self.workers, *more)]
 
 
 class Watched:
@@ -133,8 +135,8 @@ class Watched:
             time.sleep(POLL_S)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process."""
-        os.kill(self.process.pid, number)
+        """Send a signal to the process; Ctrl-C to its workers too, as a terminal does."""
+        (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
 
     def end(self) -> int:
         """Wait for the end; return the exit code, negative for a signal."""
@@ -181,6 +183,18 @@ def descendants(pid: int) -> list[int]:
             continue
         found += below + [inner for child in below for inner in descendants(child)]
     return found
+
+
+def workers_of(pid: int) -> list[int]:
+    """List those processes below one that do jobs."""
+    return [worker for worker in descendants(pid) if b"spawn_main" in _words_of(worker)]
+
+
+def _words_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def wait_until_gone(pids: list[int]) -> None:

@@ -25,10 +25,13 @@ def has_namespaces() -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not has_namespaces(), reason="needs a disk of its own: unshare -rm")
-def test_a_full_disk_is_one_line_until_there_is_space(calm: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_one_line_until_there_is_space(
+    workers: int, calm: Scene, tmp_path: Path
+) -> None:
     words = ["unshare", "-rm", sys.executable, "-m", "tests.drills.full_disk"]
     done = subprocess.run(
-        [*words, str(tmp_path), str(calm.data)],
+        [*words, str(tmp_path), str(calm.data), str(workers)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,6 +1,7 @@
 """SIGKILL at random moments of `run`, again and again: it ends with the bytes of a calm run.
 
-DRILL_KILLS says how many kills `make test-slow` makes (100), DRILL_SEED draws other moments. One
+DRILL_KILLS says how many kills `make test-slow` makes (100) of a run that does all itself, and of
+one with two workers; a fifth as many runs have workers killed. DRILL_SEED draws other moments. One
 kill in ten strikes a process that was started as a user does, imports and all; the others strike
 processes that were forked after the imports.
 """
@@ -10,14 +11,16 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pipeline.jobs.run_jobs import MAX_TRIES
 from tests.drills.outcome import check_same, check_same_store
-from tests.drills.processes import START, Scene, Watched, finish, kind_of
+from tests.drills.processes import START, Scene, Watched, finish, kind_of, workers_of
 
 KILLS = int(os.environ.get("DRILL_KILLS", "100"))
 SEED = int(os.environ.get("DRILL_SEED", "0"))
@@ -57,14 +60,15 @@ def kill_in(scene: Scene, stages: list[Stage], target: int, rng: np.random.Gener
 
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 60 * KILLS)
+@pytest.mark.parametrize("workers", [1, 2])
 def test_killed_at_any_moment_a_run_ends_with_the_same_bytes(
-    calm: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    workers: int, calm: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng, struck = np.random.default_rng(SEED), Counter[str]()
-    stages = stages_of_a_run(calm.elsewhere(tmp_path / "first"))
+    stages = stages_of_a_run(calm.elsewhere(tmp_path / "first", workers=workers))
     kinds = Counter(kind_of(name) for name, _ in stages)
     for number in range(KILLS):
-        scene = calm.elsewhere(tmp_path / str(number))
+        scene = calm.elsewhere(tmp_path / str(number), workers=workers)
         # Kinds of stages that were seldom struck go first; within a run its stages go in turn.
         weights = [1 / kinds[kind_of(n)] / (1 + struck[kind_of(n)]) for n, _ in stages]
         share = np.array(weights) / sum(weights)
@@ -81,5 +85,31 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_bytes(
     assert struck.total() >= KILLS, f"too many runs ended before their kill: {struck}"
     with capsys.disabled():
         sys.stdout.write(f"\n{KILLS} kills: {dict(struck)}\n")
-    if 4 * len(kinds) <= KILLS:
+    if 4 * len(kinds) <= KILLS and workers == 1:  # of two, one may hide what the other begins
         assert set(struck) == set(kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 60 * KILLS)
+def test_workers_killed_at_any_moment_cost_their_job_alone(
+    calm: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, n_struck = np.random.default_rng(SEED), 0
+    for number in range(KILLS // 5):
+        scene = calm.elsewhere(tmp_path / str(number), workers=2)
+        watched = Watched(scene, scene.run(), warm=number % 10 != 0)
+        while watched.process.poll() is None:
+            time.sleep(rng.uniform(0, 2))
+            watched.look()
+            lost = Counter(line for line in watched.lines if "killed by SIGKILL" in line)
+            workers = workers_of(watched.process.pid)
+            if workers and max(lost.values(), default=0) < MAX_TRIES - 1:
+                with suppress(ProcessLookupError):
+                    os.kill(int(rng.choice(workers)), signal.SIGKILL)
+        assert watched.end() == 0, watched.lines
+        n_struck += sum("killed by SIGKILL" in line for line in watched.lines)
+        check_same(scene.out, calm.out)
+        check_same_store(scene.store, calm.store)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{KILLS // 5} runs, whose workers were killed {n_struck} times\n")
+    assert n_struck >= KILLS // 5

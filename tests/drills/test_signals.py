@@ -18,9 +18,11 @@ from tests.drills.processes import (
     POLL_S,
     Scene,
     Watched,
+    descendants,
     finish,
     kind_of,
     refused,
+    wait_until_gone,
 )
 
 KEPT = "; what was finished is kept; the same command with --resume goes on"
@@ -103,13 +105,14 @@ def stages_to_stop_in(scene: Scene) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
 def test_a_run_can_be_stopped_in_every_stage(
-    number: signal.Signals, calm: Scene, tmp_path: Path
+    number: signal.Signals, workers: int, calm: Scene, tmp_path: Path
 ) -> None:
     """It is stopped in one stage after the other; the first two are of a process with imports."""
-    stages = stages_to_stop_in(calm.elsewhere(tmp_path / "first"))
-    scene = calm.elsewhere(tmp_path / "stopped")
+    stages = stages_to_stop_in(calm.elsewhere(tmp_path / "first", workers=workers))
+    scene = calm.elsewhere(tmp_path / "stopped", workers=workers)
     stopped = []
     for place, stage in enumerate(stages):
         # Models lie in folders, which stages name: what is awaited is any later stage as well.
@@ -118,8 +121,10 @@ def test_a_run_can_be_stopped_in_every_stage(
         while kind_of(watched.stage) not in later and watched.process.poll() is None:
             time.sleep(POLL_S)
             watched.look()
+        below = descendants(watched.process.pid)
         if watched.process.poll() is None:
             watched.send(number)
+        told_s = time.monotonic()
         if watched.end() == 0:
             continue  # the stage was over before the signal came
         code, line = ENDS[number]
@@ -127,8 +132,10 @@ def test_a_run_can_be_stopped_in_every_stage(
         line += KEPT if len(watched.stages) > 1 else ""  # the libraries are not kept
         assert refused(watched, code) == line == watched.lines[-1]
         assert not list(scene.out.rglob(".*.tmp"))
+        assert time.monotonic() - told_s < 30
+        wait_until_gone(below)
         stopped.append(stage)
-    assert len(stopped) >= len(stages) - 3, stopped
+    assert len(stopped) >= len(stages) - 3 * workers, stopped
     finish(scene, warm=True)
     check_same(scene.out, calm.out)
 

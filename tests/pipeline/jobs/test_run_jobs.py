@@ -40,8 +40,8 @@ class Scripted:
             left.remove(gpu)
         return left
 
-    def has_gpu(self) -> bool:
-        return any(self.workers)
+    def n_gpus(self) -> int:
+        return sum(self.workers)
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         self.begun.append((job.name, gpu))
@@ -122,7 +122,7 @@ def test_out_of_time_nothing_is_begun_and_what_ends_late_says_so() -> None:
 
 
 def test_a_worker_without_a_gpu_takes_what_needs_none_before_one_with_it() -> None:
-    jobs = [job("trees", seconds=5.0), job("network", on_gpu=True)]
+    jobs = [job("trees", seconds=5.0), job("network", seconds=9.0, on_gpu=True)]
     executor = Scripted([True, False])
     run_jobs(jobs, executor)
     assert dict(executor.begun) == {"trees": False, "network": True}

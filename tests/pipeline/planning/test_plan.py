@@ -116,11 +116,6 @@ def test_a_training_takes_one_card_and_the_ranking_is_dealt() -> None:
     parts = [task.hours for task in shared[-4:]]
     assert sum(parts) == pytest.approx(ranking.hours)
     assert parts[0] > parts[1] == parts[2] == parts[3]  # scores are the first one's
-    longest, cards = max(of_layouts), replace(SLOW, n_cards=100)
-    by_card = make_plan(RECIPE, SIZES, SLOW).collections
-    ranked = sum(row.gpu_hours["rank"] for row in by_card)
-    hours = make_plan(RECIPE, SIZES, cards).side_by_side_hours
-    assert hours == pytest.approx(longest + ranked / 100)
 
 
 def test_a_smaller_budget_drops_a_seed_first_then_a_network() -> None:

@@ -1,0 +1,177 @@
+"""A run as jobs: in what order, in how many parts, and that the bytes do not depend on it."""
+
+from pathlib import Path
+
+import pytest
+
+from common.progress import time_limit
+from data.tree import GraphFile, collection_named, find_graphs
+from ensembles.members import FLOOR, Member
+from models.config.recipe import load_recipe
+from models.predict import read_scores
+from models.run_folder import CONFIG, mark_done
+from models.training.jobs import SharedModel, TrainJob
+from pipeline.jobs.workers import HERE
+from pipeline.planning.cards import CARDS
+from pipeline.planning.costs import Machine
+from pipeline.planning.plan import part_size
+from pipeline.run import jobs
+from pipeline.run.jobs import UNKNOWN_S, Law, Ranking, ranking_jobs, training_jobs
+from tests.command_line import call
+from tests.drills.outcome import check_same
+
+TILE, XLA = collection_named("tile:xla"), collection_named("layout:xla:random")
+RECIPE = load_recipe("smoke", ["tile.models=[tile_linear]"])
+WHOLE = "predict tile:xla/test"
+
+
+@pytest.fixture(scope="module")
+def kernels(tiny_tree: Path) -> list[GraphFile]:
+    return find_graphs(tiny_tree, collections=(TILE,), splits=("test",))
+
+
+@pytest.fixture(scope="module")
+def law(kernels: list[GraphFile]) -> Law:
+    return Law(RECIPE, [part_size(kernels)], Machine(None))
+
+
+@pytest.fixture
+def ranking(kernels: list[GraphFile], tmp_path: Path) -> Ranking:
+    floor = Member(FLOOR, 0, tmp_path, "tile")
+    members = {tmp_path / name / "test.parquet": floor for name in ("a", "b")}
+    return Ranking(TILE, "test", kernels, members, ["tile_linear"] * 2, 0)
+
+
+def cut(n: int, ranking: Ranking, law: Law, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let rankings be cut into n parts; return the names of the jobs that are left then."""
+    monkeypatch.setattr(jobs, "BLOCK_S", ranking.seconds(law) / (n - 0.5))
+    return [job.name for job in ranking_jobs([ranking], set(), law)]
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.parquet")}
+
+
+def test_a_ranking_in_parts_is_the_whole_one(
+    ranking: Ranking, law: Law, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And goes on in another number of them, after a kill in one, or where parts are joined."""
+    assert cut(1, ranking, law, monkeypatch) == [WHOLE]
+    with time_limit(0.0), pytest.raises(Exception, match="out of time"):
+        HERE.do(list(ranking_jobs([ranking], set(), law)))
+    HERE.do(list(ranking_jobs([ranking], set(), law)))
+    whole = files_below(tmp_path)
+    first, second = ranking.members
+    second.rename(tmp_path / "kept")
+    first.unlink()
+    first.with_name("test.begun.parquet").write_bytes(b"of a call with one part")
+    assert cut(2, ranking, law, monkeypatch) == [f"{WHOLE} 1 of 2", f"{WHOLE} 2 of 2"]
+    HERE.do(list(ranking_jobs([ranking], set(), law))[1:])
+    assert cut(2, ranking, law, monkeypatch) == [f"{WHOLE} 1 of 2"]
+    assert len(cut(3, ranking, law, monkeypatch)) == 3
+    HERE.do(list(ranking_jobs([ranking], set(), law)))
+    (tmp_path / "kept").rename(second)  # joined just before the kill
+    assert cut(3, ranking, law, monkeypatch) == []
+    ranking.join(law)
+    assert files_below(tmp_path) == whole
+    assert read_scores(first)["graph"].unique().len() == len(ranking.files)
+
+
+def test_parts_hold_every_graph_once_and_are_no_more_than_graphs(
+    ranking: Ranking, law: Law, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (1, 2, 3, 50):
+        left = cut(n, ranking, law, monkeypatch)
+        parts = ranking.parts(law)
+        assert len(left) == len(parts) == min(n, len(ranking.files))
+        assert [file for part in parts for file in part.files] == ranking.files
+        assert len({path for part in parts for path in part.members}) == 2 * len(parts)
+
+
+def test_rankings_wait_for_the_trainings_that_they_take_and_these_for_a_shared_one(
+    kernels: list[GraphFile], tmp_path: Path
+) -> None:
+    recipe = load_recipe("smoke", ["layout.models=[cross_config_sage, layout_boosting]"])
+    law = Law(recipe, [part_size(kernels)], Machine(CARDS["t4"]))
+    folder = tmp_path / "models/layout-xla-random"
+    shared = SharedModel(kernels, tmp_path / "models/layout-shared/cross_config_sage-seed0")
+    trainings = [
+        (XLA, TrainJob("cross_config_sage", recipe, [], 0, folder / "net", shared)),
+        (XLA, TrainJob("cross_config_sage", recipe, [], 1, folder / "other", shared)),
+        (XLA, TrainJob("layout_boosting", recipe, [], 0, folder / "trees")),
+    ]
+    first, net, other, trees = training_jobs(trainings, law)
+    assert first.name == "train layout-shared/cross_config_sage-seed0" and not first.after
+    assert net.after == other.after == {first.name} and not trees.after
+    assert first.on_gpu and net.on_gpu and not trees.on_gpu
+    assert net.seconds == UNKNOWN_S  # there is no train graph to count by
+    names = ("cross_config_sage", "net"), ("layout_boosting", "trees"), (FLOOR, "no training")
+    members = {
+        tmp_path / model / "valid.parquet": Member(model, 0, folder / name, "layout")
+        for model, name in names
+    }
+    asked = Ranking(XLA, "valid", kernels, members, [model for model, _ in names], 0)
+    (job,) = ranking_jobs([asked], {net.name, other.name, trees.name}, law)
+    assert job.after == {net.name, trees.name} and job.on_gpu
+    assert {path.parent.name for path in job.makes} == {model for model, _ in names}
+
+
+def test_a_training_that_is_done_takes_no_time(kernels: list[GraphFile], tmp_path: Path) -> None:
+    law = Law(RECIPE, [part_size([*kernels])], Machine(None))
+    training = TrainJob("tile_linear", RECIPE, kernels, 0, tmp_path)
+    (job,) = training_jobs([(TILE, training)], law)
+    assert job.seconds > 0
+    (tmp_path / CONFIG).touch()
+    mark_done(tmp_path)
+    (job,) = training_jobs([(TILE, training)], law)
+    assert job.seconds == 0
+
+
+@pytest.mark.parametrize("model", ["segment_sage", "config_columns_boosting"])
+def test_a_model_whose_cost_is_not_known_stops_nothing(
+    model: str, tiny_tree: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe("smoke", [f"layout.models=[{model}]"])
+    files = find_graphs(tiny_tree, collections=(XLA,), splits=("train",))
+    law = Law(recipe, [part_size(files)], Machine(None))
+    assert law.left_s(XLA, model, tmp_path) > 0
+    assert law.ranking_s(XLA, "train", model) == 0
+
+
+def test_of_valid_graphs_as_many_configs_are_counted_as_are_ranked(tiny_tree: Path) -> None:
+    files = find_graphs(tiny_tree, collections=(XLA,), splits=("valid",))
+    sizes = [part_size(files)]
+    laws = [Law(load_recipe("smoke", [f"valid_configs={n}"]), sizes, Machine(None)) for n in (0, 4)]
+    whole, some = (law.ranking_s(XLA, "valid", "layout_linear") for law in laws)
+    assert some == pytest.approx(4 / sizes[0].configs * whole)
+
+
+SHORT = (  # each kind of training, a blend that is chosen, subsets of valid configs
+    "cross_config_sage.training.pretrain_steps=3",
+    "cross_config_sage.training.early_stop=1",
+    "cross_config_sage.training.eval_interval=2",
+    "cross_config_sage.training.steps=6",
+    "late_fusion_sage.training.steps=6",
+    "layout_boosting.num_boost_round=10",
+    "layout_boosting.early_stop=2",
+    "tile_boosting.num_boost_round=10",
+    "blend.choose=true",
+    "valid_configs=8",
+)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "n"),
+    [("smoke", 2), *(pytest.param("cpu", n, marks=pytest.mark.slow) for n in (2, 3))],
+)
+def test_the_bytes_are_the_same_whoever_the_workers_are(
+    recipe: str, n: int, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", "--data", tiny_tree, "--recipe", recipe, "--store", tmp_path / "store"]
+    words += ["--collections", "tile:xla,layout:xla:random"]
+    for key in SHORT:
+        words += ["--set", key]
+    call(*words, "--workers", 1, "--out", tmp_path / "one")
+    monkeypatch.setattr(jobs, "BLOCK_S", 1e-4)
+    call(*words, "--workers", n, "--out", tmp_path / "many")
+    check_same(tmp_path / "many", tmp_path / "one")
