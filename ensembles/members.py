@@ -25,6 +25,7 @@ class Member:
 
     Attributes:
         model: its name in the registry, or HEURISTIC or FLOOR, which need no training.
+        folder: where the trained model lies; nothing is there of what needs none.
     """
 
     model: str
@@ -96,7 +97,7 @@ def members_of(
 ) -> list[Member]:
     """List the members trained on `collection`; the heuristic alone if `source` is one."""
     if source is not None and source.collection is None:
-        return [Member(HEURISTIC, 0, out, collection.kind)]
+        return [Member(HEURISTIC, 0, out / "models" / HEURISTIC, collection.kind)]
     folder = out / "models" / collection.slug
     return [
         Member(model, seed, folder / f"{model}-seed{seed}", collection.kind)

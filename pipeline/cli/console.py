@@ -82,7 +82,8 @@ RayAddress = Annotated[
     ),
 ]
 
-EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+EXIT_FAULT, EXIT_USAGE = 1, 2
+INTERRUPTED, TERMINATED = ("interrupted", 130), ("terminated", 143)
 PROGRESS_AFTER_S = 2.0
 STAGE_PREFIX = "stage: "
 
@@ -106,15 +107,12 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
                 function(*args, **kwargs)
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
-        except PipelineError as error:
-            if stops:  # a library has turned Terminated into an error of its own
-                fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED)
-            code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
-            fail(str(error), code)
-        except Terminated:
-            fail(f"terminated{_what_is_kept(begun, kwargs)}", EXIT_TERMINATED)
-        except KeyboardInterrupt:
-            fail(f"interrupted{_what_is_kept(begun, kwargs)}", EXIT_INTERRUPTED)
+        except (PipelineError, KeyboardInterrupt) as error:
+            how, code = str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
+            if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
+                how, code = TERMINATED if stops else INTERRUPTED
+                how += _what_is_kept(begun, kwargs)
+            fail(how, code)
         except MemoryError:
             fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT)
         except BrokenPipeError:  # the reader, such as `head`, has all it wanted

@@ -7,37 +7,38 @@ each, and what it makes comes back; there they lie below a folder of their own.
 import logging
 import os
 import signal
-import tempfile
-import threading
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, Self
 
-from common.atomic import write_bytes, write_text
-from common.errors import OutOfTime, PipelineError, UsageError
-from common.progress import (
-    end_now,
-    log,
-    out_of_time,
-    progress,
-    seconds_left,
-    time_limit,
-    watched_by,
-)
+from common.atomic import write_bytes
+from common.errors import OutOfTime, UsageError
+from common.progress import end_now, log, out_of_time, progress, time_limit, told_by, watched_by
 from common.settings import ROOT
 from models.run_folder import DONE
-from pipeline.jobs.here import POLL_S, STOP_S, Remarks, Throttled, outcome
+from pipeline.jobs.here import POLL_S, STOP_S, THREAD_POOLS, Remarks, Throttled, outcome
 from pipeline.jobs.job import Job
 from pipeline.jobs.run_jobs import Done, Event, Failed, Lost
+from pipeline.jobs.workers import WORKER_BYTES
 
 LOCAL = "local"
-FOLDER = "FAST_OR_SLOW_FOLDER"  # where a machine that does not see our files keeps its own
-NOT_SENT = [".git", ".venv", "tests", "docs", "data/sample", "data/raw", "data/store", "runs"]
-PROBE = ".ray-probe"
-APART = "apart"
+LOCAL_OBJECTS = 256 << 20  # bytes of memory for what is sent; more lies on the disk
+FOLDER = "FAST_OR_SLOW_FOLDER"  # where a machine keeps copies, even if it sees our files
+NOT_SENT = [".git", ".venv", "tests", "docs", "site", "data/sample", "data/raw", "data/store"]
+PROBE = ".seen-by-ray"
+WANTS = "wants"
+CONNECT_S = 5.0
+# Read by Ray when it is imported: nothing is reported to its makers; a local cluster serves this
+# process alone; another one that does not answer is given up soon.
+ANY = {"RAY_USAGE_STATS_ENABLED": "0"}
+OWN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
+FAR = {"RAY_gcs_server_port_wait_time_s": "1", "RAY_py_gcs_connect_timeout_s": "3"}
 
 
 class RayCluster:
@@ -45,101 +46,141 @@ class RayCluster:
 
     Args:
         address: of its head, or "local" for one on this machine that ends with the block.
-        at_most: so many jobs at once; None = as many as it has room for.
+        at_most: so many jobs at once; None = as many as it has cores for. A local one has so many
+            times `threads` cores.
+        threads: of the processor, that a job has.
 
     Raises:
         UsageError: Ray is not installed, or no cluster answers there.
     """
 
-    def __init__(self, address: str, *, at_most: int | None) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    def __init__(self, address: str, *, at_most: int | None, threads: int = 1) -> None:
+        is_local = address == LOCAL
+        for name, value in (ANY | (OWN if is_local else FAR)).items():
+            os.environ.setdefault(name, value)
         try:
             import ray
         except ModuleNotFoundError:
             raise UsageError("--ray: Ray is missing; pip install -r requirements-ray.txt") from None
-        self._ray, self._address, self._at_most = ray, address, at_most
-        self._running: dict[Any, Job] = {}
-        self._is_apart = False  # whether some machine does not see our files
-        self._held: dict[tuple[Path, int], Any] = {}  # what was sent, as objects of Ray's
-        self._probes: set[Path] = set()
+        self._ray, self._address, self._at_most, self._threads = ray, address, at_most, threads
+        self._folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+        own = {
+            "num_cpus": (at_most or 1) * threads,
+            "_memory": (at_most or 1) * WORKER_BYTES,
+            "object_store_memory": LOCAL_OBJECTS,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "_temp_dir": self._folder.name,
+        }
+        self._options = own if is_local else {}
+        self._running: dict[Any, tuple[Job, dict[Path, Any]]] = {}  # and what was sent for it
+        self._probes = set[Path]()
 
     def __enter__(self) -> Self:
-        ray, is_local = self._ray, self._address == LOCAL
+        before = signal.getsignal(signal.SIGTERM)  # Ray puts its own in the place
         try:
-            ray.init(
-                address=None if is_local else self._address,
-                num_cpus=self._at_most if is_local else None,
-                include_dashboard=False if is_local else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"working_dir": str(ROOT), "excludes": NOT_SENT},
-            )
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
+            self._connect()
+        except (OSError, ValueError, RuntimeError) as error:
             raise UsageError(
-                f"--ray {self._address}: no cluster answers: {reason}; start one with `ray start "
-                "--head`, or pass --ray local"
+                f"--ray {self._address}: no cluster to work with: {' '.join(str(error).split())}; "
+                "start one with `ray start --head`, or pass --ray local"
             ) from error
-        self._post = ray.remote(num_cpus=0)(_Post).remote()
-        self._begin = ray.remote(max_retries=0)(_on_a_machine)
+        except SystemExit:
+            signal.signal(signal.SIGTERM, before)
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._on = NodeAffinitySchedulingStrategy
+        beside = self._on(self._ray.get_runtime_context().get_node_id(), soft=False)
+        self._told = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside})
+        self._do = self._ray.remote(max_retries=0)(_on_a_machine)
         return self
+
+    def _connect(self) -> None:
+        host, _, port = self._address.rpartition(":")
+        if port.isdigit() and "/" not in host:
+            socket.create_connection((host, int(port)), CONNECT_S).close()
+        paths = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        environment = {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a job without a GPU sees none
+            **{name: str(self._threads) for name in THREAD_POOLS},
+        }
+        self._ray.init(
+            self._address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"working_dir": str(ROOT), "excludes": NOT_SENT, "env_vars": environment},
+            **self._options,
+        )
 
     def __exit__(self, *error: object) -> None:
         try:
-            if self._running:
-                self._ray.get(self._post.stop.remote())
+            self._stop()
             until = monotonic() + STOP_S
             while self._running and monotonic() < until:
                 self.events()
-            for reference in self._running:
-                self._ray.cancel(reference, force=True)
         finally:
             self._ray.shutdown()
+            self._folder.cleanup()
             for probe in self._probes:
                 probe.unlink(missing_ok=True)
 
-    def _room(self) -> tuple[int, int]:
-        """Return how many GPUs and how many cores no job was given."""
-        has, jobs = self._ray.cluster_resources(), self._running.values()
-        gpus = int(has.get("GPU", 0)) - sum(job.on_gpu for job in jobs)
-        return max(0, gpus), max(0, int(has.get("CPU", 0)) - sum(job.threads for job in jobs))
+    def _stop(self) -> None:
+        """Let jobs leave checkpoints and end; those that Ray has not begun are dropped."""
+        for reference in self._running:
+            self._ray.cancel(reference)
 
     def free(self) -> Sequence[bool]:
-        gpus, cores = self._room()
-        left = gpus + cores if self._at_most is None else self._at_most - len(self._running)
-        return [*[True] * gpus, *[False] * cores][: max(0, left)]
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        begun = [job for job, _ in self._running.values()]
+        # What a job takes of a machine, which the largest one has at least.
+        self._share = {
+            name: min(wanted, max([1, *(has.get(name, 0) for has in nodes)]))
+            for name, wanted in (("CPU", self._threads), ("memory", WORKER_BYTES))
+        }
+        room = sum(min(int(has.get(k, 0) // n) for k, n in self._share.items()) for has in nodes)
+        gpus = sum(int(has.get("GPU", 0)) for has in nodes) - sum(job.on_gpu for job in begun)
+        free = [*[True] * gpus, *[False] * (room - len(begun))]
+        if self._at_most:
+            free = free[: max(0, self._at_most - len(begun))]
+        return free if free or begun else [False]  # it waits in the cluster for a machine
 
     def n_gpus(self) -> int:
         return int(self._ray.cluster_resources().get("GPU", 0))
 
     def begin(self, job: Job, *, gpu: bool) -> None:
-        job = moved(job, Path.absolute)
-        options = {"num_cpus": job.threads, "num_gpus": int(job.on_gpu and gpu)}
-        known = {path: path.stat().st_mtime_ns for path in _files((*job.reads, *job.makes))}
-        probes = {path.parent / PROBE for path in job.makes} - self._probes
-        for probe in probes:
-            write_text(probe, "")
-        self._probes |= probes
-        contents = {path: self._object(path, at) for path, at in known.items() if self._is_apart}
-        begun = self._begin.options(**options).remote(
-            job, self._post, seconds_left(), known, contents if self._is_apart else None
-        )
-        self._running[begun] = job
+        job = replace(job, on_gpu=gpu and job.on_gpu)
+        self._send(moved(job, lambda p: p.absolute() if isinstance(p, Path) else p), {}, None)
 
-    def _object(self, path: Path, changed_ns: int) -> Any:
-        key = path, changed_ns
-        if key not in self._held:
-            self._held[key] = self._ray.put(path.read_bytes())
-        return self._held[key]
+    def _send(self, job: Job, sent: dict[Path, Any], strategy: Any) -> None:
+        probes = {path.parent / PROBE for path in job.makes}
+        for probe in probes - self._probes:
+            self._probes.add(probe)
+            write_bytes(probe, b"")
+        paths = [*_files((*job.reads, *job.makes)), *probes]
+        known = {path: _changed_ns(path) for path in paths}
+        do = self._do.options(
+            num_cpus=self._share["CPU"],
+            memory=self._share["memory"],
+            num_gpus=int(job.on_gpu),
+            scheduling_strategy=strategy,
+        )
+        self._running[do.remote(job, self._told, known, sent)] = job, sent
 
     def events(self) -> Sequence[Event]:
         if not self._running:
             return ()
-        ready, _ = self._ray.wait(list(self._running), timeout=POLL_S, fetch_local=True)
-        with suppress(self._ray.exceptions.RayError):
-            for what, *told in self._ray.get(self._post.take.remote()):
-                progress(*told) if what == "progress" else log.info(*told)
+        if out_of_time():
+            self._stop()
+        ready, _ = self._ray.wait(list(self._running), timeout=POLL_S)
+        with suppress(self._ray.exceptions.RayError):  # the cluster has been ended with us
+            for name, *told in self._told.get_nowait_batch(self._told.size()):
+                with told_by(name):
+                    log.info(*told) if len(told) == 1 else progress(*told)
         ended = [self._ended(reference) for reference in ready]
         return [event for event in ended if event]
 
@@ -147,14 +188,18 @@ class RayCluster:
         return not self._running
 
     def _ended(self, reference: Any) -> Event | None:
-        job = self._running.pop(reference)
+        job, sent = self._running.pop(reference)
         try:
             (how, *told), made = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            return Lost(job, f"was lost ({type(error).__name__})")
-        if how == APART:
-            self._is_apart = True
-            self.begin(job, gpu=job.on_gpu)
+            lost = Lost(job, f"was lost ({type(error).__name__})")
+            return Failed(job, OutOfTime(f"{job.name}: out of time")) if out_of_time() else lost
+        if how == WANTS:
+            node, paths = told
+            held = {path: ref for _, own in self._running.values() for path, ref in own.items()}
+            for path in paths:
+                sent[path] = held.get(path) or self._ray.put(path.read_bytes())
+            self._send(job, sent, self._on(node, soft=True))
             return None
         if made is not None:
             _keep(job, made)
@@ -165,108 +210,70 @@ class RayCluster:
         return Failed(job, told[0])
 
 
-class _Post:
-    """An actor that hands on what workers tell, and tells them when to stop."""
-
-    def __init__(self) -> None:
-        self._told: list[tuple[Any, ...]] = []
-        self._stops = False
-
-    def tell(self, *message: Any) -> None:
-        self._told.append(message)
-
-    def take(self) -> list[tuple[Any, ...]]:
-        told, self._told = self._told, []
-        return told
-
-    def stop(self) -> None:
-        self._stops = True
-
-    def stops(self) -> bool:
-        return self._stops
-
-
 def _on_a_machine(
-    job: Job,
-    post: Any,
-    seconds: float,
-    known: Mapping[Path, int],
-    contents: Mapping[Path, Any] | None,
-) -> tuple[tuple[Any, ...], dict[Path, bytes] | None]:
+    job: Job, queue: Any, known: Mapping[Path, int], sent: Mapping[Path, Any]
+) -> tuple[tuple[Any, ...], dict[Path, tuple[int, bytes]] | None]:
     """Do a job on a machine of the cluster.
 
     Args:
+        queue: takes what it tells.
         known: when each file that it reads, or goes on with, was changed, in ns.
-        contents: of these, as objects of Ray's; None = this machine may see them itself.
+        sent: some of these, as objects of Ray's.
 
     Returns:
-        As `outcome`, or ("apart",) without doing anything; and the files that it made, where the
-        other side does not see them.
+        As `outcome`, or ("wants", this machine, paths) without doing anything; and the files that
+        the job made, with when they were changed, where the other side does not see them.
     """
-    sees = all((path.parent / PROBE).exists() for path in job.makes) and all(
-        path.exists() and path.stat().st_mtime_ns == at for path, at in known.items()
-    )
-    if not sees and contents is None:
-        return (APART,), None
-    os.environ["OMP_NUM_THREADS"] = str(job.threads)
-    log.setLevel(logging.DEBUG)
-    remarks = Remarks(lambda line: post.tell.remote("log", line))
-    log.addHandler(remarks)
-    signal.signal(signal.SIGUSR1, lambda *_: end_now())
-    ended = threading.Event()
-    threading.Thread(target=_watch, args=(post, ended), daemon=True).start()
-    tell = Throttled(lambda *told: post.tell.remote("progress", *told))
-    try:
-        with watched_by(tell), time_limit(seconds / 60):
-            return (outcome(job), None) if sees else _done_apart(job, known, contents or {})
-    finally:
-        ended.set()
-        log.removeHandler(remarks)
-
-
-def _watch(post: Any, ended: threading.Event) -> None:
     import ray
 
-    while not ended.wait(POLL_S):
-        with suppress(ray.exceptions.RayError):
-            if ray.get(post.stops.remote()):
-                os.kill(os.getpid(), signal.SIGUSR1)  # the job is in the main thread
-                return
+    folder = os.environ.get(FOLDER)
+    sees = not folder and all(_changed_ns(path) == at for path, at in known.items())
+    own = Path(folder) if folder else Path.home() / ".cache" / "fast-or-slow"
+    root = "/" if sees else f"{own}/"
 
+    def there(leaf: Any) -> Any:
+        return root / leaf.relative_to("/") if isinstance(leaf, Path) else leaf
 
-def _done_apart(
-    job: Job, known: Mapping[Path, int], contents: Mapping[Path, Any]
-) -> tuple[tuple[Any, ...], dict[Path, bytes]]:
-    import ray
+    def here(leaf: Any) -> Any:  # of a text, the paths that it names
+        return type(leaf)(str(leaf).replace(root, "/"))
 
-    root = Path(os.environ.get(FOLDER) or Path(tempfile.gettempdir()) / "fast-or-slow")
+    def tell(*message: Any) -> None:
+        queue.put((job.name, *moved(message, here)))
 
-    def there(path: Path) -> Path:
-        return root / path.relative_to("/")
-
-    def here(path: Path) -> Path:
-        return Path("/") / path.relative_to(root) if path.is_relative_to(root) else path
-
-    for path, at in known.items():
-        copy = there(path)
-        if not (copy.exists() and copy.stat().st_mtime_ns == at):
-            write_bytes(copy, ray.get(contents[path]))
-            os.utime(copy, ns=(at, at))
-    own = moved(job, there)
-    for path in set(_files(own.makes)) - set(map(there, known)):
+    lacking = [path for path, at in known.items() if _changed_ns(there(path)) != at]
+    if wants := [path for path in lacking if path not in sent]:
+        return (WANTS, ray.get_runtime_context().get_node_id(), wants), None
+    for path in lacking:
+        _write(there(path), known[path], ray.get(sent[path]))
+    mine, remarks = moved(job, there), Remarks(tell)
+    for path in () if sees else set(_files(mine.makes)) - set(map(there, known)):
         path.unlink()  # of a try whose end the other side does not know
-    how, *told = outcome(own)
-    if how == "failed" and isinstance(told[0], PipelineError | OutOfTime):
-        told = [type(told[0])(str(told[0]).replace(f"{root}/", "/"))]
-    made = {here(path): path.read_bytes() for path in _files(own.makes)}
-    return (how, *moved(tuple(told), here)), made
+    with watched_by(Throttled(tell)), time_limit(None):
+        signal.signal(signal.SIGINT, lambda *_: end_now())  # `cancel` comes as this
+        log.setLevel(logging.INFO)
+        log.addHandler(remarks)
+        ended = moved(outcome(mine), here)
+        log.removeHandler(remarks)
+    if sees:
+        return ended, None
+    made = _files(mine.makes)
+    return ended, {here(path): (_changed_ns(path), path.read_bytes()) for path in made}
 
 
-def _keep(job: Job, made: Mapping[Path, bytes]) -> None:
+def _keep(job: Job, made: Mapping[Path, tuple[int, bytes]]) -> None:
+    for path in sorted(made, key=lambda path: path.name == DONE):  # the mark last
+        _write(path, *made[path])
     for path in set(_files(job.makes)) - set(made):
         path.unlink()
-    for path in sorted(made, key=lambda path: path.name == DONE):  # the mark last
-        write_bytes(path, made[path])
+
+
+def _write(path: Path, changed_ns: int, content: bytes) -> None:
+    write_bytes(path, content)
+    os.utime(path, ns=(changed_ns, changed_ns))
+
+
+def _changed_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -275,16 +282,18 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         yield from (file for file in below if file.is_file() and not file.name.startswith("."))
 
 
-def moved(value: Any, to: Callable[[Path], Path]) -> Any:
-    """Return a value with other paths in the place of those that it holds, at any depth."""
-    if isinstance(value, Path):
+def moved(value: Any, to: Callable[[Any], Any]) -> Any:
+    """Return a value with what `to` makes of the paths and texts that it holds, at any depth."""
+    if isinstance(value, Path | str):
         return to(value)
     if isinstance(value, Mapping):
         return {moved(key, to): moved(held, to) for key, held in value.items()}
     if isinstance(value, list | tuple | frozenset):
         parts = [moved(held, to) for held in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Exception):
+        value.args = moved(value.args, to)
+    elif is_dataclass(value) and not isinstance(value, type):
         held = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
         return replace(value, **{name: moved(own, to) for name, own in held.items()})
     return value

@@ -38,18 +38,19 @@ class Workers:
 
     def are_here(self, jobs: Sequence[Job]) -> bool:
         """Tell whether this process does such jobs itself, one after the other."""
-        return self.ray is None and self._count(jobs, 0) == 1
+        return _take_less(jobs) if self.ray else self._count(jobs, 0) == 1
 
     def _count(self, jobs: Sequence[Job], n_gpus: int) -> int:
-        if self.n is None and sum(job.seconds for job in jobs) < SOON_S:
+        if self.n is None and _take_less(jobs):
             return 1
         return min(self.n or default_workers(jobs, n_gpus), max(1, len(jobs)))
 
     def _executor(self, jobs: Sequence[Job]) -> Executor:
         if self.ray is not None:
-            from pipeline.jobs.ray_cluster import RayCluster
+            from pipeline.jobs.ray_cluster import LOCAL, RayCluster
 
-            return RayCluster(self.ray, at_most=self.n)
+            at_most = self._count(jobs, 0) if self.ray == LOCAL else self.n
+            return RayCluster(self.ray, at_most=at_most, threads=_threads(jobs))
         gpus = _gpus() if any(job.on_gpu for job in jobs) else []
         n = self._count(jobs, len(gpus))
         if n == 1:
@@ -58,6 +59,10 @@ class Workers:
 
 
 HERE = Workers()
+
+
+def _take_less(jobs: Sequence[Job]) -> bool:
+    return sum(job.seconds for job in jobs) < SOON_S
 
 
 def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:

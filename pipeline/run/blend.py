@@ -29,7 +29,7 @@ def rankings_of(state: RunState) -> list[Ranking]:
                 for member in state.members(collection)
             }
             if split == "valid":
-                floor = Member(FLOOR, 0, state.out, collection.kind)
+                floor = Member(FLOOR, 0, state.out / "models" / FLOOR, collection.kind)
                 members[scores_path(state.out, collection, FLOOR, split)] = floor
             at_most = state.recipe.valid_configs if split == "valid" else 0
             if files:

@@ -18,7 +18,7 @@ from data.official.sizes import PartSize
 from data.tree import Collection, GraphFile
 from ensembles.ensemble import load_ensemble
 from ensembles.members import FLOOR, HEURISTIC
-from ensembles.scores import scores_by_graph
+from ensembles.scores import begun_path, scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
 from models.run_folder import is_done
@@ -116,7 +116,7 @@ def training_jobs(
                 makes=(training.shared.run_dir,),
                 stage=f"train {training.shared.run_dir.name}",
             )
-        before = [training.shared.run_dir] if training.shared else []
+        shares = [training.shared] if training.shared else []
         yield Job(
             training_name(training.run_dir),
             _train,
@@ -124,8 +124,12 @@ def training_jobs(
             seconds=law.left_s(collection, training.model, training.run_dir),
             threads=training.recipe.n_threads,
             on_gpu=law.takes_gpu(training.model),
-            after=frozenset(shared[folder] for folder in before),
-            reads=(*(file.path for file in training.files), *before),
+            after=frozenset(shared[model.run_dir] for model in shares),
+            reads=(
+                *(file.path for file in training.files),
+                *(file.path for model in shares for file in model.files),
+                *(model.run_dir for model in shares),
+            ),
             makes=(training.run_dir,),
             stage=f"train {collection.name} {training.run_dir.name}",
         )
@@ -239,7 +243,7 @@ def ranking_jobs(rankings: Sequence[Ranking], trained: Set[str], law: Law) -> It
                 on_gpu=any(law.takes_gpu(model) for model in ranking.models),
                 after=frozenset(training_name(m.folder) for m in members).intersection(trained),
                 reads=(*(f.path for f in part.files), *(m.folder for m in members)),
-                makes=tuple(part.members),
+                makes=(*part.members, *map(begun_path, part.members)),
                 stage=name,
             )
 

@@ -73,13 +73,16 @@ def test_a_command_that_is_stopped_ends_with_one_line(
         assert ENDS[number][1] + kept in process.stderr.read().splitlines()
 
 
-def test_a_stop_that_a_library_turns_into_another_error_is_a_stop_still() -> None:
+@pytest.mark.parametrize("other", [PipelineError("not a weights file"), KeyboardInterrupt()])
+def test_a_stop_that_a_library_turns_into_another_error_is_a_stop_still(
+    other: BaseException,
+) -> None:
     @console.command
     def load() -> None:
         try:
             signal.raise_signal(signal.SIGTERM)
         except KeyboardInterrupt as stop:
-            raise PipelineError("not a weights file") from stop
+            raise other from stop
 
     with pytest.raises(typer.Exit) as caught:
         load()

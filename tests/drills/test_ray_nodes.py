@@ -1,0 +1,230 @@
+"""A run on machines that do not see its files, whose workers are killed, and one of which is lost.
+
+The machines are two Ray nodes here, each with mounts of its own that hide what tests write.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from pipeline.jobs import workers
+from pipeline.run import jobs
+from tests.command_line import call
+from tests.drills.outcome import check_same, check_same_store
+from tests.drills.processes import (
+    PATIENCE_S,
+    POLL_S,
+    Scene,
+    Watched,
+    descendants,
+    refused,
+    wait_until_gone,
+)
+from tests.drills.test_full_disk import has_namespaces
+from tests.drills.test_signals import ENDS, KEPT
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not has_namespaces(), reason="needs mounts of its own: unshare -rm"),
+]
+SHARED = "cross_config_sage.training.pretrain_steps=4"
+WORKER = b"ray::_on_a_machine"  # how Ray calls a process that does a job of ours
+
+
+@dataclass
+class Cluster:
+    """Two machines of a core each, with folders of their own."""
+
+    folder: Path
+    hidden: Path
+    address: str
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, *words: str) -> None:
+        """Start a machine, and wait until it answers."""
+        script = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
+        command = [Path(sys.executable).with_name("ray"), "start", "--block", "--num-cpus", "1"]
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            self.nodes[name] = subprocess.Popen(
+                ["unshare", "-rm", "sh", "-c", script, self.hidden, *command, *words],
+                env={**os.environ, "FAST_OR_SLOW_FOLDER": str(self.folder / name)},
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
+            )
+        deadline = time.monotonic() + PATIENCE_S
+        while b"Ray runtime started" not in log.read_bytes():
+            assert time.monotonic() < deadline and self.nodes[name].poll() is None, log.read_text()
+            time.sleep(0.1)
+
+    def kill(self, name: str) -> None:
+        """Kill all processes of a machine at once."""
+        node = self.nodes.pop(name)
+        pids = [node.pid, *descendants(node.pid)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        node.wait()
+        wait_until_gone(pids)
+
+    def copies(self, path: Path) -> list[Path]:
+        """List where machines keep what they have of a path."""
+        return [self.folder / name / path.relative_to("/") for name in self.nodes]
+
+    def workers(self) -> list[int]:
+        """List the processes that do a job now."""
+        below = [pid for node in self.nodes.values() for pid in descendants(node.pid)]
+        return [pid for pid in below if _command(pid).startswith(WORKER)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Both machines, which see nothing below pytest's folder."""
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    with TemporaryDirectory(prefix="ray-") as name, pytest.MonkeyPatch.context() as patch:
+        for key, value in settings.items():
+            patch.setenv(key, value)
+        import ray
+
+        address = f"{ray.util.get_node_ip_address()}:{port}"
+        made = Cluster(Path(name), tmp_path_factory.getbasetemp(), address)
+        try:
+            made.start("head", "--head", f"--port={port}", f"--temp-dir={name}/ray")
+            made.start("second", f"--address={address}")
+            yield made
+        finally:
+            for node in list(made.nodes):
+                made.kill(node)
+
+
+def wait_for_a_job(cluster: Cluster, watched: Watched) -> list[int]:
+    """Wait until jobs are done somewhere; return the processes that do them."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not cluster.workers():
+        assert watched.process.poll() is None, watched.lines
+        assert time.monotonic() < deadline
+        time.sleep(POLL_S)
+    return cluster.workers()
+
+
+def test_machines_that_do_not_see_the_files_do_the_same(
+    cluster: Cluster, calm: Scene, tmp_path: Path
+) -> None:
+    scene = calm.elsewhere(tmp_path)
+    watched = Watched(scene, scene.run("--ray", cluster.address))
+    assert watched.end() == 0, watched.lines
+    check_same(scene.out, calm.out)
+    for name in cluster.nodes:
+        assert list((cluster.folder / name).rglob("DONE")), f"{name} has done nothing"
+    assert len([line for _, line in watched.stages if line.startswith("train ")]) == 4
+
+
+def test_every_kind_of_job_is_done_there(
+    cluster: Cluster, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packing and audit as well, a model that collections share, and graphs ranked one by one."""
+    monkeypatch.setattr(workers, "SOON_S", 0.0)
+    monkeypatch.setattr(jobs, "BLOCK_S", 0.01)
+    place = ("run", "--data", tiny_tree, "--recipe", "smoke", "--set", SHARED)
+    ends = {"one": ("--workers", 1), "ray": ("--ray", cluster.address)}
+    for name, words in ends.items():
+        call(*place, *words, "--store", tmp_path / f"{name}-store", "--out", tmp_path / name)
+    check_same(tmp_path / "ray", tmp_path / "one")
+    check_same_store(tmp_path / "ray-store", tmp_path / "one-store")
+    for part in ("ray-store", "ray/models/layout-shared", "ray/scores"):
+        assert any(list(path.rglob("*")) for path in cluster.copies(tmp_path / part)), part
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 0.4, 0.8])
+def test_jobs_of_killed_workers_are_done_again(
+    moment_s: float, cluster: Cluster, calm: Scene, tmp_path: Path
+) -> None:
+    scene = calm.elsewhere(tmp_path)
+    watched = Watched(scene, scene.run("--ray", cluster.address))
+    for _ in range(2):
+        wait_for_a_job(cluster, watched)
+        time.sleep(moment_s)
+        struck = cluster.workers()
+        for pid in struck:
+            os.kill(pid, signal.SIGKILL)
+        wait_until_gone(struck)
+    assert watched.end() == 0, watched.lines
+    assert any("its worker was lost (WorkerCrashedError)" in line for line in watched.lines)
+    check_same(scene.out, calm.out)
+
+
+@pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
+def test_a_run_that_is_stopped_goes_on(
+    number: signal.Signals, cluster: Cluster, calm: Scene, tmp_path: Path
+) -> None:
+    scene = calm.elsewhere(tmp_path)
+    watched = Watched(scene, scene.run("--ray", cluster.address))
+    struck = wait_for_a_job(cluster, watched)
+    began_s = time.monotonic()
+    watched.send(number)
+    assert refused(watched, ENDS[number][0]) == ENDS[number][1] + KEPT
+    wait_until_gone(struck)
+    assert time.monotonic() - began_s < 20
+    again = Watched(scene, scene.run("--ray", cluster.address))
+    assert again.end() == 0, again.lines
+    check_same(scene.out, calm.out)
+
+
+def test_a_run_out_of_time_stops_at_checkpoints(
+    cluster: Cluster, calm: Scene, tmp_path: Path
+) -> None:
+    scene = calm.elsewhere(tmp_path)
+    steps = ("--set", "late_fusion_sage.training.steps=1000000", "--max-minutes", 0.5)
+    watched = Watched(scene, scene.run("--ray", cluster.address, *steps))
+    assert watched.end() == 0, watched.lines
+    assert "as --max-minutes asks; --resume goes on" in watched.lines[-1]
+    assert watched.ended_s < 60
+    assert list(scene.out.rglob("checkpoint.safetensors"))
+
+
+def test_a_machine_is_lost(cluster: Cluster, calm: Scene, tmp_path: Path) -> None:
+    scene = calm.elsewhere(tmp_path)
+    watched = Watched(scene, scene.run("--ray", cluster.address))
+    wait_for_a_job(cluster, watched)
+    cluster.kill("second")
+    assert watched.end() == 0, watched.lines
+    check_same(scene.out, calm.out)
+
+
+@pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
+def test_a_local_cluster_ends_with_its_command(
+    number: signal.Signals, calm: Scene, tmp_path: Path
+) -> None:
+    scene = calm.elsewhere(tmp_path)
+    watched = Watched(scene, scene.run("--ray", "local", "--workers", 2))
+    assert watched.wait_for_stage({"train tile_boosting on tile:xla"})
+    below = descendants(watched.process.pid)
+    os.killpg(watched.process.pid, number)  # as a terminal does
+    assert refused(watched, ENDS[number][0]) == ENDS[number][1] + KEPT
+    wait_until_gone(below)
+    assert not any(line.startswith(("[", "(")) for line in watched.lines), "Ray says something"
+    again = Watched(scene, scene.run("--ray", "local", "--workers", 2))
+    assert again.end() == 0, again.lines
+    check_same(scene.out, calm.out)
