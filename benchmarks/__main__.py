@@ -17,6 +17,7 @@ from benchmarks.speed import (
     stages,
     tile_step,
     winning_model,
+    workers,
 )
 from common.atomic import write_text
 from common.git import revision
@@ -29,6 +30,7 @@ MODULES = (
     tile_step,
     packing,
     segment_memory,
+    workers,
     gpu,
 )
 SECTIONS = {module.__name__.rpartition(".")[2]: module.report for module in MODULES}

@@ -1,0 +1,58 @@
+"""`run` with the default workers beside `--workers 1`: time, processor time, memory, same bytes."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from benchmarks import table
+from benchmarks.speed.measuring import TreeCost, add_tree_cost
+from common.settings import SAMPLE
+
+ROUNDS = 5
+HOW = {"--workers 1": ("--workers", "1"), "default": ()}
+SUBMISSION = "submission.csv"
+
+
+def run_once(folder: Path, recipe: str, words: tuple[str, ...]) -> tuple[TreeCost, bytes]:
+    """Run a recipe on the sample, packing included; return its cost and its submission."""
+    cost, out = TreeCost(), folder / "run"
+    command = [sys.executable, "-m", "pipeline", "run", "--data", str(SAMPLE), "--recipe", recipe]
+    command += ["--store", str(folder / "store"), "--out", str(out), *words]
+    add_tree_cost(cost, command, every_s=0.1)
+    return cost, (out / SUBMISSION).read_bytes()
+
+
+def report(rounds: int = ROUNDS, recipe: str = "cpu") -> list[str]:
+    """Measure both in turn; return the section of the page."""
+    costs: dict[str, list[TreeCost]] = {name: [] for name in HOW}
+    made = set[bytes]()
+    for _ in range(rounds):
+        for name, words in HOW.items():
+            with tempfile.TemporaryDirectory() as folder:
+                cost, submission = run_once(Path(folder), recipe, words)
+            costs[name].append(cost)
+            made.add(submission)
+    one, many = costs.values()
+    ratios = sorted(b.seconds / a.seconds for a, b in zip(one, many, strict=True))
+    rows = [
+        (
+            name,
+            *(f"{median(getattr(cost, key) for cost in own):.0f}" for key in ("seconds", "cpu_s")),
+            f"{max(cost.peak_mib for cost in own):.0f}",
+        )
+        for name, own in costs.items()
+    ]
+    return [
+        "## Workers",
+        "",
+        f"`run --recipe {recipe}` on the sample, {rounds} rounds in turn on "
+        f"{len(os.sched_getaffinity(0))} cores: medians, and the most memory of all processes.",
+        "",
+        *table(("workers", "s", "processor s", "peak MiB"), rows),
+        "",
+        f"The default takes {median(ratios):.2f} of the time of one ({ratios[0]:.2f} to "
+        f"{ratios[-1]:.2f}); the submissions are {'the same' if len(made) == 1 else 'NOT the same'}"
+        " bytes.",
+    ]
