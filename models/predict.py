@@ -100,4 +100,8 @@ def read_scores(path: Path) -> pl.DataFrame:
     Raises:
         PipelineError: the file is missing, damaged, or has other columns.
     """
-    return read_table(path, SCORE_SCHEMA)
+    scores = read_table(path)
+    if dict(scores.schema) != SCORE_SCHEMA:
+        wanted = ", ".join(SCORE_SCHEMA)
+        raise PipelineError(f"{path}: has columns {', '.join(scores.columns)}; expected {wanted}")
+    return scores
