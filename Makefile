@@ -37,7 +37,7 @@ $(VENV)/.collect: $(VENV)/.runtime requirements-collect.txt
 	$(call install,requirements-collect.txt)
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt requirements-collect.txt
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt requirements-collect.txt requirements-ray.txt
 	$(call install,requirements-dev.txt)
 	@touch $@
 

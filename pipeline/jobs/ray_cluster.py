@@ -31,7 +31,7 @@ LOCAL = "local"
 LOCAL_OBJECTS = 256 << 20  # bytes of memory for what is sent; more lies on the disk
 FOLDER = "FAST_OR_SLOW_FOLDER"  # where a machine keeps copies, even if it sees our files
 NOT_SENT = [".git", ".venv", "tests", "docs", "site", "data/sample", "data/raw", "data/store"]
-PROBE = ".seen-by-ray"
+PROBE = ".seen-by-ray.tmp"  # beside what a job makes: are these the same files?
 WANTS = "wants"
 CONNECT_S = 5.0
 # Read by Ray when it is imported: nothing is reported to its makers; a local cluster serves this
@@ -158,9 +158,10 @@ class RayCluster:
 
     def _send(self, job: Job, sent: dict[Path, Any], strategy: Any) -> None:
         probes = {path.parent / PROBE for path in job.makes}
-        for probe in probes - self._probes:
-            self._probes.add(probe)
-            write_bytes(probe, b"")
+        self._probes |= probes
+        for probe in probes:
+            if not probe.exists():
+                write_bytes(probe, b"")
         paths = [*_files((*job.reads, *job.makes)), *probes]
         known = {path: _changed_ns(path) for path in paths}
         do = self._do.options(

@@ -19,6 +19,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pipeline.jobs import workers
+from pipeline.jobs.job import Job
+from pipeline.jobs.ray_cluster import RayCluster
+from pipeline.jobs.run_jobs import run_jobs
 from pipeline.run import jobs
 from tests.command_line import call
 from tests.drills.outcome import check_same, check_same_store
@@ -33,6 +36,7 @@ from tests.drills.processes import (
 )
 from tests.drills.test_full_disk import has_namespaces
 from tests.drills.test_signals import ENDS, KEPT
+from tests.pipeline.jobs.work import where
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
@@ -112,7 +116,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made = Cluster(Path(name), tmp_path_factory.getbasetemp(), address)
         try:
             made.start("head", "--head", f"--port={port}", f"--temp-dir={name}/ray")
-            made.start("second", f"--address={address}")
+            made.start("second", f"--address={address}", "--num-gpus=1")  # or so it says
             yield made
         finally:
             for node in list(made.nodes):
@@ -132,7 +136,7 @@ def wait_for_a_job(cluster: Cluster, watched: Watched) -> list[int]:
 def test_machines_that_do_not_see_the_files_do_the_same(
     cluster: Cluster, calm: Scene, tmp_path: Path
 ) -> None:
-    scene = calm.elsewhere(tmp_path)
+    scene = calm.elsewhere(tmp_path, workers=2)
     watched = Watched(scene, scene.run("--ray", cluster.address))
     assert watched.end() == 0, watched.lines
     check_same(scene.out, calm.out)
@@ -157,11 +161,17 @@ def test_every_kind_of_job_is_done_there(
         assert any(list(path.rglob("*")) for path in cluster.copies(tmp_path / part)), part
 
 
+def test_a_job_that_needs_a_gpu_has_it_alone(cluster: Cluster) -> None:
+    todo = [Job(name, where, threads=3, on_gpu=name in "ab") for name in "abcd"]
+    done = run_jobs(todo, RayCluster(cluster.address, at_most=None, threads=3))
+    assert [done[name].value[1:] for name in "abcd"] == [("0", "3")] * 2 + [("", "3")] * 2
+
+
 @pytest.mark.parametrize("moment_s", [0.0, 0.4, 0.8])
 def test_jobs_of_killed_workers_are_done_again(
     moment_s: float, cluster: Cluster, calm: Scene, tmp_path: Path
 ) -> None:
-    scene = calm.elsewhere(tmp_path)
+    scene = calm.elsewhere(tmp_path, workers=2)
     watched = Watched(scene, scene.run("--ray", cluster.address))
     for _ in range(2):
         wait_for_a_job(cluster, watched)
@@ -179,7 +189,7 @@ def test_jobs_of_killed_workers_are_done_again(
 def test_a_run_that_is_stopped_goes_on(
     number: signal.Signals, cluster: Cluster, calm: Scene, tmp_path: Path
 ) -> None:
-    scene = calm.elsewhere(tmp_path)
+    scene = calm.elsewhere(tmp_path, workers=2)
     watched = Watched(scene, scene.run("--ray", cluster.address))
     struck = wait_for_a_job(cluster, watched)
     began_s = time.monotonic()
@@ -195,7 +205,7 @@ def test_a_run_that_is_stopped_goes_on(
 def test_a_run_out_of_time_stops_at_checkpoints(
     cluster: Cluster, calm: Scene, tmp_path: Path
 ) -> None:
-    scene = calm.elsewhere(tmp_path)
+    scene = calm.elsewhere(tmp_path, workers=2)
     steps = ("--set", "late_fusion_sage.training.steps=1000000", "--max-minutes", 0.5)
     watched = Watched(scene, scene.run("--ray", cluster.address, *steps))
     assert watched.end() == 0, watched.lines
@@ -205,7 +215,7 @@ def test_a_run_out_of_time_stops_at_checkpoints(
 
 
 def test_a_machine_is_lost(cluster: Cluster, calm: Scene, tmp_path: Path) -> None:
-    scene = calm.elsewhere(tmp_path)
+    scene = calm.elsewhere(tmp_path, workers=2)
     watched = Watched(scene, scene.run("--ray", cluster.address))
     wait_for_a_job(cluster, watched)
     cluster.kill("second")
@@ -217,14 +227,14 @@ def test_a_machine_is_lost(cluster: Cluster, calm: Scene, tmp_path: Path) -> Non
 def test_a_local_cluster_ends_with_its_command(
     number: signal.Signals, calm: Scene, tmp_path: Path
 ) -> None:
-    scene = calm.elsewhere(tmp_path)
-    watched = Watched(scene, scene.run("--ray", "local", "--workers", 2))
+    scene = calm.elsewhere(tmp_path, workers=2)
+    watched = Watched(scene, scene.run("--ray", "local"))
     assert watched.wait_for_stage({"train tile_boosting on tile:xla"})
     below = descendants(watched.process.pid)
     os.killpg(watched.process.pid, number)  # as a terminal does
     assert refused(watched, ENDS[number][0]) == ENDS[number][1] + KEPT
     wait_until_gone(below)
     assert not any(line.startswith(("[", "(")) for line in watched.lines), "Ray says something"
-    again = Watched(scene, scene.run("--ray", "local", "--workers", 2))
+    again = Watched(scene, scene.run("--ray", "local"))
     assert again.end() == 0, again.lines
     check_same(scene.out, calm.out)
