@@ -1,5 +1,6 @@
 """What the networks' tasks share: which graphs a step takes, how they are judged, how they rank."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,19 +69,24 @@ class DrawnGraphs(Generic[Inputs]):
         """Return the names of graphs, for messages."""
         return ", ".join(self.files[i].name for i in indices)
 
+
+@dataclass(frozen=True)
+class GraphByGraph(DrawnGraphs[Inputs], ABC):
+    """Such graphs, each of which has a loss of its own."""
+
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         """Return the mean loss over random graphs."""
         chosen = self.chosen(rng)
         losses = [self.graph_loss(model, index, rng) for index in chosen]
         return StepLoss(torch.stack(losses).mean(), self.named(chosen))
 
+    @abstractmethod
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
         """Return the loss, (), of some configs of the graph at `index`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class JudgedGraphs(DrawnGraphs[Inputs]):
+class JudgedGraphs(DrawnGraphs[Inputs], ABC):
     """Such graphs, some or some configs of which are held out.
 
     Attributes:
@@ -89,9 +95,9 @@ class JudgedGraphs(DrawnGraphs[Inputs]):
 
     held_out: HeldOut
 
+    @abstractmethod
     def judged(self, model: Any, inputs: Inputs) -> Iterator[float]:
         """Yield how well a graph's held-out configs are ranked; higher is better."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:

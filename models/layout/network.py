@@ -1,5 +1,6 @@
 """What a layout network is: one's own derives from LayoutNetwork, see docs/models.md."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
@@ -20,7 +21,7 @@ N_OPCODES = 256
 Positions = NDArray[np.int64]
 
 
-class LayoutNetwork(nn.Module):
+class LayoutNetwork(nn.Module, ABC):
     """Scores configs of one graph; lower = faster. A subclass has a `forward`.
 
     Attributes:
@@ -46,13 +47,13 @@ class LayoutNetwork(nn.Module):
             with_statistics=self.config.statistics,
         )
 
+    @abstractmethod
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
         """Score a step's configs, those at `distinct` (c,) int64 among the graph's distinct ones.
 
         Returns:
             (c,) float32, lower = faster.
         """
-        raise NotImplementedError
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
         """Be told before training which opcodes it has; the others keep their first embedding."""

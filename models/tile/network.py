@@ -1,5 +1,6 @@
 """What a tile network is, and how it reads nodes; one's own derives from it, see docs/models.md."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
@@ -27,7 +28,7 @@ from models.tile.inputs import (
 LAYOUT_WIDTH = 4
 
 
-class TileNetwork(nn.Module):
+class TileNetwork(nn.Module, ABC):
     """Scores the configs of many kernels; lower = faster. A subclass has a `forward`.
 
     Attributes:
@@ -64,12 +65,12 @@ class TileNetwork(nn.Module):
             scores: Tensor = head(x.float()).squeeze(-1)
         return scores
 
+    @abstractmethod
     def forward(self, batch: TileBatch) -> Tensor:
         """Score all configs of all kernels of the batch; (g, r) float32, lower = faster.
 
         Scores are compared within a kernel alone.
         """
-        raise NotImplementedError
 
     @torch.inference_mode()
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:

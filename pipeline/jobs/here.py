@@ -2,7 +2,6 @@
 
 import logging
 import os
-import pickle
 import signal
 import threading
 import traceback
@@ -16,7 +15,7 @@ from time import monotonic
 from typing import Any, Self
 
 from common.child_processes import end_with_parent, interrupts_held
-from common.errors import OutOfTime
+from common.errors import OutOfTime, PipelineError
 from common.progress import (
     Watcher,
     end_now,
@@ -217,11 +216,8 @@ def outcome(job: Job) -> tuple[Any, ...]:
     try:
         return ("done", *do(job))
     except Exception as error:
-        told = error
-        try:
-            pickle.loads(pickle.dumps(error))  # noqa: S301 — our own
-        except Exception:
-            told = RuntimeError(f"{type(error).__name__}: {error}")
+        is_sent = isinstance(error, PipelineError | OutOfTime | MemoryError | OSError)
+        told = error if is_sent else RuntimeError(f"{type(error).__name__}: {error}")
         told.add_note("".join(traceback.format_exception(error)))
         return ("failed", told)
 

@@ -230,7 +230,7 @@ class _Counting(TorchDispatchMode):
         if call.name.startswith("_fused_adam"):
             return None
         if call.name in SHAPED_BY_VALUES:
-            raise NotImplementedError(f"{call.function}: its values are not known")
+            raise RuntimeError(f"{call.function}: its values are not known")
         if not call.inputs:
             result = call.on(META)
             return call.on(CPU) if isinstance(result, Tensor) and self._keeps(result) else result

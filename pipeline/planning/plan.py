@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -159,18 +160,29 @@ def sizes_of(data_dir: Path) -> list[PartSize]:
 
 def part_size(files: Sequence[GraphFile]) -> PartSize:
     """Return the size of one split of a collection, by the headers of its files; see `sizes_of`."""
-    shapes = [_shape(file) for file in files]
+    return mean_size(files[0], [_shape(file) for file in files])
+
+
+def mean_size(
+    file: GraphFile, shapes: Sequence[tuple[int, int, int]], *, repeated: float = 0.0
+) -> PartSize:
+    """Return the size of the split that a file is of.
+
+    Args:
+        shapes: nodes, edges and configs of each of its graphs.
+        repeated: the share of configs that repeat another of their graph.
+    """
     nodes, edges, configs = zip(*shapes, strict=True)
     return PartSize(
-        collection=files[0].collection.name,
-        split=files[0].split,
-        graphs=len(files),
-        nodes=round(sum(nodes) / len(files)),
+        collection=file.collection.name,
+        split=file.split,
+        graphs=len(shapes),
+        nodes=round(fmean(nodes)),
         most_nodes=max(nodes),
-        edges=round(sum(edges) / len(files)),
-        configs=round(sum(configs) / len(files)),
+        edges=round(fmean(edges)),
+        configs=round(fmean(configs)),
         most_configs=max(configs),
-        repeated=0.0,
+        repeated=repeated,
         counted_in="files",
     )
 

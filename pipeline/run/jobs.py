@@ -3,12 +3,11 @@
 A ranking begins when the models that it takes are trained; nothing else waits for anything.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Protocol
 
 import polars as pl
@@ -27,6 +26,7 @@ from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Job
 from pipeline.planning.cards import CARDS
 from pipeline.planning.costs import Machine, as_ranked, ranking_s, training_s
+from pipeline.planning.plan import mean_size
 
 UNKNOWN_S = 60.0  # a training of a model whose cost is not known
 BLOCK_S = 600.0  # what is ranked as one job, about
@@ -38,23 +38,14 @@ def part_sizes(rows: Sequence[AuditRow]) -> list[PartSize]:
     for row in rows:
         if not row.error:
             parts.setdefault((row.file.collection.name, row.file.split), []).append(row)
-    return [_part_size(*key, own) for key, own in parts.items()]
-
-
-def _part_size(collection: str, split: str, rows: Sequence[AuditRow]) -> PartSize:
-    configs = [row.n_configs for row in rows]
-    return PartSize(
-        collection,
-        split,
-        graphs=len(rows),
-        nodes=round(fmean(row.n_nodes for row in rows)),
-        most_nodes=max(row.n_nodes for row in rows),
-        edges=round(fmean(row.n_edges for row in rows)),
-        configs=round(fmean(configs)),
-        most_configs=max(configs),
-        repeated=1 - sum(row.n_distinct for row in rows) / sum(configs),
-        counted_in="files",
-    )
+    return [
+        mean_size(
+            own[0].file,
+            [(row.n_nodes, row.n_edges, row.n_configs) for row in own],
+            repeated=1 - sum(row.n_distinct for row in own) / sum(row.n_configs for row in own),
+        )
+        for own in parts.values()
+    ]
 
 
 def machine_with(device: Mapping[str, Any]) -> Machine:
@@ -75,22 +66,30 @@ class Law:
 
     def left_s(self, collection: Collection, model: str, folder: Path) -> float:
         """Return about how long a training takes into a folder; nothing where it is done."""
-        part = self._parts.get((collection.name, "train"))
         if is_done(folder):
             return 0.0
-        try:
-            return training_s(self.recipe, model, part, self.machine) if part else UNKNOWN_S
-        except (
-            Exception
-        ):  # not known; and of one's own models it may be that nothing can be counted
-            return UNKNOWN_S
+        return self._counted(training_s, collection, "train", model, unknown=UNKNOWN_S)
 
     def ranking_s(self, collection: Collection, split: str, model: str) -> float:
+        def all_s(recipe: Recipe, model: str, part: PartSize, machine: Machine) -> float:
+            return part.graphs * ranking_s(recipe, model, part, machine)
+
+        return self._counted(all_s, collection, split, model, unknown=0.0)
+
+    def _counted(
+        self,
+        seconds: Callable[[Recipe, str, PartSize, Machine], float],
+        collection: Collection,
+        split: str,
+        model: str,
+        *,
+        unknown: float,
+    ) -> float:
         part = self._parts.get((collection.name, split))
         try:
-            return part.graphs * ranking_s(self.recipe, model, part, self.machine) if part else 0.0
-        except Exception:  # as above
-            return 0.0
+            return seconds(self.recipe, model, part, self.machine) if part else unknown
+        except Exception:  # a class of one's own may not bear to be counted: jobs are done anyhow
+            return unknown
 
     def takes_gpu(self, model: str) -> bool:
         is_network = model not in (HEURISTIC, FLOOR) and self.recipe.training_of(model) is not None

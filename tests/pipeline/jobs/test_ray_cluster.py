@@ -50,10 +50,10 @@ def test_paths_are_moved_wherever_they_stand() -> None:
         return {Path(f"{root}/b"): [file, (pair, frozenset([Path(f"{root}/e")]), f"{root}/f", 3)]}
 
     def here(leaf: object) -> object:
-        return type(leaf)(str(leaf).replace("/root/", "/"))  # type: ignore[call-arg]
+        return type(leaf)(str(leaf).replace("/there/", "/"))  # type: ignore[call-arg]
 
-    assert moved(nested("/root"), here) == nested("")
-    assert str(moved(PipelineError("/root/a.npz: damaged"), here)) == "/a.npz: damaged"
+    assert moved(nested("/there"), here) == nested("")
+    assert str(moved(PipelineError("/there/a.npz: damaged"), here)) == "/a.npz: damaged"
 
 
 def train(source: Path, folder: Path) -> None:
