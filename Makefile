@@ -81,7 +81,7 @@ bench: setup  ## speed and memory: writes docs/results/speed.md
 	$(BIN)/python -m benchmarks
 
 bench-largest: setup  ## packing of a 43,615-node graph: writes docs/results/packing_largest.md
-	$(BIN)/python -m benchmarks.speed.packing --largest
+	$(BIN)/python -m benchmarks.speed.packing
 
 rehearsal: setup  ## the whole volume with made-up content, resumable: writes docs/results/rehearsal.md
 	$(BIN)/python -m benchmarks.rehearsal $(REHEARSAL)
@@ -89,18 +89,17 @@ rehearsal: setup  ## the whole volume with made-up content, resumable: writes do
 gpu: setup  ## what networks ask of a GPU, timed where there is one: writes docs/results/gpu.md
 	$(BIN)/python -m benchmarks.gpu
 
-accuracy: setup  ## train layout models against each other: writes docs/results/layout_accuracy.md
+accuracy: setup  ## train layout models against each other: writes layout_accuracy.md and ladder.md
 	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy
 	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy --report
 
-tile-accuracy: setup  ## train tile models against each other: writes docs/results/tile_accuracy.md
+tile-accuracy: setup  ## train tile models against each other: writes tile_accuracy.md and tile_ladder.md
 	$(BIN)/python -m benchmarks.accuracy tile --out runs/tile-accuracy
 	$(BIN)/python -m benchmarks.accuracy tile --out runs/tile-accuracy --report
 
-ladder: setup  ## train what the ladder needs: writes docs/results/ladder.md and tile_ladder.md
+ladder: tile-accuracy  ## train what the ladders need, no more: writes the same pages
 	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy --models gcn boosting plain zero-padding ours blend --tasks sample-folds unet3d-all unet3d-100 cross-graph
-	$(BIN)/python -m benchmarks.accuracy tile --out runs/tile-accuracy
-	$(BIN)/python -m benchmarks.accuracy.ladder
+	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy --report
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --remeasure --max-minutes 280 --out data/raw/sample

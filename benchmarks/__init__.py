@@ -2,12 +2,20 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from common.atomic import write_text
 from common.settings import ROOT
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch
 
 PAGES = ROOT / "docs" / "results"
+
+
+def write_page(path: Path, lines: Iterable[str]) -> None:
+    """Write a page of results, whole or not at all, and say where it is."""
+    write_text(path, "\n".join(lines) + "\n")
+    print(path)  # noqa: T201
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -9,31 +9,21 @@ import platform
 
 import torch
 
-from benchmarks import PAGES, gpu
-from benchmarks.speed import (
-    layout_model,
-    packing,
-    segment_memory,
-    stages,
-    tile_step,
-    winning_model,
-    workers,
-)
-from common.atomic import write_text
+from benchmarks import PAGES, gpu, write_page
+from benchmarks.speed import layout_model, packing, segment_memory, stages, training_cache, workers
 from common.git import revision
 
-RESULTS = PAGES / "speed.md"
-MODULES = (
-    stages,
-    layout_model,
-    winning_model,
-    tile_step,
-    packing,
-    segment_memory,
-    workers,
-    gpu,
-)
-SECTIONS = {module.__name__.rpartition(".")[2]: module.report for module in MODULES}
+SECTIONS = {
+    "stages": stages.report,
+    "layout_model": layout_model.report,
+    "winning_model": layout_model.report_winning,
+    "tile_step": training_cache.report_tiles,
+    "graph_cache": training_cache.report_graphs,
+    "packing": packing.report,
+    "segment_memory": segment_memory.report,
+    "workers": workers.report,
+    "gpu": gpu.report,
+}
 
 HEADER = [
     "# Speed and memory",
@@ -56,9 +46,8 @@ def main() -> None:
     lines.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")
     if chosen:
         print("\n".join(lines))  # noqa: T201
-        return
-    write_text(RESULTS, "\n".join([*HEADER, *lines]) + "\n")
-    print(RESULTS)  # noqa: T201
+    else:
+        write_page(PAGES / "speed.md", [*HEADER, *lines])
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from benchmarks import PAGES, table
-from benchmarks.speed.plain_layout_model import PlainInputs, PlainLayoutModel
+from benchmarks import PAGES, table, write_page
+from benchmarks.speed.plain_layout_model import PlainLayoutModel
 from common.atomic import write_text
 from common.git import revision
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
@@ -39,7 +39,6 @@ from pipeline.planning.made_up import (
     rank,
 )
 
-RESULTS = PAGES / "gpu.md"
 GRAPH = Size(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)
 KERNEL = Size(nodes=40, edges=66, configurable=0, configs=1_842)
 ONE_CHUNK_MIB = 1 << 20
@@ -59,8 +58,7 @@ class PlainNetwork(LayoutNetwork):
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
         """Score the configs at `distinct` (c,); (c,) float32."""
         edges = inputs.neighbours.edge_index.T.flip(0)
-        nodes = inputs.node_feat, inputs.opcode, inputs.layout, inputs.config_ids
-        scores: Tensor = self.plain(PlainInputs(*nodes, edges), inputs.symbols(distinct))
+        scores: Tensor = self.plain(inputs, edges, inputs.symbols(distinct))
         return scores
 
 
@@ -270,8 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_text(Path(given.json), text)
         return
     lines = ["# On a GPU", "", "Written by `make gpu`.", "", *report(found, timed)]
-    write_text(RESULTS, "\n".join([*lines, "", f"Revision {revision()}."]) + "\n")
-    print(RESULTS)  # noqa: T201
+    write_page(PAGES / "gpu.md", [*lines, "", f"Revision {revision()}."])
 
 
 if __name__ == "__main__":

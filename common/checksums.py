@@ -5,7 +5,9 @@ last key; then the zeros are replaced by the CRC-32 of all of the file as it sto
 """
 
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -53,15 +55,19 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
         temporary.write_bytes(sealed(temporary.read_bytes()))
 
 
-def read_table(path: Path) -> pl.DataFrame:
+def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
     """Read a parquet file, after checking every byte; one from elsewhere has no checksum.
 
     Raises:
-        PipelineError: the file is missing or damaged.
+        PipelineError: the file is missing or damaged, or has other columns than `schema`.
     """
     check_seal(path, "remove the file, and it is made again")
     try:
-        return pl.read_parquet(path)
+        table = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         first = (str(error).splitlines() or [""])[0]
         raise PipelineError(f"{path}: cannot be read: {first}") from error
+    if schema is not None and dict(table.schema) != schema:
+        columns = ", ".join(table.columns)
+        raise PipelineError(f"{path}: has columns {columns}; expected {', '.join(schema)}")
+    return table

@@ -1,8 +1,8 @@
 """Train models against each other on what they have not seen, and report how well they rank.
 
 `python -m benchmarks.accuracy layout --out runs/accuracy` trains every (task, model, seed) that is
-not there yet; `… --report` writes docs/results/layout_accuracy.md from what is there. `tile` does
-the same for tile models.
+not there yet; `… --report` writes layout_accuracy.md and ladder.md below docs/results from what is
+there. `tile` does the same for tile models.
 """
 
 import argparse
@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import PAGES
+from benchmarks import PAGES, write_page
 from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
+from benchmarks.accuracy.ladder import write_ladders
 from benchmarks.accuracy.table import read_cells, report
 from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
-from common.atomic import write_text
 from common.errors import PipelineError
 from common.settings import SAMPLE
 
@@ -66,13 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind = options.kind
     try:
         if options.report:
-            write_text(options.report, report(kind, read_cells(options.out / "cells")))
-            _say(str(options.report))
+            cells = read_cells(options.out / "cells")
+            write_page(options.report / f"{kind}_accuracy.md", report(kind, cells))
+            write_ladders(kind, cells, options.report)
             return 0
         sources = Sources(options.sample, options.real)
         given = options.tasks, options.models, options.seeds, sources
-        cells = list(cells_of(kind, *given, overrides=options.set))
-        return int(run_cells(cells, sources, options.out) > 0)
+        todo = list(cells_of(kind, *given, overrides=options.set))
+        return int(run_cells(todo, sources, options.out) > 0)
     except PipelineError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
@@ -92,8 +93,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         own.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
         own.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
         own.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-        page = PAGES / f"{kind}_accuracy.md"
-        own.add_argument("--report", type=Path, nargs="?", const=page, help="write the report")
+        own.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the pages")
     return parser.parse_args(arguments)
 
 

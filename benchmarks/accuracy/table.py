@@ -133,8 +133,8 @@ def read_cells(folder: Path) -> list[Cell]:
     return cells
 
 
-def report(kind: str, cells: Sequence[Cell]) -> str:
-    """Return the whole report on models of a kind, "layout" or "tile"."""
+def report(kind: str, cells: Sequence[Cell]) -> list[str]:
+    """Return the page on models of a kind, "layout" or "tile"."""
     by_task = {
         task: by_contender([cell for cell in cells if cell["task"] == task], CONTENDERS[kind])
         for task in TASKS[kind]
@@ -143,7 +143,7 @@ def report(kind: str, cells: Sequence[Cell]) -> str:
     for task, by_name in by_task.items():
         if by_name:
             lines += [f"## {task}", "", TASKS[kind][task].note, "", *section(kind, by_name), ""]
-    return "\n".join([*lines, made_with(cells), ""])
+    return [*lines, made_with(cells)]
 
 
 def section(kind: str, by_name: dict[str, list[Cell]]) -> list[str]:

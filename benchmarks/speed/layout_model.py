@@ -1,12 +1,12 @@
-"""The layout GNN beside a plain version of the same equations."""
+"""The layout GNN beside a plain version of the same equations, and beside the winning model."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,17 +14,20 @@ from torch import Tensor, nn
 
 from benchmarks import table
 from benchmarks.speed.measuring import in_turn, peak_mib
-from benchmarks.speed.plain_layout_model import plain_copy, plain_gradients, plain_inputs
+from benchmarks.speed.plain_layout_model import plain_copy, plain_edges, plain_gradients
 from benchmarks.speed.stages import write_graph
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
 from data.synthetic import GraphSize
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
+from models.config.own_models import imported
+from models.config.recipe import load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inputs import layout_inputs
+from models.layout.inputs import LayoutInputs, layout_inputs
+from models.registry import NETWORKS
 from models.training.device import prepare_torch
-from models.training.losses import pairwise_hinge
+from models.training.losses import LOSSES, pairwise_hinge
 
 RULE = "hops-1"
 # Pruning keeps about this many nodes for each configurable one; the real graphs are alike.
@@ -39,6 +42,14 @@ HEADER = (
     *("scores differ by", "gradients by", "worst parameter's"),
 )
 MAX_SCORE_DIFFERENCE, MAX_GRADIENT_DIFFERENCE = 1e-4, 1e-3
+
+WINNING_SIZES = ((500, 64), (2_000, 64), (5_000, 64))
+N_SCORED = 256  # configs that inference ranks
+MIN_WINNING_STEP, MIN_INFERENCE = 3, 5
+WINNING_HEADER = (
+    *("n, c", "step s: ours", "winning", "times faster"),
+    *("inference s: ours", "winning", "times faster"),
+)
 
 
 @dataclass(frozen=True)
@@ -68,13 +79,13 @@ class Case:
     """Both models with the same weights, on the same configs of one graph.
 
     Attributes:
-        models: by name, each with its inputs and its configs: ours as (c,) positions, plain as
-            (c, k, 18) values.
+        models: by name, each with what it takes: inputs and configs, ours as (c,) positions, plain
+            as (c, k, 18) values after its edges.
         runtime_ns: (c,) float64.
         n_nodes: n after pruning.
     """
 
-    models: dict[str, tuple[nn.Module, object, object]]
+    models: Mapping[str, tuple[nn.Module, tuple[object, ...]]]
     runtime_ns: Tensor
     n_nodes: int
     precision: str
@@ -90,10 +101,10 @@ class Case:
         pairwise_hinge(self._scores(name), self.runtime_ns).backward()
 
     def _scores(self, name: str) -> Tensor:
-        model, inputs, configs = self.models[name]
+        model, given = self.models[name]
         is_half = self.precision == "bfloat16"
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
-            scores: Tensor = model(inputs, configs)
+            scores: Tensor = model(*given)
         return scores.float()
 
 
@@ -114,9 +125,9 @@ def make_case(setting: Setting) -> Case:
         symbols = inputs.symbols(sample)
         config = CrossConfigSageConfig(hidden=setting.hidden)
         ours = CrossConfigSage(config)
-        plain = plain_copy(ours, config), plain_inputs(inputs, graph, rule=RULE), symbols
+        plain = plain_copy(ours, config), (inputs, plain_edges(graph, rule=RULE), symbols)
     runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
-    models = {"ours": (ours, inputs, sample), "plain": plain}
+    models = {"ours": (ours, (inputs, sample)), "plain": plain}
     return Case(models, runtime_ns, len(inputs.opcode), setting.precision)
 
 
@@ -180,4 +191,62 @@ def report(settings: Sequence[Setting] = SETTINGS) -> list[str]:
         "precision only, and a processor without instructions for it takes many times as long.",
         "",
         *table(HEADER, map(measure, settings)),
+    ]
+
+
+def measure_winning(n_nodes: int, n_configs: int, n_scored: int) -> list[str]:
+    """Measure one size beside the winning model, each by its recipe; return the cells of its line.
+
+    The winning model scores each config once, not ten times.
+    """
+    prepare_torch(seed=0, threads=1)
+    recipes = {
+        "cross_config_sage": load_recipe("cpu"),
+        "tgraph": load_recipe("reference", ["tgraph.permutations=1"]),
+    }
+    steps, inferences = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        graph = make_graph(n_nodes, n_scored, Path(folder))
+        for name, recipe in recipes.items():
+            config = getattr(recipe, name)
+            scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
+            inputs = layout_inputs(
+                graph, rule=RULE, scaler=scaler, with_statistics=config.statistics
+            )
+            model = imported(NETWORKS[name][1])(config)
+            steps[name] = step_of(model, inputs, config.loss, n_configs)
+            inferences[name] = lambda m=model, i=inputs: m.eval().score_all(i)
+    size = f"{len(inputs.opcode):,}, {n_configs}"
+    seconds = [in_turn(work, 1, warm_up=True) for work in (steps, inferences)]
+    return [size, *(cell for each in seconds for cell in ratio_cells(each)[:3])]
+
+
+def step_of(model: Any, inputs: LayoutInputs, loss: str, n_configs: int) -> Callable[[], None]:
+    """Return a forward and backward pass over the first configs of a graph."""
+    sample = np.arange(n_configs)
+    runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
+
+    def step() -> None:
+        model.train()
+        model.zero_grad()
+        LOSSES[loss](model(inputs, sample), runtime_ns).backward()
+
+    return step
+
+
+def report_winning(
+    sizes: Sequence[tuple[int, int]] = WINNING_SIZES, *, n_scored: int = N_SCORED
+) -> list[str]:
+    """Measure; return the section of speed.md."""
+    return [
+        "## The layout GNN that is shipped beside the winning model",
+        "",
+        "The `cpu` recipe's network beside the competition's winning one by `reference` (256 wide,",
+        "instance norm over nodes, plain layers), float32, one thread, the same configs: a forward",
+        f"and backward pass over c configs, and ranking {n_scored} configs, each scored once (the",
+        "winners score ten times), after a round that does not count. Goals: a step",
+        f"{MIN_WINNING_STEP} times, inference {MIN_INFERENCE} times as fast. How well both rank:",
+        "[layout_accuracy.md](layout_accuracy.md).",
+        "",
+        *table(WINNING_HEADER, (measure_winning(*size, n_scored) for size in sizes)),
     ]

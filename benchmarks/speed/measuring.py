@@ -1,5 +1,6 @@
 """Time and peak memory of a piece of work, the latter in a process of its own."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,18 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from common.settings import ROOT
-
-PROGRAM = """
-from pathlib import Path
-from benchmarks.speed.measuring import own_peak_mib
-{setup}
-before = own_peak_mib()
-result = {work}
-print(own_peak_mib() - before)
-"""
 
 
 def own_peak_mib() -> float:
@@ -30,11 +22,20 @@ def own_peak_mib() -> float:
     return _kib("self", "VmHWM") / 1024
 
 
+def in_own_process(setup: str, result: str) -> Any:
+    """Run the statements in `setup` in a fresh process; return the expression `result`, by JSON."""
+    program = f"import json\nfrom pathlib import Path\n{setup}\nprint(json.dumps({result}))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def peak_mib(setup: str, work: str) -> float:
     """Return how many MiB the expression `work` adds to the peak after the imports in `setup`."""
-    command = [sys.executable, "-c", PROGRAM.format(setup=setup, work=work)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
-    return float(done.stdout)
+    imported = "from benchmarks.speed.measuring import own_peak_mib"
+    work = f"before = own_peak_mib()\nresult = {work}"
+    added: float = in_own_process(f"{imported}\n{setup}\n{work}", "own_peak_mib() - before")
+    return added
 
 
 def in_turn(

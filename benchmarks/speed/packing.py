@@ -1,23 +1,19 @@
 """Packing one layout file, beside inflating it alone: seconds and peak memory of each."""
 
-import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
-from benchmarks import PAGES
-from benchmarks.speed.measuring import TreeCost, add_tree_cost, own_peak_mib
-from common.atomic import write_text
-from common.settings import ROOT
+from benchmarks import PAGES, table, write_page
+from benchmarks.speed.measuring import TreeCost, add_tree_cost, in_own_process, own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.read import Archive
 from data.packing.config_encoder import chunk_bytes
@@ -27,7 +23,6 @@ from data.tree import GraphFile, collection_named, file_from_path
 
 SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))
 LARGEST = GraphSize(43_615, 3_142, 70_000)
-LARGEST_RESULTS = PAGES / "packing_largest.md"
 ARRAYS: dict[str, tuple[type[np.generic], tuple[int | None, ...]]] = {
     "node_opcode": (np.uint8, (None,)),
     "node_feat": (np.float32, (None, None)),
@@ -37,21 +32,12 @@ ARRAYS: dict[str, tuple[type[np.generic], tuple[int | None, ...]]] = {
     "config_runtime": (np.int64, (None,)),
     "node_config_feat": (np.float32, (None, None, None)),
 }
+HEADER = (
+    *("step", "wall seconds: best", "median", "of inflating"),
+    *("CPU seconds: best", "median", "of inflating", "peak MiB"),
+)
 ROUNDS, N_ROWS, N_READS = 9, 128, 21  # a training step reads about so many rows
 MAX_OVER_INFLATE, MAX_MIB, MAX_TWO_WORKERS_MIB, MAX_ROWS_MS = 1.5, 400, 700, 5
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What one run of a step took.
-
-    Attributes:
-        wall_s: seconds on the clock, without starting and importing.
-    """
-
-    wall_s: float
-    cpu_s: float
-    peak_mib: float
 
 
 def inflate(path: Path, out: Path) -> None:
@@ -97,25 +83,22 @@ STEPS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
 }
 
 
-def run_step(name: str, path: Path, out: Path) -> object:
-    """Run a step in this process; return its Cost as a dictionary, or what "rows" found."""
-    if name == "rows":
-        return row_reads_s(path, out)
+def run_step(name: str, path: Path, out: Path) -> dict[str, float]:
+    """Run a step in this process; return its TreeCost, without starting and importing."""
     np.random.default_rng(np.unique(np.zeros(1)).size)  # imports what numpy leaves until then
     keep_freed_memory()  # as `prepare` does: no step pays for the same pages again and again
     cpu, wall = time.process_time(), time.perf_counter()
     STEPS[name][1](path, out)
-    wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-    return asdict(Cost(wall_s, cpu_s, own_peak_mib()))
+    seconds, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+    return asdict(TreeCost(seconds, cpu_s, own_peak_mib()))
 
 
-def in_child(step: str, path: Path) -> object:
-    """Run one step in a process of its own; return what it printed."""
+def in_child(function: str, path: Path, *arguments: str) -> Any:
+    """Call a function of this file, with a folder to write to, in a process of its own."""
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "benchmarks.speed.packing", "--step", step]
-        command += [str(path), out]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
-    return json.loads(done.stdout)
+        words = [*map(repr, arguments), f"Path({str(path)!r})", f"Path({out!r})"]
+        setup = f"from benchmarks.speed.packing import {function}"
+        return in_own_process(setup, f"{function}({', '.join(words)})")
 
 
 def two_workers_mib(path: Path) -> float:
@@ -132,21 +115,21 @@ def two_workers_mib(path: Path) -> float:
         return cost.peak_mib
 
 
-def measure(path: Path) -> dict[str, list[Cost]]:
+def measure(path: Path) -> dict[str, list[TreeCost]]:
     """Run all steps in turn, a few times over, so that a slow spell of the machine hits all."""
-    costs: dict[str, list[Cost]] = {step: [] for step in STEPS}
+    costs: dict[str, list[TreeCost]] = {step: [] for step in STEPS}
     for _ in range(ROUNDS):
         for step in STEPS:
-            costs[step].append(Cost(**in_child(step, path)))  # type: ignore[arg-type]
+            costs[step].append(TreeCost(**in_child("run_step", path, step)))
     return costs
 
 
-def seconds_of(runs: Sequence[Cost]) -> tuple[list[float], list[float]]:
+def seconds_of(runs: Sequence[TreeCost]) -> tuple[list[float], list[float]]:
     """Return the wall and the CPU seconds of some runs."""
-    return [cost.wall_s for cost in runs], [cost.cpu_s for cost in runs]
+    return [cost.seconds for cost in runs], [cost.cpu_s for cost in runs]
 
 
-def over_inflating(costs: dict[str, list[Cost]]) -> list[str]:
+def over_inflating(costs: Mapping[str, Sequence[TreeCost]]) -> list[str]:
     """Say how packing compares with inflating, by the best runs and by the medians."""
     lines = []
     pairs = zip(seconds_of(costs["pack"]), seconds_of(costs["inflate"]), strict=True)
@@ -159,22 +142,16 @@ def over_inflating(costs: dict[str, list[Cost]]) -> list[str]:
     return lines
 
 
-def cost_table(costs: dict[str, list[Cost]]) -> list[str]:
+def cost_table(costs: Mapping[str, Sequence[TreeCost]]) -> list[str]:
     """Return a Markdown table: one row per step; its best seconds, also over those to inflate."""
-    lines = [
-        "| step | wall seconds: best | median | of inflating "
-        "| CPU seconds: best | median | of inflating | peak MiB |",
-        "|---|" + "---:|" * 7,
-    ]
-    of_inflating = seconds_of(costs["inflate"])
+    rows = []
     for step, runs in costs.items():
         seconds = []
-        for taken, inflating in zip(seconds_of(runs), of_inflating, strict=True):
+        for taken, inflating in zip(seconds_of(runs), seconds_of(costs["inflate"]), strict=True):
             seconds += [min(taken), median(taken), min(taken) / min(inflating)]
-        cells = [STEPS[step][0], *(f"{value:.2f}" for value in seconds)]
-        cells += [f"{max(cost.peak_mib for cost in runs):,.0f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        peak_mib = max(cost.peak_mib for cost in runs)
+        rows.append([STEPS[step][0], *(f"{value:.2f}" for value in seconds), f"{peak_mib:,.0f}"])
+    return table(HEADER, rows)
 
 
 def section(folder: Path, size: GraphSize) -> list[str]:
@@ -183,7 +160,7 @@ def section(folder: Path, size: GraphSize) -> list[str]:
     packed_mb = file.path.stat().st_size / 1e6
     costs = measure(file.path)
     load = os.getloadavg()[1]  # of 5 minutes
-    rows_ms = np.median(in_child("rows", file.path)) * 1e3  # type: ignore[call-overload]
+    rows_ms = median(in_child("row_reads_s", file.path)) * 1e3
     two_mib = two_workers_mib(file.path)
     file.path.unlink()
     return [
@@ -217,21 +194,6 @@ def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Measure the largest graph and write its page; or run one step, as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--largest", action="store_true", help=f"write {LARGEST_RESULTS.name}; takes 5 minutes"
-    )
-    parser.add_argument("--step", nargs=3, metavar=("STEP", "FILE", "OUT"), help="run one here")
-    options = parser.parse_args()
-    if options.step:
-        step, path, out = options.step
-        print(json.dumps(run_step(step, Path(path), Path(out))))  # noqa: T201
-    elif options.largest:
-        lines = ["# Packing the largest graph", "", "Written by `make bench-largest`.", ""]
-        write_text(LARGEST_RESULTS, "\n".join([*lines, *report([LARGEST])]) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    head = ["# Packing the largest graph", "", "Written by `make bench-largest`.", ""]
+    write_page(PAGES / "packing_largest.md", [*head, *report([LARGEST])])

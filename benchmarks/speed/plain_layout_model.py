@@ -5,8 +5,6 @@ Configs come first, (c, n, f); every config carries all features of every node; 
 gathered and scattered edge by edge; the attention is a softmax over the batch's configs.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
@@ -19,22 +17,10 @@ from models.layout.cross_config_sage import N_OPCODES, CrossConfigSage
 from models.layout.inputs import LayoutInputs
 
 
-@dataclass(frozen=True)
-class PlainInputs:
-    """A pruned graph as plain tensors."""
-
-    node_feat: Tensor  # (n, 140) float32 scaled
-    opcode: Tensor  # (n,) int64
-    layout: Tensor  # (n, 6) int64 embedding rows
-    config_ids: Tensor  # (k,) int64 configurable nodes
-    edge_index: Tensor  # (2, e) int64 from operand to user
-
-
-def plain_inputs(inputs: LayoutInputs, graph: LayoutGraph, *, rule: str) -> PlainInputs:
-    """Return what `inputs` holds of a graph, pruned by the same rule, with its edges as a list."""
+def plain_edges(graph: LayoutGraph, *, rule: str) -> Tensor:
+    """Return the (2, e) int64 edges of a pruned graph, from operand to user."""
     pruned, _ = prune_layout_graph(graph, rule=rule)
-    edges = torch.from_numpy(pruned.edge_index).T.flip(0).contiguous()
-    return PlainInputs(inputs.node_feat, inputs.opcode, inputs.layout, inputs.config_ids, edges)
+    return torch.from_numpy(pruned.edge_index).T.flip(0).contiguous()
 
 
 class PlainBlock(nn.Module):
@@ -90,7 +76,7 @@ class PlainLayoutModel(nn.Module):
             nn.Linear(config.hidden, 1, bias=False),
         )
 
-    def features(self, inputs: PlainInputs, symbols: Tensor) -> Tensor:
+    def features(self, inputs: LayoutInputs, symbols: Tensor) -> Tensor:
         """Join (c, k, 18) settings with all that is known of nodes; (c, n, f)."""
         nodes = torch.cat(
             [inputs.node_feat, self.opcode(inputs.opcode), self.layout(inputs.layout).flatten(1)],
@@ -102,11 +88,11 @@ class PlainLayoutModel(nn.Module):
         settings[:, inputs.config_ids] = chosen
         return torch.cat([nodes.expand(len(symbols), -1, -1), settings], dim=2)
 
-    def forward(self, inputs: PlainInputs, symbols: Tensor) -> Tensor:
-        """Score configs (c, k, 18) int64; (c,)."""
+    def forward(self, inputs: LayoutInputs, edges: Tensor, symbols: Tensor) -> Tensor:
+        """Score configs (c, k, 18) int64 along edges (2, e); (c,)."""
         x = self.embed(self.features(inputs, symbols))
         for block in self.blocks:
-            x = block(x, inputs.edge_index)
+            x = block(x, edges)
         x = self.norm(x)
         pooled = [x.mean(dim=1), x.amax(dim=1), x[:, inputs.config_ids].mean(dim=1)]
         return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)

@@ -1,17 +1,13 @@
 """Memory and time of the layout GNN for whole graphs, unpruned, as graphs grow."""
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import table
-from benchmarks.speed.measuring import own_peak_mib
+from benchmarks.speed.measuring import in_own_process, own_peak_mib
 from benchmarks.speed.stages import write_graph
-from common.settings import ROOT
 from data.read import read_layout
 from data.synthetic import GraphSize
 from data.tree import file_from_path
@@ -62,9 +58,8 @@ def measure(size: GraphSize) -> list[str]:
     """Measure a graph of this size in a fresh process; return the cells of its line."""
     with tempfile.TemporaryDirectory() as name:
         file = write_graph(Path(name), size)
-        command = [sys.executable, "-m", "benchmarks.speed.segment_memory", str(file.path)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
-    costs: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        setup = "from benchmarks.speed.segment_memory import train_and_predict"
+        costs = in_own_process(setup, f"train_and_predict(Path({str(file.path)!r}))")
     cells = [f"{size.n_nodes:,}", f"{size.n_configurable:,}"]
     cells += [f"{costs[f'{name}_mib']:,.0f}" for name in ("libraries", "train", "predict")]
     return [*cells, *(f"{costs[f'{name}_s']:.1f}" for name in ("train", "predict"))]
@@ -85,7 +80,3 @@ def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
         "",
         *table(HEADER, map(measure, sizes)),
     ]
-
-
-if __name__ == "__main__":
-    print(json.dumps(train_and_predict(Path(sys.argv[1]))))  # noqa: T201

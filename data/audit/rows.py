@@ -157,11 +157,8 @@ def as_dict(row: AuditRow) -> dict[str, object]:
     """Return a row as plain values for JSON."""
     values = vars(row).copy()
     file: GraphFile = values.pop("file")
-    noise = None if row.noise is None else _noise_as_dict(row.noise)
     place = {"id": file.submission_id, "split": file.split, "path": str(file.path)}
-    return {**place, **values, "noise": noise}
-
-
-def _noise_as_dict(noise: Noise) -> dict[str, float | None]:
-    values = asdict(noise) | {"best_tau": noise.best_tau}
-    return {name: None if math.isnan(value) else value for name, value in values.items()}
+    if row.noise:
+        told = asdict(row.noise) | {"best_tau": row.noise.best_tau}
+        values["noise"] = {k: None if math.isnan(value) else value for k, value in told.items()}
+    return {**place, **values}

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from common.errors import PipelineError
-from data.tree import COLLECTIONS, SPLITS, Collection, collections_named, splits_named
+from data.official.sizes import official_sizes
+from data.tree import (
+    COLLECTIONS,
+    SPLITS,
+    Collection,
+    collection_named,
+    collections_named,
+    splits_named,
+)
 
 _LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
 
@@ -32,17 +40,8 @@ class Part:
         return Path("npz", *self.collection.folder.split("/"), self.split)
 
 
-_COUNTS = {  # train, valid, test, as the dataset's authors publish them
-    "tile:xla": (5709, 676, 844),
-    "layout:xla:default": (61, 7, 8),
-    "layout:xla:random": (69, 7, 8),
-    "layout:nlp:default": (198, 20, 17),
-    "layout:nlp:random": (207, 20, 17),
-}
 PUBLISHED_GRAPHS: dict[Part, int] = {
-    Part(collection, split): count
-    for collection in COLLECTIONS
-    for split, count in zip(SPLITS, _COUNTS[collection.name], strict=True)
+    Part(collection_named(size.collection), size.split): size.graphs for size in official_sizes()
 }
 
 

@@ -1,7 +1,7 @@
 """Turn the project and one recipe into a folder that Kaggle accepts as a script kernel.
 
 The kernel has no internet. Kaggle's image lacks torch-geometric: attach a dataset whose name ends
-in `-wheels` and holds its wheel (see `kernels.datasets.wheels`), through `dataset_sources`.
+in `-wheels` and holds its wheel (see `kernels.datasets.folder`), through `dataset_sources`.
 """
 
 import base64
@@ -30,7 +30,7 @@ from kernels.building.metadata import (
     check_title,
     slug_of,
 )
-from kernels.datasets.wheels import REQUIRED_MODULES
+from kernels.datasets.folder import REQUIRED_MODULES
 
 SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
 _SCRIPT = Path(__file__).with_name("script.py")

@@ -1,17 +1,132 @@
-"""A folder that becomes a Kaggle dataset: its metadata and its files."""
+"""Folders that become Kaggle datasets, of trained models and of wheels: files and metadata."""
 
 import hashlib
 import json
+import re
+import shutil
+import sys
+import tempfile
 from pathlib import Path
+from subprocess import run as run_pip
 from typing import Any
 
-from common.atomic import write_text
+from common import settings
+from common.atomic import write_bytes, write_text
 from common.errors import PipelineError, UsageError
-from common.kaggle.secrets import refuse_secrets
+from common.kaggle.secrets import redact, refuse_secrets
+from ensembles.trained_models import find_models, one_of_each
 from kernels.building.metadata import read_object, slug_of
+from models.run_folder import CONFIG, DONE
+from models.training.jobs import SHARED_FOLDER
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
 _SHORTEST, _LONGEST = 6, 50  # characters of a title, Kaggle's limits
+
+# What models of every kind leave that ranks with them; scores, pictures and reports do not.
+_NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
+_NEEDED = frozenset({CONFIG, DONE, "importances.parquet"})
+
+# Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
+REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
+WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
+
+_SIGNED_ADDRESS = re.compile(r"://[^/\s@]+@")  # an index may be given with a password in it
+
+
+def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
+    """Write a new dataset folder with the models below `run`, and its metadata.
+
+    Args:
+        run: a run, a model's folder, or a kernel's output; searched at any depth.
+
+    Returns:
+        "COLLECTION/MEMBER" of each model.
+
+    Raises:
+        UsageError: `out` is in the way, or Kaggle would refuse the title.
+        PipelineError: no model, two that differ under one name, an unfinished one, or a credential
+            in a file.
+    """
+    require_free(out)
+    subtitle = "Trained models that rank XLA compiler configurations"
+    metadata = dataset_metadata(title, subtitle=subtitle, licence="CC-BY-4.0")
+    found = (model for model in find_models(run) if model.place != SHARED_FOLDER)
+    models = dict(sorted(one_of_each(found).items()))
+    for model in models.values():
+        if not model.is_done:
+            raise PipelineError(f"{model.folder}: its training has not ended; --resume ends it")
+    if not models:
+        raise PipelineError(f"{run}: holds no run folder of a model")
+    try:
+        for (place, member), model in models.items():
+            for path in sorted(model.folder.iterdir()):
+                if _is_needed(path):
+                    write_bytes(out / "models" / place / member / path.name, path.read_bytes())
+        seal(out, metadata)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    return list(map("/".join, models))
+
+
+def _is_needed(path: Path) -> bool:
+    if not path.is_file() or path.name.startswith((".", "checkpoint.")):
+        return False
+    is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
+    return is_named and path.name != "report.json"
+
+
+def write_wheels(
+    out: Path, *, requirements: Path = settings.ROOT / "requirements.txt"
+) -> list[Path]:
+    """Download wheels into a new dataset folder, with its metadata.
+
+    The same pinned versions give the same bytes.
+
+    Raises:
+        UsageError: `out` is in the way.
+        PipelineError: a version is not pinned, pip cannot get it, or it is no pure-Python wheel.
+    """
+    require_free(out)
+    wanted = _pinned(requirements)
+    with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
+        _download(wanted, Path(folder))
+        wheels = sorted(Path(folder).glob("*.whl"))
+        _require_pure(wheels)
+        contents = {wheel.name: wheel.read_bytes() for wheel in wheels}
+    for name, content in contents.items():
+        write_bytes(out / name, content)
+    subtitle = "Pure-Python packages that a kernel without internet installs"
+    # Each wheel holds its own licence.
+    seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
+    return [out / name for name in contents]
+
+
+def _pinned(requirements: Path) -> list[str]:
+    text, wanted = requirements.read_text(encoding="utf-8"), []
+    for name in REQUIRED_MODULES.values():
+        either_spelling = name.replace("-", "[-_.]")
+        pin = re.search(rf"^{either_spelling}==([^\s;#]+)", text, re.MULTILINE | re.IGNORECASE)
+        if pin is None:
+            raise PipelineError(f"{requirements}: {name} is not pinned; expected {name}==VERSION")
+        wanted.append(f"{name}=={pin[1]}")
+    return wanted
+
+
+def _download(wanted: list[str], folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *wanted]
+    ended = run_pip(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if ended.returncode:
+        errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
+        said = _SIGNED_ADDRESS.sub("://***@", redact((errors or ["it said nothing"])[-1]))
+        raise PipelineError(f"pip download {' '.join(wanted)}: {said}; check the package index")
+
+
+def _require_pure(wheels: list[Path]) -> None:
+    for wheel in wheels:
+        if not wheel.name.endswith("-none-any.whl"):
+            raise PipelineError(f"{wheel.name}: expected a pure-Python wheel, …-none-any.whl")
 
 
 def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, Any]:

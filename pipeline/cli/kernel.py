@@ -153,7 +153,7 @@ def wheels(
 
     Example: python -m pipeline kernel wheels --out runs/wheels
     """
-    from kernels.datasets.wheels import write_wheels
+    from kernels.datasets.folder import write_wheels
 
     names = [path.name for path in write_wheels(out)]
     facts = {"folder": str(out), "wheels": names}
@@ -174,7 +174,7 @@ def weights(
 
     Example: python -m pipeline kernel weights --run runs/mine --out runs/weights
     """
-    from kernels.datasets.weights import write_weights
+    from kernels.datasets.folder import write_weights
 
     names = write_weights(run, out, title=title)
     facts = {"folder": str(out), "models": names}

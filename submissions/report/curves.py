@@ -9,7 +9,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.checksums import read_table, write_table
-from common.errors import PipelineError
 from submissions.labels import Labels
 
 CURVE_PICKS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100)
@@ -75,11 +74,4 @@ def read_ranks(path: Path) -> pl.DataFrame | None:
     Raises:
         PipelineError: the file is damaged, or has other columns.
     """
-    if not path.exists():
-        return None
-    table = read_table(path)
-    if dict(table.schema) != RANKS_SCHEMA:
-        raise PipelineError(
-            f"{path}: has columns {', '.join(table.columns)}; expected {', '.join(RANKS_SCHEMA)}"
-        )
-    return table
+    return read_table(path, RANKS_SCHEMA) if path.exists() else None

@@ -48,9 +48,6 @@ def write_report_page(
         "learning": learning_pictures(known["learning_curves"]),
         "has_ranks": ranks is not None,
         "reasons": Counter(entry["reason"] for entry in known["left_out"]).most_common(),
-        "blends": {
-            name: _blend_view(model.get("blend")) for name, model in known["models"].items()
-        },
     }
     write_text(path, render_page(TEMPLATE, **known))
 
@@ -99,29 +96,6 @@ def _bar(graph: str, value: float, floor: float) -> dict[str, Any]:
 
 def _percent(value: float, floor: float) -> float:
     return round(100 * (value - floor) / (1 - floor), 2)
-
-
-def _blend_view(choice: Mapping[str, Any] | None) -> str | None:
-    if choice is None:
-        return None
-    if choice.get("nested_value") is None:
-        return f"Blend: the recipe's, since there are {choice['reason']}."
-    if choice["chosen"] == "recipe":
-        gain = ""
-        if choice.get("recipe_difference") is not None:
-            low, high = choice["recipe_difference_ci99"]
-            gain = (
-                f" (gain of the best other, nested: {_number(choice['recipe_difference'])}, "
-                f"99 % interval {_number(low)} to {_number(high)})"
-            )
-        told = "since nothing beat it by more than noise on the valid split"
-        return f"Blend: the recipe's, {told}{gain}."
-    low, high = choice["nested_ci95"]
-    return (
-        f"Blend: {choice['chosen']}, chosen on the valid split, so the value above is too good. "
-        f"On graphs that had no part in the choice (nested): {_number(choice['nested_value'])}, "
-        f"{_number(low)} to {_number(high)}."
-    )
 
 
 def _number(value: float | None) -> str:

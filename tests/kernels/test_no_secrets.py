@@ -13,9 +13,8 @@ import pytest
 from common.retry import RetryPolicy
 from kernels.building.build import build
 from kernels.building.kinds import KINDS, kind_named
+from kernels.datasets.folder import write_weights, write_wheels
 from kernels.datasets.push import push_dataset
-from kernels.datasets.weights import write_weights
-from kernels.datasets.wheels import write_wheels
 from kernels.push import push
 from tests.fake_kaggle import KEY, FakeKaggle
 from tests.kernels.conftest import WHEELS, FakePip
@@ -44,7 +43,7 @@ def test_nothing_written_or_sent_holds_a_secret(
         (run / name).write_text(SECRET)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr("kernels.datasets.wheels.run", FakePip(*WHEELS))
+    monkeypatch.setattr("kernels.datasets.folder.run_pip", FakePip(*WHEELS))
 
     written = tmp_path / "written"
     for name, kind in {**KINDS, "train": kind_named("train", "tile:xla")}.items():

@@ -113,11 +113,8 @@ def test_the_command_trains_resumes_and_reports(
     assert {path.name.split("--")[1] for path in (tmp_path / "cells").iterdir()} == set(known)
     floor = json.loads((tmp_path / "cells" / "sample--floor--0.json").read_text())
     assert (floor["wall_s"], floor["cpu_s"]) == (0, 0)
-    page = tmp_path / "page.md"
-    assert main(["tile", *base, "--report", str(page)]) == 0
-    assert "early-fusion − ours" in page.read_text()
-    assert main(["layout", "--out", str(tmp_path / "none"), "--report", str(page)]) == 1
-    assert "run without --report first" in capsys.readouterr().err
+    assert main(["tile", *base, "--report", str(tmp_path)]) == 0
+    assert "early-fusion − ours" in (tmp_path / "tile_accuracy.md").read_text()
 
 
 def test_a_failed_cell_does_not_stop_the_others(

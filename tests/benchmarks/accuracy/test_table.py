@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from benchmarks.accuracy.ladder import LAYOUT_PAGE, TILE_PAGE, main, rungs_of
+from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.ladder import LADDERS, LAYOUT_LADDERS, rungs_of
 from benchmarks.accuracy.table import difference, estimate, read_cells, report, values
 from common.atomic import write_text
 
@@ -60,7 +61,7 @@ def test_differences_are_paired_by_seed_and_graph() -> None:
     assert difference(other, [], "kendall_tau") is None
     table, families = values([*other, *ours[1:]], "kendall_tau")
     assert families == ["b", "a"] and table.shape == (2, 4)
-    text = report("layout", [*ours, *other])
+    text = "\n".join(report("layout", [*ours, *other]))
     assert "| gcn − ours |  | -0.050 [-0.100, +0.000] |" in text
 
 
@@ -68,11 +69,12 @@ def test_differences_are_paired_by_seed_and_graph() -> None:
 def test_the_report_comes_from_the_cells_alone(kind: str, tmp_path: Path) -> None:
     write_cells(tmp_path, "sample-folds", ["boosting", "ours"])
     cells = read_cells(tmp_path / "cells")
-    text = report(kind, cells)
-    assert text == report(kind, list(reversed(cells)))
-    assert "Held out: graphs 6, families 3." in text
+    lines = report(kind, cells)
+    assert lines == report(kind, list(reversed(cells)))
+    text = "\n".join(lines)
+    assert "Held out: graphs 6, families 3." in lines
     assert "agree to tau 0.810; " in text and " and 0.900." in text
-    tables = [line for line in text.splitlines() if line.startswith("|")]
+    tables = [line for line in lines if line.startswith("|")]
     assert len(tables) == 5 and len({line.count("|") for line in tables}) == 1
 
 
@@ -83,8 +85,10 @@ def test_gains_are_paired_and_go_from_rung_to_rung() -> None:
         for name, by_seed in taus.items()
         for seed, value in enumerate(by_seed)
     ]
-    low, middle, top = rungs_of(LAYOUT_PAGE, cells)
-    assert [rung.title for rung in (low, middle, top)] == [LAYOUT_PAGE.rungs[name] for name in taus]
+    low, middle, top = rungs_of(LAYOUT_LADDERS, cells)
+    assert [rung.title for rung in (low, middle, top)] == [
+        LAYOUT_LADDERS.rungs[name] for name in taus
+    ]
     assert (low.gain, top.to_top) == (None, None)
     assert middle.gain is not None and middle.gain.mean == pytest.approx((0.3 + 0.1) / 2)
     half = 12.706204736 * math.sqrt(0.02) / math.sqrt(2)  # Student's, one degree of freedom
@@ -93,37 +97,32 @@ def test_gains_are_paired_and_go_from_rung_to_rung() -> None:
     assert low.to_top is not None and low.to_top.mean == pytest.approx((0.4 + 0.5) / 2)
 
 
-def ladders_of(folder: Path, *, expected: int = 0) -> None:
-    folders = ["--layouts", str(folder / "layouts"), "--tiles", str(folder / "tiles")]
-    assert main([*folders, "--out", str(folder)]) == expected
+def pages_of(kind: str, folder: Path) -> int:
+    return main([kind, "--out", str(folder / kind), "--report", str(folder)])
 
 
-def test_ladders_and_pictures_come_from_the_cells(tmp_path: Path) -> None:
-    write_cells(tmp_path / "layouts", "sample-folds", LAYOUT_PAGE.rungs)
-    write_cells(tmp_path / "layouts", "sample-folds", ["reference"])  # on no ladder
-    write_cells(tmp_path / "tiles", "alexnet", TILE_PAGE.rungs)
-    ladders_of(tmp_path)
-    for page, task in ((LAYOUT_PAGE, "sample-folds"), (TILE_PAGE, "alexnet")):
-        lines = (tmp_path / f"{page.name}.md").read_text().splitlines()
-        assert [line for line in lines if line.startswith("## ")] == [f"## {page.ladders[task]}"]
-        rows = [line for line in lines if line.startswith("| ") and "| rung" not in line]
-        assert [line.split(" | ")[0] for line in rows] == [f"| {t}" for t in page.rungs.values()]
-        shown = imread(tmp_path / f"{page.name}.png")
-        assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
-        assert rows[0].count("**") == 2  # no gain, but below the top
-        assert "**+0.1" in rows[1]
+@pytest.mark.parametrize(("kind", "task"), [("layout", "sample-folds"), ("tile", "alexnet")])
+def test_ladders_and_pictures_come_from_the_cells(kind: str, task: str, tmp_path: Path) -> None:
+    ladders = LADDERS[kind]
+    write_cells(tmp_path / kind, task, ladders.rungs)
+    write_cells(tmp_path / kind, task, ["linear"])  # on no ladder
+    assert pages_of(kind, tmp_path) == 0
+    lines = (tmp_path / f"{ladders.page}.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("## ")] == [f"## {ladders.ladders[task]}"]
+    rows = [line for line in lines if line.startswith("| ") and "| rung" not in line]
+    assert [line.split(" | ")[0] for line in rows] == [f"| {t}" for t in ladders.rungs.values()]
+    shown = imread(tmp_path / f"{ladders.page}.png")
+    assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
+    assert rows[0].count("**") == 2  # no gain, but below the top
+    assert "**+0.1" in rows[1]
 
 
 def test_a_ladder_without_cells_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ladders_of(tmp_path, expected=1)
+    assert pages_of("tile", tmp_path) == 1
+    assert "tile/cells: no results; run without --report first" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-    write_cells(tmp_path / "tiles", "sample", TILE_PAGE.rungs)
-    write_text(tmp_path / "ladder.md", "as before")
-    capsys.readouterr()
-    ladders_of(tmp_path)
-    said = capsys.readouterr()
-    assert said.err.count("\n") == 1 and "layouts/cells: no results" in said.err
-    assert said.out == f"{tmp_path / 'tile_ladder.md'}\n"
-    assert (tmp_path / "ladder.md").read_text() == "as before"
+    write_cells(tmp_path / "tile", "sample", ["linear"])
+    assert pages_of("tile", tmp_path) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'tile_accuracy.md'}\n"

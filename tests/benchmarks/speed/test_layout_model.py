@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.speed.plain_layout_model import plain_copy, plain_gradients, plain_inputs
+from benchmarks.speed.plain_layout_model import plain_copy, plain_edges, plain_gradients
 from data.graphs.graph import LayoutGraph
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
@@ -34,7 +34,7 @@ def test_scores_and_gradients_equal_the_plain_models(
     symbols = inputs.symbols(np.arange(9))
     target = torch.linspace(-1, 3, 9)
     scores = ours(inputs, np.arange(9))
-    expected = plain(plain_inputs(inputs, layout_graph, rule=rule), symbols)
+    expected = plain(inputs, plain_edges(layout_graph, rule=rule), symbols)
     assert expected.std() > 1e-4
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
     (scores * target).sum().backward()

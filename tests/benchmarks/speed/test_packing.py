@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed import packing
-from benchmarks.speed.packing import STEPS, Cost, cost_table, over_inflating, section
+from benchmarks.speed.measuring import TreeCost
+from benchmarks.speed.packing import STEPS, cost_table, over_inflating, section
 from data.synthetic import GraphSize
 
 
 def test_ratios_compare_the_best_seconds_with_the_best() -> None:
     seconds = {"inflate": (1.0, 2.0, 9.0), "pack": (1.5, 2.0, 2.0)}
-    costs = {name: [Cost(cpu + 1, cpu, 1.0) for cpu in cpus] for name, cpus in seconds.items()}
+    costs = {name: [TreeCost(cpu + 1, cpu, 1.0) for cpu in cpus] for name, cpus in seconds.items()}
     row = cost_table(costs)[-1]
     assert "| 2.50 | 3.00 | 1.25 | 1.50 | 2.00 | 1.50 |" in row
     wall, cpu = over_inflating(costs)

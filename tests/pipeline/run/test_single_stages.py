@@ -160,7 +160,7 @@ def test_a_run_chooses_on_valid_and_reports_the_nested_value(chosen_run: Path) -
     assert few["nested_value"] is None
     page = (chosen_run / "report.html").read_text()
     assert ("nothing beat it" if kept else "had no part in the choice (nested)") in page
-    assert "Blend: the recipe&#39;s, since there are 1 labelled" in page
+    assert "Blend: the recipe's, since there are 1 labelled" in page
 
 
 def test_a_run_blends_both_splits_by_its_choice_and_so_does_rank(chosen_run: Path) -> None:
