@@ -36,6 +36,27 @@ def in_one_step(what: str) -> Iterator[None]:
     progress(what, 1, 1)
 
 
+class _Remarks(logging.Handler):
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record.getMessage())
+
+
+@contextmanager
+def heard_by(tell: Callable[[str], object], level: int = logging.INFO) -> Iterator[None]:
+    """Let `tell` be called with each line that any thread logs while the block runs."""
+    handler = _Remarks(tell)
+    log.addHandler(handler)
+    log.setLevel(level)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
 @contextmanager
 def watched_by(watcher: Watcher | None) -> Iterator[None]:
     """Let `watcher` be told of the progress of the work in this block."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.progress import log, teller_or, time_limit, watched_by
+from common.progress import heard_by, teller_or, time_limit, watched_by
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -32,10 +32,7 @@ DEBUG = inspect.Parameter(
     "debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_DebugOption
 )
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, help="First of the seeds."),
-]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="First of the seeds.")]
 
 DataDir = Annotated[
     Path | None,
@@ -66,7 +63,9 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that wa
 
 MaxMinutes = Annotated[
     float | None,
-    typer.Option(min=0, help="Stop training after this many minutes; --resume goes on with it."),
+    typer.Option(
+        min=0, help="Stop after this many minutes; the same command, or --resume, goes on."
+    ),
 ]
 
 WorkerCount = Annotated[
@@ -153,9 +152,6 @@ def _what_is_kept(begun: Sequence[str], options: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _told_here(begun: list[str], *, debug: bool) -> Iterator[None]:
-    handler = _Remarks()
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG if debug else logging.INFO)
     bars = _Bars() if sys.stderr.isatty() else None
 
     def watch(what: str, done: int, total: int) -> None:
@@ -167,19 +163,11 @@ def _told_here(begun: list[str], *, debug: bool) -> Iterator[None]:
             say(f"{STAGE_PREFIX}{what}")
 
     try:
-        with watched_by(watch):
+        with watched_by(watch), heard_by(say, logging.DEBUG if debug else logging.INFO):
             yield
     finally:
         if bars:
             bars.stop()
-        log.removeHandler(handler)
-
-
-class _Remarks(logging.Handler):
-    """Prints what is logged as lines on standard error."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
 
 
 class Terminated(KeyboardInterrupt):
@@ -238,8 +226,30 @@ def say_that_libraries_load() -> None:
 
 
 def print_json(value: object) -> None:
-    """Print strict JSON."""
-    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+    """Print strict JSON, paths as texts."""
+    typer.echo(json.dumps(value, indent=1, allow_nan=False, default=os.fspath))
+
+
+def print_result(facts: object, *lines: str, as_json: bool) -> None:
+    """Print facts as JSON, or else what lines say of them."""
+    if as_json:
+        print_json(facts)
+    for line in () if as_json else lines:
+        typer.echo(line)
+
+
+def print_rows(
+    names: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    if_known: Sequence[str] = (),
+    as_json: bool,
+) -> None:
+    """Print rows as JSON, each by the names, or else as `print_table` does."""
+    if as_json:
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        print_table(names, rows, if_known=if_known)
 
 
 def print_table(

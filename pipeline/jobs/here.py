@@ -1,24 +1,24 @@
 """Executors on this machine: this process itself, or a pool of processes."""
 
-import logging
 import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 from common.child_processes import end_with_parent, interrupts_held
 from common.errors import OutOfTime, PipelineError
 from common.progress import (
     Watcher,
     end_now,
+    heard_by,
     log,
     out_of_time,
     progress,
@@ -28,7 +28,7 @@ from common.progress import (
     watched_by,
 )
 from pipeline.jobs.job import Job, do
-from pipeline.jobs.run_jobs import Done, Event, Failed, Lost
+from pipeline.jobs.run_jobs import Done, Event, Executor, Failed, Lost
 
 POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
@@ -36,18 +36,12 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
-class InThisProcess:
+class InThisProcess(Executor):
     """Does one job after the other, here."""
 
     def __init__(self, *, gpu: bool = False) -> None:
         self._gpu = gpu
         self._ended: list[Event] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
     def free(self) -> Sequence[bool]:
         return [self._gpu]
@@ -65,9 +59,6 @@ class InThisProcess:
         ended, self._ended = self._ended, []
         return ended
 
-    def is_idle(self) -> bool:
-        return True
-
 
 @dataclass
 class _Worker:
@@ -76,7 +67,7 @@ class _Worker:
     job: Job | None = None
 
 
-class Processes:
+class Processes(Executor):
     """A pool of processes, each doing one job at a time.
 
     Args:
@@ -90,9 +81,6 @@ class Processes:
     def __init__(self, gpus: Sequence[str | None], *, threads: int = 1) -> None:
         self._gpus, self._threads = gpus, threads
         self._workers: dict[int, _Worker] = {}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         try:
@@ -135,7 +123,7 @@ class Processes:
     def events(self) -> Sequence[Event]:
         busy = {w.connection: (n, w) for n, w in self._workers.items() if w.job}
         ended = []
-        for connection in wait(list(busy), POLL_S) if busy else ():
+        for connection in wait(list(busy), POLL_S):
             assert isinstance(connection, Connection)
             number, worker = busy[connection]
             with interrupts_held():  # a message that is taken by half would spoil the next one
@@ -147,9 +135,6 @@ class Processes:
                 worker.job = None
                 ended.append(event)
         return ended
-
-    def is_idle(self) -> bool:
-        return not any(worker.job for worker in self._workers.values())
 
 
 def _begun(gpu: str | None, threads: int) -> _Worker:
@@ -199,13 +184,11 @@ def _work(connection: Connection, gpu: str | None, threads: int) -> None:
         with sending:
             connection.send(message)
 
-    log.setLevel(logging.INFO)
-    log.addHandler(Remarks(lambda line: tell("log", line)))
-    with suppress(EOFError, OSError):
+    with suppress(EOFError, OSError), heard_by(lambda line: tell("log", line)):
         while True:
             job, seconds = connection.recv()
             signal.signal(signal.SIGTERM, lambda *_: end_now())
-            watcher = Throttled(lambda *told: tell("progress", *told))
+            watcher = throttled(lambda *told: tell("progress", *told))
             with watched_by(watcher), time_limit(seconds / 60):
                 tell(*outcome(job))
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -222,25 +205,14 @@ def outcome(job: Job) -> tuple[Any, ...]:
         return ("failed", told)
 
 
-class Throttled:
-    """A watcher that passes on beginnings, ends, and now and then what is between."""
+def throttled(watcher: Watcher) -> Watcher:
+    """Return a watcher that passes on beginnings, ends, and now and then what is between."""
+    told_at = 0.0
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher, self._told_at = watcher, 0.0
+    def watch(what: str, done: int, total: int) -> None:
+        nonlocal told_at
+        if not 0 < done < total or monotonic() - told_at >= TOLD_EVERY_S:
+            told_at = monotonic()
+            watcher(what, done, total)
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if 0 < done < total and monotonic() - self._told_at < TOLD_EVERY_S:
-            return
-        self._told_at = monotonic()
-        self._watcher(what, done, total)
-
-
-class Remarks(logging.Handler):
-    """Passes on what is logged, a line each."""
-
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._tell(record.getMessage())
+    return watch

@@ -1,14 +1,13 @@
 """A job: one independent piece of work, described so that any process can do it, on any machine."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from common.peak_memory import peak_mib, reset_peak
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,23 @@ class Cost:
 @contextmanager
 def measured() -> Iterator[list[Cost]]:
     """Measure a block; its cost is in the list afterwards."""
-    resets, start, cpu_start, costs = reset_peak(), time.perf_counter(), _cpu_s(), list[Cost]()
+    resets, start, cpu_start, costs = _reset_peak(), time.perf_counter(), _cpu_s(), list[Cost]()
     yield costs
     seconds, cpu_s = time.perf_counter() - start, _cpu_s() - cpu_start
-    costs.append(Cost(seconds, cpu_s, peak_mib() if resets else None))
+    costs.append(Cost(seconds, cpu_s, _peak_mib() if resets else None))
+
+
+def _reset_peak() -> bool:
+    try:  # proc(5): brings VmHWM down to what is resident now
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak_mib() -> float | None:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) / 1024 if found else None
 
 
 def _cpu_s() -> float:

@@ -19,12 +19,21 @@ from typing import Any, Self
 
 from common.atomic import write_bytes
 from common.errors import OutOfTime, UsageError
-from common.progress import end_now, log, out_of_time, progress, time_limit, told_by, watched_by
+from common.progress import (
+    end_now,
+    heard_by,
+    log,
+    out_of_time,
+    progress,
+    time_limit,
+    told_by,
+    watched_by,
+)
 from common.settings import ROOT
 from models.run_folder import DONE
-from pipeline.jobs.here import POLL_S, STOP_S, THREAD_POOLS, Remarks, Throttled, outcome
+from pipeline.jobs.here import POLL_S, STOP_S, THREAD_POOLS, outcome, throttled
 from pipeline.jobs.job import Job
-from pipeline.jobs.run_jobs import Done, Event, Failed, Lost
+from pipeline.jobs.run_jobs import Done, Event, Executor, Failed, Lost
 from pipeline.jobs.workers import WORKER_BYTES
 
 LOCAL = "local"
@@ -41,7 +50,7 @@ OWN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
 FAR = {"RAY_gcs_server_port_wait_time_s": "1", "RAY_py_gcs_connect_timeout_s": "3"}
 
 
-class RayCluster:
+class RayCluster(Executor):
     """A Ray cluster.
 
     Args:
@@ -173,8 +182,6 @@ class RayCluster:
         self._running[do.remote(job, self._told, known, sent)] = job, sent
 
     def events(self) -> Sequence[Event]:
-        if not self._running:
-            return ()
         if out_of_time():
             self._stop()
         ready, _ = self._ray.wait(list(self._running), timeout=POLL_S)
@@ -184,9 +191,6 @@ class RayCluster:
                     log.info(*told) if len(told) == 1 else progress(*told)
         ended = [self._ended(reference) for reference in ready]
         return [event for event in ended if event]
-
-    def is_idle(self) -> bool:
-        return not self._running
 
     def _ended(self, reference: Any) -> Event | None:
         job, sent = self._running.pop(reference)
@@ -246,15 +250,12 @@ def _on_a_machine(
         return (WANTS, ray.get_runtime_context().get_node_id(), wants), None
     for path in lacking:
         _write(there(path), known[path], ray.get(sent[path]))
-    mine, remarks = moved(job, there), Remarks(tell)
+    mine = moved(job, there)
     for path in () if sees else set(_files(mine.makes)) - set(map(there, known)):
         path.unlink()  # of a try whose end the other side does not know
-    with watched_by(Throttled(tell)), time_limit(None):
+    with watched_by(throttled(tell)), heard_by(tell), time_limit(None):
         signal.signal(signal.SIGINT, lambda *_: end_now())  # `cancel` comes as this
-        log.setLevel(logging.INFO)
-        log.addHandler(remarks)
         ended = moved(outcome(mine), here)
-        log.removeHandler(remarks)
     if sees:
         return ended, None
     made = _files(mine.makes)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from common.errors import OutOfTime, PipelineError
 from common.progress import log, out_of_time, progress, told_by
@@ -45,9 +45,11 @@ Event = Done | Failed | Lost
 class Executor(Protocol):
     """Who does jobs. A context manager: none is at work after its block."""
 
-    def __enter__(self) -> Any: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        return
 
     def free(self) -> Sequence[bool]:
         """Return for each worker that could begin a job now whether it has a GPU."""
@@ -59,13 +61,7 @@ class Executor(Protocol):
         """Let such a free worker begin a job."""
 
     def events(self) -> Sequence[Event]:
-        """Wait for news, at most about a second; return what has ended.
-
-        Empty while jobs go on.
-        """
-
-    def is_idle(self) -> bool:
-        """Tell whether no job goes on."""
+        """Wait for news, at most about a second; return what has ended of what was begun."""
 
 
 def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
@@ -78,18 +74,19 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
         PipelineError: the first job's that failed, or a worker died thrice of the same job.
         OutOfTime: the time is over; the same jobs go on where they stopped.
     """
-    books = _Books(jobs, Queue(jobs))
+    books, n_begun = _Books(jobs, Queue(jobs)), 0
     with executor:
         while True:
             for gpu in () if out_of_time() else sorted(executor.free()):  # with a GPU: last
                 job = books.queue.take(gpu=gpu, n_gpus=executor.n_gpus())
                 if job:
                     executor.begin(job, gpu=gpu)
-            events = executor.events()
-            if not events and executor.is_idle():
+                    n_begun += 1
+            if not n_begun:
                 break
-            for event in events:
+            for event in executor.events():
                 books.note(event)
+                n_begun -= 1
     if books.errors:
         raise books.errors[0]
     if len(books.done) < len(jobs):

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Self
 
 from common.progress import watched_by
 from pipeline.jobs.job import Cost, Job
 from pipeline.jobs.queue import ways_s
-from pipeline.jobs.run_jobs import Done, Event, run_jobs
+from pipeline.jobs.run_jobs import Done, Event, Executor, run_jobs
 
 ALMOST = 0.97  # of all seconds: then the longest way is why it takes no less
 
@@ -55,19 +54,13 @@ def _longest_way(jobs: Sequence[Job], ways: dict[str, float]) -> list[str]:
     return way
 
 
-class Clockwork:
+class Clockwork(Executor):
     """An executor whose clock goes on to the next end of a job."""
 
     def __init__(self, workers: Sequence[bool]) -> None:
         self._idle, self._n_gpus = list(workers), sum(workers)
         self._running: list[tuple[float, int, Job, bool]] = []
         self.now_s, self._begun = 0.0, 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
     def free(self) -> Sequence[bool]:
         return list(self._idle)
@@ -81,11 +74,6 @@ class Clockwork:
         heappush(self._running, (self.now_s + job.seconds, self._begun, job, gpu))
 
     def events(self) -> Sequence[Event]:
-        if not self._running:
-            return ()
         self.now_s, _, job, gpu = heappop(self._running)
         self._idle.append(gpu)
         return [Done(job, None, Cost(job.seconds, job.seconds, None))]
-
-    def is_idle(self) -> bool:
-        return not self._running

@@ -1,7 +1,6 @@
 """What becomes of jobs whose workers die, that fail, or that are out of time; on no real worker."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,56 +9,38 @@ from common.errors import OutOfTime, PipelineError
 from common.progress import time_limit, watched_by
 from pipeline.jobs.job import Cost, Job
 from pipeline.jobs.run_jobs import Done, Event, Failed, Lost, run_jobs
+from pipeline.jobs.simulate import Clockwork
 
-COST = Cost(1.0, 1.0, None)
 
-
-@dataclass
-class Scripted:
+class Scripted(Clockwork):
     """Workers, with a GPU or without, of whom one ends after the other.
 
-    Attributes:
+    Args:
         fates: by job, what becomes of its first tries; later ones are done.
     """
 
-    workers: Sequence[bool] = (False,)
-    fates: dict[str, list[str]] = field(default_factory=dict)
-    begun: list[tuple[str, bool]] = field(default_factory=list)
-    left: bool = False
-    _running: list[tuple[Job, bool]] = field(default_factory=list)
-
-    def __enter__(self) -> "Scripted":
-        return self
+    def __init__(self, workers: Sequence[bool] = (False,), **fates: list[str]) -> None:
+        super().__init__(workers)
+        self.fates, self.begun, self.left = fates, list[tuple[str, bool]](), False
 
     def __exit__(self, *error: object) -> None:
         self.left = True
 
-    def free(self) -> list[bool]:
-        left = list(self.workers)
-        for _, gpu in self._running:
-            left.remove(gpu)
-        return left
-
-    def n_gpus(self) -> int:
-        return sum(self.workers)
-
     def begin(self, job: Job, *, gpu: bool) -> None:
         self.begun.append((job.name, gpu))
-        self._running.append((job, gpu))
+        super().begin(job, gpu=gpu)
 
     def events(self) -> list[Event]:
-        if not self._running:
-            return []
-        job, _ = self._running.pop(0)
-        fates = self.fates.get(job.name)
-        fate = fates.pop(0) if fates else "done"
-        if fate == "lost":
-            return [Lost(job, "was killed")]
-        errors = {"failed": PipelineError("x.npz: bad"), "late": OutOfTime("stopped at 3")}
-        return [Failed(job, errors[fate]) if fate in errors else Done(job, f"{job.name}!", COST)]
-
-    def is_idle(self) -> bool:
-        return not self._running
+        (done,) = super().events()
+        fates = self.fates.get(done.job.name)
+        match fates.pop(0) if fates else "done":
+            case "lost":
+                return [Lost(done.job, "was killed")]
+            case "failed":
+                return [Failed(done.job, PipelineError("x.npz: bad"))]
+            case "late":
+                return [Failed(done.job, OutOfTime("stopped at 3"))]
+        return [Done(done.job, f"{done.job.name}!", Cost(1.0, 1.0, None))]
 
 
 def job(name: str, *after: str, **more: Any) -> Job:
@@ -85,14 +66,14 @@ def test_a_job_whose_worker_dies_is_done_again(
     times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    executor = Scripted(fates={"a": ["lost"] * times})
+    executor = Scripted(a=["lost"] * times)
     assert run_jobs(JOBS, executor).keys() == {"a", "b", "c"}
     assert names(executor) == ["a"] * (1 + times) + ["b", "c"]
     assert caplog.messages == ["a: its worker was killed; it goes on elsewhere"] * times
 
 
 def test_a_job_whose_worker_dies_thrice_is_named_once_the_others_are_done() -> None:
-    executor = Scripted(fates={"a": ["lost"] * 3})
+    executor = Scripted(a=["lost"] * 3)
     with pytest.raises(PipelineError, match="a: its worker was killed, 3 times") as error:
         run_jobs(JOBS, executor)
     assert "the same command goes on" in str(error.value)
@@ -103,7 +84,7 @@ def test_a_job_that_fails_keeps_only_its_followers_from_being_done(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    executor = Scripted(fates={"a": ["failed"]})
+    executor = Scripted(a=["failed"])
     with pytest.raises(PipelineError, match=r"^x\.npz: bad$"):
         run_jobs(JOBS, executor)
     assert names(executor) == ["a", "c"]
@@ -115,7 +96,7 @@ def test_out_of_time_nothing_is_begun_and_what_ends_late_says_so() -> None:
     with time_limit(0.0), pytest.raises(OutOfTime, match="out of time with 0 of 3 jobs"):
         run_jobs(JOBS, executor)
     assert executor.begun == []
-    executor = Scripted(fates={"c": ["late"]})
+    executor = Scripted(c=["late"])
     with pytest.raises(OutOfTime, match="stopped at 3"):
         run_jobs(JOBS, executor)
     assert names(executor) == ["a", "b", "c"]
