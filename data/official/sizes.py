@@ -48,6 +48,11 @@ class PartSize:
     counted_in: str
 
     @property
+    def kind(self) -> str:
+        """Return "layout" or "tile"."""
+        return self.collection.split(":", 1)[0]
+
+    @property
     def distinct(self) -> float:
         """Return how many configs of a graph differ, on average."""
         return self.configs * (1 - self.repeated)

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from common.errors import UsageError
 from pipeline.cli.console import Json, Overrides, RecipeName, command, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -17,18 +17,6 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 HOUR_S, CORES_PER_GPU = 3600, 8
-SESSION_HOURS = 11.5  # when kernels stop themselves, before Kaggle does after 12
-
-
-class CardName(StrEnum):
-    """The cards whose figures are known; they stand in pipeline/planning/cards.py."""
-
-    NONE = "none"
-    T4 = "t4"
-    P100 = "p100"
-    A100 = "a100"
-    H100 = "h100"
-    H200 = "h200"
 
 
 @command
@@ -39,11 +27,11 @@ def plan(
         typer.Option(help="Count the graphs of this folder. Default: the published sizes."),
     ] = None,
     gpu: Annotated[
-        CardName,
+        Literal["none", "t4", "p100", "a100", "h100", "h200"],
         typer.Option(
             case_sensitive=False, help="The card, by its data sheet; two of Kaggle's are T4s."
         ),
-    ] = CardName.T4,
+    ] = "t4",
     gpus: Annotated[
         int, typer.Option(min=1, help="How many of them; each does trainings of its own.")
     ] = 1,
@@ -67,7 +55,7 @@ def plan(
             min=0.1,
             help="Hours of one session of that GPU; Kaggle's kernels stop after 11.5 of 12.",
         ),
-    ] = SESSION_HOURS,
+    ] = 11.5,
     weeks: Annotated[int, typer.Option(min=1, help="Weeks that may be used.")] = 1,
     memory: Annotated[
         float | None, typer.Option(min=0.1, help="GiB that networks may take: fit the recipe.")
@@ -83,7 +71,6 @@ def plan(
     Example: python -m pipeline plan --recipe leaderboard --gpu-hours 30 --weeks 4 --memory 14
     """
     from common.atomic import write_text
-    from common.errors import UsageError
     from data.official.sizes import official_sizes
     from models.config.recipe import load_recipe
     from pipeline.planning.budget import Budget
@@ -94,7 +81,7 @@ def plan(
     from pipeline.planning.plan import fit_plan, make_plan, sizes_of
     from pipeline.run.simulated import simulate_run
 
-    card = CARDS.get(gpu.value)
+    card = CARDS.get(gpu)
     asked = "--gpu-hours" if gpu_hours else f"--gpus {gpus}" if gpus > 1 else ""
     if asked and not card:
         raise UsageError(f"{asked}: there is no GPU with --gpu none")

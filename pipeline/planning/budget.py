@@ -1,9 +1,8 @@
 """Fit a recipe into sessions and weeks of a GPU that is lent by the hour, such as Kaggle's."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.errors import PipelineError
 from models.config.recipe import Recipe
 from pipeline.planning.costs import is_network
 
@@ -113,32 +112,26 @@ class Fitted:
     sessions: list[Session]
 
 
-def reductions(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
-    """Yield ever smaller recipes, each with what it lacks of the one before.
+def reductions(recipe: Recipe) -> Iterator[tuple[list[str], Recipe]]:
+    """Yield a recipe, and then ever smaller ones, each with all that was dropped in which order.
 
     First seeds go, the last first, until two are left; then networks, the last named of the kind
     that has most, until each kind has one; then the second seed. What needs no GPU stays.
     """
-    while len(recipe.seeds) > 2:
-        recipe, text = _without_last_seed(recipe)
-        yield text, recipe
+    dropped: list[str] = []
+    yield dropped, recipe
     while True:
-        smaller = _without_last_network(recipe)
-        if smaller is None:
-            break
-        recipe, text = smaller
-        yield text, recipe
-    while len(recipe.seeds) > 1:
-        recipe, text = _without_last_seed(recipe)
-        yield text, recipe
+        smaller = None if len(recipe.seeds) > 2 else _without_last_network(recipe)
+        if smaller is None and len(recipe.seeds) == 1:
+            return
+        *kept, last = recipe.seeds
+        fewer = f"seed {last}", recipe.model_copy(update={"seeds": tuple(kept)})
+        text, recipe = smaller or fewer
+        dropped = [*dropped, text]
+        yield dropped, recipe
 
 
-def _without_last_seed(recipe: Recipe) -> tuple[Recipe, str]:
-    *kept, last = recipe.seeds
-    return recipe.model_copy(update={"seeds": tuple(kept)}), f"seed {last}"
-
-
-def _without_last_network(recipe: Recipe) -> tuple[Recipe, str] | None:
+def _without_last_network(recipe: Recipe) -> tuple[str, Recipe] | None:
     networks = {
         kind: [model for model in recipe.models_of(kind) if is_network(recipe, model)]
         for kind in ("layout", "tile")
@@ -149,29 +142,4 @@ def _without_last_network(recipe: Recipe) -> tuple[Recipe, str] | None:
     last = networks[kind][-1]
     models = tuple(model for model in recipe.models_of(kind) if model != last)
     table = getattr(recipe, kind).model_copy(update={"models": models})
-    return recipe.model_copy(update={kind: table}), last
-
-
-def fit_budget(recipe: Recipe, sessions_of: Callable[[Recipe], list[Session] | None]) -> Fitted:
-    """Return the largest reduction of a recipe that can be packed.
-
-    Args:
-        sessions_of: packs all that a recipe trains; None where it does not fit.
-
-    Raises:
-        PipelineError: not even one seed of one network fits.
-    """
-    dropped: list[str] = []
-    sessions = sessions_of(recipe)
-    for text, smaller in reductions(recipe):
-        if sessions is not None:
-            break
-        recipe, sessions = smaller, sessions_of(smaller)
-        dropped.append(text)
-    if sessions is None:
-        raise PipelineError(
-            f"recipe {recipe.name}: does not fit the budget even with one seed of one network of "
-            "each kind; expected more --gpu-hours, --session-hours or --weeks, or fewer "
-            "training.steps"
-        )
-    return Fitted(recipe, dropped, sessions)
+    return last, recipe.model_copy(update={kind: table})

@@ -127,7 +127,7 @@ def _collection_costs(
 
 def as_ranked(recipe: Recipe, part: PartSize) -> PartSize:
     """Return a part with as many configs of a graph as a run ranks: of test ones all."""
-    is_sampled = part.split == "valid" and part.collection.startswith("layout")
+    is_sampled = part.split == "valid" and part.kind == "layout"
     at_most = recipe.valid_configs if is_sampled else 0
     return replace(part, configs=min(part.configs, at_most or part.configs))
 
@@ -153,22 +153,16 @@ def training_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) ->
     config = getattr(recipe, model)
     if is_network(recipe, model):
         steps = config.training.steps + config.training.pretrain_steps  # shared ones in each
-        return float(steps * step_s(recipe, model, train, machine))
+        counts, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
+        step_s = machine.gpu_s if uses_gpu(recipe, model, machine) else machine.cpu_s
+        return float(steps * step_s(counts, work=work))
     sampled = min(config.configs_per_graph, train.distinct)
-    kind = train.collection.split(":", 1)[0]
-    seconds = train.graphs * processor_s(f"{kind} statistics", train, sampled)
+    seconds = train.graphs * processor_s(f"{train.kind} statistics", train, sampled)
     if model in TREES:
         # On all rows at most; each fold learns from all rows but its own part.
         rounds = config.num_boost_round * (1 + (config.folds - 1 if config.early_stop else 0))
         seconds += rounds * cards.ROW_ROUND_S[model] * train.graphs * sampled
     return float(seconds)
-
-
-def step_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) -> float:
-    """Return the seconds of a network's step on mean graphs."""
-    counts, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
-    seconds = machine.gpu_s if uses_gpu(recipe, model, machine) else machine.cpu_s
-    return seconds(counts, work=work)
 
 
 def step_counts(
@@ -183,7 +177,7 @@ def step_counts(
     if entry.kind == "tile":
         return counted_step(entry, config, _kernel(nodes, distinct), card), 1.0
     configs = min(config.configs_per_step, max(2, round(distinct)))
-    kept = kept_nodes(recipe.features.prune, nodes, configurable_nodes(nodes))
+    kept = kept_nodes(recipe.features.prune, nodes)
     counts = counted_step(entry, config, replace(COUNTED, configs=configs), card)
     return counts, kept / COUNTED.nodes
 
@@ -208,8 +202,7 @@ def ranking_counts(
     entry, config = model_entry(recipe, model), getattr(recipe, model)
     if entry.kind == "tile":
         return counted_ranking(entry, config, _kernel(part.nodes, part.configs), card), 1.0
-    share = kept_nodes(recipe.features.prune, part.nodes, configurable_nodes(part.nodes))
-    share /= COUNTED.nodes
+    share = kept_nodes(recipe.features.prune, part.nodes) / COUNTED.nodes
     size = COUNTED.times(share) if whole else COUNTED
     if whole and isinstance(config, TgraphConfig):  # all of its shuffles hold as much as one
         config = config.model_copy(update={"permutations": 1})
@@ -221,23 +214,18 @@ def _kernel(nodes: float, configs: float) -> Size:
     return Size(round(nodes), round(EDGES_PER_NODE * nodes), 0, max(2, round(configs)))
 
 
-def configurable_nodes(n_nodes: float) -> float:
-    """Return about how many of a real layout graph's nodes are configurable."""
-    return CONFIGURABLE_SHARE * n_nodes
-
-
-def kept_nodes(rule: str, n_nodes: float, n_configurable: float) -> float:
-    """Return about how many nodes a pruning rule leaves, rather too many than too few.
+def kept_nodes(rule: str, n_nodes: float) -> float:
+    """Return about how many nodes a pruning rule leaves of a layout graph, rather too many.
 
     Of rules that were not counted, all nodes.
     """
     share = KEPT_PER_CONFIGURABLE.get(rule)
-    return n_nodes if share is None else min(n_nodes, share * n_configurable)
+    return n_nodes if share is None else share * (CONFIGURABLE_SHARE * n_nodes)
 
 
 def disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
     """Return the bytes of one collection's files: "raw" and "store" at most, "run" about."""
-    kind = parts[0].collection.split(":", 1)[0]
+    kind = parts[0].kind
     n_tables = len(recipe.models_of(kind)) * len(recipe.seeds) + SCORE_TABLES
     ranked = sum(part.graphs * part.configs for part in parts if part.split != "train")
 

@@ -99,25 +99,10 @@ class Counts:
         return (self.half_flops + self.half_elements) / done if done else 0.0
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What is known of a result without values."""
-
-    shape: torch.Size
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @staticmethod
-    def of(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return _Shape(value.shape, value.stride(), value.dtype)
-
-    @staticmethod
-    def made(value: Any) -> Any:
-        if not isinstance(value, _Shape):
-            return value
-        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=META)
+def _without_values(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
 
 
 class _Counting(TorchDispatchMode):
@@ -238,14 +223,14 @@ class _Counting(TorchDispatchMode):
             return call.on(META)
         key = call.key()
         if key not in self.shapes:  # the same shapes come again and again
-            self.shapes[key] = tree_map(_Shape.of, call.on(META))
-        return tree_map(_Shape.made, self.shapes[key])
+            self.shapes[key] = tree_map(_without_values, call.on(META))
+        return tree_map(_without_values, self.shapes[key])
 
     def _wrapped(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or isinstance(value, FakeGpuTensor):
             return value
         if not value.is_meta and value.layout == torch.strided and not self._keeps(value):
-            value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
+            value = _without_values(value)
         self._hold(value)
         return FakeGpuTensor(value)
 

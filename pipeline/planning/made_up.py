@@ -78,18 +78,15 @@ def make_case(recipe: Recipe, name: str, size: Size) -> Case:
 
 
 def _case(entry: ModelEntry, config: Any, size: Size) -> Case:
-    with torch_prepared(threads=torch.get_num_threads(), device=CPU):
-        return _prepared_case(entry, config, size)
-
-
-def _prepared_case(entry: ModelEntry, config: Any, size: Size) -> Case:
     make, rng = layout_graph if entry.kind == "layout" else tile_graph, np.random.default_rng(0)
     graph: LayoutGraph | TileGraph = make(size, rng)
     scaler = fit_node_scaler([graph.node_feat], scaling=UNPRUNED.features.scaling)
-    network = imported(entry.network)(config)
-    read = network.reader(UNPRUNED.features, scaler)
+    with torch_prepared(threads=torch.get_num_threads(), device=CPU):
+        network = imported(entry.network)(config)
+        read = network.reader(UNPRUNED.features, scaler)
+        inputs = read(graph)
     n_graphs = config.graphs_per_step if entry.kind == "layout" else config.kernels_per_step
-    return Case(entry.kind, config, network, (read(graph),) * n_graphs, size.nodes)
+    return Case(entry.kind, config, network, (inputs,) * n_graphs, size.nodes)
 
 
 def layout_graph(size: Size, rng: np.random.Generator) -> LayoutGraph:

@@ -68,7 +68,7 @@ def peak_mib(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> dic
     peaks: dict[str, float] = {}
     for model in recipe.all_models:
         kind = model_entry(recipe, model).kind
-        parts = [part for part in sizes if part.collection.startswith(kind)]
+        parts = [part for part in sizes if part.kind == kind]
         trained = [part for part in parts if part.split == "train"]
         ranked = [part for part in parts if part.split != "train" and is_network(recipe, model)]
         if trained:
@@ -86,7 +86,7 @@ def _training_mib(recipe: Recipe, model: str, part: PartSize, machine: Machine) 
         rows = part.graphs * min(config.configs_per_graph, part.most_configs)
         folds = model in TREES and config.early_stop > 0
         n_bytes = BYTES_WITH_FOLDS if folds else BYTES_PER_STATISTIC
-        return float(rows * n_bytes * STATISTICS[part.collection.split(":", 1)[0]] / MIB)
+        return float(rows * n_bytes * STATISTICS[part.kind] / MIB)
     base = CONTEXT_MIB if uses_gpu(recipe, model, machine) else LIBRARIES_MIB
     counts, work = step_counts(recipe, model, part.most_nodes, part.most_configs, card)
     return base + CACHE_MIB + work * counts.peak_bytes / MIB

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import PipelineError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.npz.read import Archive
 from data.official.sizes import PartSize
 from data.tree import COLLECTIONS, SPLITS, GraphFile, find_graphs
 from models.config.recipe import Recipe
-from pipeline.planning.budget import Budget, Fitted, Session, Task, fit_budget, pack
+from pipeline.planning.budget import Budget, Fitted, Task, pack, reductions
 from pipeline.planning.costs import Machine, StageCost, disk_bytes, processor_s, stage_costs
 from pipeline.planning.memory import CardMemory, card_memory, peak_mib
 
@@ -119,25 +120,28 @@ def gpu_tasks(
 def _packing_hours(sizes: Sequence[PartSize]) -> dict[str, float]:
     hours: dict[str, float] = {}
     for part in sizes:
-        seconds = processor_s(f"{part.collection.split(':', 1)[0]} prepare", part, part.configs)
+        seconds = processor_s(f"{part.kind} prepare", part, part.configs)
         hours.setdefault(part.collection, 0.0)
         hours[part.collection] += part.graphs * seconds / HOUR_S
     return hours
 
 
 def fit_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine, budget: Budget) -> Fitted:
-    """Return the largest part of a recipe that fits into a budget, and its sessions.
+    """Return the largest reduction of a recipe that fits into a budget, and its sessions.
 
     Raises:
         UsageError: the recipe has a model whose cost is not known.
-        PipelineError: nothing fits.
+        PipelineError: not even one seed of one network fits.
     """
-
-    def sessions_of(smaller: Recipe) -> list[Session] | None:
+    for dropped, smaller in reductions(recipe):
         tasks, start_hours = gpu_tasks(smaller, sizes, machine)
-        return pack(tasks, budget, start_hours=start_hours)
-
-    return fit_budget(recipe, sessions_of)
+        sessions = pack(tasks, budget, start_hours=start_hours)
+        if sessions is not None:
+            return Fitted(smaller, dropped, sessions)
+    raise PipelineError(
+        f"recipe {recipe.name}: does not fit the budget even with one seed of one network of each "
+        "kind; expected more --gpu-hours, --session-hours or --weeks, or fewer training.steps"
+    )
 
 
 def sizes_of(data_dir: Path) -> list[PartSize]:

@@ -54,19 +54,15 @@ def simulate_run(
         n_cores,
         simulate(list(_packing(recipe, sizes)), [False] * n_cores),
         simulate(jobs, workers),
-        sum(part.graphs * processor_s(f"{_kind(part)} score", part) for part in ranked),
+        sum(part.graphs * processor_s(f"{part.kind} score", part) for part in ranked),
     )
-
-
-def _kind(part: PartSize) -> str:
-    return collection_named(part.collection).kind
 
 
 def _packing(recipe: Recipe, sizes: Sequence[PartSize]) -> Iterator[Job]:
     for part in sizes:
         n_bytes = disk_bytes(recipe, [part])["raw"]
         n = min(part.graphs, ceil(max(n_bytes / BLOCK_BYTES, part.graphs / BLOCK_FILES)))
-        seconds = part.graphs * processor_s(f"{_kind(part)} prepare", part, part.configs)
+        seconds = part.graphs * processor_s(f"{part.kind} prepare", part, part.configs)
         for number in range(1, n + 1):
             name = f"pack {part.collection}/{part.split} {number} of {n}"
             yield Job(name, print, seconds=seconds / n)

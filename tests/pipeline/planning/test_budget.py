@@ -9,9 +9,7 @@ from pipeline.planning.budget import Budget, Task, pack
 
 HOURS = st.floats(0.1, 30)
 TASKS = st.lists(
-    st.builds(Task, st.sampled_from(["a", "b"]), st.uuids().map(str), HOURS),
-    min_size=1,
-    max_size=8,
+    st.builds(Task, st.sampled_from(["a", "b"]), st.uuids().map(str), HOURS), min_size=1, max_size=8
 )
 BUDGETS = st.builds(
     Budget, st.floats(1, 40), st.floats(1, 13), st.integers(1, 4), st.integers(1, 3)
@@ -44,19 +42,6 @@ def test_cards_work_side_by_side_and_none_shares_a_task() -> None:
     assert [(s.hours, s.lanes) for s in sessions] == [
         (7, [[("one", 6)], [("two", 5), ("three", 1)]]),
         (4, [[("one", 2)], [("three", 3)]]),
-    ]
-
-
-def test_ranking_comes_after_all_trainings_and_may_take_several_sessions() -> None:
-    tasks = [Task("a", "one", 7), Task("all", "rank", 6)]
-    sessions = pack(tasks, Budget(10, 4.5, 2), start_hours={"a": 1.5, "all": 0.5})
-    assert sessions is not None
-    assert [(s.week, s.collection, s.lanes) for s in sessions] == [
-        (1, "a", [[("one", 3)]]),
-        (1, "a", [[("one", 3)]]),  # the hour that is left of week 1 is too short for another start
-        (2, "a", [[("one", 1)]]),
-        (2, "all", [[("rank", 4)]]),  # not into that hour: all must be trained before
-        (2, "all", [[("rank", 2)]]),
     ]
 
 

@@ -10,13 +10,7 @@ from models.registry import model_entry
 from pipeline.planning.budget import Budget, reductions
 from pipeline.planning.calibration import calibrated, card_named
 from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card
-from pipeline.planning.costs import (
-    COUNTED,
-    Machine,
-    configurable_nodes,
-    kept_nodes,
-    stage_costs,
-)
+from pipeline.planning.costs import COUNTED, Machine, kept_nodes, stage_costs
 from pipeline.planning.counts import Counts
 from pipeline.planning.made_up import counted_step
 from pipeline.planning.memory import CACHE_MIB, card_memory, fit_memory, peak_mib
@@ -24,7 +18,7 @@ from pipeline.planning.plan import ALL, fit_plan, gpu_tasks, make_plan
 from tests.pipeline.planning.plans import LAYOUT, RECIPE, SIZES, SLOW, TILE, part
 
 MODEL = "cross_config_sage"
-WORK = kept_nodes("hops-1", 1000, configurable_nodes(1000)) / COUNTED.nodes
+WORK = kept_nodes("hops-1", 1000) / COUNTED.nodes
 COUNTS = counted_step(
     model_entry(RECIPE, MODEL), RECIPE.cross_config_sage, replace(COUNTED, configs=64), SLOW.card
 )
@@ -87,10 +81,9 @@ def test_a_model_whose_cost_is_not_known_is_refused() -> None:
 
 
 def test_pruning_keeps_what_was_counted_and_never_more_than_all() -> None:
-    assert configurable_nodes(43_615) == pytest.approx(3_143)
-    assert kept_nodes("hops-1", 1000, 10) == 36
-    assert kept_nodes("hops-1", 1000, 900) == 1000
-    assert kept_nodes("hops-9", 1000, 10) == 1000
+    assert kept_nodes("hops-1", 43_615) == pytest.approx(3.6 * 3_143)
+    assert kept_nodes("hops-2", 43_615) == pytest.approx(7 * 3_143)
+    assert kept_nodes("hops-9", 1000) == 1000
 
 
 def test_a_budget_for_all_drops_nothing_and_trains_everything_once() -> None:
@@ -119,9 +112,7 @@ def test_a_training_takes_one_card_and_the_ranking_is_dealt() -> None:
 
 
 def test_a_smaller_budget_drops_a_seed_first_then_a_network() -> None:
-    dropped: list[str] = []
-    for text, kept in reductions(RECIPE):
-        dropped.append(text)
+    for dropped, kept in reductions(RECIPE):
         tasks, _ = gpu_tasks(kept, SIZES, SLOW)
         needed = 1.01 * sum(task.hours for task in tasks)
         fitted = fit_plan(RECIPE, SIZES, SLOW, Budget(needed, needed, 1))
