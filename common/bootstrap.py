@@ -78,11 +78,7 @@ def share_above_zero(draws: Floats) -> float:
 
 
 def family_interval(
-    values: Floats,
-    families: Sequence[str],
-    *,
-    seed: int = SEED,
-    confidence: float = CONFIDENCE,
+    values: Floats, families: Sequence[str], *, seed: int = SEED, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """Return a bootstrap interval of the mean over graphs: families drawn whole, stretched.
 

@@ -14,7 +14,9 @@ class PipelineError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_one_line(message))
+        printed, half = escaped(message), MAX_CHARACTERS // 2
+        is_short = len(printed) <= MAX_CHARACTERS
+        super().__init__(printed if is_short else f"{printed[:half]} … {printed[-half:]}")
 
 
 class OutOfTime(Exception):  # noqa: N818 — no error
@@ -31,7 +33,6 @@ class UsageError(PipelineError):
     """
 
 
-def _one_line(text: str) -> str:
-    printed = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    half = MAX_CHARACTERS // 2
-    return printed if len(printed) <= MAX_CHARACTERS else f"{printed[:half]} … {printed[-half:]}"
+def escaped(text: str) -> str:
+    """Return `text` with escapes in place of what a terminal would act on or could not show."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

@@ -152,24 +152,24 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise PipelineError(f"{path}: not a TOML file: {error}") from error
 
 
-def recipe_path(name_or_file: str) -> Path:
-    """Find a recipe: a path to a TOML file, or the name of one in configs/.
+def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recipe") -> Path:
+    """Find a recipe, or `what` lies in `folder`: by a path to a TOML file, or a name.
 
     Raises:
         UsageError: there is no such recipe; the known names are listed.
     """
     is_file = name_or_file.endswith(".toml")
-    path = Path(name_or_file) if is_file else CONFIGS / f"{name_or_file}.toml"
+    path = Path(name_or_file) if is_file else folder / f"{name_or_file}.toml"
     try:
         if path.is_file():
             return path
     except OSError:
         pass  # no name that a file can have
     if is_file:
-        raise UsageError(f"recipe file {path}: no such file")
-    known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.toml")))
+        raise UsageError(f"{what} file {path}: no such file")
+    known = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
     raise UsageError(
-        f"recipe '{name_or_file}': no such recipe; known: {known}; or give a .toml file"
+        f"{what} '{name_or_file}': no such {what}; known: {known}; or give a .toml file"
     )
 
 
@@ -189,14 +189,22 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
             raise UsageError(f"--set {override!r}: expected key=value")
         if not override.isascii() and override != override.encode(errors="replace").decode():
             raise UsageError(f"--set {override!r}: expected UTF-8 text")
-        *parents, last = key.strip().split(".")
-        target = result
-        for parent in parents:
-            target = target.setdefault(parent, {})
-            if not isinstance(target, dict):
-                raise UsageError(f"--set {override!r}: '{parent}' is not a table of the recipe")
-        target[last] = _parse_value(text.strip())
+        set_value(result, key.strip(), _parse_value(text.strip()), source=f"--set {override!r}")
     return result
+
+
+def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
+    """Set the value of a dotted key in a recipe's table.
+
+    Raises:
+        UsageError: a parent key is not a table; names `source`.
+    """
+    *parents, last = key.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{source}: '{parent}' is not a table of the recipe")
+    table[last] = value
 
 
 def _parse_value(text: str) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 
-from common.errors import PipelineError
+from common.errors import PipelineError, escaped
 from common.kaggle.secrets import redact
 from common.network import PASSING_STATUS, UNREACHED, certificate_refused, chain, network_fault
 
@@ -75,16 +75,6 @@ def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
     """Return others' text on one line, visible, without credentials, cut to a quotable length."""
     flat = escaped(" ".join(redact(text).split()))
     return flat if len(flat) <= longest else f"{flat[:longest]}…"
-
-
-def escaped(text: str) -> str:
-    r"""Return `text` with escapes in place of what a terminal would act on or could not show.
-
-    >>> escaped("a\nb\x1b[31m")
-    'a\\nb\\x1b[31m'
-    """
-    signs = (s if s.isprintable() else s.encode("unicode_escape").decode() for s in text)
-    return "".join(signs)
 
 
 def _http_answer(error: BaseException) -> tuple[int, str, str] | None:

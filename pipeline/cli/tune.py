@@ -1,5 +1,6 @@
 """The `tune` command, and `tune report`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from common.errors import UsageError
 from pipeline.cli.console import (
     DataDir,
     Json,
+    MaxMinutes,
     Overrides,
     RayAddress,
     RecipeName,
@@ -16,6 +18,7 @@ from pipeline.cli.console import (
     command,
     data_dir,
     print_json,
+    print_result,
     print_table,
 )
 
@@ -38,10 +41,7 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
     workers: Annotated[int, typer.Option(min=1, help="Trials at once, each on its own GPU.")] = 1,
     ray: RayAddress = None,
-    max_minutes: Annotated[
-        float | None,
-        typer.Option(min=0, help="Stop after this many minutes; the same command goes on."),
-    ] = None,
+    max_minutes: MaxMinutes = None,
     overrides: Overrides = None,
     json: Json = False,
     seed: Seed = None,
@@ -73,7 +73,7 @@ def tune(
         workers=Workers(workers, ray),
     )
     if json:
-        print_json(result.as_dict())
+        print_json(asdict(result))
         return
     print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best.value)])
     typer.echo(f"recipe      {result.best_recipe}")
@@ -97,7 +97,4 @@ def report(
     from pipeline.tuning.report import write_tune_report
 
     page = write_tune_report(out, storage)
-    if json:
-        print_json({"page": str(page)})
-        return
-    typer.echo(f"page        {page}")
+    print_result({"page": page}, f"page        {page}", as_json=json)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,10 +81,6 @@ class TuneResult:
     baseline_value: float | None
     trials: tuple[TrialRecord, ...]
     verdict: Verdict | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
-        return asdict(self) | {"best_recipe": str(self.best_recipe)}
 
 
 def records_of(study: "Study") -> tuple[TrialRecord, ...]:

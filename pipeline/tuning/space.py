@@ -14,13 +14,12 @@ Ranges whose ends are whole numbers give whole numbers.
 
 from collections.abc import Mapping
 from copy import deepcopy
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from common.errors import UsageError
-from common.settings import CONFIGS, FrozenConfig, read_toml
+from common.settings import CONFIGS, FrozenConfig, read_toml, recipe_path, set_value
 from data.tree import collection_named
 from models.config.recipe import LayoutModelName, Recipe, TileModelName
 
@@ -138,13 +137,7 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
     Raises:
         PipelineError: no such search space, or no TOML, or as `space_from_table`.
     """
-    given = Path(name_or_file)
-    path = given if given.suffix == ".toml" else CONFIGS / "tune" / f"{name_or_file}.toml"
-    if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in (CONFIGS / "tune").glob("*.toml")))
-        raise UsageError(
-            f"search space '{name_or_file}': no such file; known: {known}; or give a .toml file"
-        )
+    path = recipe_path(name_or_file, folder=CONFIGS / "tune", what="search space")
     return space_from_table(read_toml(path), recipe, source=f"search space {path.stem}")
 
 
@@ -184,13 +177,7 @@ def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[s
     """Return a copy of a recipe's table with the value of each dotted key set."""
     result = deepcopy(dict(table))
     for key, value in values.items():
-        *parents, last = key.split(".")
-        target = result
-        for parent in parents:
-            if not isinstance(target.get(parent), dict):
-                target[parent] = {}  # the recipe refuses it, unless it is a table of its own
-            target = target[parent]
-        target[last] = value
+        set_value(result, key, value, source=f"search space: key '{key}'")
     return result
 
 

@@ -50,10 +50,7 @@ class Sending:
 
 @pytest.fixture(params=["submission", "kernel", "new dataset", "dataset version"])
 def sending(
-    request: pytest.FixtureRequest,
-    fake_kaggle: FakeKaggle,
-    policy: RetryPolicy,
-    tmp_path: Path,
+    request: pytest.FixtureRequest, fake_kaggle: FakeKaggle, policy: RetryPolicy, tmp_path: Path
 ) -> Sending:
     if request.param == "submission":
         file = tmp_path / "submission.csv"
@@ -91,12 +88,7 @@ def sending(
 
 @pytest.mark.parametrize(
     "lost",
-    [
-        LOST,
-        LATE,
-        Answer(503, {}, acts=True),
-        Answer(body="<html>maintenance</html>", acts=True),
-    ],
+    [LOST, LATE, Answer(503, {}, acts=True), Answer(body="<html>maintenance</html>", acts=True)],
 )
 def test_a_lost_answer_is_looked_up_and_nothing_is_sent_again(
     fake_kaggle: FakeKaggle,
@@ -146,11 +138,7 @@ def test_where_looking_fails_as_well_the_doubt_is_told(
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [
-        (400, "expected valid names"),
-        (403, "the token allows it"),
-        (418, "refused the request"),
-    ],
+    [(400, "expected valid names"), (403, "the token allows it"), (418, "refused the request")],
 )
 def test_a_refusal_is_final_and_says_what_to_do(
     fake_kaggle: FakeKaggle, sending: Sending, status: int, expected: str

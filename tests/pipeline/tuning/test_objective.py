@@ -22,13 +22,7 @@ from pipeline.tuning.objective import P_THRESHOLD, cross_validate, give_up_or_go
 from pipeline.tuning.result import TuneResult
 from pipeline.tuning.space import StudyConfig, with_values
 from pipeline.tuning.storage import REASON
-from tests.pipeline.tuning.small_study import (
-    PARAMETERS,
-    outcome,
-    search,
-    small_recipe,
-    space_over,
-)
+from tests.pipeline.tuning.small_study import PARAMETERS, outcome, search, small_recipe, space_over
 
 PLACE = collection_named("layout:xla:random")
 WEIGHT = "blend.weights.layout_boosting"

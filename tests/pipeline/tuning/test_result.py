@@ -11,13 +11,7 @@ from common.progress import time_limit
 from models.config.recipe import load_recipe
 from models.run_folder import is_done, read_config
 from pipeline.tuning.result import TrialRecord, TuneResult, candidates, verdict_of
-from tests.pipeline.tuning.small_study import (
-    PARAMETERS,
-    outcome,
-    search,
-    small_recipe,
-    space_over,
-)
+from tests.pipeline.tuning.small_study import PARAMETERS, outcome, search, small_recipe, space_over
 
 ONE = space_over(PARAMETERS, finalists=1, seeds=2)
 

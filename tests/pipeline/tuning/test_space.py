@@ -9,12 +9,7 @@ import pytest
 from common.errors import UsageError
 from common.settings import CONFIGS
 from models.config.recipe import Recipe, load_recipe
-from pipeline.tuning.space import (
-    SearchSpace,
-    space_from_table,
-    value_at,
-    with_values,
-)
+from pipeline.tuning.space import SearchSpace, space_from_table, value_at, with_values
 
 STUDY = """
 [study]

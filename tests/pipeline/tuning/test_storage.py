@@ -23,6 +23,7 @@ from pipeline.tuning.storage import (
     requeue_lost,
     without_password,
 )
+from tests.drills.processes import workers_of
 from tests.pipeline.tuning.small_study import SPACE, outcome, search, small_recipe
 
 SLOW = small_recipe(**{"cross_config_sage.training.steps": 60})
@@ -53,12 +54,6 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
     while not path.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.002)
     assert path.exists(), f"{path} never came; exit code {process.poll()}"
-
-
-def children(process: "subprocess.Popen[str]") -> list[int]:
-    """List a command's workers; Python's own helper of spawned processes is none."""
-    own = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in own if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_journal_with_a_half_written_line_goes_on(
@@ -127,7 +122,7 @@ def test_two_commands_and_four_workers_share_one_budget(tiny_tree: Path, tmp_pat
     wait_for(tmp_path / "out" / "trials" / "0" / "fold-0", one)
     other = start(tiny_tree, tmp_path, trials=9, workers=2)
     wait_for(tmp_path / "out" / "trials" / "4" / "fold-0", one)
-    os.kill(children(one)[0], signal.SIGKILL)
+    os.kill(workers_of(one.pid)[0], signal.SIGKILL)
     said = one.communicate()[1] + other.communicate()[1]
     assert (one.returncode, other.returncode) == (0, 0), said
     assert "its worker was killed by SIGKILL; it goes on elsewhere" in said
@@ -136,19 +131,6 @@ def test_two_commands_and_four_workers_share_one_budget(tiny_tree: Path, tmp_pat
     assert states.count("complete") == 9
     assert states.count("fail") == len(states) - 9 <= 1  # it may have been between two trials
     assert is_done(tmp_path / "out")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_search_that_is_stopped_ends_its_workers(
-    stop: signal.Signals, tiny_tree: Path, tmp_path: Path
-) -> None:
-    parent = start(tiny_tree, tmp_path, trials=40, workers=2)
-    wait_for(tmp_path / "out" / "trials" / "1" / "fold-0", parent)
-    parent.send_signal(stop)
-    parent.communicate(timeout=60)  # which ends once no worker has the pipe any more
-    assert parent.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(stop, -stop)
-    assert len(list((tmp_path / "out" / "trials").iterdir())) < 10
 
 
 def test_a_database_url_serves_as_storage(

@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import optuna
@@ -60,9 +61,8 @@ def test_the_baseline_comes_first_and_the_best_trial_wins(
     assert result.best.value == max(trial.value or -2 for trial in result.trials)
     assert len({trial.params[LEARNING_RATE] for trial in result.trials}) == 3
     assert len({trial.value for trial in result.trials}) > 1
-    assert json.loads((folder / "out" / "trials.json").read_text()) == list(
-        result.as_dict()["trials"]
-    )
+    history = json.loads((folder / "out" / "trials.json").read_text())
+    assert history == list(asdict(result)["trials"])
     for number in range(3):
         trial = folder / "out" / "trials" / str(number)
         assert is_done(trial) and is_done(trial / "fold-0") and is_done(trial / "fold-1")
