@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import Json, Seed, command, print_json, print_table, say
+from common.errors import UsageError
+from pipeline.cli.console import (
+    Json,
+    MaxMinutes,
+    Seed,
+    command,
+    print_json,
+    print_rows,
+    print_table,
+    say,
+)
 
 PLANNED = ("kind", "configs", "search", "split", "rounds", "timeout_s")  # a plan has its own
 HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
@@ -22,8 +32,7 @@ def collect(
     ] = None,
     kind: Annotated[str, typer.Option(help="What is varied: layout or tile.")] = "layout",
     plan: Annotated[
-        str | None,
-        typer.Option(help="Measure a plan instead, with settings of its own: sample."),
+        str | None, typer.Option(help="Measure a plan instead, with settings of its own: sample.")
     ] = None,
     configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
     search: Annotated[
@@ -43,9 +52,7 @@ def collect(
     list_programs: Annotated[
         bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
     ] = False,
-    max_minutes: Annotated[
-        float | None, typer.Option(min=0, help="Begin nothing after so many minutes.")
-    ] = None,
+    max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
 ) -> None:
@@ -55,17 +62,12 @@ def collect(
 
     Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
     """
-    from common.errors import UsageError
     from data.collect.collect import collect_jobs
     from data.collect.job import Effort, known_programs, make_job
     from data.collect.plan import sample_jobs
 
     if list_programs:
-        rows = known_programs(kind)
-        if json:
-            print_json([{"program": name, "family": family} for name, family in rows])
-        else:
-            print_table(("program", "family"), rows)
+        print_rows(("program", "family"), known_programs(kind), as_json=json)
         return
     if (program is None) == (plan is None):
         raise UsageError("collect: expected --program or --plan, and not both")
@@ -94,8 +96,6 @@ def collect(
 
 
 def _check_plan(plan: str | None, call: typer.Context) -> None:
-    from common.errors import UsageError
-
     if plan != "sample":
         raise UsageError(f"--plan {plan}: no such plan; known: sample")
     for name in PLANNED:

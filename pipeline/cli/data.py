@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from common.errors import UsageError
 from pipeline.cli.console import (
     Collections,
     DataDir,
@@ -20,6 +21,8 @@ from pipeline.cli.console import (
     command,
     data_dir,
     print_json,
+    print_result,
+    print_rows,
     print_table,
     say,
 )
@@ -52,15 +55,9 @@ def synthesize(
         ),
     ] = None,
     graph: Graphs = None,
-    collections: Annotated[
-        str | None, typer.Option(help="Of the published plan: such as tile:xla,layout:xla:default.")
-    ] = None,
-    splits: Annotated[
-        str | None, typer.Option(help="Of the published plan: such as valid,test.")
-    ] = None,
-    share: Annotated[
-        float, typer.Option(min=0, max=1, help="Of the published plan: a share of each part.")
-    ] = 1.0,
+    collections: Collections = None,
+    splits: Splits = None,
+    share: Annotated[float, typer.Option(min=0, max=1, help="A share of each part.")] = 1.0,
     workers: WorkerCount = None,
     json: Json = False,
     seed: Seed = None,
@@ -69,11 +66,11 @@ def synthesize(
 
     Runtimes come from a known cost model. A plan makes all five collections; --graph makes labelled
     layout graphs of any size, such as the largest real ones. The published plan (15 GB) can be
-    made part by part; graphs that are there stay, so the same command goes on.
+    made part by part, by --collections, --splits and --share; graphs that are there stay, so the
+    same command goes on.
 
     Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
-    from common.errors import UsageError
     from data import synthetic
     from data.tree import collection_named, collections_named, splits_named
     from pipeline.jobs.files import make
@@ -101,12 +98,8 @@ def synthesize(
     else:
         synthetic.synthesize(out, seed=seed or 0, plan=synthetic.PLANS[plan or "small"])
     files = [one.file(out).path for one in planned]
-    if json:
-        print_json({"out": str(out), "graphs": list(map(str, files))})
-        return
-    typer.echo(f"data        {out}")
-    for file in files if graph else ():
-        typer.echo(f"graph       {file}")
+    told = [f"graph       {file}" for file in files if graph]
+    print_result({"out": out, "graphs": files}, f"data        {out}", *told, as_json=json)
 
 
 @command
@@ -131,7 +124,6 @@ def fetch(
 
     Example: python -m pipeline fetch --collections layout:xla:default --out data/raw/tpugraphs
     """
-    from common.errors import UsageError
     from common.locks import alone_in
     from data.fetch.fetch import BASE, FetchJob, fetch_google, fetch_kaggle
     from data.fetch.parts import parts_named
@@ -151,7 +143,7 @@ def fetch(
     if json:
         keys = ("part", "graphs", "bytes", "was_there")
         listed = [dict(zip(keys, row, strict=True)) for row in rows]
-        print_json({"source": source, "out": str(out), "parts": listed, "next": then})
+        print_json({"source": source, "out": out, "parts": listed, "next": then})
         return
     print_table(("part", "graphs", "bytes", "was there"), rows)
     typer.echo(f"next        {then}")
@@ -255,7 +247,7 @@ def prepare(
         with alone(target):  # from others, who would sweep up what is half written
             store_pruned([entry.stored for entry in prepared if entry.stored], prune)
     if json:
-        print_json({"store": str(target), "files": [as_dict(entry) for entry in prepared]})
+        print_json({"store": target, "files": [as_dict(entry) for entry in prepared]})
     else:
         print_table(HEADER, summary(prepared))
         typer.echo(f"store       {target}")
@@ -279,13 +271,8 @@ def featurize(
     """
     from data.hlo.write import featurize_files
 
-    written = featurize_files(files, out, padding=padding)
     header = ("file", "kind", "nodes", "edges", "configs", "failed")
-    rows = [(str(graph.path), *graph[1:]) for graph in written]
-    if json:
-        print_json([dict(zip(header, row, strict=True)) for row in rows])
-    else:
-        print_table(header, rows)
+    print_rows(header, featurize_files(files, out, padding=padding), as_json=json)
 
 
 @command

@@ -1,13 +1,12 @@
 """The `kernel` commands build, push, status, output, wheels and weights, and `dataset push`."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from common.progress import log
-from pipeline.cli.console import Json, Overrides, RecipeName, Seed, command, print_json
+from pipeline.cli.console import Json, Overrides, RecipeName, Seed, command, print_result
 
 app = typer.Typer(
     help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
@@ -61,28 +60,26 @@ def build(
     from models.config.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
-    beside = recipe_path(recipe).parent
-    table = chosen.model_dump(mode="json", exclude_none=True)
     built = build_kernel(
         chosen.name,
-        table,
+        chosen.model_dump(mode="json", exclude_none=True),
         out,
         kind=kind_named(kind, collection, max_minutes),
         gpu=gpu,
         dataset_sources=dataset or [],
         kernel_sources=kernel or [],
         title=title,
-        beside=beside,
+        beside=recipe_path(recipe).parent,
     )
-    facts = {"folder": str(built.folder), "script_bytes": built.script_bytes}
-    _tell(facts, f"kernel      {built.folder} ({built.script_bytes} bytes of script)", json=json)
+    line = f"kernel      {built.folder} ({built.script_bytes} bytes of script)"
+    facts = {"folder": built.folder, "script_bytes": built.script_bytes}
+    print_result(facts, line, as_json=json)
 
 
 @app.command()
 @command
 def push(
-    folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.")],
-    json: Json = False,
+    folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.")], json: Json = False
 ) -> None:
     """Send a built kernel to Kaggle, where it starts to run.
 
@@ -90,13 +87,10 @@ def push(
     """
     from kernels.push import push as send
 
-    version = send(folder)
-    facts = {
-        "kernel": version.kernel_id,
-        "version": version.version,
-        "url": version.url,
-    }
-    _tell(facts, "pushed      {kernel} version {version}  {url}".format(**facts), json=json)
+    sent = send(folder)
+    facts = {"kernel": sent.kernel_id, "version": sent.version, "url": sent.url}
+    line = f"pushed      {sent.kernel_id} version {sent.version}  {sent.url}"
+    print_result(facts, line, as_json=json)
 
 
 @app.command()
@@ -114,7 +108,7 @@ def status(
     answer = ask(kernel)
     state, message = answer.state, answer.failure_message
     facts = {"kernel": answer.kernel_id, "state": state, "failure_message": message}
-    _tell(facts, f"{answer.kernel_id}  {state}  {message}".rstrip(), json=json)
+    print_result(facts, f"{answer.kernel_id}  {state}  {message}".rstrip(), as_json=json)
 
 
 @app.command()
@@ -136,16 +130,15 @@ def output(
     if got.unfinished:
         log.info(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
     facts = {"kernel": got.kernel_id, "version": got.version, "files": got.files}
-    facts |= {"folder": str(got.folder), "unfinished": got.unfinished}
+    facts |= {"folder": got.folder, "unfinished": got.unfinished}
     line = "output      {folder} ({files} files of {kernel} version {version})"
-    _tell(facts, line.format(**facts), json=json)
+    print_result(facts, line.format(**facts), as_json=json)
 
 
 @app.command()
 @command
 def wheels(
-    out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
-    json: Json = False,
+    out: Annotated[Path, typer.Option(help="New folder for the dataset.")], json: Json = False
 ) -> None:
     """Download the wheels that Kaggle's image lacks.
 
@@ -156,8 +149,8 @@ def wheels(
     from kernels.datasets.folder import write_wheels
 
     names = [path.name for path in write_wheels(out)]
-    facts = {"folder": str(out), "wheels": names}
-    _tell(facts, f"wheels      {out} ({', '.join(names)})", json=json)
+    line = f"wheels      {out} ({', '.join(names)})"
+    print_result({"folder": out, "wheels": names}, line, as_json=json)
 
 
 @app.command()
@@ -177,8 +170,8 @@ def weights(
     from kernels.datasets.folder import write_weights
 
     names = write_weights(run, out, title=title)
-    facts = {"folder": str(out), "models": names}
-    _tell(facts, f"weights     {out} ({len(names)} models)", json=json)
+    line = f"weights     {out} ({len(names)} models)"
+    print_result({"folder": out, "models": names}, line, as_json=json)
 
 
 @dataset_app.callback()
@@ -205,18 +198,8 @@ def push_dataset(
     from kernels.datasets.push import push_dataset as send
 
     made = send(folder, message)
-    facts = {
-        "dataset": made.dataset_id,
-        "version": made.version,
-        "created": made.is_new,
-    }
+    facts = {"dataset": made.dataset_id, "version": made.version, "created": made.is_new}
     facts |= {"sent": made.was_sent, "files": made.files, "url": made.url}
     verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"
-    _tell(facts, f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}", json=json)
-
-
-def _tell(facts: Mapping[str, object], line: str, *, json: bool) -> None:
-    if json:
-        print_json(facts)
-    else:
-        typer.echo(line)
+    line = f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}"
+    print_result(facts, line, as_json=json)

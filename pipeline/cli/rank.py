@@ -38,8 +38,7 @@ def rank(
         bool, typer.Option("--show-layouts", help="Print the layouts of each config listed.")
     ] = False,
     why: Annotated[
-        bool,
-        typer.Option("--why", help="Say of each what members think and what was measured."),
+        bool, typer.Option("--why", help="Say of each what members think and what was measured.")
     ] = False,
     json: Json = False,
     seed: Seed = None,

@@ -24,6 +24,7 @@ from pipeline.cli.console import (
     print_table,
     say_that_libraries_load,
 )
+from pipeline.cli.score import print_scores
 
 NO_TEST_SPLIT = "none: the data has no test split"
 CollectionName = Annotated[str, typer.Option("--collection", help="Such as layout:xla:default.")]
@@ -68,11 +69,7 @@ def run(
     from pipeline.run.run import run as run_recipe
 
     inputs = Inputs(
-        data_dir(data),
-        collections=named,
-        limit_graphs=limit_graphs,
-        store=store,
-        skip_bad=skip_bad,
+        data_dir(data), collections=named, limit_graphs=limit_graphs, store=store, skip_bad=skip_bad
     )
     report = run_recipe(
         inputs, out, chosen, resume=resume, models=models, workers=Workers(workers, ray)
@@ -80,7 +77,6 @@ def run(
     if json:
         print_json(report)
         return
-    from pipeline.cli.tables import print_scores
     from pipeline.run.report import REPORT_PAGE
     from pipeline.run.state import SUBMISSION
 
@@ -104,8 +100,7 @@ def train(
     overrides: Overrides = None,
     resume: Resume = False,
     resume_from: Annotated[
-        Path | None,
-        typer.Option(help="Folder of what an earlier training left, to go on from."),
+        Path | None, typer.Option(help="Folder of what an earlier training left, to go on from.")
     ] = None,
     workers: WorkerCount = None,
     ray: RayAddress = None,

@@ -1,11 +1,13 @@
 """The commands that look at runs that were made: report, runs, compare."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import Json, command, print_json, print_table, say
+from pipeline.cli.console import Json, command, print_json, print_result, print_table, say
+from pipeline.cli.score import print_comparison
 
 SHORT_REVISION = 12
 
@@ -24,12 +26,9 @@ def report(
 
     page, drawn = redraw_report(run)
     picture, missing = page.with_name(REPORT_PICTURE), drawn["missing_stages"]
-    if json:
-        print_json({"page": str(page), "picture": str(picture), "missing_stages": missing})
-        return
-    typer.echo(f"report      {page}")
-    typer.echo(f"picture     {picture}")
-    for line in missing:
+    facts = {"page": page, "picture": picture, "missing_stages": missing}
+    print_result(facts, f"report      {page}", f"picture     {picture}", as_json=json)
+    for line in missing if not json else ():
         say(line)
 
 
@@ -42,14 +41,12 @@ def runs(
 
     Example: python -m pipeline runs runs
     """
-    from dataclasses import asdict
-
     from data.tree import COLLECTIONS
     from pipeline.run.folders import list_runs
 
     rows = list_runs(folder)
     if json:
-        print_json([{**asdict(row), "folder": str(row.folder)} for row in rows])
+        print_json([asdict(row) for row in rows])
     elif rows:
         names = list(dict.fromkeys(name for row in rows for name in row.values or {}))
         header = ("folder", "state", "recipe", "model", "seeds", "revision", "score", "mean of")
@@ -81,7 +78,6 @@ def compare(
 
     Example: python -m pipeline compare runs/first runs/hops2
     """
-    from pipeline.cli.tables import print_comparison
     from pipeline.run.folders import differing_keys, read_report
     from submissions.compare import compare_reports
 
@@ -89,7 +85,7 @@ def compare(
     compared = compare_reports(*reports)
     keys = differing_keys(*reports)
     if json:
-        print_json({"first": str(first), "second": str(second), "config": keys, **compared})
+        print_json({"first": first, "second": second, "config": keys, **compared})
         return
     if keys:
         print_table(("key", "first", "second"), [(key, *map(_shown, keys[key])) for key in keys])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import PipelineError, UsageError
-from pipeline.cli.console import DataDir, Json, command, data_dir, print_json, print_table, say
+from pipeline.cli.console import DataDir, Json, command, data_dir, print_json, print_rows, say
 
 if TYPE_CHECKING:
     from submissions.upload.send import Submission
@@ -41,7 +41,7 @@ def check(
     if in_part and not check_submission(file, {**official, **expected}):
         problems, n_rows = [], len(official)
     if json:
-        print_json({"file": str(file), "rows": n_rows, "problems": problems})
+        print_json({"file": file, "rows": n_rows, "problems": problems})
     elif not problems:
         typer.echo(f"accepted    {file} ({n_rows} rows)")
     for problem in problems:
@@ -122,10 +122,7 @@ def list_sent(
         for row in list_submissions(limit=limit)
     ]
     names = ("ref", "submitted_at", "status", "public_score", "private_score", "message", "error")
-    if json:
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-    else:
-        print_table(names, rows, if_known=("error",))
+    print_rows(names, rows, if_known=("error",), as_json=json)
 
 
 def _print_score(file: Path, sent: "Submission", *, waited: bool, json: bool) -> None:
@@ -133,7 +130,7 @@ def _print_score(file: Path, sent: "Submission", *, waited: bool, json: bool) ->
 
     if json:
         facts = ("ref", "size_bytes", "status", "public_score", "private_score")
-        print_json({"file": str(file), **{name: getattr(sent, name) for name in facts}})
+        print_json({"file": file, **{name: getattr(sent, name) for name in facts}})
     elif sent.status == COMPLETE:
         for name, score in (("public", sent.public_score), ("private", sent.private_score)):
             typer.echo(f"{name:<12}{'-' if score is None else score}")
