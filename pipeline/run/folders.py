@@ -21,9 +21,6 @@ from pipeline.run.report import (
     model_folders,
 )
 
-SINGLE = "One model by itself: scores come with a whole run, or from `score`."
-LOST = f"{REPORT} is missing, and with it all scores; the run's own command with --resume makes it."
-
 
 @dataclass(frozen=True)
 class RunRow:
@@ -190,7 +187,10 @@ def _from_folder(run: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def _missing_stages(run: Path, *, single: bool) -> list[str]:
     if single:
-        return [SINGLE]
+        return ["One model by itself: scores come with a whole run, or from `score`."]
     if not is_done(run):
         return ["This run has not ended; the same command with --resume goes on with it."]
-    return [] if (run / REPORT).exists() else [LOST]
+    if (run / REPORT).exists():
+        return []
+    remedy = "the run's own command with --resume makes it."
+    return [f"{REPORT} is missing, and with it all scores; {remedy}"]

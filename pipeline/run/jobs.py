@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 
@@ -16,7 +16,7 @@ from data.audit.rows import AuditRow
 from data.official.sizes import PartSize
 from data.tree import Collection, GraphFile
 from ensembles.ensemble import load_ensemble
-from ensembles.members import FLOOR, HEURISTIC
+from ensembles.members import FLOOR, HEURISTIC, Member
 from ensembles.scores import begun_path, scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
@@ -68,28 +68,21 @@ class Law:
         """Return about how long a training takes into a folder; nothing where it is done."""
         if is_done(folder):
             return 0.0
-        return self._counted(training_s, collection, "train", model, unknown=UNKNOWN_S)
+        return self._counted(training_s, collection, "train", model) or UNKNOWN_S
 
     def ranking_s(self, collection: Collection, split: str, model: str) -> float:
-        def all_s(recipe: Recipe, model: str, part: PartSize, machine: Machine) -> float:
-            return part.graphs * ranking_s(recipe, model, part, machine)
-
-        return self._counted(all_s, collection, split, model, unknown=0.0)
+        """Return about how long a model takes to rank a split; 0 if that is not known."""
+        part = self._parts.get((collection.name, split))
+        return part.graphs * self._counted(ranking_s, collection, split, model) if part else 0.0
 
     def _counted(
-        self,
-        seconds: Callable[[Recipe, str, PartSize, Machine], float],
-        collection: Collection,
-        split: str,
-        model: str,
-        *,
-        unknown: float,
+        self, seconds: Callable[..., float], collection: Collection, split: str, model: str
     ) -> float:
         part = self._parts.get((collection.name, split))
         try:
-            return seconds(self.recipe, model, part, self.machine) if part else unknown
+            return seconds(self.recipe, model, part, self.machine) if part else 0.0
         except Exception:  # a class of one's own may not bear to be counted: jobs are done anyhow
-            return unknown
+            return 0.0
 
     def takes_gpu(self, model: str) -> bool:
         is_network = model not in (HEURISTIC, FLOOR) and self.recipe.training_of(model) is not None
@@ -143,25 +136,14 @@ def _train(training: TrainJob, collection: Collection, resume: bool) -> None:
     train_model(training, collection, resume=resume)
 
 
-class Scorer(Protocol):
-    """What makes a score file: a member of a run, or a whole run."""
-
-    @property
-    def folder(self) -> Path:
-        """What it is loaded from."""
-
-    def load(self) -> Ranker: ...
-
-
 @dataclass(frozen=True)
 class WholeRun:
-    """The ensemble of a run folder; `wanted` as `load_ensemble` takes it."""
+    """The ensemble of a run folder, as what makes a score file; `wanted` as in `load_ensemble`."""
 
     folder: Path
     wanted: Collection | None
 
     def load(self) -> Ranker:
-        """Load all its members."""
         return load_ensemble(self.folder, self.wanted)
 
 
@@ -178,7 +160,7 @@ class Ranking:
     collection: Collection
     split: str
     files: Sequence[GraphFile]
-    members: Mapping[Path, Scorer]
+    members: Mapping[Path, Member | WholeRun]
     models: Sequence[str]
     at_most: int
 

@@ -31,7 +31,7 @@ from data.tree import (
     find_graphs,
     missing_parts,
 )
-from ensembles.members import Member, Source
+from ensembles.members import Source
 from ensembles.trained_models import take_models
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
@@ -117,7 +117,10 @@ def run(
         if models is None:
             state.choose_sources()
         else:
-            _take_models(state, models)
+            present = {file.collection for file in state.files}
+            named = [collection for collection in COLLECTIONS if collection in present]
+            take_models(models, recipe, named, out)
+            state.sources = {collection.name: Source(collection) for collection in named}
         _train_and_rank(state, rows, workers, trains=models is None)
         blended = blend_all(state)
         with in_one_step("write and check submissions"):
@@ -233,25 +236,13 @@ def jobs_of(state: RunState, law: Law, *, trains: bool = True) -> list[Job]:
 def _trainings(state: RunState) -> list[tuple[Collection, TrainJob]]:
     layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
     shared_folder = state.out / "models" / SHARED_FOLDER
-
-    def training(collection: Collection, member: Member) -> TrainJob:
-        return TrainJob(
-            model=member.model,
-            recipe=state.recipe,
-            files=state.usable[collection.name],
-            seed=member.seed,
-            run_dir=member.folder,
-            shared=shared_model(state.recipe, member.model, member.seed, layout, shared_folder),
-        )
-
-    return [(collection, training(collection, member)) for collection, member in state.trainings()]
-
-
-def _take_models(state: RunState, models: Path) -> None:
-    present = {file.collection for file in state.files}
-    named = [collection for collection in COLLECTIONS if collection in present]
-    take_models(models, state.recipe, named, state.out)
-    state.sources |= {collection.name: Source(collection) for collection in named}
+    trainings = []
+    for collection, member in state.trainings():
+        shared = shared_model(state.recipe, member.model, member.seed, layout, shared_folder)
+        own = state.usable[collection.name]
+        job = TrainJob(member.model, state.recipe, own, member.seed, member.folder, shared)
+        trainings.append((collection, job))
+    return trainings
 
 
 def _submit(

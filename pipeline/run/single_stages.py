@@ -10,14 +10,7 @@ import polars as pl
 from common.errors import PipelineError, UsageError
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
-from data.tree import (
-    LAYOUT_COLLECTIONS,
-    SPLITS,
-    Collection,
-    GraphFile,
-    collection_named,
-    find_graphs,
-)
+from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named, find_graphs
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.choice.from_scores import choose, labelled, mixing_of
 from ensembles.choice.in_run import Row, choice_rows, record_of
@@ -33,14 +26,7 @@ from models.training.jobs import SHARED_FOLDER, TrainJob, pretrain_steps, shared
 from pipeline.jobs.files import packing
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.planning.plan import part_size
-from pipeline.run.jobs import (
-    Law,
-    Ranking,
-    WholeRun,
-    machine_with,
-    ranking_jobs,
-    training_jobs,
-)
+from pipeline.run.jobs import Law, Ranking, WholeRun, machine_with, ranking_jobs, training_jobs
 from submissions.write import submission_rows, write_submission
 
 TILE = collection_named("tile:xla")
@@ -181,13 +167,19 @@ def blend_files(
         UsageError: no such method, or options that it needs are missing.
         PipelineError: files that cannot be read, of different data, or too few labelled graphs.
     """
-    _check_blend(
-        method, runs, labels=labels, collection=collection, submission=submission, tiles=tiles
-    )
+    if len(set(runs)) < len(runs):
+        raise UsageError("--runs: the same run is given twice; expected each once")
+    if tiles is not None and collection != TILE.name:
+        raise UsageError(f"--diversify-picks: pass --collection {TILE.name}; layouts have no picks")
+    if method != BEST and labels is not None:
+        raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
+    if method not in (*METHODS, BEST):
+        raise UsageError(f"--method {method}: expected one of {', '.join(METHODS)}, {BEST}")
+    if submission and not collection:
+        raise UsageError("--submission: pass --collection as well; rows are named by it")
     rows: list[Row] = []
     if method == BEST:
-        assert labels is not None and collection is not None
-        record, rows, mixed = _best(runs, labels, collection_named(collection), split, seed)
+        record, rows, mixed = _best(runs, labels, collection, split, seed)
     else:
         members = _scores(runs, split)
         mixed = blend(members, method=method, weights=member_weights(list(members), {}))
@@ -201,53 +193,26 @@ def blend_files(
     return {**record, "scores": str(out)}, rows
 
 
-def _check_blend(
-    method: str,
-    runs: Sequence[Path],
-    *,
-    labels: Path | None,
-    collection: str | None,
-    submission: Path | None,
-    tiles: Path | None,
-) -> None:
-    if len(set(runs)) < len(runs):
-        raise UsageError("--runs: the same run is given twice; expected each once")
-    if tiles is not None and collection != TILE.name:
-        raise UsageError(f"--diversify-picks: pass --collection {TILE.name}; layouts have no picks")
-    if method == BEST and (labels is None or collection is None):
-        raise UsageError("--method best: pass --labels DIR and --collection; it judges by runtimes")
-    if method == BEST and len(runs) < 2:
-        raise UsageError("--method best: expected at least two runs, each once")
-    if method != BEST and labels is not None:
-        raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
-    if method not in (*METHODS, BEST):
-        raise UsageError(f"--method {method}: expected one of {', '.join(METHODS)}, {BEST}")
-    if submission and not collection:
-        raise UsageError("--submission: pass --collection as well; rows are named by it")
-
-
 def _best(
-    runs: Sequence[Path], labels: Path, collection: Collection, split: str, seed: int
+    runs: Sequence[Path], labels: Path | None, collection: str | None, split: str, seed: int
 ) -> tuple[dict[str, Any], list[Row], pl.DataFrame]:
+    if labels is None or collection is None:
+        raise UsageError("--method best: pass --labels DIR and --collection; it judges by runtimes")
+    if len(runs) < 2:
+        raise UsageError("--method best: expected at least two runs, each once")
+    place, splits = collection_named(collection), ("train", JUDGED_SPLIT)
     members = _scores(runs, JUDGED_SPLIT)
-    by = labelled(_labelled_files(labels, collection, members))
+    scored = {name for table in members.values() for name in table["graph"].unique()}
+    files = find_graphs(labels, collections=(place,), splits=splits)
+    by = labelled(list({file.name: file for file in files if file.name in scored}.values()))
     missing = by.too_few()
     if missing:
-        raise PipelineError(f"{labels}: {collection.name}: the scores hold {missing}")
+        raise PipelineError(f"{labels}: {collection}: the scores hold {missing}")
     targets = members if split == JUDGED_SPLIT else _scores(runs, split)
     choice = choose(by, members, seed=seed)
     mixing = mixing_of(choice)
     mixed = blend(targets, method=mixing.method, weights=mixing.weights)
     return record_of(choice, mixing), choice_rows(choice), mixed
-
-
-def _labelled_files(
-    labels: Path, collection: Collection, members: dict[str, pl.DataFrame]
-) -> list[GraphFile]:
-    files = find_graphs(labels, collections=(collection,), splits=("train", JUDGED_SPLIT))
-    scored = {name for table in members.values() for name in table["graph"].unique()}
-    by_name = {file.name: file for file in files if file.name in scored}
-    return list(by_name.values())
 
 
 def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:

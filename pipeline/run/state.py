@@ -15,8 +15,6 @@ from pipeline.jobs.job import Cost, measured
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 
-Training = tuple[Collection, Member]
-
 
 @dataclass
 class Costs:
@@ -75,7 +73,7 @@ class RunState:
         source = self.sources[collection.name]
         return members_of(self.recipe, source.collection or collection, self.out, source)
 
-    def trainings(self) -> list[Training]:
+    def trainings(self) -> list[tuple[Collection, Member]]:
         """List what is to be trained, once sources are chosen."""
         needed = {s.collection.name: s.collection for s in self.sources.values() if s.collection}
         return [
