@@ -16,6 +16,13 @@ def call(*arguments: object, expect: int = 0) -> str:
     return result.stdout if "--json" in arguments else without_stages(result.output)
 
 
+def stderr_of(*arguments: object, expect: int = 0) -> list[str]:
+    """Run a command in this process; return the lines on standard error, stages among them."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == expect, result.output
+    return result.stderr.splitlines()
+
+
 def without_stages(text: str) -> str:
     """Leave out the lines that say which stage begins."""
     return "".join(line for line in text.splitlines(True) if not line.startswith(STAGE_PREFIX))

@@ -62,13 +62,7 @@ class Watched:
         lines: what else came to standard error.
     """
 
-    def __init__(
-        self,
-        scene: Scene,
-        words: list[str],
-        *,
-        warm: bool = False,
-    ) -> None:
+    def __init__(self, scene: Scene, words: list[str], *, warm: bool = False) -> None:
         """Start a command in a session of its own.
 
         Args:
@@ -187,10 +181,10 @@ def descendants(pid: int) -> list[int]:
 
 def workers_of(pid: int) -> list[int]:
     """List those processes below one that do jobs."""
-    return [worker for worker in descendants(pid) if b"spawn_main" in _words_of(worker)]
+    return [worker for worker in descendants(pid) if b"spawn_main" in words_of(worker)]
 
 
-def _words_of(pid: int) -> bytes:
+def words_of(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

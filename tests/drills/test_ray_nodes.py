@@ -33,6 +33,7 @@ from tests.drills.processes import (
     descendants,
     refused,
     wait_until_gone,
+    words_of,
 )
 from tests.drills.test_full_disk import has_namespaces
 from tests.drills.test_signals import ENDS, KEPT
@@ -91,14 +92,7 @@ class Cluster:
     def workers(self) -> list[int]:
         """List the processes that do a job now."""
         below = [pid for node in self.nodes.values() for pid in descendants(node.pid)]
-        return [pid for pid in below if _command(pid).startswith(WORKER)]
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+        return [pid for pid in below if words_of(pid).startswith(WORKER)]
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,7 @@ from tests.drills.processes import (
 )
 
 KEPT = "; what was finished is kept; the same command with --resume goes on"
-ENDS = {
-    signal.SIGINT: (130, "error: interrupted"),
-    signal.SIGTERM: (143, "error: terminated"),
-}
+ENDS = {signal.SIGINT: (130, "error: interrupted"), signal.SIGTERM: (143, "error: terminated")}
 SLEEPER = """
 import sys, time
 from common.progress import progress

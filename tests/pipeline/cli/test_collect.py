@@ -5,18 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from common.settings import ROOT
 from data.collect.tiles.catalogue import catalogue
 from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import find_graphs
-from pipeline.cli.collect import collect
-
-app = typer.Typer()
-app.command()(collect)
+from tests.command_line import call
 
 OWN_KERNEL = """
 from data.collect.tiles.kernel import Operand, TileKernel
@@ -31,21 +26,14 @@ number = 7
 """
 
 
-def run(*options: object) -> tuple[int, str, str]:
-    """Exit code, standard output, standard error."""
-    result = CliRunner().invoke(app, [str(option) for option in options])
-    return result.exit_code, result.stdout, result.stderr
-
-
 def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     (tmp_path / "own_kernels.py").write_text(OWN_KERNEL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     options = ("--kind", "tile", "--program", "own_kernels:kernel", "--configs", 12)
-    code, out, err = run(*options, "--out", tmp_path / "data", "--device", "cpu", "--json")
-    assert code == 0, err
-    entry = json.loads(out)["tile:xla:doubled"]
+    words = ("collect", *options, "--out", tmp_path / "data", "--device", "cpu", "--json")
+    entry = json.loads(call(*words))["tile:xla:doubled"]
     assert entry["n_configs"] == 12
     assert entry["failed"] == []
     assert entry["spread"] >= 1.2
@@ -76,43 +64,30 @@ def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.Mon
         (("--program", "nothing"), 1, "'nothing': not in the catalogue"),
         (("--program", "mlp_b16", "--search", "best"), 2, "--search best: no such value"),
         (("--program", "mlp_b16", "--split", "best"), 2, "--split best: no such value"),
-        (
-            ("--program", "mlp_b16", "--device", "npu"),
-            2,
-            "--device npu: no such value; known: cpu",
-        ),
+        (("--program", "mlp_b16", "--device", "npu"), 2, "--device npu: no such value; known: cpu"),
         (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample"),
     ],
 )
 def test_mistakes_are_one_line(
     options: tuple[str, ...], code: int, line: str, tmp_path: Path
 ) -> None:
-    given, out, err = run(*options, "--out", tmp_path)
-    assert (given, out) == (code, "")
-    assert err.startswith("error: ")
-    assert line in err
-    assert err.count("\n") == 1
+    said = call("collect", *options, "--out", tmp_path, expect=code)
+    assert said.startswith("error: ") and line in said and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_device_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     options = ("--program", "softmax_h8_q128_s128", "--kind", "tile", "--out", tmp_path)
-    code, _, err = run(*options, "--device", "tpu")
-    assert code == 1
-    assert "--device tpu: jax finds none here, only " in err
-    assert err.count("\n") == 1
+    said = call("collect", *options, "--device", "tpu", expect=1)
+    assert "--device tpu: jax finds none here, only " in said and said.count("\n") == 1
 
 
 def test_programs_are_listed() -> None:
-    code, out, _ = run("--kind", "tile", "--list")
-    assert code == 0
-    assert len(out.splitlines()) == 1 + len(catalogue())
-    code, out, _ = run("--kind", "tile", "--list", "--json")
-    assert code == 0
-    listed = {"program": "softmax_h8_q128_s128", "family": "softmax"}
-    assert listed in json.loads(out)
-    assert len(json.loads(out)) == len(catalogue())
+    assert len(call("collect", "--kind", "tile", "--list").splitlines()) == 1 + len(catalogue())
+    listed = json.loads(call("collect", "--kind", "tile", "--list", "--json"))
+    assert {"program": "softmax_h8_q128_s128", "family": "softmax"} in listed
+    assert len(listed) == len(catalogue())
 
 
 @pytest.mark.parametrize(
@@ -121,9 +96,8 @@ def test_programs_are_listed() -> None:
     ids=lambda option: option[0],
 )
 def test_a_plan_takes_no_settings_but_its_own(tmp_path: Path, option: tuple[str, object]) -> None:
-    code, _, err = run("--plan", "sample", *option, "--out", tmp_path / "data")
-    assert code == 2
-    assert err == f"error: {option[0]}: a --plan has settings of its own\n"
+    said = call("collect", "--plan", "sample", *option, "--out", tmp_path / "data", expect=2)
+    assert said == f"error: {option[0]}: a --plan has settings of its own\n"
     assert not (tmp_path / "data").exists()
 
 
@@ -132,11 +106,6 @@ def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (words,) = re.findall(r"-m pipeline collect (--plan sample .*) --out data/raw/sample", makefile)
     options = re.sub(r"--max-minutes \d+", "--max-minutes 0", words)
-    code, out, err = run(*options.split(), "--out", tmp_path)
-    assert (code, err) == (0, "")
-    assert "not done: 408 of 408 graphs; the same command goes on" in out
-    assert find_files(tmp_path) == [".lock"]
-
-
-def find_files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+    said = call("collect", *options.split(), "--out", tmp_path)
+    assert "not done: 408 of 408 graphs; the same command goes on" in said
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from common.progress import progress
 from common.settings import ROOT
-from pipeline.__main__ import app
 from pipeline.cli import console
+from tests.command_line import stderr_of
 
 
 class Terminal(io.StringIO):
@@ -22,9 +21,7 @@ class Terminal(io.StringIO):
 
 
 def stages_of(*arguments: object) -> list[str]:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == 0, result.output
-    lines = result.stderr.splitlines()
+    lines = stderr_of(*arguments)
     return [line.removeprefix("stage: ") for line in lines if line.startswith("stage: ")]
 
 

@@ -13,7 +13,7 @@ from common.settings import ROOT, SAMPLE
 from submissions.check import expected_rows
 from submissions.write import SubmissionRow, write_submission
 from tests.command_line import call
-from tests.fake_kaggle import FIRST_REF, KEY, LOST, SIGNATURE, USERNAME, FakeKaggle, refusal
+from tests.fake_kaggle import FIRST_REF, KEY, SIGNATURE, USERNAME, FakeKaggle, refusal
 from tests.submissions.official_file import official_lines, write_official
 from tests.submissions.test_check import place_npz
 
@@ -79,16 +79,6 @@ def test_a_score_that_takes_too_long_is_no_error(fake_kaggle: FakeKaggle, run_fo
     assert text.endswith("sent, not scored yet; `submission list` tells\n")
 
 
-def test_a_submission_in_error_ends_with_one(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
-    fake_kaggle.verdict = {"status": "ERROR", "errorDescription": f"Row 7 has no ID {KEY}"}
-    text = upload(run_folder, expect=1)
-    assert text.splitlines()[-1] == (
-        f"error: submission.csv: submission {FIRST_REF}: Kaggle could not score it: "
-        "Row 7 has no ID ***"
-    )
-    assert "has no ID" in call("submission", "list")
-
-
 def test_a_bad_file_is_one_line_and_nothing_is_sent(
     fake_kaggle: FakeKaggle, run_folder: Path
 ) -> None:
@@ -118,13 +108,6 @@ def test_the_whole_competition_is_answered_where_a_part_of_it_is_at_hand(tmp_pat
         assert call(*check) == f"accepted    {tmp_path}/s.csv ({n_rows} rows)\n"
     write_official(tmp_path / "s.csv", official_lines()[1:])
     assert "expected no such row" in call(*check, expect=1)
-
-
-def test_a_lost_answer_is_told_and_ends_well(fake_kaggle: FakeKaggle, run_folder: Path) -> None:
-    fake_kaggle.will_answer("CreateSubmission", LOST)
-    text = upload(run_folder)
-    assert "no clear answer; asking Kaggle whether it has arrived" in text
-    assert text.splitlines()[-1] == "private     0.7031"
 
 
 @pytest.mark.parametrize("named", [True, False])

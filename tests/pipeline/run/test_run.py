@@ -13,20 +13,9 @@ from common.locks import alone_in
 from data.read import read_graph
 from data.tree import find_graphs
 from submissions.write import read_submission
-from tests.command_line import call
+from tests.command_line import call, stderr_of
 
 TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--collections", "tile:xla")
-
-
-def told(*arguments: object, expect: int = 0) -> list[str]:
-    """Call a command; return the lines on standard error, stages among them."""
-    from typer.testing import CliRunner
-
-    from pipeline.__main__ import app
-
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == expect, result.output
-    return result.stderr.splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +44,7 @@ def test_a_used_folder_is_refused_before_anything_is_packed(
     more: tuple[str, ...], named: str, finished: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
     place = ("--data", tiny_tree, "--out", finished, "--store", tmp_path / "store")
-    *stages, error = told("run", *place, *TILES, *more, expect=2)
+    *stages, error = stderr_of("run", *place, *TILES, *more, expect=2)
     assert named in error
     assert stages == ["stage: load the libraries"]
     assert not (tmp_path / "store").exists()
@@ -69,7 +58,7 @@ def test_a_name_in_two_splits_is_refused_before_anything_is_packed(
     first = next((tree / "npz/tile/xla/train").iterdir())
     shutil.copy(first, tree / "npz/tile/xla/valid" / first.name)
     words = ("run", "--data", tree, "--store", store, "--out", out, *TILES)
-    *stages, error = told(*words, expect=1)
+    *stages, error = stderr_of(*words, expect=1)
     assert f"valid/{first.name}: the name stands in tile:xla already ({first})" in error
     assert stages == ["stage: load the libraries"]
     assert not store.exists()
@@ -78,7 +67,7 @@ def test_a_name_in_two_splits_is_refused_before_anything_is_packed(
 
 def test_a_quick_try_reads_some_graphs_of_some_collections(tiny_tree: Path, tmp_path: Path) -> None:
     words = ("run", "--data", tiny_tree, *TILES, "--limit-graphs", 2, "--out", tmp_path / "run")
-    said = told(*words)
+    said = stderr_of(*words)
     files = find_graphs(tiny_tree)
     tests = [f for f in files if f.split == "test" and f.collection.name == "tile:xla"]
     rows = (tmp_path / "run/submission.csv").read_text().splitlines()[1:]
@@ -95,7 +84,7 @@ def test_what_is_missing_is_told_before_training_and_each_stage_once(
 ) -> None:
     shutil.copytree(tiny_tree / "npz/tile", tmp_path / "npz/tile")
     shutil.rmtree(tmp_path / "npz/tile/xla/valid")
-    said = told("run", "--data", tmp_path, *TILES, "--out", tmp_path / "run")
+    said = stderr_of("run", "--data", tmp_path, *TILES, "--out", tmp_path / "run")
     assert said[1] == "device: CPU, 1 thread"
     missing = said.index(f"missing in {tmp_path}, skipped: tile:xla/valid")
     training = next(i for i, line in enumerate(said) if line.startswith("stage: train"))
@@ -110,7 +99,7 @@ def test_the_valid_split_is_ranked_and_judged_on_a_sample(tiny_tree: Path, tmp_p
     place = ("--data", tiny_tree, "--collections", "layout:xla:random", "--recipe", "smoke")
     sets = ("--set", "layout.models=[layout_linear,layout_boosting]", "--set", "valid_configs=8")
     out = tmp_path / "run"
-    said = told("run", *place, *sets, "--out", out)
+    said = stderr_of("run", *place, *sets, "--out", out)
     report = json.loads((out / "report.json").read_text())
     part = report["collections"]["layout:xla:random"]
     files = {f.submission_id: read_graph(f).n_configs for f in find_graphs(tiny_tree)}
@@ -150,12 +139,12 @@ def test_resume_says_what_it_found_done(finished: Path, tiny_tree: Path, tmp_pat
     out = shutil.copytree(finished, tmp_path / "run")
     (out / "DONE").unlink()
     next(out.glob("models/*/*/DONE")).unlink()
-    said = told("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
+    said = stderr_of("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
     done = "done are 0 trainings (1 more begun) and 5 score files"
     assert f"{out}: goes on; {done}" in said
     assert not any(
         "goes on" in line
-        for line in told("run", "--data", tiny_tree, *TILES, *("--out", tmp_path / "new"))
+        for line in stderr_of("run", "--data", tiny_tree, *TILES, *("--out", tmp_path / "new"))
     )
 
 
