@@ -39,6 +39,7 @@ from data.withheld import WITHHELD, read_withheld, write_withheld
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 MIN_SPREAD = 1.2
+MIN_REPEAT_TAU = 0.8
 REMEASURED = 30  # a second measurement of that many configs tells how well the first repeats
 
 
@@ -72,11 +73,13 @@ class Outcome:
         )
 
 
-def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> list[Outcome]:
+def collect_jobs(
+    jobs: Sequence[Job], out: Path, *, remeasure: bool = False, keep_noisy: bool = False
+) -> list[Outcome]:
     """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
 
     What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
-    cannot be opened is passed over.
+    cannot be opened is passed over. See `collect_graph` for the options.
 
     Raises:
         UsageError: a graph is there already, measured with other options; or another process
@@ -90,7 +93,8 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
             if out_of_time():
                 break
             try:
-                outcomes.append(collect_graph(job, out, remeasure=remeasure))
+                made = collect_graph(job, out, remeasure=remeasure, keep_noisy=keep_noisy)
+                outcomes.append(made)
             except OutOfTime:
                 break
             except ProgramFailed as failure:
@@ -104,13 +108,16 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
     return outcomes
 
 
-def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
+def collect_graph(
+    job: Job, out: Path, *, remeasure: bool = False, keep_noisy: bool = False
+) -> Outcome:
     """Measure one graph and write it below `out`, unless that is done.
 
-    A graph whose slowest config takes less than 1.2 times its fastest is left out and named in
-    the manifest. Its journal stays, for a second measurement.
+    A graph whose slowest config takes less than 1.2 times its fastest, or two rounds of which agree
+    to a Kendall tau below 0.8, is left out and named in the manifest. Its journal stays.
 
     Args:
+        keep_noisy: write a graph whose rounds disagree too; one that was left out for it as well.
         remeasure: measure up to 30 of its distinct configs once more, in a process of their own,
             and note the Kendall tau between the two measurements.
 
@@ -122,9 +129,12 @@ def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
     """
     manifest = read_manifest(out)
     check_family(manifest, job)
-    was_there = is_done(manifest, job)
+    left_out = manifest["left_out"].get(job.submission_id, {})
+    was_there = is_done(manifest, job) and not (
+        keep_noisy and (left_out.get("repeat_tau") or 1) < MIN_REPEAT_TAU
+    )
     if not was_there:
-        _measure_and_write(job, out)
+        _measure_and_write(job, out, keep_noisy=keep_noisy)
         manifest = read_manifest(out)
     known = manifest["left_out"] | manifest["graphs"]
     entry = known[job.submission_id]
@@ -140,7 +150,7 @@ def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
     return Outcome(job, job.file(out).path, entry, was_there)
 
 
-def _measure_and_write(job: Job, out: Path) -> None:
+def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
     start = time.monotonic()
     with Session(job.open_subject, timeout_s=job.timeout_s) as session:
         description = session.describe()
@@ -165,24 +175,33 @@ def _measure_and_write(job: Job, out: Path) -> None:
     }
     with edit_manifest(out) as manifest:
         entry["environment"] = add_environment(manifest, description.facts)
-        if not len(default_ns):
-            reason = "the compiler's own choice failed; expected it to run"
-        elif found.spread < MIN_SPREAD:
-            reason = (
-                f"slowest over fastest config is {found.spread:.3f}; expected {MIN_SPREAD} or more"
-            )
-        else:
-            # The order of the search would tell good configs from bad ones.
-            rng = generator(job.seed, "rows", job.search, job.program)
-            rows = rng.permutation(len(choices))
-            write_graph(
-                *(out, job, description, config_feat[rows]),
-                runtime_ns=found.runtime_ns[rows],
-                default_ns=int(default_ns.min()),
-            )
-            manifest["graphs"][job.submission_id] = entry
+        manifest["left_out"].pop(job.submission_id, None)
+        reason = _why_left_out(found, keep_noisy=keep_noisy, has_default=len(default_ns) > 0)
+        if reason:
+            manifest["left_out"][job.submission_id] = entry | {"reason": reason}
             return
-        manifest["left_out"][job.submission_id] = entry | {"reason": reason}
+        # The order of the search would tell good configs from bad ones.
+        rng = generator(job.seed, "rows", job.search, job.program)
+        rows = rng.permutation(len(choices))
+        write_graph(
+            *(out, job, description, config_feat[rows]),
+            runtime_ns=found.runtime_ns[rows],
+            default_ns=int(default_ns.min()),
+        )
+        manifest["graphs"][job.submission_id] = entry
+
+
+def _why_left_out(found: Figures, *, keep_noisy: bool, has_default: bool) -> str:
+    if not has_default:
+        return "the compiler's own choice failed; expected it to run"
+    if found.spread < MIN_SPREAD:
+        return f"slowest over fastest config is {found.spread:.3f}; expected {MIN_SPREAD} or more"
+    if found.repeat_tau < MIN_REPEAT_TAU and not keep_noisy:
+        return (
+            f"two rounds agree to tau {found.repeat_tau:.2f}; expected {MIN_REPEAT_TAU} or more; "
+            "--keep-noisy writes it all the same"
+        )
+    return ""
 
 
 def write_graph(
@@ -246,8 +265,11 @@ def _digest(description: Description) -> str:
 def _entry(
     job: Job, description: Description, choices: Choices, found: Figures, journal: Journal
 ) -> dict[str, Any]:
+    clock = clock_for(description.facts["platform"])
+    stopped = [visit.is_stopped for visit in journal.visits.values()]
     return job.request() | {
-        "clock": clock_for(description.facts["platform"]).name,
+        "clock": clock.name,
+        "stopped_visits": sum(stopped) / len(stopped),
         "n_nodes": len(description.arrays["node_opcode"]),
         "n_genes": len(description.n_options),
         "n_configs": len(choices),
@@ -256,6 +278,8 @@ def _entry(
         "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
         "spread": found.spread,
         "repeat_tau": found.repeat_tau,
+        "aa_ratio": found.aa_ratio,
+        "aa_range": found.aa_range,
         "relative_noise": found.relative_noise,
         "again_configs": 0,
         "again_tau": None,

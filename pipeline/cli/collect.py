@@ -49,6 +49,9 @@ def collect(
     remeasure: Annotated[
         bool, typer.Option(help="Measure up to 30 configs twice; note how they agree.")
     ] = False,
+    keep_noisy: Annotated[
+        bool, typer.Option(help="Write graphs too whose repeats agree to a tau below .8.")
+    ] = False,
     list_programs: Annotated[
         bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
     ] = False,
@@ -79,7 +82,7 @@ def collect(
     else:
         _check_plan(plan, call)
         jobs = sample_jobs(seed=seed or 0, device=device)
-    outcomes = collect_jobs(jobs, out, remeasure=remeasure)
+    outcomes = collect_jobs(jobs, out, remeasure=remeasure, keep_noisy=keep_noisy)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
         return

@@ -31,7 +31,7 @@ class Journal:
     failed: dict[int, str] = field(default_factory=dict)
 
     def add(self, config: int, choice: Sequence[int], **found: Any) -> None:
-        """Record a visit (round, runtime_ns, n_runs) of a config, or why it `failed`."""
+        """Record a visit (round, and the fields of Visit) of a config, or why it `failed`."""
         line: dict[str, Any] = {"config": config, **found}
         if config not in self.choices:
             line["choice"] = list(choice)
@@ -46,7 +46,7 @@ class Journal:
         if "failed" in line:
             self.failed[config] = str(line["failed"])
         else:
-            visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]))
+            visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]), line["is_stopped"])
             self.visits[config, int(line["round"])] = visit
 
     def shortest_ns(self) -> dict[int, int]:

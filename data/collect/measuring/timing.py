@@ -3,11 +3,17 @@
 The shortest of many runs is what a program takes when nothing disturbs it. Disturbances last, so
 the runs of one config are spread over several rounds, each of which visits all configs in a new
 random order. How well two rounds agree is the ceiling for any predictor.
+
+A host may stop a virtual core for most of every 10 ms, and the CPU time of a process counts the
+stops: every run of more than a millisecond or two then reads 10, 20 or 30 ms. Such stops are looked
+for before each visit. Where there are some, a run begins as one ends, and those that it must have
+met are taken off its wall time.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +24,9 @@ from common.metrics import kendall_tau
 VISIT_BUDGET_NS = 30_000_000
 MIN_RUNS = 3
 MAX_RUNS = 1_000
+GLANCE_NS, WATCH_NS = 25_000_000, 100_000_000  # a glance finds a stop, or there are none
+GAP_NS = 300_000  # between two looks at the clock; the kernel's own work takes less
+MIN_STOPPED = 0.05  # share of the time
 
 
 class Clock(NamedTuple):
@@ -27,11 +36,35 @@ class Clock(NamedTuple):
     now_ns: Callable[[], int]
 
 
+class Stops(NamedTuple):
+    """How a host stops this core: for `length_ns`, once in `period_ns`."""
+
+    length_ns: int
+    period_ns: int
+
+    def taken_off(self, wall_ns: int) -> int:
+        """Return what a run that began at a stop's end took, without the stops that it met."""
+        runs_ns = self.period_ns - self.length_ns
+        met = max(0, round((wall_ns - runs_ns / 2) / self.period_ns))
+        return max(1, wall_ns - met * self.length_ns)
+
+
 class Visit(NamedTuple):
-    """One config timed in one round: its shortest run in ns, and how many runs there were."""
+    """One config timed in one round.
+
+    Attributes:
+        runtime_ns: its shortest run.
+        n_runs: how many runs there were.
+        is_stopped: the host stopped the core meanwhile.
+    """
 
     runtime_ns: int
     n_runs: int
+    is_stopped: bool = False
+
+
+WALL = Clock("wall time", time.perf_counter_ns)
+CPU = Clock("process CPU time", time.process_time_ns)
 
 
 def clock_for(platform: str) -> Clock:
@@ -40,24 +73,70 @@ def clock_for(platform: str) -> Clock:
     On a CPU it is the CPU time of the process, which does not run while others use the core. An
     accelerator works outside of the process, so there it is the wall time, on an idle device.
     """
-    if platform == "cpu":
-        return Clock("process CPU time", time.process_time_ns)
-    return Clock("wall time", time.perf_counter_ns)
+    return CPU if platform == "cpu" else WALL
 
 
 def time_visit(
-    run: Callable[[], object], clock: Clock, *, budget_ns: int = VISIT_BUDGET_NS
+    run: Callable[[], object],
+    clock: Clock,
+    *,
+    stops: Stops | None = None,
+    wall: Clock = WALL,
+    budget_ns: int = VISIT_BUDGET_NS,
 ) -> Visit:
-    """Call `run`, which returns at its end, until `budget_ns` are spent, 3 to 1,000 times."""
-    fastest, spent, n_runs = 0, 0, 0
-    while n_runs < MIN_RUNS or (spent < budget_ns and n_runs < MAX_RUNS):
-        start = clock.now_ns()
+    """Call `run`, which returns at its end, until `budget_ns` are spent, 3 to 1,000 times.
+
+    Args:
+        stops: what the host does to this core; then `wall` is read, not `clock`, and the budget is
+            of what the runs take without the stops. The wait for each run comes on top.
+    """
+    runs_ns = list[int]()
+    spent = 0
+    timer = wall if stops else clock
+    while len(runs_ns) < MIN_RUNS or (spent < budget_ns and len(runs_ns) < MAX_RUNS):
+        is_after_stop = stops and _wait_for_a_stop(stops, wall)
+        start = timer.now_ns()
         run()
-        taken = max(1, clock.now_ns() - start)
-        fastest = min(fastest or taken, taken)
+        taken = max(1, timer.now_ns() - start)
+        if stops and is_after_stop:
+            taken = stops.taken_off(taken)
         spent += taken
-        n_runs += 1
-    return Visit(fastest, n_runs)
+        runs_ns.append(taken)
+    # How many stops a run met is a guess: the shortest of such runs may be too short.
+    is_guessed = stops is not None and min(runs_ns) > stops.period_ns - stops.length_ns
+    return Visit(round(median(runs_ns)) if is_guessed else min(runs_ns), len(runs_ns), bool(stops))
+
+
+def host_stops(cpu: Clock = CPU, wall: Clock = WALL) -> Stops | None:
+    """Watch this core for 25 ms, or 100 where it is stopped; return how the host stops it, if so.
+
+    A leap of the wall time that the process's CPU time makes too is the host's; else another
+    process ran.
+    """
+    gaps = list[tuple[int, int]]()
+    begin = before = wall.now_ns()
+    cpu_before = cpu.now_ns()
+    while before - begin < (WATCH_NS if gaps else GLANCE_NS):
+        now, cpu_now = wall.now_ns(), cpu.now_ns()
+        if now - before >= GAP_NS and cpu_now - cpu_before > (now - before) / 2:
+            gaps.append((before, now))
+        before, cpu_before = now, cpu_now
+    stopped = sum(end - start for start, end in gaps)
+    if len(gaps) < 2 or stopped < MIN_STOPPED * WATCH_NS:
+        return None
+    length = median(end - start for start, end in gaps)
+    period = median((np.diff([end for _, end in gaps])).tolist())
+    return Stops(round(length), round(period))
+
+
+def _wait_for_a_stop(stops: Stops, wall: Clock) -> bool:
+    """Return as a stop ends; tell whether there was one within three periods."""
+    begin = before = wall.now_ns()
+    while (now := wall.now_ns()) - before < stops.length_ns / 2:
+        if now - begin > 3 * stops.period_ns:
+            return False
+        before = now
+    return True
 
 
 @dataclass(frozen=True)
@@ -67,12 +146,16 @@ class Figures:
     Attributes:
         runtime_ns: (c,) int64, the shortest run of each config over all rounds.
         repeat_tau: Kendall tau between the first two interleaved rounds; nan without an order.
+        aa_ratio: median over configs of second / first of these rounds: of each with itself.
+        aa_range: (2,) what 95 % of these ratios lie between.
         relative_noise: median over configs of |first - second| / first of these rounds.
         spread: runtime of the slowest config over that of the fastest.
     """
 
     runtime_ns: NDArray[np.int64]
     repeat_tau: float
+    aa_ratio: float
+    aa_range: tuple[float, float]
     relative_noise: float
     spread: float
 
@@ -81,9 +164,13 @@ def figures(rounds_ns: NDArray[np.int64]) -> Figures:
     """Summarise (r, c) runtimes: row 0 of the search, rows 1.. of at least two rounds."""
     runtime_ns = rounds_ns.min(axis=0)
     first, second = rounds_ns[1], rounds_ns[2]
+    ratios = second / first
+    low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
     return Figures(
         runtime_ns=runtime_ns,
         repeat_tau=kendall_tau(first, second),
+        aa_ratio=float(np.median(ratios)),
+        aa_range=(low, high),
         relative_noise=float(np.median(np.abs(first - second) / first)),
         spread=float(runtime_ns.max() / runtime_ns.min()),
     )

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.measuring.timing import Clock, Visit, clock_for, time_visit
+from data.collect.measuring.timing import CPU, Clock, Visit, clock_for, host_stops, time_visit
 
 DEVICES = ("cpu", "gpu", "tpu")
 MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
@@ -86,7 +86,8 @@ class _Server:
         return self.subject.spell(choices)
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
-        return time_visit(self.load(choice.tobytes()), self.clock)
+        run = self.load(choice.tobytes())
+        return time_visit(run, self.clock, stops=host_stops() if self.clock is CPU else None)
 
 
 def serve(connection: Connection) -> None:

@@ -25,7 +25,7 @@ def test_the_documented_program_is_measured(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     words = command.replace("--configs 30", "--configs 10").split()
-    call(*words)
+    call(*words, "--keep-noisy")
     out = tmp_path / words[words.index("--out") + 1]
     manifest = read_manifest(out)
     name = "layout:xla:random:my_model.step"
