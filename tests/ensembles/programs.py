@@ -3,10 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+from data.tree import GraphFile, find_graphs
 from tests.features.hlo_modules import ModuleBuilder
 
 LAYOUTS, TILES = "layout:xla:random", "tile:xla"
 LAYOUT_MODEL, TILE_MODEL = "cross_config_sage-seed0", "tile_linear-seed0"
+
+
+def first_of(tree: Path, collection: str, split: str = "train") -> GraphFile:
+    """Return the first graph of a collection's split."""
+    files = find_graphs(tree, splits=(split,))
+    return next(file for file in files if file.collection.name == collection)
 
 
 def write(path: Path, message: Any) -> Path:

@@ -15,7 +15,7 @@ from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.packing.config_encoder import pack_values
-from data.tree import collection_named, find_graphs
+from data.tree import collection_named
 from ensembles import load_graph, load_ranker, rank
 from ensembles.ensemble import load_ensemble, ranked_by
 from tests.ensembles.programs import (
@@ -24,6 +24,7 @@ from tests.ensembles.programs import (
     TILE_MODEL,
     TILES,
     dense_module,
+    first_of,
     write,
 )
 from tests.features.hlo_modules import tile_tuning
@@ -33,7 +34,7 @@ PAGE = (ROOT / "docs" / "rank.md").read_text(encoding="utf-8")
 
 def test_an_npz_is_ranked_by_the_scores_of_its_models(rankers: Path, tiny_tree: Path) -> None:
     for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
-        file = next(f for f in find_graphs(tiny_tree) if f.collection.name == name)
+        file = first_of(tiny_tree, name)
         graph = load_graph(file.path)
         assert graph.collection == file.collection
         assert graph.instruction_names is None
@@ -57,7 +58,7 @@ def test_a_graph_outside_the_tree_is_told_by_its_keys(
     rankers: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
     for name, kind in ((LAYOUTS, "layout"), (TILES, "tile")):
-        file = next(f for f in find_graphs(tiny_tree) if f.collection.name == name)
+        file = first_of(tiny_tree, name)
         path = tmp_path / f"{kind}.npz"
         path.write_bytes(file.path.read_bytes())
         graph = load_graph(path)

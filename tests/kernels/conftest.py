@@ -1,6 +1,9 @@
 """A small project to build kernels from, a stand-in for pip, and a server of kernels' outputs."""
 
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +42,30 @@ rows = "".join(f"tile:xla:{graph.stem},0;1;2\\n" for graph in graphs)
 def stand_in_pipeline(module: str, name: str) -> str:
     """Return a pipeline/__main__.py that imports one name of the project and reports it."""
     return PIPELINE.replace("{module}", module).replace("{name}", name)
+
+
+def run_script(
+    script: Path, kaggle: Path, home: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a kernel as Kaggle does: a fresh process that finds its working folder empty."""
+    shutil.rmtree(kaggle / "working", ignore_errors=True)
+    for folder in (kaggle / "working", kaggle / "input", home):
+        folder.mkdir(parents=True, exist_ok=True)
+    environment |= {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "PIPELINE_KAGGLE_INPUT": str(kaggle / "input"),
+        "PIPELINE_KAGGLE_WORKING": str(kaggle / "working"),
+    }
+    return subprocess.run(
+        [sys.executable, str(script)],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 @pytest.fixture

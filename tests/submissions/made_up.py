@@ -1,4 +1,4 @@
-"""A small tree of layout graphs whose configs repeat, and submissions for it."""
+"""A small tree of layout graphs whose configs repeat, submissions for it, and an official one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
+from submissions.check import official_rows
 from submissions.write import SubmissionRow, write_submission
 
 Indices = NDArray[np.int64]
 N_NODES, N_CONFIGURABLE = 6, 3
+SHORT_TILE_KERNELS = [2] * 2 + [3] * 8 + [4] * 6  # numbers of configs
 
 
 def write_graph(
@@ -50,4 +52,20 @@ def noisy_submission(path: Path, runtimes: Mapping[str, Indices], *, seed: int) 
         for name, runtime_ns in runtimes.items()
     ]
     write_submission(path, rows)
+    return path
+
+
+def official_lines() -> list[str]:
+    """Return 894 rows that the real competition would take: which kernels are short is made up."""
+    short = list(SHORT_TILE_KERNELS)
+    lines = []
+    for submission_id, n_configs in official_rows().items():
+        count = n_configs or (short.pop() if short else 5)
+        lines.append(f"{submission_id},{';'.join(map(str, range(count)))}")
+    return lines
+
+
+def write_official(path: Path, lines: list[str] | None = None) -> Path:
+    """Write a submission of these rows, by default those of `official_lines`."""
+    path.write_text("\n".join(["ID,TopConfigs", *(lines or official_lines())]) + "\n")
     return path

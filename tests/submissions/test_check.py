@@ -22,7 +22,7 @@ from submissions.check import (
 from submissions.upload.check import problems_before_upload
 from submissions.write import SubmissionRow, write_submission
 from tests.real_data import REAL, requires_real_data
-from tests.submissions.official_file import official_lines, write_official
+from tests.submissions.made_up import official_lines, write_official
 
 Change = Callable[[list[str]], list[str]]
 LONG = "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba"  # 1001 configs
@@ -129,20 +129,11 @@ def test_a_row_of_many_indices_takes_little_more_than_its_text(tmp_path: Path) -
     assert peak < 100 * n_indices
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "cannot be read"), (b"id,x\n", "row 1: header"), (b"\xff", "UTF-8")],
-)
-def test_an_unreadable_file_is_one_problem(
-    tmp_path: Path, content: bytes | None, message: str
-) -> None:
+def test_an_unreadable_file_is_one_problem(tmp_path: Path) -> None:
     path = tmp_path / "submission.csv"
-    if content is not None:
-        path.write_bytes(content)
     (problem,) = check_submission(path, EXPECTED)
-    assert message in problem.message
+    assert "cannot be read" in problem.message
     assert str(problem).count(str(path)) == 1
-    path.unlink(missing_ok=True)
     os.mkfifo(path)  # reading it would wait for ever
     (problem,) = check_submission(path, EXPECTED)
     assert "is not a file" in problem.message

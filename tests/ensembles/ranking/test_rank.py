@@ -1,21 +1,35 @@
-"""A config that stands in the file several times is marked, or listed once."""
+"""What is ranked: npz files, tuning protobufs and HLO modules, by name; and what is said of it."""
 
+import doctest
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from data.tree import find_graphs
 from ensembles import load_graph, load_ranker, rank
+from ensembles.ranking import configs as shown_configs
 from features.statistics.configs import statistics_of
 from tests.command_line import call
-from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, TILE_MODEL, TILES
+from tests.ensembles.programs import (
+    LAYOUT_MODEL,
+    LAYOUTS,
+    TILE_MODEL,
+    TILES,
+    dense_module,
+    first_of,
+    plain_module,
+    write,
+)
+from tests.features.hlo_modules import layout_tuning, tile_tuning
+
+CHOICE = "compiler's choice"
 
 
 def test_rank_has_a_column_where_configs_repeat(
     rankers: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
-    file = next(f for f in find_graphs(tiny_tree) if f.collection.name == LAYOUTS)
+    file = first_of(tiny_tree, LAYOUTS)
     with np.load(file.path) as arrays:
         configs = arrays["node_config_feat"][[0, 1, 2, 0, 1, 2]]
         runtimes = np.arange(1, 7)
@@ -36,23 +50,12 @@ def test_rank_has_a_column_where_configs_repeat(
     assert [entry["config"] for entry in distinct] == list(first.values())
 
 
-def test_what_is_printed_of_a_graph_and_a_ranking_is_a_line(rankers: Path, tiny_tree: Path) -> None:
-    file = next(f for f in find_graphs(tiny_tree) if f.submission_id.startswith("tile:xla"))
-    graph, ranker = load_graph(file.path), load_ranker(rankers / TILE_MODEL)
-    ranked = rank(ranker, graph)
-    for shown in map(repr, (graph, ranker, ranked)):
-        assert len(shown.splitlines()) == 1
-        assert len(shown) < 120
-    assert graph.graph.file.split == file.split
-
-
 def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_tree: Path) -> None:
     for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
-        files = [f for f in find_graphs(tiny_tree) if f.collection.name == name]
-        labelled = next(f for f in files if f.split == "train")
-        withheld = next(f for f in files if f.split == "test")
+        labelled, withheld = (first_of(tiny_tree, name, split) for split in ("train", "test"))
         graph, ranker = load_graph(labelled.path), load_ranker(rankers / model)
         ranked = rank(ranker, graph)
+        assert all(len(repr(shown)) < 120 for shown in (graph, ranker, ranked))
         config = int(ranked.order[2])
         why = ranked.why(config)
         (own,) = ranked.member_scores.values()
@@ -70,7 +73,7 @@ def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_
 
 
 def test_the_command_says_why_only_if_asked(rankers: Path, tiny_tree: Path) -> None:
-    file = next(f for f in find_graphs(tiny_tree) if f.submission_id.startswith("tile:xla"))
+    file = first_of(tiny_tree, TILES)
     words = ("rank", file.path, "--run", rankers / TILE_MODEL, "--top", 2)
     text = call(*words)
     assert "member" not in text
@@ -79,3 +82,128 @@ def test_the_command_says_why_only_if_asked(rankers: Path, tiny_tree: Path) -> N
     assert "place 1 of" in text
     assert TILE_MODEL in text
     assert all("why" in entry for entry in json.loads(call(*words, "--why", "--json"))["configs"])
+
+
+def ranked(file: Path, run: Path, *words: object) -> Any:
+    return json.loads(call("rank", file, "--run", run, "--json", *words))
+
+
+def said_lists(layouts: list[dict[str, Any]]) -> list[list[list[int]]]:
+    """Minor-to-major lists by node and tensor, empty where the compiler chooses."""
+    tensors = ("output", "input", "kernel")
+    lists = [[node.get(tensor, CHOICE) for tensor in tensors] for node in layouts]
+    return [[[] if order == CHOICE else order for order in node] for node in lists]
+
+
+def test_layouts_of_a_protobuf_by_name_and_run(rankers: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "program.pb", layout_tuning())
+    found = ranked(path, rankers / LAYOUT_MODEL)
+    assert found["name"] == "program"
+    assert found["collection"] == LAYOUTS  # the model's own
+    assert found["ms_per_config"] > 0
+    by_config = {one["config"]: one for one in found["configs"]}
+    assert {config: one["run"] for config, one in by_config.items()} == {0: 0, 1: 1, 2: 3}
+    module = layout_tuning().module
+    names = [i.name for computation in module.computations for i in computation.instructions]
+    assert by_config[2]["layouts"] == [
+        {
+            "node": node,
+            "name": names[node],
+            "opcode": opcode,
+            "output": [1, 2, 3, 0],
+            "input": CHOICE,
+            "kernel": [1, 2],
+        }
+        for node, opcode in ((10, "convolution"), (12, "dynamic-slice"))
+    ]
+    table = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--show-layouts", "--top", 1)
+    best = found["configs"][0]["layouts"][0]
+    output, kernel = ("{" + ",".join(map(str, best[key])) + "}" for key in ("output", "kernel"))
+    line = next(line for line in table.splitlines() if names[10] in line)
+    assert line.split() == ["10", names[10], "convolution", output, "-", kernel]
+    assert "ms per config, 3 in" in table
+
+
+def test_tiles_of_a_protobuf_by_kernel_and_field(rankers: Path, tmp_path: Path) -> None:
+    tuning = tile_tuning()
+    tuning.modules[0].runs[2].op_config.tile_size_config.iteration_bounds.extend([2, 7])
+    path = write(tmp_path / "program.hlo.pb", tuning)
+    run = rankers / TILE_MODEL
+    kernels = ranked(path, run)["kernels"]
+    assert [kernel["name"] for kernel in kernels] == ["program_-1234", "program_abc"]
+    first = {one["config"]: one for one in kernels[0]["configs"]}
+    bounds = {"kernel_bounds": [], "output_bounds": [3, 4], "input_bounds": []}
+    assert first[1]["tile"] == bounds | {"iteration_bounds": [2, 7]}  # run 1 did not run
+    assert first[1]["run"] == 2
+    for name in ("program_abc", "abc", "fusion.1"):
+        assert ranked(path, run, "--kernel", name)["configs"] == kernels[1]["configs"]
+    table = call("rank", path, "--run", run)
+    assert table.count("kernel      program_") == 2
+    assert "3 x 4" in table
+    assert "2 x 7" in table
+
+
+def test_an_hlo_module_ranks_candidates_that_are_legal(rankers: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "dense.hlo.pb", dense_module())
+    words = ("--candidates", 40, "--top", 40)
+    found = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 3)
+    again = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 3)
+    other = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 4)
+    assert found["configs"] == again["configs"] != other["configs"]
+    assert found["n_configs"] == 40
+    by_config = {one["config"]: said_lists(one["layouts"]) for one in found["configs"]}
+    assert by_config[0] == [[[], [], []]] * 3
+    assert len({str(lists) for lists in by_config.values()}) == 40
+    ranks = ((2, 2, 2), (3, 2, 0), (3, 3, 3))
+    for lists in by_config.values():
+        for orders, tensors in zip(lists, ranks, strict=True):
+            for order, n_dimensions in zip(orders, tensors, strict=True):
+                assert order == [] or sorted(order) == list(range(n_dimensions))
+    assert [node["opcode"] for node in found["configs"][0]["layouts"]] == ["dot", "reshape", "dot"]
+    assert "kernel" not in found["configs"][0]["layouts"][1]
+
+
+def test_layouts_are_shown_unless_all_are_the_compilers_choice(
+    rankers: Path, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "dense.pb", dense_module())
+    table = call(
+        *("rank", path, "--run", rankers / LAYOUT_MODEL),
+        *("--candidates", 5, "--show-layouts"),
+    )
+    header = ["node", "name", "opcode", "output", "input", "kernel"]
+    assert [line.split() for line in table.splitlines()].count(header) == 4  # not of config 0
+    assert "3 of 3 nodes are left to the compiler" in table
+
+
+def test_the_examples_of_how_configs_are_shown_hold() -> None:
+    assert doctest.testmod(shown_configs) == (0, 2)
+
+
+def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    layouts, tiles = rankers / LAYOUT_MODEL, rankers / TILE_MODEL
+    tuned = write(tmp_path / "tuned.pb", layout_tuning())
+    kernels = write(tmp_path / "kernels.pb", tile_tuning())
+    noise = tmp_path / "noise.pb"
+    noise.write_bytes(bytes(range(256)) * 4)
+    cut_npz = tmp_path / "cut.npz"
+    cut_npz.write_bytes(next(tiny_tree.rglob("*.npz")).read_bytes()[:500])
+    plain = write(tmp_path / "plain.pb", plain_module())
+    deep = write(tmp_path / "deep.pb", dense_module(deepest=7))
+    cases: list[tuple[tuple[object, ...], int, str]] = [
+        ((noise, "--run", layouts), 1, "damaged, cut short or something else; expected a ser"),
+        ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
+        ((tuned, "--run", tiles), 1, f"{tiles}: ranks tile configs; {tuned} holds layout"),
+        ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
+        ((tuned, "--run", layouts, "--collection", TILES), 2, "holds layout configs, but its"),
+        ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),
+        ((deep, "--run", layouts), 1, "has more than 6 dimensions"),
+        ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 kernels called 'x'; expected one of"),
+        ((kernels, "--run", tiles, "--candidates", 4), 2, "candidates are made for layouts"),
+        ((tmp_path / "no.pb", "--run", layouts), 1, "no such file"),
+    ]
+    for words, code, expected in cases:
+        line = call("rank", *words, expect=code)
+        assert line.startswith("error: "), line
+        assert expected in line, line
+        assert line.count("\n") == 1, line

@@ -1,10 +1,7 @@
 """Built kernels of every kind, the real pipeline in them, on a stand-in for Kaggle's machine."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from kernels.building.kinds import KINDS, Kind, kind_named
 from kernels.datasets.folder import write_weights
 from models.config.recipe import Recipe, load_recipe
 from tests.command_line import call
+from tests.kernels.conftest import run_script
 
 TILE = "tile:xla"
 TRAIN_TILE = kind_named("train", TILE)
@@ -46,36 +44,6 @@ if "pipeline" in sys.orig_argv:
 """
 
 
-def run_on_kaggle(
-    script: Path, kaggle: Path, scratch: Path, *, stops: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """Run a kernel in a fresh process, told where /kaggle is, without network."""
-    shutil.rmtree(kaggle / "working", ignore_errors=True)
-    for folder in (kaggle / "working", kaggle / "input", scratch / "site"):
-        folder.mkdir(parents=True, exist_ok=True)
-    customs = _NO_SOCKETS + stops
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(scratch),
-        "TMPDIR": str(scratch),
-        "PYTHONPATH": str(scratch / "site"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "PIPELINE_KAGGLE_INPUT": str(kaggle / "input"),
-        "PIPELINE_KAGGLE_WORKING": str(kaggle / "working"),
-    }
-    (scratch / "site" / "sitecustomize.py").write_text(customs)
-    return subprocess.run(
-        [sys.executable, str(script)],
-        cwd=scratch,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
 @pytest.fixture
 def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
     """What /kaggle holds when the competition's data are attached."""
@@ -94,10 +62,14 @@ def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
         table = recipe.model_dump(mode="json", exclude_none=True)
         sources = ["someone/fast-or-slow-smoke-train"]
         built = build("smoke", table, place / "built", kind=kind, kernel_sources=sources)
-        (place / "scratch").mkdir()
-        ended = run_on_kaggle(built.script, kaggle, place / "scratch", stops=stops)
+        scratch, site = place / "scratch", place / "scratch" / "site"
+        site.mkdir(parents=True)
+        (site / "sitecustomize.py").write_text(_NO_SOCKETS + stops)
+        paths = {"TMPDIR": str(scratch), "PYTHONPATH": str(site)}
+        settings = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        ended = run_script(built.script, kaggle, scratch, **paths, **settings)
         assert ended.returncode == 0, ended.stderr
-        left = [path.name for path in (place / "scratch").iterdir()]
+        left = [path.name for path in scratch.iterdir()]
         assert not [name for name in left if name.startswith("pipeline-") and "store" not in name]
         return ended.stdout + ended.stderr
 

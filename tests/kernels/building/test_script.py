@@ -1,10 +1,7 @@
 """What a kernel does on Kaggle: data, wheels, time, and versions that go on with one another."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +10,7 @@ import pytest
 
 from kernels.building.build import build
 from kernels.building.kinds import KINDS, Kind, kind_named
-from tests.kernels.conftest import stand_in_pipeline
+from tests.kernels.conftest import run_script, stand_in_pipeline
 
 RECIPE = {"seed": 0, "features": {"prune": "config"}}
 MOUNT, OLD_MOUNT = "competitions/predict-ai-model-runtime", "predict-ai-model-runtime"
@@ -70,26 +67,9 @@ class Machine:
         (self.data / "npz").mkdir(parents=True)
         (self.data / "npz" / "graph_a.npz").write_bytes(b"")
 
-    def version(self, *, expect: int = 0, python: str = sys.executable) -> str:
-        """Run the next version as Kaggle does: a fresh process in an empty folder, no project."""
-        shutil.rmtree(self.working, ignore_errors=True)
-        for folder in (self.working, self.elsewhere):
-            folder.mkdir(parents=True, exist_ok=True)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.elsewhere),
-            "PIPELINE_KAGGLE_INPUT": str(self.kaggle / "input"),
-            "PIPELINE_KAGGLE_WORKING": str(self.working),
-        }
-        ended = subprocess.run(
-            [python, str(self.script)],
-            cwd=self.elsewhere,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    def version(self, *, expect: int = 0) -> str:
+        """Run the next version, without the project's folder."""
+        ended = run_script(self.script, self.kaggle, self.elsewhere)
         assert ended.returncode == expect, ended.stderr
         return ended.stdout + ended.stderr
 

@@ -14,7 +14,7 @@ from submissions.check import expected_rows
 from submissions.write import SubmissionRow, write_submission
 from tests.command_line import call
 from tests.fake_kaggle import FIRST_REF, KEY, SIGNATURE, USERNAME, FakeKaggle, refusal
-from tests.submissions.official_file import official_lines, write_official
+from tests.submissions.made_up import official_lines, write_official
 from tests.submissions.test_check import place_npz
 
 

@@ -147,15 +147,6 @@ def test_a_score_is_waited_for_with_growing_pauses(
     assert {what for what, _, _ in told} == {"wait for the score"}
 
 
-def test_time_that_is_over_leaves_the_submission_pending(
-    fake_kaggle: FakeKaggle, wait: Wait, waits: list[float]
-) -> None:
-    fake_kaggle.verdict = {"status": "PENDING"}
-    with time_limit(0):
-        assert (wait().ref, wait().status) == (FIRST_REF, "pending")
-    assert waits == []
-
-
 def test_a_submission_in_error_says_why(fake_kaggle: FakeKaggle, wait: Wait) -> None:
     fake_kaggle.verdict = {"status": "ERROR", "errorDescription": f"row 3\nis wrong {KEY}"}
     assert failure_of(wait) == (
