@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from common.atomic import write_text
 from common.settings import ROOT
 
@@ -12,10 +14,22 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does,
 PAGES = ROOT / "docs" / "results"
 
 
-def write_page(path: Path, lines: Iterable[str]) -> None:
+def write_page(path: Path, text: str) -> None:
     """Write a page of results, whole or not at all, and say where it is."""
-    write_text(path, "\n".join(lines) + "\n")
+    write_text(path, text.rstrip("\n") + "\n")
     print(path)  # noqa: T201
+
+
+def render(name: str, **values: object) -> str:
+    """Return the page that the template NAME.md.j2 beside this file makes of the values."""
+    environment = Environment(  # noqa: S701  it is Markdown
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["table"] = lambda rows, header: "\n".join(table(header, rows))
+    return environment.get_template(f"{name}.md.j2").render(values)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -47,7 +47,7 @@ def main() -> None:
     if chosen:
         print("\n".join(lines))  # noqa: T201
     else:
-        write_page(PAGES / "speed.md", [*HEADER, *lines])
+        write_page(PAGES / "speed.md", "\n".join([*HEADER, *lines]))
 
 
 if __name__ == "__main__":

@@ -268,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_text(Path(given.json), text)
         return
     lines = ["# On a GPU", "", "Written by `make gpu`.", "", *report(found, timed)]
-    write_page(PAGES / "gpu.md", [*lines, "", f"Revision {revision()}."])
+    write_page(PAGES / "gpu.md", "\n".join([*lines, "", f"Revision {revision()}."]))
 
 
 if __name__ == "__main__":

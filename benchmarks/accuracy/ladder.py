@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import table, write_page
+from benchmarks import render, write_page
 from benchmarks.accuracy.table import (
     SCORE,
     TAU,
@@ -127,31 +127,16 @@ def write_ladders(kind: str, cells: Sequence[Cell], folder: Path) -> None:
         if (rungs := rungs_of(ladders, [cell for cell in used if cell["task"] == task]))
     }
     draw_ladders(measured, folder / f"{ladders.page}.png")
-    lines = [
-        f"""# The ladder: what each part gains
+    rows_of = {title: [_row(rung, ladders.metric) for rung in r] for title, r in measured.items()}
+    made = {"made_with": made_with(used), "confidence": f"{CONFIDENCE:.0%}", "draws": f"{DRAWS:,}"}
+    picture = f"{ladders.page}.png"
+    text = render("accuracy/ladder", kind=kind, picture=picture, rows_of=rows_of, **made)
+    write_page(folder / f"{ladders.page}.md", text)
 
-Written with {kind}_accuracy.md by `python -m benchmarks.accuracy {kind} --report`, from the same
-cells; the tasks are explained there. The dataset's baseline and boosting stand alone; `one network`
-begins anew, and each rung after it adds to it. The last one is what the recipe `cpu` does, which
-`make run` uses; for further configs of one graph (`unet3d`) it is the network of `within_graph`
-blended with its trees.
 
-Brackets: {CONFIDENCE:.0%} intervals by bootstrap over families of graphs and seeds
-({DRAWS:,} draws), or Student's over seeds where there is one graph. `gain` is over the rung above
-in the table, `top` what the last rung has more than this one, both paired by graph and seed;
-**bold** where the interval leaves out 0, as computed before rounding.
-
-![The rungs with their intervals]({ladders.page}.png)
-"""
-    ]
-    for title, rungs in measured.items():
-        rows = []
-        for rung in rungs:
-            changes = [_change(found, ladders.metric) for found in (rung.gain, rung.to_top)]
-            value = text_of(rung.value, ladders.metric)
-            rows.append([rung.title, f"{rung.n_seeds}", value, *changes])
-        lines += [f"## {title}", "", *table(["rung", "seeds", "value", "gain", "top"], rows), ""]
-    write_page(folder / f"{ladders.page}.md", [*lines, made_with(used)])
+def _row(rung: Rung, metric: str) -> list[str]:
+    changes = [_change(found, metric) for found in (rung.gain, rung.to_top)]
+    return [rung.title, f"{rung.n_seeds}", text_of(rung.value, metric), *changes]
 
 
 def _change(found: Estimate | None, metric: str) -> str:

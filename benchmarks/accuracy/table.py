@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from benchmarks import table
+from benchmarks import render
 from benchmarks.accuracy.cells import CONTENDERS
 from benchmarks.accuracy.tasks import TASKS
 from common.bootstrap import CONFIDENCE, DRAWS, family_means, interval_of
@@ -34,35 +34,6 @@ LABELS = {
         TAU: "tau",
     },
 }
-HEADS = {
-    "layout": """# How well layout models rank
-
-Written by `python -m benchmarks.accuracy layout --report` from one JSON file per task, model and
-seed. Kendall's tau, higher is better; slowdown@K is the best runtime among the first K picks over
-the best of all, 1 is perfect. Every model has one thread. `zero-padding` is `ours` with node
-layouts as the files pad them, `plain` that without attention across configs as well; `two-seeds`
-is the mean of two trainings of `ours`, and `blend` that with boosting, as the recipe `cpu` does
-(within one graph: with `columns`). `reference` is the competition's winning model.
-""",
-    "tile": """# How well tile models pick
-
-Written by `python -m benchmarks.accuracy tile --report` from one JSON file per task, model and
-seed. Tile score: 2 − slowdown of the best of five picks, higher is better. error@K is slowdown@K
-− 1: how much slower than the best of all is the best of the first K picks. Every model has one
-thread. `ours` is what the recipe `cpu` ships: three rankers, one seed of each, blended, and of
-the blend the first picks chosen to cover for each other (ensembles/diversify_picks.py);
-`best-first` is the blend without that. `late-fusion` is its network, `no-attention` that with
-configs that do not see each other, `early-fusion` the dataset paper's baseline. `boosting` and
-`linear` are its other rankers alone; `floor` is not trained, it takes the fewest steps first.
-What ends in `spread` chooses its picks as `ours` does, all others pick best first. Nearly all
-kernels have 40 configs, so that five picks are an eighth of them.
-""",
-}
-NOTE = f"""Brackets: {CONFIDENCE:.0%} intervals, by bootstrap over families of graphs and seeds
-({DRAWS:,} draws), or, where there is one graph, Student's over seeds. Differences are
-paired by graph and seed. No interval accounts for the choice of the data set. Hyper-parameters were
-chosen on families of the train split: `sample-folds` holds those out too, the other tasks do not.
-"""
 
 
 @dataclass(frozen=True)
@@ -133,30 +104,25 @@ def read_cells(folder: Path) -> list[Cell]:
     return cells
 
 
-def report(kind: str, cells: Sequence[Cell]) -> list[str]:
+def report(kind: str, cells: Sequence[Cell]) -> str:
     """Return the page on models of a kind, "layout" or "tile"."""
-    by_task = {
-        task: by_contender([cell for cell in cells if cell["task"] == task], CONTENDERS[kind])
-        for task in TASKS[kind]
-    }
-    lines = [HEADS[kind], NOTE]
-    for task, by_name in by_task.items():
-        if by_name:
-            lines += [f"## {task}", "", TASKS[kind][task].note, "", *section(kind, by_name), ""]
-    return [*lines, made_with(cells)]
+    parts = []
+    for task, known in TASKS[kind].items():
+        own = [cell for cell in cells if cell["task"] == task]
+        if by_name := by_contender(own, CONTENDERS[kind]):
+            parts.append({"task": task, "note": known.note, **section(kind, by_name)})
+    header = ["model", "seeds", *LABELS[kind].values(), "CPU s", "wall s"]
+    made = {"made_with": made_with(cells), "confidence": f"{CONFIDENCE:.0%}", "draws": f"{DRAWS:,}"}
+    return render("accuracy/accuracy", kind=kind, parts=parts, header=header, **made)
 
 
-def section(kind: str, by_name: dict[str, list[Cell]]) -> list[str]:
-    """Return one task's tables: a row per contender, and one per paired difference to ours.
+def section(kind: str, by_name: dict[str, list[Cell]]) -> dict[str, Any]:
+    """Return what one task has shown: a row per contender, and one per paired difference to ours.
 
     Args:
         by_name: cells by contender.
     """
     labels = LABELS[kind]
-    cells = next(iter(by_name.values()))
-    graphs = cells[0]["graphs"].values()
-    families = {graph["family"] for graph in graphs}
-    lines = [f"Held out: graphs {len(graphs)}, families {len(families)}.", *_ceiling(cells), ""]
     rows = []
     for name, own in by_name.items():
         costs = [f"{np.mean([cell[key] for cell in own]):,.1f}" for key in ("cpu_s", "wall_s")]
@@ -167,29 +133,17 @@ def section(kind: str, by_name: dict[str, list[Cell]]) -> list[str]:
         if name != OURS and None not in gains:
             texts = list(map(text_of, gains, labels, [True] * len(labels)))
             rows.append([f"{name} − ours", "", *texts, "", ""])
-    return [*lines, *table(["model", "seeds", *labels.values(), "CPU s", "wall s"], rows)]
-
-
-def _ceiling(cells: Sequence[Cell]) -> list[str]:
-    again = [graph["again_tau"] for graph in cells[0]["graphs"].values() if graph["again_tau"]]
-    if again:
-        return [
-            f"A second measurement of up to 30 configs agrees to tau {np.mean(again):.3f} (mean of "
-            f"{len(again)} graphs), see data/sample/README.md."
-        ]
-    graphs = [graph for cell in cells for graph in cell["graphs"].values()]
-    noise = [graph["noise"] for graph in graphs if graph.get("noise")]
-    if not noise:
-        return []
-    tau, best, count = (
-        np.mean([found[key] for found in noise]) for key in ("tau", "best_tau", "n_repeated")
-    )
-    return [
-        f"Noise ceiling, by the held-out configs that were measured twice ({count:.0f} on "
-        f"average): two measurements agree to tau {tau:.3f}; knowing every true runtime would "
-        f"score between that and {best:.3f}. They are no fair sample of all: a search comes "
-        "back to the good ones, which lie close together, so the whole may rank better."
-    ]
+    cells = next(iter(by_name.values()))
+    graphs = cells[0]["graphs"].values()
+    again = [graph["again_tau"] for graph in graphs if graph["again_tau"]]
+    noise = [g["noise"] for cell in cells for g in cell["graphs"].values() if g.get("noise")]
+    return {
+        "rows": rows,
+        "n_graphs": len(graphs),
+        "n_families": len({graph["family"] for graph in graphs}),
+        "again": {"tau": np.mean(again), "count": len(again)} if again else None,
+        "noise": noise and {key: np.mean([found[key] for found in noise]) for key in noise[0]},
+    }
 
 
 def made_with(cells: Sequence[Cell]) -> str:

@@ -196,4 +196,4 @@ def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
 
 if __name__ == "__main__":
     head = ["# Packing the largest graph", "", "Written by `make bench-largest`.", ""]
-    write_page(PAGES / "packing_largest.md", [*head, *report([LARGEST])])
+    write_page(PAGES / "packing_largest.md", "\n".join([*head, *report([LARGEST])]))
