@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from benchmarks import PAGES, table, write_page
+from benchmarks import PAGES, render, write_page
 from benchmarks.speed.plain_layout_model import PlainLayoutModel
 from common.atomic import write_text
 from common.git import revision
@@ -195,34 +195,17 @@ def report(
         rows.append([name, str(of_step["graphs"]), *told, *rest])
     what = ("kernels", "units moved", "host syncs", "half")
     header = ("network", "graphs", *(f"{of}: {one}" for of in ("step", "chunk") for one in what))
-    lines = [
-        "## What networks ask of a GPU",
-        "",
-        "Counted with the project's own code on a device that is none (docs/planning.md): a",
-        "training step from the loss to the optimiser, of as many graphs or tile kernels as the",
-        "network's recipe takes, and the ranking of as many configs of one of them in one chunk.",
-        f"Layout graphs have {GRAPH.nodes:,} kept nodes, tile kernels {KERNEL.nodes} nodes.",
-        "A unit, of steps and chunks alike, is a float32 (nodes, configs, channels) tensor of one",
-        "graph or kernel; half is the share of operations in 16 bits. What was aimed at stands in",
-        "brackets. Plain PyG has the equations of cross_config_sage; a step of segment_sage is one",
-        "that remembers all segments but one; tgraph is the competition's winning model.",
-        "",
-        *table((*header, "peak units", "unit, MB", "GFLOP"), rows),
-        "",
-    ]
-    if not timed:
-        return [*lines, "No GPU was at hand: nothing here was timed on one, or run on one."]
-    timed_header = ("network", "step ms", "GB/s", "times roofline", "peak GiB", "ranking ms")
-    timed_keys = ("step_ms", "gb_per_s", "times_roofline", "peak_gib", "rank_ms")
-    rows = [[name, *(str(of.get(key, "")) for key in timed_keys)] for name, of in timed.items()]
-    return [
-        *lines,
-        f"On {torch.cuda.get_device_name()}: the median of some steps; what they move of the bytes",
-        "counted, and how that compares with the bandwidth in the data sheet, less a fifth; the",
-        f"most memory of tensors; ranking {GRAPH.configs:,} configs, or all of a kernel.",
-        "",
-        *table(timed_header, rows),
-    ]
+    keys = ("step_ms", "gb_per_s", "times_roofline", "peak_gib", "rank_ms")
+    text = render(
+        "gpu",
+        graph=GRAPH,
+        kernel=KERNEL,
+        rows=rows,
+        header=(*header, "peak units", "unit, MB", "GFLOP"),
+        card=torch.cuda.get_device_name() if timed else None,
+        timed=[[name, *(str(of.get(k, "")) for k in keys)] for name, of in (timed or {}).items()],
+    )
+    return text.splitlines()
 
 
 def _with_goal(found: Mapping[str, Any], key: str, goals: Mapping[str, float]) -> str:

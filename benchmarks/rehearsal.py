@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import PAGES, table
+from benchmarks import PAGES, render, write_page
 from benchmarks.speed.measuring import TreeCost, add_tree_cost
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
@@ -154,52 +154,41 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def page(todo: Rehearsal, journal: Mapping[str, Entry]) -> list[str]:
-    """Return the lines of the results page."""
+def page(todo: Rehearsal, journal: Mapping[str, Entry]) -> str:
+    """Return the results page."""
     ended = {name: entry for name, entry in journal.items() if entry["done"]}
     done = [c for c in COLLECTIONS if f"{c.name} run" in ended]
-    left = ", ".join(c.name for c in COLLECTIONS if c not in done)
     loads = [entry["load"] for entry in ended.values()]
     times = [entry[key] for entry in ended.values() for key in ("began", "ended")]
-    what = "All graphs" if todo.share == 1 else f"A share of {todo.share:g} of the graphs"
-    return [
-        "# The whole volume",
-        "",
-        "Written by `make rehearsal`. Files of the public dataset's names and sizes with made-up",
-        f"content go through the public commands, with the recipe `{RECIPE}`. Runtimes are those",
-        "of a cost model, so scores say little of others.",
-        "",
-        f"**{what} of {len(done)} collections**, from {min(times)} to {max(times)} UTC"
-        + (f"; not yet: {left}." if left else "."),
-        f"Each stage had {_each(ended, 'cores')} core(s) of {os.cpu_count()}; the machine's load",
-        f"was {min(loads)} to {max(loads)}. Where that is more than a stage's cores, others used",
-        "the machine, and wall seconds are too many.",
-        "",
-        "## Time",
-        "",
-        "Wall seconds, and in brackets those of the processor, children included; audit, train and",
-        "rank are parts of `run`. The last line ranks valid and test graphs once more, with the",
-        "models of all, into one submission.",
-        "",
-        *_times(todo, ended, done),
-        "",
-        "## Memory and disk",
-        "",
-        "MiB that all processes of a command held at once, at most; GB on disk after `run`.",
-        "",
-        *_space(ended, done),
-        "",
-        *_outcome(todo, ended),
-        f"Python {platform.python_version()}, {platform.machine()}, revision "
-        f"{_each(ended, 'revision')}.",
-    ]
+    check, joined = todo.out / "logs" / f"{ALL}-check.txt", todo.out / "joined" / "report.json"
+    is_checked = f"{ALL} check" in ended
+    return render(
+        "rehearsal",
+        recipe=RECIPE,
+        what="All graphs" if todo.share == 1 else f"A share of {todo.share:g} of the graphs",
+        n_done=len(done),
+        left=[c.name for c in COLLECTIONS if c not in done],
+        times=(min(times), max(times)),
+        cores=_each(ended, "cores"),
+        all_cores=os.cpu_count(),
+        loads=(min(loads), max(loads)),
+        timed=("collection", "files", "configs", *TIMED),
+        time_rows=_times(todo, ended, done),
+        space_rows=_space(ended, done),
+        n_rows=json.loads(check.read_text())["rows"] if is_checked else None,
+        scored=json.loads(joined.read_text())["collections"] if is_checked else {},
+        made=f"Python {platform.python_version()}, {platform.machine()}, revision "
+        + _each(ended, "revision"),
+    )
 
 
 def _each(ended: Mapping[str, Entry], key: str) -> str:
     return " and ".join(sorted({str(entry[key]) for entry in ended.values()}))
 
 
-def _times(todo: Rehearsal, ended: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
+def _times(
+    todo: Rehearsal, ended: Mapping[str, Entry], done: Sequence[Collection]
+) -> list[list[str]]:
     rows = []
     for collection in done:
         graphs = published_graphs([collection], SPLITS, todo.share)
@@ -211,7 +200,7 @@ def _times(todo: Rehearsal, ended: Mapping[str, Entry], done: Sequence[Collectio
         rows.append([collection.name, f"{len(graphs):,}", f"{n_configs:,}", *cells])
     if f"{ALL} join" in ended:
         rows.append([ALL, *["-"] * 7, _seconds(ended[f"{ALL} join"]["cost"])])
-    return table(["collection", "files", "configs", *TIMED], rows)
+    return rows
 
 
 def _within(run: Path) -> dict[str, Entry]:
@@ -231,7 +220,7 @@ def _seconds(cost: Mapping[str, float]) -> str:
     return f"{cost['seconds']:,.0f} ({cost['cpu_s']:,.0f})"
 
 
-def _space(ended: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
+def _space(ended: Mapping[str, Entry], done: Sequence[Collection]) -> list[list[str]]:
     rows = []
     for collection in done:
         entries = [ended[f"{collection.name} {s}"] for s in ("synthesize", "prepare", "run")]
@@ -241,27 +230,7 @@ def _space(ended: Mapping[str, Entry], done: Sequence[Collection]) -> list[str]:
     if f"{ALL} join" in ended:
         peak = ended[f"{ALL} join"]["cost"]["peak_mib"]
         rows.append([ALL, "-", "-", f"{peak:,.0f}", "-", "-", "-"])
-    header = ["synthesize, MiB", "prepare, MiB", "run, MiB", "npz, GB", "store, GB", "run, GB"]
-    return table(["collection", *header], rows)
-
-
-def _outcome(todo: Rehearsal, ended: Mapping[str, Entry]) -> list[str]:
-    if f"{ALL} check" not in ended:
-        return []
-    check = json.loads((todo.out / "logs" / f"{ALL}-check.txt").read_text())
-    report = json.loads((todo.out / "joined" / "report.json").read_text())
-    scores = [
-        f"{name} {part['value']:.3f}"
-        for name, part in report["collections"].items()
-        if part.get("value") is not None
-    ]
-    return [
-        "## Outcome",
-        "",
-        f"`submission check` accepts the submission of {check['rows']} rows. Scores on the valid",
-        f"splits: {', '.join(scores)}.",
-        "",
-    ]
+    return rows
 
 
 def main() -> None:
@@ -283,7 +252,7 @@ def main() -> None:
     finally:
         journal = read_journal(todo)
         if any(name.endswith(" run") and entry["done"] for name, entry in journal.items()):
-            write_text(given.page, "\n".join(page(todo, journal)) + "\n")
+            write_page(given.page, page(todo, journal))
 
 
 if __name__ == "__main__":
