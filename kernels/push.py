@@ -94,13 +94,8 @@ def kernel_status(session: KaggleSession, kernel_id: str) -> KernelStatus:
 
 def kernel_version(session: KaggleSession, kernel_id: str) -> int:
     """Return the number of a kernel's latest version; 0 where there is no such kernel."""
-    from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelRequest
-
-    request = ApiGetKernelRequest()
-    request.user_name, _, request.kernel_slug = kernel_id.partition("/")
     try:
-        with session.api.build_kaggle_client() as client:
-            answer = client.kernels.kernels_api_client.get_kernel(request)
+        answer = session.call("kernels", "get_kernel", _named(kernel_id))
     except Exception as error:
         if status_of(error) in UNKNOWN:
             return 0
@@ -110,20 +105,20 @@ def kernel_version(session: KaggleSession, kernel_id: str) -> int:
 
 def kernel_output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
     """List what a kernel's latest session wrote, by name and signed address; and return its log."""
-    from kagglesdk.kernels.types.kernels_api_service import ApiListKernelSessionOutputRequest
-
-    request = ApiListKernelSessionOutputRequest()
-    request.user_name, _, request.kernel_slug = kernel_id.partition("/")
-    request.page_size, files, log, seen = _PAGE, [], "", {""}
-    while True:
-        with session.api.build_kaggle_client() as client:
-            page = client.kernels.kernels_api_client.list_kernel_session_output(request)
+    files, log, token, seen = [], "", "", set[str]()
+    while token not in seen:
+        seen.add(token)
+        asked = {**_named(kernel_id), "pageSize": _PAGE, "pageToken": token}
+        page = session.call("kernels", "list_kernel_session_output", asked)
         files += [(item.file_name, item.url) for item in page.files or []]
         log = log or page.log or ""
-        request.page_token = page.next_page_token or ""
-        if request.page_token in seen:
-            return files, log
-        seen.add(request.page_token)
+        token = page.next_page_token or ""
+    return files, log
+
+
+def _named(kernel_id: str) -> dict[str, str]:
+    owner, _, slug = kernel_id.partition("/")
+    return {"userName": owner, "kernelSlug": slug}
 
 
 def _request(folder: Path, metadata: dict[str, Any], kernel_id: str) -> Any:

@@ -7,9 +7,10 @@ only inside `kaggle_session`.
 
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from common.retry import RetryPolicy
 POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)
 ANSWER_WITHIN_S = 120.0
 
+_APIS = {
+    **{"blobs": "blob_api", "competitions": "competition_api"},
+    **{"datasets": "dataset_api", "kernels": "kernels_api"},
+}
 _HOW_TO_LOG_IN = (
     "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put kaggle.json with both into "
     "~/.kaggle (the account's settings on kaggle.com make either)"
@@ -45,6 +50,14 @@ class KaggleSession:
     def own(self, name: str) -> str:
         """Return "owner/slug" of a kernel or dataset; a slug alone is one's own."""
         return name if "/" in name else f"{self.username}/{name}"
+
+    def call(self, service: str, method: str, facts: Mapping[str, Any]) -> Any:
+        """Call a method of a service, such as "kernels" and "get_kernel", with its JSON's keys."""
+        api = _APIS[service]
+        types = import_module(f"kagglesdk.{service}.types.{api}_service")
+        request = getattr(types, f"Api{method.title().replace('_', '')}Request").from_dict(facts)
+        with self.api.build_kaggle_client() as client:
+            return getattr(getattr(getattr(client, service), f"{api}_client"), method)(request)
 
 
 @contextmanager

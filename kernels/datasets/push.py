@@ -85,21 +85,16 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
 
 
 def _look(session: KaggleSession, dataset_id: str) -> _State | None:
-    from kagglesdk.datasets.types import dataset_api_service as types
-
     owner, slug = dataset_id.split("/")
     named = {"ownerSlug": owner, "datasetSlug": slug}
-    with session.api.build_kaggle_client() as client:
-        datasets = client.datasets.dataset_api_client
-        try:
-            asked = types.ApiGetDatasetStatusRequest.from_dict(named)
-            status = datasets.get_dataset_status(asked).status.name.lower()
-        except Exception as error:
-            own = owner.lower() == session.username.lower()
-            if status_of(error) in (UNKNOWN if own else UNKNOWN[1:]):
-                return None
-            raise
-        found = datasets.get_dataset(types.ApiGetDatasetRequest.from_dict(named))
+    try:
+        status = session.call("datasets", "get_dataset_status", named).status.name.lower()
+    except Exception as error:
+        own = owner.lower() == session.username.lower()
+        if status_of(error) in (UNKNOWN if own else UNKNOWN[1:]):
+            return None
+        raise
+    found = session.call("datasets", "get_dataset", named)
     return _State(status, int(found.current_version_number or 0), found.description or "")
 
 
@@ -119,8 +114,6 @@ def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
 
 
 def _upload(session: KaggleSession, folder: Path, names: Sequence[str]) -> list[str]:
-    from kagglesdk.blobs.types.blob_api_service import ApiStartBlobUploadRequest
-
     def upload(path: Path) -> str:
         facts = {
             "type": "DATASET",
@@ -128,13 +121,7 @@ def _upload(session: KaggleSession, folder: Path, names: Sequence[str]) -> list[
             "contentLength": path.stat().st_size,
             "lastModifiedEpochSeconds": int(path.stat().st_mtime),
         }
-        request = ApiStartBlobUploadRequest.from_dict(facts)
-
-        def start() -> Any:
-            with session.api.build_kaggle_client() as client:
-                return client.blobs.blob_api_client.start_blob_upload(request)
-
-        return upload_file(session, path, start)
+        return upload_file(session, path, lambda: session.call("blobs", "start_blob_upload", facts))
 
     tokens = []
     with tempfile.TemporaryDirectory(prefix="dataset-push-") as scratch:
@@ -166,18 +153,11 @@ def _asked(
 def _make(
     session: KaggleSession, dataset_id: str, asked: Mapping[str, Any], before: _State | None
 ) -> None:
-    from kagglesdk.datasets.types import dataset_api_service as types
-
-    new = types.ApiCreateDatasetRequest.from_dict(asked)  # each takes the keys that it knows
-    version = types.ApiCreateDatasetVersionRequest.from_dict({**asked, "body": asked})
+    method = "create_dataset_version" if before else "create_dataset"
 
     def send() -> bool:
-        with session.api.build_kaggle_client() as client:
-            datasets = client.datasets.dataset_api_client
-            if before:
-                answer = datasets.create_dataset_version(version)
-            else:
-                answer = datasets.create_dataset(new)
+        # Each request takes the keys that it knows.
+        answer = session.call("datasets", method, {**asked, "body": asked})
         if answer.error or (answer.status or "ok").lower() != "ok":
             raise PipelineError(
                 f"dataset {dataset_id}: Kaggle refused it: "

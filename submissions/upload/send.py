@@ -124,28 +124,19 @@ def _hash_and_size(path: Path) -> tuple[str, int]:
 
 
 def _start(session: KaggleSession, path: Path) -> Any:
-    from kagglesdk.competitions.types import competition_api_service as types
-
     facts = {
         "competitionName": COMPETITION,
         "fileName": path.name,
         "contentLength": path.stat().st_size,
         "lastModifiedEpochSeconds": int(path.stat().st_mtime),
     }
-    request = types.ApiStartSubmissionUploadRequest.from_dict(facts)
-    with session.api.build_kaggle_client() as client:
-        return client.competitions.competition_api_client.start_submission_upload(request)
+    return session.call("competitions", "start_submission_upload", facts)
 
 
 def _create(session: KaggleSession, token: str, description: str) -> int:
-    from kagglesdk.competitions.types import competition_api_service as types
-
     facts = {"competitionName": COMPETITION, "blobFileTokens": token}
-    request = types.ApiCreateSubmissionRequest.from_dict(
-        {**facts, "submissionDescription": description}
-    )
-    with session.api.build_kaggle_client() as client:
-        answer = client.competitions.competition_api_client.create_submission(request)
+    facts["submissionDescription"] = description
+    answer = session.call("competitions", "create_submission", facts)
     ref = int(answer.ref)
     if not ref:
         said = one_line(answer.message) or "nothing"
