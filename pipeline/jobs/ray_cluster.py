@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, Self
 
 from common.atomic import write_bytes
-from common.errors import OutOfTime, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import (
     end_now,
     heard_by,
@@ -82,6 +82,7 @@ class RayCluster(Executor):
             "_temp_dir": self._folder.name,
         }
         self._options = own if is_local else {}
+        self._head = ""
         self._running: dict[Any, tuple[Job, dict[Path, Any]]] = {}  # and what was sent for it
         self._probes = set[Path]()
 
@@ -89,7 +90,7 @@ class RayCluster(Executor):
         before = signal.getsignal(signal.SIGTERM)  # Ray puts its own in the place
         try:
             self._connect()
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # Ray raises anything, a bare Exception too
             raise UsageError(
                 f"--ray {self._address}: no cluster to work with: {' '.join(str(error).split())}; "
                 "start one with `ray start --head`, or pass --ray local"
@@ -102,16 +103,27 @@ class RayCluster(Executor):
         from ray.util.queue import Queue
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        self._head = self._ray.get_runtime_context().gcs_address
         self._on = NodeAffinitySchedulingStrategy
         beside = self._on(self._ray.get_runtime_context().get_node_id(), soft=False)
         self._told = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside})
         self._do = self._ray.remote(max_retries=0)(_on_a_machine)
         return self
 
+    def _look_for_head(self) -> None:
+        """Say that the head is gone: Ray's calls would wait a minute, then end the process."""
+        try:
+            _reach(self._head)
+        except OSError as error:
+            head, self._head = self._head, ""
+            raise PipelineError(
+                f"--ray {self._address}: the cluster's head at {head} is gone "
+                f"({error.strerror or error}); start it again, and the same command goes on"
+            ) from error
+
     def _connect(self) -> None:
-        host, _, port = self._address.rpartition(":")
-        if port.isdigit() and "/" not in host:
-            socket.create_connection((host, int(port)), CONNECT_S).close()
+        if self._address.rpartition(":")[2].isdigit() and "/" not in self._address:
+            _reach(self._address)
         paths = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         environment = {
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -127,6 +139,8 @@ class RayCluster(Executor):
         )
 
     def __exit__(self, *error: object) -> None:
+        if not self._head:
+            return
         try:
             self._stop()
             until = monotonic() + STOP_S
@@ -144,6 +158,7 @@ class RayCluster(Executor):
             self._ray.cancel(reference)
 
     def free(self) -> Sequence[bool]:
+        self._look_for_head()
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         begun = [job for job, _ in self._running.values()]
         # What a job takes of a machine, which the largest one has at least.
@@ -185,6 +200,7 @@ class RayCluster(Executor):
         if out_of_time():
             self._stop()
         ready, _ = self._ray.wait(list(self._running), timeout=POLL_S)
+        self._look_for_head()
         with suppress(self._ray.exceptions.RayError):  # the cluster has been ended with us
             for name, *told in self._told.get_nowait_batch(self._told.size()):
                 with told_by(name):
@@ -213,6 +229,11 @@ class RayCluster(Executor):
         if isinstance(told[0], OutOfTime) and not out_of_time():
             return Lost(job, "was told to stop")
         return Failed(job, told[0])
+
+
+def _reach(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), CONNECT_S).close()
 
 
 def _on_a_machine(

@@ -217,6 +217,17 @@ def test_a_machine_is_lost(cluster: Cluster, calm: Scene, tmp_path: Path) -> Non
     check_same(scene.out, calm.out)
 
 
+def test_a_head_that_is_lost_is_named(cluster: Cluster, calm: Scene, tmp_path: Path) -> None:
+    """The last test on this cluster."""
+    scene = calm.elsewhere(tmp_path, workers=2)
+    watched = Watched(scene, scene.run("--ray", cluster.address))
+    wait_for_a_job(cluster, watched)
+    began_s = time.monotonic()
+    cluster.kill("head")
+    assert f"error: --ray {cluster.address}: the cluster's head" in refused(watched, 1)
+    assert time.monotonic() - began_s < 40
+
+
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
 def test_a_local_cluster_ends_with_its_command(
     number: signal.Signals, calm: Scene, tmp_path: Path
