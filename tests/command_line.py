@@ -1,7 +1,13 @@
-"""The command line, called in this process."""
+"""The command line, called in this process, and Python in one of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 from typer.testing import CliRunner
 
+from common.settings import ROOT
 from pipeline.__main__ import app
 from pipeline.cli.console import STAGE_PREFIX
 
@@ -21,6 +27,20 @@ def stderr_of(*arguments: object, expect: int = 0) -> list[str]:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == expect, result.output
     return result.stderr.splitlines()
+
+
+def python_in(folder: Path, *words: str) -> str:
+    """Run Python with the project's packages in a folder; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def without_stages(text: str) -> str:

@@ -1,6 +1,5 @@
 """What the README tells to type is run where it needs no account and no dataset."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.settings import ROOT
+from tests.command_line import python_in
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CALL = ".venv/bin/python -m pipeline "
@@ -50,27 +50,14 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_in(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("line", RUN)
 def test_a_command_that_needs_nothing_else_runs(workplace: Path, line: str) -> None:
-    assert run_in(workplace, "-m", "pipeline", *shlex.split(line.removeprefix(CALL)))
+    assert python_in(workplace, "-m", "pipeline", *shlex.split(line.removeprefix(CALL)))
 
 
 def test_the_example_in_python_runs(workplace: Path) -> None:
     (example,) = blocks("python")
-    lines = run_in(workplace, "-c", example).splitlines()
+    lines = python_in(workplace, "-c", example).splitlines()
     assert [line.split()[0] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
     assert len(lines) > 5 and all(line.split()[0].isdigit() for line in lines)
 

@@ -1,10 +1,7 @@
 """The functions for Python: files of each kind, configs of one's own, and the docs' example."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from data.packing.config_encoder import pack_values
 from data.tree import collection_named
 from ensembles import load_graph, load_ranker, rank
 from ensembles.ensemble import load_ensemble, ranked_by
+from tests.command_line import python_in
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,
@@ -145,15 +143,6 @@ def test_the_example_of_the_docs_runs_from_another_folder(rankers: Path, tmp_pat
     write(tmp_path / "module.hlo.pb", dense_module())
     assert '"runs/first"' in example
     code = example.replace('"runs/first"', repr(str(rankers / LAYOUT_MODEL)))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = python_in(tmp_path, "-c", code).splitlines()
     assert [line.split()[0] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
     assert [line.split()[0].split(".")[0] for line in lines[5:]] == ["dot", "reshape", "dot"]

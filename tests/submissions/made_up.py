@@ -15,6 +15,10 @@ N_NODES, N_CONFIGURABLE = 6, 3
 SHORT_TILE_KERNELS = [2] * 2 + [3] * 8 + [4] * 6  # numbers of configs
 
 
+def ints(*values: int) -> Indices:
+    return np.array(values, np.int64)
+
+
 def write_graph(
     folder: Path, collection: str, split: str, name: str, *, seed: int, labelled: bool = True
 ) -> tuple[Indices, Indices]:

@@ -15,13 +15,9 @@ from data.withheld import WITHHELD, write_withheld
 from submissions.labels import Labels, read_ceilings, read_labels
 from submissions.score import score_submission
 from tests.command_line import call
-from tests.submissions.made_up import noisy_submission, write_graph
+from tests.submissions.made_up import ints, noisy_submission, write_graph
 
 X = "layout:xla:default"
-
-
-def ints(*values: int) -> NDArray[np.int64]:
-    return np.array(values, np.int64)
 
 
 def place_npz(folder: Path, collection: str, **arrays: NDArray[np.generic]) -> Path:

@@ -13,12 +13,9 @@ from data.tree import COLLECTIONS
 from submissions.labels import Labels
 from submissions.report.page import write_report_page
 from submissions.score import FEW_GRAPHS, remarks_on, score_submission
+from tests.submissions.made_up import ints
 
 A, B, K = "layout:xla:default:a", "layout:xla:default:b.1:x", "tile:xla:k"
-
-
-def ints(*values: int) -> NDArray[np.int64]:
-    return np.array(values, np.int64)
 
 
 def random_graphs(

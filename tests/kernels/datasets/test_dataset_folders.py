@@ -60,25 +60,20 @@ def test_weights_hold_what_ranking_needs_and_no_more(run: Path, tmp_path: Path) 
     assert len(read_dataset(out)[1]) == 2 * len(NEEDED)
 
 
-def test_an_unfinished_training_is_refused(run: Path, tmp_path: Path) -> None:
-    write_run(run / "models" / "tile-xla" / "begun", done=False)
-    config = run / "models" / "tile-xla" / "begun" / "config.toml"
-    config.write_bytes(config.read_bytes().replace(b"seed = 0", b"seed = 1"))
-    with pytest.raises(PipelineError, match="its training has not ended"):
-        write_weights(run, tmp_path / "out", title=TITLE)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_without_models_or_with_one_twice_is_refused(run: Path, tmp_path: Path) -> None:
+def test_models_that_make_no_dataset_are_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PipelineError, match="holds no run folder of a model"):
-        write_weights(tmp_path / "empty", tmp_path / "out", title=TITLE)
-    write_run(run / "copy")
-    same = write_weights(run, tmp_path / "copied", title=TITLE)
-    assert len(same) == 2
-    (run / "copy" / "model.safetensors").write_bytes(b"others!")
-    with pytest.raises(PipelineError, match=r"the same model is in .*; expected one of the two"):
-        write_weights(run, tmp_path / "out", title=TITLE)
+    begun = write_run(tmp_path / "begun", done=False)
+    copy = write_run(run / "copy")
+    assert len(write_weights(run, tmp_path / "copied", title=TITLE)) == 2
+    (copy / "model.safetensors").write_bytes(b"others!")
+    for source, told in (
+        (tmp_path / "empty", "holds no run folder of a model"),
+        (begun, "its training has not ended"),
+        (run, r"the same model is in .*; expected one of the two"),
+    ):
+        with pytest.raises(PipelineError, match=told):
+            write_weights(source, tmp_path / "out", title=TITLE)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_credential_leaves_nothing_written(
