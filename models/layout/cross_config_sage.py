@@ -10,7 +10,7 @@ a sparse (n, n) matrix with a dense (n, c·h) one. What follows it concerns each
 computed for a slice of nodes at a time, and again for the gradients instead of being kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -25,15 +25,13 @@ from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
-from models.layout.ops import ops_for
-from models.layout.plain_ops import node_slices
-from models.layout.sparse_aggregation import Aggregation, Neighbours, SplitAggregation
+from models.layout.plain_ops import Norm, node_slices
+from models.layout.sparse_aggregation import Aggregation, Neighbours, SplitAggregation, ops_for
 from models.training.device import ranking_bytes, uploaded
 from models.training.precision import by_own_types, storage_dtype
 
 MAX_STATISTIC = 10.0  # of what is usual among train configs
 
-Parts = Callable[[Tensor], tuple[Tensor, ...]]  # y -> what is joined of it, (n, c, h) each
 Reached = tuple[int, Tensor, Tensor]  # a block's number, its x and its messages, (n, c, h) each
 
 
@@ -90,18 +88,16 @@ class SageBlock(nn.Module):
     is over channels, per node and config, so configs stay independent but for the attention.
     """
 
-    def __init__(
-        self, width: int, *, channel_reduction: int, cross_config: bool, fused: bool = True
-    ) -> None:
+    def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__()
-        self.fused = fused
+        width, self.fused = config.hidden, config.fused
         self.norm = nn.LayerNorm(width)
         self.own = nn.Linear(width, width)
         self.operands = nn.Linear(width, width, bias=False)
         self.users = nn.Linear(width, width, bias=False)
-        self.channels = ChannelAttention(width, channel_reduction)
-        self.configs = CrossConfigAttention() if cross_config else None
-        self.project = nn.Linear(2 * width if cross_config else width, width)
+        self.channels = ChannelAttention(width, config.channel_reduction)
+        self.configs = CrossConfigAttention() if config.cross_config else None
+        self.project = nn.Linear(2 * width if config.cross_config else width, width)
 
     @by_own_types
     def aggregate(self, x: Tensor, neighbours: Neighbours) -> Tensor:
@@ -285,15 +281,14 @@ class _Pool(torch.autograd.Function):
         ops: ModuleType,
     ) -> tuple[Tensor, Tensor]:
         ctx.ops = ops
-        sums, largest, *kept = ops.pool(x, gain, shift, eps, shares, for_gradients=True)
-        ctx.save_for_backward(x, gain, shift, shares, *kept)
+        sums, largest, *kept = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
+        ctx.save_for_backward(x, gain, shares, *kept)
         return sums, largest
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, *kept = ctx.saved_tensors
-        found = ctx.ops.pool_backward(*grads, x, *kept)
-        return *found, None, None, None
+        x, gain, shares, *kept = ctx.saved_tensors
+        return *ctx.ops.pool_backward(grads, x, gain, shares, kept), None, None, None
 
 
 class CrossConfigSage(LayoutNetwork):
@@ -303,6 +298,7 @@ class CrossConfigSage(LayoutNetwork):
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
+    Block: ClassVar[type[SageBlock]] = SageBlock
     config: CrossConfigSageConfig
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
@@ -315,7 +311,7 @@ class CrossConfigSage(LayoutNetwork):
         self.node = nn.Linear(N_NODE_FEATURES + config.opcode_width + layout_width, hidden)
         self.tensor_roles = nn.Linear(N_TENSORS * layout_width, hidden)
         self.blocks: Sequence[SageBlock] = nn.ModuleList(  # type: ignore[assignment]
-            self.make_block(config) for _ in range(config.blocks)
+            self.Block(config) for _ in range(config.blocks)
         )
         self.norm = nn.LayerNorm(hidden)
         n_pooled = 3 + config.pool_by_bytes
@@ -329,15 +325,6 @@ class CrossConfigSage(LayoutNetwork):
         )
         self.known_opcode: Tensor
         self.register_buffer("known_opcode", torch.ones(N_OPCODES, dtype=torch.bool))
-
-    def make_block(self, config: CrossConfigSageConfig) -> SageBlock:
-        """Return one of the network's blocks."""
-        return SageBlock(
-            config.hidden,
-            channel_reduction=config.channel_reduction,
-            cross_config=config.cross_config,
-            fused=config.fused,
-        )
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
         """Remember which opcodes training has; all others share the embedding of "unknown"."""
@@ -359,14 +346,12 @@ class CrossConfigSage(LayoutNetwork):
         """Embed the (c, k) int64 choices among layout vectors (v, 18) int64; (k, c, h).
 
         A graph has few distinct vectors, so each is embedded once. The layouts' embedding and the
-        linear layer behind it are one table of 18 · 7 rows, of which a vector is a sum of 18.
+        linear layer behind it are one table (18 · 7, h), of which a vector is a sum of 18 rows.
         """
         width = self.layout.embedding_dim
         weight = self.tensor_roles.weight.view(-1, N_LAYOUT_VALUES, width)  # (h, 18, w)
         with torch.autocast(vectors.device.type, enabled=False):
-            table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(
-                0, 1
-            )  # (126, h)
+            table = torch.einsum("hpw,sw->psh", weight, self.layout.weight).flatten(0, 1)
         offsets = torch.arange(N_LAYOUT_VALUES, device=vectors.device) * N_SYMBOLS
         summed = nn.functional.embedding_bag(vectors + offsets, table, mode="sum")  # (v, h)
         settings = (summed.float() + self.tensor_roles.bias).to(storage_dtype(vectors.device))
@@ -407,12 +392,12 @@ class CrossConfigSage(LayoutNetwork):
         shares[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))
         if self.config.pool_by_bytes:
             shares = torch.cat([shares, inputs.bytes_share[None]])
-        given = x, self.norm.weight, self.norm.bias, self.norm.eps, shares
-        ops = ops_for(x, fused=self.config.fused)
+        norm, ops = self.norm, ops_for(x, fused=self.config.fused)
+        given = Norm(norm.weight, norm.bias, norm.eps)
         if torch.is_inference_mode_enabled():
-            sums, largest, *_ = ops.pool(*given, for_gradients=False)
+            sums, largest, *_ = ops.pool(x, given, shares, for_gradients=False)
         else:
-            sums, largest = _Pool.apply(*given, ops)
+            sums, largest = _Pool.apply(x, *given, shares, ops)
         return [*sums, largest]
 
     @torch.inference_mode()

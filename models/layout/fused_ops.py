@@ -7,25 +7,37 @@ count or trace see it; on a CPU Triton's interpreter runs them, in tests.
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, p shares.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import custom_op
 
 from models.layout import plain_ops
-from models.layout.plain_ops import Pullback, messages_
+from models.layout.plain_ops import Norm, Pullback, messages_
 
 if TYPE_CHECKING:
     from models.layout.sparse_aggregation import Aggregation, SparseProduct
 
 __all__ = ["messages_"]
 
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
 MAX_CONFIGS = 1024  # that one program softmaxes over
 TILE = 4096  # values of a tensor that a program holds at once
 N_PROGRAMS = 1024  # that share rows where each leaves a part of a sum
 POOLED_NODES = 128  # of a program
 WEIGHT_ROWS = 8192  # of a weight's gradient that are added up in storage precision
+
+
+def _operation(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Make a function that launches a kernel an operation; without values it only allocates."""
+    operation = custom_op(f"tpugraphs::{function.__name__.strip('_')}", function, mutates_args=())
+    operation.register_fake(function)
+    return cast(Callable[Given, Made], operation)
 
 
 def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
@@ -40,50 +52,28 @@ def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
     return _attend(gated, sharpness), pullback
 
 
-def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
-    """See plain_ops.weigh."""
-    return _weigh(messages, sharpness, normaliser)
-
-
-def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
-    """See plain_ops.log_sum_exp."""
-    return _log_sum_exp(messages, sharpness)
-
-
 def aggregate(
-    x: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    eps: float,
-    weights: Tensor,
-    added: Tensor,
-    aggregation: "Aggregation",
+    x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: "Aggregation"
 ) -> Tensor:
     """See plain_ops.aggregate."""
-    h = _norm(x, gain, shift, eps)[0]
+    h = _norm(x, *norm)[0]
     projected = h.flatten(0, 1) @ weights.flatten(0, 1).T
-    out: Tensor = _product(aggregation.joint, projected.view(*x.shape[:2], 3, -1), added)
+    out = _product(aggregation.joint, projected.view(*x.shape[:2], 3, -1), added)
     return out.flatten(2)
 
 
 def aggregate_backward(
-    grad: Tensor,
-    x: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    eps: float,
-    weights: Tensor,
-    aggregation: "Aggregation",
+    grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: "Aggregation"
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See plain_ops.aggregate_backward."""
     nothing = torch.zeros(grad.shape[2], dtype=grad.dtype, device=grad.device)
     given = grad[:, :, None]
     projected = _product(aggregation.joint, given, nothing, transposed=True).flatten(2)
-    h, mean, rstd = _norm(x, gain, shift, eps)
+    h, mean, rstd = _norm(x, *norm)
     rows, joint = projected.flatten(0, 1), weights.flatten(0, 1)
     of_weights = torch.zeros_like(joint, dtype=torch.float32)
     add_weight_gradient(of_weights, rows, h.flatten(0, 1))
-    of_x, of_gain, of_shift = _norm_backward((rows @ joint).view_as(x), x, mean, rstd, gain)
+    of_x, of_gain, of_shift = _norm_backward((rows @ joint).view_as(x), x, mean, rstd, norm.gain)
     return of_x, of_gain.sum(0), of_shift.sum(0), of_weights.view_as(weights)
 
 
@@ -97,28 +87,19 @@ def _product(
     return _sparse_rows(*entries, x, added, matrix.shape[0] // parts, parts)
 
 
-def pool(
-    x: Tensor, gain: Tensor, shift: Tensor, eps: float, shares: Tensor, *, for_gradients: bool
-) -> tuple[Tensor, ...]:
+def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple[Tensor, ...]:
     """See plain_ops.pool."""
-    sums, largest, place, mean, rstd = _pool(x, gain, shift, eps, shares)
+    sums, largest, place, mean, rstd = _pool(x, *norm, shares)
     highest, program = largest.max(dim=0)
     return sums.sum(0), highest, place.gather(0, program[None])[0], mean, rstd
 
 
 def pool_backward(
-    of_sums: Tensor,
-    of_largest: Tensor,
-    x: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    shares: Tensor,
-    place: Tensor,
-    *norm: Tensor,
+    grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, kept: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See plain_ops.pool_backward."""
-    given = of_sums.contiguous(), of_largest.contiguous(), x, gain, shares, place, *norm
-    of_x, of_gain, of_shift = _pool_backward(*given)
+    of_sums, of_largest = (grad.contiguous() for grad in grads)
+    of_x, of_gain, of_shift = _pool_backward(of_sums, of_largest, x, gain, shares, *kept)
     return of_x, of_gain.sum((0, 1)), of_shift.sum((0, 1))
 
 
@@ -130,49 +111,52 @@ def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
     into += grad[whole:].T @ given[whole:]
 
 
-# The operations: each with its kernel, and with what it returns where there are no values.
+@_operation
+def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
+    """See plain_ops.weigh."""
+    out = torch.empty_like(messages)
+    size, (_, n_configs, width) = messages.numel(), messages.shape
+    given = messages, sharpness, normaliser, out, size, n_configs * width, width
+    _launch("weigh", (-(-size // 1024),), *given, B=1024)
+    return out
 
 
-@custom_op("tpugraphs::norm", mutates_args=())
+@_operation
+def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
+    """See plain_ops.log_sum_exp."""
+    n_nodes, n_configs, width = messages.shape
+    out = messages.new_empty(n_nodes, 1, width, dtype=torch.float32)
+    block, configs = (min(64, _power_of_two(size)) for size in (width, n_configs))
+    grid = n_nodes, -(-width // block)
+    _launch("log_sum_exp", grid, messages, sharpness, out, n_configs, width, C=configs, B=block)
+    return out
+
+
+@_operation
 def _norm(x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    found = _empty_norm(x, gain, shift, eps)
+    mean = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
+    found = torch.empty_like(x), mean, torch.empty_like(mean)
     rows, width = x.numel() // x.shape[-1], x.shape[-1]
     size, wide = _tile(width)
     _launch("norm", (-(-rows // size),), x, gain, shift, *found, rows, width, eps, R=size, H=wide)
     return found
 
 
-@_norm.register_fake
-def _empty_norm(
-    x: Tensor, gain: Tensor, shift: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    mean = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
-    return torch.empty_like(x), mean, torch.empty_like(mean)
-
-
-@custom_op("tpugraphs::norm_backward", mutates_args=())
+@_operation
 def _norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gain: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    found = _empty_norm_backward(grad, x, mean, rstd, gain)
     rows, width = x.numel() // x.shape[-1], x.shape[-1]
+    n_programs = min(N_PROGRAMS, max(1, rows))
+    part = gain.new_empty(n_programs, width)
+    found = torch.empty_like(x), part, torch.empty_like(part)
     size, wide = _tile(width)
-    per_program = -(-rows // len(found[1]))
-    given = grad, x, mean, rstd, gain, *found, rows, width, per_program
-    _launch("norm_backward", (len(found[1]),), *given, R=size, H=wide)
+    given = grad, x, mean, rstd, gain, *found, rows, width, -(-rows // n_programs)
+    _launch("norm_backward", (n_programs,), *given, R=size, H=wide)
     return found
 
 
-@_norm_backward.register_fake
-def _empty_norm_backward(
-    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gain: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    n_programs = min(N_PROGRAMS, max(1, x.shape[0] * x.shape[1]))
-    part = gain.new_empty(n_programs, x.shape[-1])
-    return torch.empty_like(x), part, torch.empty_like(part)
-
-
-@custom_op("tpugraphs::sparse_rows", mutates_args=())
+@_operation
 def _sparse_rows(
     starts: Tensor,
     columns: Tensor,
@@ -182,8 +166,8 @@ def _sparse_rows(
     n_out: int,
     parts_out: int,
 ) -> Tensor:
-    out = _empty_rows(starts, columns, values, x, added, n_out, parts_out)
     n_in, n_configs, parts_in, width = x.shape
+    out = x.new_empty(n_out, n_configs, parts_out, width)
     stride = 0 if added.ndim == 1 else width
     grid = n_out * parts_out, -(-n_configs * width // 1024)
     given = starts, columns, values, x, added, out, n_in, n_out, n_configs, width
@@ -191,102 +175,40 @@ def _sparse_rows(
     return out
 
 
-@_sparse_rows.register_fake
-def _empty_rows(
-    starts: Tensor,
-    columns: Tensor,
-    values: Tensor,
-    x: Tensor,
-    added: Tensor,
-    n_out: int,
-    parts_out: int,
-) -> Tensor:
-    return x.new_empty(n_out, x.shape[1], parts_out, x.shape[3])
-
-
-@custom_op("tpugraphs::attend", mutates_args=())
+@_operation
 def _attend(gated: Tensor, sharpness: Tensor) -> Tensor:
     out = torch.empty_like(gated)
-    grid, sizes = _by_node(gated, gated.shape[2] // 2)
-    _launch("attend", grid, gated, sharpness, out, *sizes[:2], **sizes[2])
+    grid, widths, sizes = _by_node(gated)
+    _launch("attend", grid, gated, sharpness, out, *widths, **sizes)
     return out
 
 
-@_attend.register_fake
-def _(gated: Tensor, sharpness: Tensor) -> Tensor:
-    return torch.empty_like(gated)
-
-
-@custom_op("tpugraphs::attend_backward", mutates_args=())
+@_operation
 def _attend_backward(grad: Tensor, gated: Tensor, sharpness: Tensor) -> tuple[Tensor, Tensor]:
-    found = _empty_attend_backward(grad, gated, sharpness)
-    grid, sizes = _by_node(gated, gated.shape[2] // 2)
-    _launch("attend_backward", grid, grad, gated, sharpness, *found, *sizes[:2], **sizes[2])
+    grid, widths, sizes = _by_node(gated)
+    found = torch.empty_like(gated), gated.new_empty(grid, dtype=torch.float32)
+    _launch("attend_backward", grid, grad, gated, sharpness, *found, *widths, **sizes)
     return found
 
 
-@_attend_backward.register_fake
-def _empty_attend_backward(grad: Tensor, gated: Tensor, sharpness: Tensor) -> tuple[Tensor, Tensor]:
-    grid, _ = _by_node(gated, gated.shape[2] // 2)
-    return torch.empty_like(gated), gated.new_empty(grid, dtype=torch.float32)
-
-
-@custom_op("tpugraphs::weigh", mutates_args=())
-def _weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
-    out = torch.empty_like(messages)
-    size, (_, n_configs, width) = messages.numel(), messages.shape
-    given = messages, sharpness, normaliser, out, size, n_configs * width, width
-    _launch("weigh", (-(-size // 1024),), *given, B=1024)
-    return out
-
-
-@_weigh.register_fake
-def _(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
-    return torch.empty_like(messages)
-
-
-@custom_op("tpugraphs::log_sum_exp", mutates_args=())
-def _log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
-    out = _empty_log_sum_exp(messages, sharpness)
-    _, n_configs, width = messages.shape
-    block = min(64, _power_of_two(width))
-    grid = len(messages), -(-width // block)
-    configs = min(64, _power_of_two(n_configs))
-    _launch("log_sum_exp", grid, messages, sharpness, out, n_configs, width, C=configs, B=block)
-    return out
-
-
-@_log_sum_exp.register_fake
-def _empty_log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
-    return messages.new_empty(len(messages), 1, messages.shape[2], dtype=torch.float32)
-
-
-@custom_op("tpugraphs::pool", mutates_args=())
+@_operation
 def _pool(
     x: Tensor, gain: Tensor, shift: Tensor, eps: float, shares: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    found = _empty_pool(x, gain, shift, eps, shares)
     n_nodes, n_configs, width = x.shape
+    programs = -(-n_nodes // POOLED_NODES)
+    sums = shares.new_empty(programs, len(shares), n_configs, width)
+    largest = shares.new_empty(programs, n_configs, width)
+    place = torch.empty_like(largest, dtype=torch.int64)
+    mean = shares.new_empty(n_nodes, n_configs, 1)
+    found = sums, largest, place, mean, torch.empty_like(mean)
     sizes = n_nodes, n_configs, width, len(shares), POOLED_NODES, eps
-    grid = n_configs, len(found[0])
+    grid = n_configs, programs
     _launch("pool", grid, x, gain, shift, shares, *found, *sizes, **_pool_tile(shares, width))
     return found
 
 
-@_pool.register_fake
-def _empty_pool(
-    x: Tensor, gain: Tensor, shift: Tensor, eps: float, shares: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    n_nodes, *rest = x.shape
-    programs = -(-n_nodes // POOLED_NODES)
-    sums = shares.new_empty(programs, len(shares), *rest)
-    largest = shares.new_empty(programs, *rest)
-    mean = shares.new_empty(n_nodes, rest[0], 1)
-    place = torch.empty_like(largest, dtype=torch.int64)
-    return sums, largest, place, mean, torch.empty_like(mean)
-
-
-@custom_op("tpugraphs::pool_backward", mutates_args=())
+@_operation
 def _pool_backward(
     of_sums: Tensor,
     of_largest: Tensor,
@@ -297,37 +219,24 @@ def _pool_backward(
     mean: Tensor,
     rstd: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    given = of_sums, of_largest, x, gain, shares, place, mean, rstd
-    found = _empty_pool_backward(*given)
     n_nodes, n_configs, width = x.shape
+    part = gain.new_empty(-(-n_nodes // POOLED_NODES), n_configs, width)
+    found = torch.empty_like(x), part, torch.empty_like(part)
+    given = of_sums, of_largest, x, gain, shares, place, mean, rstd, *found
     sizes = n_nodes, n_configs, width, len(shares), POOLED_NODES
-    grid = n_configs, len(found[1])
-    _launch("pool_backward", grid, *given, *found, *sizes, **_pool_tile(shares, width))
+    grid = n_configs, len(part)
+    _launch("pool_backward", grid, *given, *sizes, **_pool_tile(shares, width))
     return found
-
-
-@_pool_backward.register_fake
-def _empty_pool_backward(
-    of_sums: Tensor,
-    of_largest: Tensor,
-    x: Tensor,
-    gain: Tensor,
-    shares: Tensor,
-    place: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    part = gain.new_empty(-(-x.shape[0] // POOLED_NODES), *x.shape[1:])
-    return torch.empty_like(x), part, torch.empty_like(part)
 
 
 def _launch(name: str, grid: tuple[int, ...], *given: Any, **sizes: int) -> None:
     from models.layout import triton_kernels
 
-    for tensor in given:
-        assert not isinstance(tensor, Tensor) or tensor.is_contiguous(), name
-    if all(grid):
-        getattr(triton_kernels, name)[grid](*given, **sizes)
+    tensors = [value for value in given if isinstance(value, Tensor)]
+    if not all(grid) or any(isinstance(t, FakeTensor) or t.is_meta for t in tensors):
+        return
+    assert all(tensor.is_contiguous() for tensor in tensors), name
+    getattr(triton_kernels, name)[grid](*given, **sizes)
 
 
 def _tile(width: int) -> tuple[int, int]:
@@ -341,14 +250,12 @@ def _pool_tile(shares: Tensor, width: int) -> dict[str, int]:
     return {"P": count, "R": max(1, TILE // 2 // wide // count), "H": wide}
 
 
-def _by_node(x: Tensor, width: int) -> tuple[tuple[int, int], tuple[int, int, dict[str, int]]]:
-    configs = _power_of_two(x.shape[1])
+def _by_node(gated: Tensor) -> tuple[tuple[int, int], tuple[int, int], dict[str, int]]:
+    n_nodes, n_configs, width = len(gated), gated.shape[1], gated.shape[2] // 2
+    configs = _power_of_two(n_configs)
     block = min(_power_of_two(width), max(1, TILE // configs))
-    return (len(x), -(-width // block)), (
-        x.shape[1],
-        width,
-        {"C": configs, "B": block, "num_warps": 8},
-    )
+    grid = n_nodes, -(-width // block)
+    return grid, (n_configs, width), {"C": configs, "B": block, "num_warps": 8}
 
 
 def _power_of_two(number: int) -> int:

@@ -58,13 +58,9 @@ class LinearAttention(nn.Module):
 class GlobalAttentionBlock(SageBlock):
     """SageBlock(x) + LinearAttention(norm(x))."""
 
-    def __init__(self, config: GlobalAttentionSageConfig) -> None:
-        super().__init__(
-            config.hidden,
-            channel_reduction=config.channel_reduction,
-            cross_config=config.cross_config,
-            fused=config.fused,
-        )
+    def __init__(self, config: CrossConfigSageConfig) -> None:
+        super().__init__(config)
+        assert isinstance(config, GlobalAttentionSageConfig)
         self.attention_norm = nn.LayerNorm(config.hidden)
         self.attention = LinearAttention(config.hidden, config.heads)
 
@@ -89,8 +85,4 @@ class GlobalAttentionSage(CrossConfigSage):
     """Score configs of one graph; lower = faster. See CrossConfigSage."""
 
     Config: ClassVar[type[LayoutGnnConfig]] = GlobalAttentionSageConfig
-
-    def make_block(self, config: CrossConfigSageConfig) -> SageBlock:
-        """Return one of the network's blocks."""
-        assert isinstance(config, GlobalAttentionSageConfig)
-        return GlobalAttentionBlock(config)
+    Block: ClassVar[type[SageBlock]] = GlobalAttentionBlock

@@ -7,8 +7,8 @@ GPUs; tests hold them to these, and these to autograd.
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,14 @@ SLICE_BYTES = 2 << 20
 DEVICE_SLICE_BYTES = 256 << 20
 
 Pullback = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+
+
+class Norm(NamedTuple):
+    """A layer norm over channels, by its gain and shift, (h,) float32 each."""
+
+    gain: Tensor
+    shift: Tensor
+    eps: float
 
 
 def node_slices(x: Tensor) -> list[slice]:
@@ -91,22 +99,16 @@ def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
 
 
 def aggregate(
-    x: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    eps: float,
-    weights: Tensor,
-    added: Tensor,
-    aggregation: "Aggregation",
+    x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: "Aggregation"
 ) -> Tensor:
-    """Return what rows take of layer_norm(x): see Aggregation.__call__."""
+    """Return what rows take of norm(x): see Aggregation.__call__."""
     means, keeps_own = aggregation.means, aggregation.keeps_own
     out = x.new_empty(means.n_rows, *x.shape[1:])
     if not (keeps_own and added.ndim == 1):
         out.copy_(added)
     projected = x.new_empty(len(weights) - keeps_own, *x.shape)
     for part in node_slices(x):
-        h = _norm(x[part], gain, shift, eps)[0].flatten(0, 1)
+        h = _norm(x[part], norm)[0].flatten(0, 1)
         if keeps_own:
             into = out[part].flatten(0, 1)
             torch.addmm(added if added.ndim == 1 else into, h, weights[0].T, out=into)
@@ -117,24 +119,16 @@ def aggregate(
 
 
 def aggregate_backward(
-    grad: Tensor,
-    x: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    eps: float,
-    weights: Tensor,
-    aggregation: "Aggregation",
+    grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: "Aggregation"
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x, gain, shift and weights, from that of what `aggregate` gives."""
     means, keeps_own = aggregation.means, aggregation.keeps_own
     projected = means.transpose(grad).view(-1, *x.shape)
-    grad_x, grad_weights = (
-        torch.empty_like(x),
-        torch.zeros_like(weights, dtype=torch.promote_types(weights.dtype, torch.float32)),
-    )
-    sums = torch.zeros_like(gain), torch.zeros_like(shift)
+    dtype = torch.promote_types(weights.dtype, torch.float32)
+    grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(weights, dtype=dtype)
+    sums = torch.zeros_like(norm.gain), torch.zeros_like(norm.shift)
     for part in node_slices(x):
-        h, mean, rstd = _norm(x[part], gain, shift, eps)
+        h, *kept = _norm(x[part], norm)
         flat, grads = h.flatten(0, 1), [*projected[:, part].flatten(1, 2)]
         if keeps_own:
             grads.insert(0, grad[part].flatten(0, 1))
@@ -143,35 +137,30 @@ def aggregate_backward(
             grad_h.addmm_(of_output, weight)
         for of_output, into in zip(grads, grad_weights, strict=True):
             add_weight_gradient(into, of_output, flat)
-        _norm_backward(grad_h.view_as(h), x[part], mean, rstd, gain, grad_x[part], sums)
+        _norm_backward(grad_h.view_as(h), x[part], kept, norm.gain, (grad_x[part], *sums))
     return grad_x, *sums, grad_weights
 
 
-def _norm(x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _norm(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor, Tensor]:
+    gain, shift = norm.gain.to(x.dtype), norm.shift.to(x.dtype)
     normed: tuple[Tensor, Tensor, Tensor] = torch.native_layer_norm(
-        x, x.shape[-1:], gain.to(x.dtype), shift.to(x.dtype), eps
+        x, x.shape[-1:], gain, shift, norm.eps
     )
     return normed
 
 
 def _norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    gain: Tensor,
-    out: Tensor,
-    sums: tuple[Tensor, Tensor],
+    grad: Tensor, x: Tensor, kept: Sequence[Tensor], gain: Tensor, into: Sequence[Tensor]
 ) -> None:
-    """Write the gradient of x to `out`; add those of gain and shift to `sums`."""
+    """Write the gradient of x, and add those of gain and shift, `into` three tensors."""
     rounded = gain.to(x.dtype)
     of_gain, of_shift = torch.empty_like(rounded), torch.empty_like(rounded)
     torch.ops.aten.native_layer_norm_backward.out(
-        *(grad, x, [x.shape[-1]], mean, rstd, rounded, rounded, [True, True, True]),
-        **{"out0": out, "out1": of_gain, "out2": of_shift},
+        *(grad, x, [x.shape[-1]], *kept, rounded, rounded, [True, True, True]),
+        **{"out0": into[0], "out1": of_gain, "out2": of_shift},
     )
-    sums[0].add_(of_gain)
-    sums[1].add_(of_shift)
+    into[1].add_(of_gain)
+    into[2].add_(of_shift)
 
 
 def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
@@ -182,10 +171,8 @@ def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
         into += grad.T @ given
 
 
-def pool(
-    x: Tensor, gain: Tensor, shift: Tensor, eps: float, shares: Tensor, *, for_gradients: bool
-) -> tuple[Tensor, ...]:
-    """Sum layer_norm(x) over nodes by each of p shares, and find its largest.
+def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple[Tensor, ...]:
+    """Sum norm(x) over nodes by each of p shares, and find its largest.
 
     Args:
         x: (n, c, h).
@@ -199,13 +186,13 @@ def pool(
     largest, kept = x.new_full(x.shape[1:], -torch.inf, dtype=torch.float32), []
     place = torch.zeros_like(largest, dtype=torch.int64)
     for part in node_slices(x):
-        normed, *norm = _norm(x[part], gain, shift, eps)
+        normed, *deviation = _norm(x[part], norm)
         normed = normed.float()
         sums.flatten(1).addmm_(shares[:, part], normed.flatten(1))
         if for_gradients:
             highest, index = normed.max(dim=0)
             place = torch.where(highest > largest, index + part.start, place)
-            kept.append(norm)
+            kept.append(deviation)
         else:  # several times as fast on a CPU
             highest = normed.amax(dim=0)
         largest = torch.maximum(highest, largest)
@@ -213,22 +200,16 @@ def pool(
 
 
 def pool_backward(
-    of_sums: Tensor,
-    of_largest: Tensor,
-    x: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    shares: Tensor,
-    place: Tensor,
-    *norm: Tensor,
+    grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, kept: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gain and shift."""
-    grad_x, sums = torch.empty_like(x), (torch.zeros_like(gain), torch.zeros_like(shift))
+    """Return the gradients of x, gain and shift, from those of the sums and of the largest."""
+    (of_sums, of_largest), (place, *deviation) = grads, kept
+    grad_x, sums = torch.empty_like(x), (torch.zeros_like(gain), torch.zeros_like(gain))
     for part in node_slices(x):
         grad = (shares[:, part].T @ of_sums.flatten(1)).view(-1, *x.shape[1:])
         here = place - part.start
         of_here = of_largest * ((here >= 0) & (here < len(grad)))
         grad.scatter_add_(0, here.clamp(0, len(grad) - 1)[None], of_here[None])
-        mean, rstd = (tensor[part] for tensor in norm)
-        _norm_backward(grad.to(x.dtype), x[part], mean, rstd, gain, grad_x[part], sums)
+        found = [tensor[part] for tensor in deviation]
+        _norm_backward(grad.to(x.dtype), x[part], found, gain, (grad_x[part], *sums))
     return grad_x, *sums

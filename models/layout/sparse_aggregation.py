@@ -5,6 +5,7 @@ node-major tensors it is one product of a sparse (n, 2n) matrix with a dense (2n
 what each node keeps of itself.
 """
 
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -13,8 +14,19 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from models.layout.ops import ops_for
+from models.layout import fused_ops, plain_ops
+from models.layout.plain_ops import Norm
 from models.training.device import OnDevice
+
+
+def ops_for(x: Tensor, *, fused: bool) -> ModuleType:
+    """Return who does a block's work on nodes: `plain_ops`, or `fused_ops` for what is on a GPU.
+
+    Triton comes with torch's builds for GPUs, but not on every system.
+    """
+    if not (fused and x.is_cuda) or (torch.cuda.is_available() and not find_spec("triton")):
+        return plain_ops
+    return fused_ops
 
 
 class SparseProduct(OnDevice):
@@ -174,17 +186,19 @@ class _NormProjectAggregate(torch.autograd.Function):
         ctx.added = added.shape, torch.promote_types(added.dtype, torch.float32)
         ctx.save_for_backward(x, gain, shift, weights)
         rounded, added = weights.to(x.dtype), added.to(x.dtype)
-        result: Tensor = ops.aggregate(x, gain, shift, eps, rounded, added, aggregation)
+        norm = Norm(gain, shift, eps)
+        result: Tensor = ops.aggregate(x, norm, rounded, added, aggregation)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, gain, shift, weights = ctx.saved_tensors
         grad, rounded = grad.contiguous(), weights.to(x.dtype)
-        grad_x, grad_gain, grad_shift, grad_weights = ctx.ops.aggregate_backward(
-            grad, x, gain, shift, ctx.eps, rounded, ctx.aggregation
+        norm = Norm(gain, shift, ctx.eps)
+        *of_x_and_norm, of_weights = ctx.ops.aggregate_backward(
+            grad, x, norm, rounded, ctx.aggregation
         )
         shape, dtype = ctx.added
         axes = (0, 1) if len(shape) == 1 else (1,)
         grad_added = grad.sum(axes, keepdim=len(shape) > 1, dtype=dtype)
-        return grad_x, grad_gain, grad_shift, None, grad_weights, grad_added, None, None
+        return *of_x_and_norm, None, of_weights, grad_added, None, None

@@ -25,7 +25,7 @@ def model() -> CrossConfigSage:
 @pytest.fixture
 def block() -> SageBlock:
     torch.manual_seed(1)
-    return SageBlock(8, channel_reduction=2, cross_config=True).double()
+    return SageBlock(CrossConfigSageConfig(hidden=8, channel_reduction=2)).double()
 
 
 def test_slices_of_nodes_change_neither_results_nor_gradients(

@@ -16,6 +16,7 @@ from models.layout import cross_config_sage, fused_ops, plain_ops, sparse_aggreg
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.global_attention_sage import GlobalAttentionSage
 from models.layout.inputs import LayoutInputs
+from models.layout.plain_ops import Norm
 from models.layout.sparse_aggregation import Aggregation, Neighbours
 
 pytest.importorskip("triton")
@@ -54,7 +55,7 @@ def test_an_aggregation_and_its_gradients(which: str, dtype: torch.dtype) -> Non
     weights = (torch.randn(3, WIDTH, WIDTH) / 5).to(dtype)
     rows_differ = which == "of_varying"
     added = torch.randn(N_NODES, 1, WIDTH) if rows_differ else torch.randn(WIDTH)
-    given = x, gain, shift, 1e-5, weights
+    given = x, Norm(gain, shift, 1e-5), weights
     y = plain_ops.aggregate(*given, added.to(dtype), aggregation)
     assert_alike(fused_ops.aggregate(*given, added.to(dtype), aggregation), y, dtype)
     grad = torch.randn_like(y)
@@ -86,12 +87,13 @@ def test_what_ranking_takes(dtype: torch.dtype) -> None:
 def test_pooling_and_its_gradients(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_ops, "POOLED_NODES", 8)
     x, shares = torch.randn(N_NODES, N_CONFIGS, WIDTH).to(dtype), torch.rand(3, N_NODES)
-    given = x, torch.rand(WIDTH) + 0.5, torch.randn(WIDTH)
-    sums, largest, *kept = plain_ops.pool(*given, 1e-5, shares, for_gradients=True)
-    ours = fused_ops.pool(*given, 1e-5, shares, for_gradients=True)
+    norm = Norm(torch.rand(WIDTH) + 0.5, torch.randn(WIDTH), 1e-5)
+    sums, largest, *kept = plain_ops.pool(x, norm, shares, for_gradients=True)
+    ours = fused_ops.pool(x, norm, shares, for_gradients=True)
     assert_alike(ours[:2], (sums, largest), dtype)
-    of = torch.randn_like(sums), torch.randn_like(largest), *given, shares
-    assert_alike(fused_ops.pool_backward(*of, *kept), plain_ops.pool_backward(*of, *kept), dtype)
+    grads = torch.randn_like(sums), torch.randn_like(largest)
+    given = grads, x, norm.gain, shares, kept
+    assert_alike(fused_ops.pool_backward(*given), plain_ops.pool_backward(*given), dtype)
 
 
 def test_norms_of_equal_channels_are_the_shift() -> None:
@@ -192,16 +194,15 @@ def test_each_kernel_compiles_for_a_gpu(
     neighbours = Neighbours(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
     x, weights = torch.randn(N_NODES, 128, 128).to(dtype), torch.randn(3, 128, 128).to(dtype)
     gain, bias, shares = torch.rand(128), torch.rand(128).to(dtype), torch.rand(3, N_NODES)
-    norm = x, gain, gain, 1e-5
-    fused_ops.aggregate(*norm, weights, bias, neighbours.every)
-    fused_ops.aggregate_backward(x, *norm, weights, neighbours.every)
+    norm = Norm(gain, gain, 1e-5)
+    fused_ops.aggregate(x, norm, weights, bias, neighbours.every)
+    fused_ops.aggregate_backward(x, x, norm, weights, neighbours.every)
     sharpness = torch.tensor(1.0)
     joined, pull = fused_ops.attend(torch.cat([x, x], dim=-1), sharpness)
     pull(joined)
     fused_ops.weigh(x, sharpness, fused_ops.log_sum_exp(x, sharpness))
-    sums, largest, place, *kept = fused_ops._pool(*norm, shares)
-    pooled = sums.sum(0), largest[0], x, gain, gain, shares, place[0], *kept
-    fused_ops.pool_backward(*pooled)
+    sums, largest, place, *kept = fused_ops._pool(x, *norm, shares)
+    fused_ops.pool_backward((sums.sum(0), largest[0]), x, gain, shares, (place[0], *kept))
     assert len(seen._seen) == 9
     asked = [[name, *facts[:2], capability, facts[2]] for name, facts in seen._seen.items()]
     done = subprocess.run(

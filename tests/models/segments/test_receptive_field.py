@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.config.networks import CrossConfigSageConfig
 from models.layout.cross_config_sage import SageBlock
 from models.layout.sparse_aggregation import Neighbours
 from models.segments.cut import receptive_field
@@ -17,7 +18,8 @@ N_NODES, N_CONFIGS, WIDTH, DEPTH = 9, 5, 8, 3
 @pytest.fixture
 def blocks() -> list[SageBlock]:
     torch.manual_seed(0)
-    return [SageBlock(WIDTH, channel_reduction=2, cross_config=False) for _ in range(DEPTH)]
+    config = CrossConfigSageConfig(hidden=WIDTH, channel_reduction=2, cross_config=False)
+    return [SageBlock(config) for _ in range(DEPTH)]
 
 
 def neighbours_of(config_ids: list[int]) -> Neighbours:
