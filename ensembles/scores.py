@@ -10,10 +10,11 @@ from pathlib import Path
 
 import polars as pl
 
+from common.checksums import write_table
 from common.errors import OutOfTime
 from common.progress import out_of_time, progress
 from data.tree import Collection, GraphFile
-from models.predict import ALL_CONFIGS, Rows, read_ahead, read_scores, scores_table, write_scores
+from models.predict import ALL_CONFIGS, Rows, read_ahead, read_scores, scores_table
 from models.training.jobs import Ranker
 
 KEEP_EVERY_S = 60.0  # what a kill costs at most, besides the graph it hits
@@ -72,7 +73,7 @@ def scores_by_graph(
             tables[path][name] = scores_table(graph, rankers[path].score(graph))
             progress(what, sum(map(len, tables.values())), total)
     for path, own in tables.items():
-        write_scores(path, pl.concat([own[file.name] for file in files]))
+        write_table(path, pl.concat([own[file.name] for file in files]))
     for path in members:
         begun_path(path).unlink(missing_ok=True)
 
@@ -80,7 +81,7 @@ def scores_by_graph(
 def _keep(tables: Mapping[Path, Tables]) -> None:
     for path, own in tables.items():
         if own:
-            write_scores(begun_path(path), pl.concat(own.values()))
+            write_table(begun_path(path), pl.concat(own.values()))
 
 
 def _stopped(tables: Mapping[Path, Tables], files: Sequence[GraphFile]) -> OutOfTime:

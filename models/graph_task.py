@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from common.errors import PipelineError
 from data.graphs.graph import Graph
 from data.tree import GraphFile
-from features.pruning.nodes import PrunedNodes
+from features.pruning.store import PrunedNodes
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.recipe import Recipe
 from models.training.dataset import LRUCache
@@ -78,7 +78,7 @@ class GraphByGraph(DrawnGraphs[Inputs], ABC):
         """Return the mean loss over random graphs."""
         chosen = self.chosen(rng)
         losses = [self.graph_loss(model, index, rng) for index in chosen]
-        return StepLoss(torch.stack(losses).mean(), self.named(chosen))
+        return torch.stack(losses).mean(), self.named(chosen)
 
     @abstractmethod
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:

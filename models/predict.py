@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.checksums import read_table, write_table
+from common.checksums import read_table
 from common.errors import PipelineError
 from data.graphs.distinct import config_hashes, sample_rows
 from data.graphs.graph import Graph
@@ -87,11 +87,6 @@ def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
         graph.made["table"] = pl.DataFrame(columns, schema_overrides=SCORE_SCHEMA)
     table: pl.DataFrame = graph.made["table"]
     return table.with_columns(pl.Series("score", scores, dtype=pl.Float32))
-
-
-def write_scores(path: Path, scores: pl.DataFrame) -> None:
-    """Write scores as parquet, whole or not at all."""
-    write_table(path, scores)
 
 
 def read_scores(path: Path) -> pl.DataFrame:

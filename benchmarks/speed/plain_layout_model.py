@@ -11,7 +11,7 @@ from torch_geometric.nn import SAGEConv
 
 from data.graphs.graph import N_NODE_FEATURES, LayoutGraph
 from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
-from features.pruning.nodes import prune_layout_graph
+from features.pruning.store import prune_layout_graph
 from models.config.networks import CrossConfigSageConfig
 from models.layout.cross_config_sage import N_OPCODES, CrossConfigSage
 from models.layout.inputs import LayoutInputs

@@ -13,7 +13,7 @@ from common.metrics import kendall_tau
 from data.read import read_layout
 from data.synthetic import GraphSize, write_sized
 from data.tree import GraphFile, collection_named
-from features.pruning.rules import prune
+from features.pruning.store import prune
 from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of
 from models.config.recipe import load_recipe
@@ -58,7 +58,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
     scores = np.random.default_rng(0).normal(size=graph.n_configs)
     return {
         "read and check": lambda: read_layout(file),
-        "prune": lambda: prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids),
+        "prune": lambda: prune(graph, rule),
         "prepare for the GNN": lambda: layout_inputs(graph, rule=rule, scaler=scaler),
         "statistics for boosting": statistics,
         f"GNN training step, {config.configs_per_step} configs": training_step,

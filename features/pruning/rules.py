@@ -34,7 +34,7 @@ class PrunedGraph:
     config_ids: NDArray[np.int64]
 
 
-# From edges (e, 2), n and the configurable nodes (k,).
+# From edges (e, 2), n and the configurable nodes (k,), which are always kept.
 PruningRule = Callable[[NDArray[np.int64], int, NDArray[np.int64]], PrunedGraph]
 
 
@@ -127,14 +127,3 @@ def pruning_rule(name: str) -> PruningRule:
         known = ", ".join([*RULES, "hops-k (k = 1 to 99)"])
         raise UsageError(f"pruning rule '{name}': no such rule; known: {known}")
     return partial(keep_hops, hops=int(match.group(1)))
-
-
-def prune(
-    rule: str, edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64]
-) -> PrunedGraph:
-    """Apply a rule, see `pruning_rule`, to edges (e, 2); configurable nodes (k,) are always kept.
-
-    Raises:
-        UsageError: there is no such rule.
-    """
-    return pruning_rule(rule)(edge_index, n_nodes, config_ids)

@@ -1,22 +1,54 @@
-"""Pruned graphs beside the graphs of the store: GRAPH.prune-RULE.safetensors."""
+"""Pruned graphs: GRAPH.prune-RULE.safetensors beside the graphs of the store, or made anew."""
 
 import os
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.progress import progress
 from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
 from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
 from data.graphs.graph import LayoutGraph
-from data.read import read_graph
+from data.graphs.node_layouts import minor_to_major
+from data.read import read_layout
 from data.tree import GraphFile
-from features.pruning.rules import PrunedGraph, prune, pruning_rule
+from features.pruning.rules import PrunedGraph, pruning_rule
 
 TENSORS = {field.name for field in fields(PrunedGraph)}
+
+
+@dataclass(frozen=True)
+class PrunedNodes:
+    """Features of the m nodes of a pruned graph.
+
+    Attributes:
+        node_feat: (m, 140) float32 stock features.
+        opcode: (m,) uint8.
+        minor_to_major: (m, 6) int8 each node's layout, -1 beyond its rank.
+    """
+
+    node_feat: NDArray[np.float32]
+    opcode: NDArray[np.uint8]
+    minor_to_major: NDArray[np.int8]
+
+
+def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> tuple[PrunedGraph, PrunedNodes]:
+    """Prune a graph by the rule called `rule`, see features.pruning.rules, and gather its nodes.
+
+    What `prepare --prune` left in the store is read from there.
+    """
+    pruned = read_pruned(graph, rule) or prune(graph, rule)
+    node_feat = graph.node_feat[pruned.kept]
+    return pruned, PrunedNodes(node_feat, graph.node_opcode[pruned.kept], minor_to_major(node_feat))
+
+
+def prune(graph: LayoutGraph, rule: str) -> PrunedGraph:
+    """Prune a graph anew; raises UsageError: there is no such rule."""
+    return pruning_rule(rule)(graph.edge_index, graph.n_nodes, graph.node_config_ids)
 
 
 def pruned_file(stored: Path, rule: str) -> Path:
@@ -37,9 +69,7 @@ def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
         path = pruned_file(file.path, rule)
         source = read_facts(file.path)["source"]
         if _kept(path, source) is None:
-            graph = read_graph(file)
-            assert isinstance(graph, LayoutGraph)
-            pruned = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
+            pruned = prune(read_layout(file), rule)
             write_tensors(path, vars(pruned), facts={"version": VERSION, "source": source})
         progress("prune", number, len(layouts))
 

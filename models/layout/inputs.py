@@ -15,7 +15,7 @@ from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.graphs.node_layouts import Padding, padded
 from data.packing.configs import PackedConfigs
 from features.layout_codes import layout_symbols
-from features.pruning.nodes import prune_layout_graph
+from features.pruning.store import prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from features.statistics.layout import output_bytes

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_layouts import Padding
-from features.pruning.rules import prune
 from features.scaling import NodeScaler
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.sparse_aggregation import Neighbours, SplitAggregation, joint_matrix
@@ -120,7 +119,7 @@ def segmented(
 ) -> SegmentedGraph:
     """Prune and scale a graph as `layout_inputs` does, and cut it."""
     whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, with_noise=with_noise)
-    edges = prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids).edge_index
+    edges = whole.neighbours.edge_index.numpy()
     parts = cut(len(whole.opcode), segment_nodes)
     part_of, position = np.empty((2, len(whole.opcode)), dtype=np.int64)
     for number, part in enumerate(parts):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from data.graphs.distinct import distinct_configs
 from data.read import read_layout
-from features.pruning.nodes import PrunedNodes, prune_layout_graph
+from features.pruning.store import PrunedNodes, prune_layout_graph
 from models.graph_task import GraphByGraph, learn_nodes, torch_for
 from models.layout.task import ranking_loss
 from models.segments.cut import Segment, SegmentedGraph, cut

@@ -38,7 +38,7 @@ class TileTask(JudgedGraphs[TileInputs]):
         rows = [rng.permutation(part)[: self.config.configs_per_kernel] for part in learned]
         batch = join(kernels, rows, model.config_scaler)
         losses = TILE_LOSSES[self.config.loss](model(batch), batch.runtime)  # (g,)
-        return StepLoss(losses.mean(), self.named(chosen))
+        return losses.mean(), self.named(chosen)
 
     def judged(self, model: Any, inputs: TileInputs) -> Iterator[float]:
         """Yield a kernel's tile score, unless it has so few configs that any order scores 1."""

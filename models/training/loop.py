@@ -29,14 +29,7 @@ CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
 
 Tensors = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class StepLoss:
-    """A step's loss, (), and which graphs it came from, for messages."""
-
-    loss: Tensor
-    graphs: str
+StepLoss = tuple[Tensor, str]  # a step's loss, (), and which graphs it came from, for messages
 
 
 class Task(Protocol):
@@ -230,19 +223,19 @@ class _Training:
         draws = np.random.SeedSequence([self.job.seed, step, 0])  # of dropout and the like
         torch.manual_seed(int(draws.generate_state(1)[0]))
         with computing(self.device, self.config.precision):
-            batch = self.task.step_loss(self.model, self.draws(step))
+            loss, graphs = self.task.step_loss(self.model, self.draws(step))
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
         self.optimiser.zero_grad(set_to_none=True)
-        is_cpu, where = self.device.type == "cpu", f"at step {step}, graph {batch.graphs}"
-        if is_cpu and not torch.isfinite(batch.loss):
-            self._stop(f"the loss is {batch.loss.item()} {where}")
-        self.scaler.scale(batch.loss).backward()
+        is_cpu, where = self.device.type == "cpu", f"at step {step}, graph {graphs}"
+        if is_cpu and not torch.isfinite(loss):
+            self._stop(f"the loss is {loss.item()} {where}")
+        self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimiser)
         grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
         norms = torch._foreach_norm(list(grads.values()))
         norm = torch.linalg.vector_norm(torch.stack(norms))
-        loss = batch.loss.detach()
+        loss = loss.detach()
         if not self.scaler.is_enabled():  # else such a step is left out, and the scale lowered
             loss = torch.where(torch.isfinite(norm), loss, torch.nan)
         if is_cpu and not torch.isfinite(loss):

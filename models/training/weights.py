@@ -50,20 +50,6 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
         raise PipelineError(f"{path}: not a weights file of this project ({error})") from error
 
 
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Put tensors named "model.…", read from `path`, into `model`.
-
-    Raises:
-        PipelineError: they are those of another model.
-    """
-    weights = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        message = f"{path}: holds the weights of another model than its recipe's"
-        raise PipelineError(message) from error
-
-
 def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
     """Write a network's weights, and what its nodes are scaled by, into a run folder."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -84,6 +70,10 @@ def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
     shift, factor = (tensors.pop(name, torch.empty(0)).numpy() for name in names)
     if scaling not in SCALINGS or not shift.shape == factor.shape == (N_NODE_FEATURES,):
         raise PipelineError(f"{path}: does not say how nodes are scaled; train again")
-    load_weights(model, tensors, path)
+    try:
+        model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items()})
+    except RuntimeError as error:
+        message = f"{path}: holds the weights of another model than its recipe's"
+        raise PipelineError(message) from error
     model.eval()
     return NodeScaler(str(scaling), shift, factor)

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from common.checksums import write_table
 from common.progress import in_one_step
 from data.tree import COLLECTIONS, Collection, GraphFile
 from ensembles.blend import mix
 from ensembles.choice.in_run import choose_in_run, written_mixing
 from ensembles.members import FLOOR, Member
 from ensembles.scores import scores_path
-from models.predict import read_scores, write_scores
+from models.predict import read_scores
 from pipeline.run.jobs import Ranking
 from pipeline.run.state import SUBMISSION, RunState
 
@@ -71,7 +72,7 @@ def _blended_scores(
     path = scores_path(state.out, collection, "blend", split)
     if not path.exists():
         with in_one_step(f"blend {collection.name}/{split}"):
-            write_scores(path, mix(tables, mixing, files))
+            write_table(path, mix(tables, mixing, files))
     return read_scores(path)
 
 

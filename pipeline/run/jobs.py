@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from common.checksums import write_table
 from data.audit.rows import AuditRow
 from data.official.sizes import PartSize
 from data.tree import Collection, GraphFile
@@ -19,7 +20,7 @@ from ensembles.ensemble import load_ensemble
 from ensembles.members import FLOOR, HEURISTIC, Member
 from ensembles.scores import begun_path, scores_by_graph
 from models.config.recipe import Recipe
-from models.predict import read_scores, sampled, write_scores
+from models.predict import read_scores, sampled
 from models.run_folder import is_done
 from models.train import train_model, train_shared
 from models.training.jobs import Ranker, TrainJob
@@ -192,7 +193,7 @@ class Ranking:
         parts = self.parts(law)
         for number, path in enumerate(path for path in self.members if not path.exists()):
             own = [list(part.members)[number] for part in parts]
-            write_scores(path, pl.concat(map(read_scores, own)))
+            write_table(path, pl.concat(map(read_scores, own)))
         for path in self.members:
             for left in path.parent.glob(f"{path.stem}.*{path.suffix}"):
                 left.unlink()

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from common.checksums import write_table
 from common.errors import PipelineError, UsageError
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
@@ -17,7 +18,7 @@ from ensembles.choice.in_run import Row, choice_rows, record_of
 from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
 from ensembles.ensemble import ranked_by
 from models.config.recipe import Recipe
-from models.predict import read_scores, write_scores
+from models.predict import read_scores
 from models.run_folder import CONFIG, check_free, read_config
 from models.train import check_device
 from models.training.dataset import split_usable
@@ -186,7 +187,7 @@ def blend_files(
         record = {"method": method}
     if tiles is not None:
         mixed = diversify_table(mixed, find_graphs(tiles, collections=(TILE,)), USUAL_DIVERSITY)
-    write_scores(out, mixed)
+    write_table(out, mixed)
     if submission and collection:
         rankings = submission_rows([(collection_named(collection), mixed)])
         write_submission(submission, rankings)

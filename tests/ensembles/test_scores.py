@@ -8,13 +8,14 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from common.checksums import write_table
 from common.errors import OutOfTime, PipelineError
 from common.progress import time_limit, watched_by
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.scores import KEEP_EVERY_S, begun_path, scores_by_graph
-from models.predict import read_scores, scores_table, write_scores
+from models.predict import read_scores, scores_table
 
 
 class Counting:
@@ -104,7 +105,7 @@ def test_nothing_is_loaded_when_it_is_too_late_or_all_is_there(
         with pytest.raises(OutOfTime):
             scores_by_graph({path: load}, files, what="")
         assert not begun_path(path).exists()
-        write_scores(begun_path(path), scored(files))
+        write_table(begun_path(path), scored(files))
         scores_by_graph({path: load}, files, what="")
     assert read_scores(path).equals(scored(files))
 

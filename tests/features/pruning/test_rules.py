@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from features.pruning.rules import PrunedGraph, prune, pruning_rule
+from features.pruning.rules import PrunedGraph, pruning_rule
 from tests.real_data import real_layout_graphs, requires_real_data
 
 # The same examples in every run, however slow the machine.
@@ -84,7 +84,7 @@ def configurable_reads(edges: Edges, config_ids: NDArray[np.int64]) -> set[tuple
 
 
 def check_config_graph(edges: Edges, n_nodes: int, config_ids: NDArray[np.int64]) -> None:
-    pruned = prune("config-graph", edges, n_nodes, config_ids)
+    pruned = pruning_rule("config-graph")(edges, n_nodes, config_ids)
     check_mapping(pruned, config_ids, sorted(config_ids.tolist()))
     want = sorted(configurable_reads(edges, config_ids))
     assert [tuple(edge) for edge in pruned.kept[pruned.edge_index].tolist()] == want
@@ -100,7 +100,7 @@ def test_rules_keep_what_a_search_reaches(
 ) -> None:
     edges, n_nodes, config_ids = graph
     kept = list(range(n_nodes)) if hops is None else nodes_within(edges, config_ids, hops)
-    check(prune(rule, edges, n_nodes, config_ids), edges, config_ids, kept)
+    check(pruning_rule(rule)(edges, n_nodes, config_ids), edges, config_ids, kept)
 
 
 @STEADY
@@ -109,10 +109,7 @@ def test_config_graph_follows_paths(graph: tuple[Edges, int, NDArray[np.int64]])
     check_config_graph(*graph)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "hops-0", "hops-100", "Config"],
-)
+@pytest.mark.parametrize("name", ["", "hops-0", "hops-100", "Config"])
 def test_unknown_rules_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         pruning_rule(name)

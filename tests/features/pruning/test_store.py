@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
@@ -9,13 +10,18 @@ from common.progress import watched_by
 from data.graph_store.stored_graph import store_graph, stored_file
 from data.graph_store.tensor_file import open_tensors, write_tensors
 from data.graphs.graph import LayoutGraph
+from data.graphs.node_layouts import minor_to_major
 from data.read import read_layout
 from data.tree import GraphFile, find_graphs
-from features.pruning import nodes as pruned_nodes
 from features.pruning import store as pruned_store
-from features.pruning.nodes import prune_layout_graph
-from features.pruning.rules import PrunedGraph, prune
-from features.pruning.store import pruned_file, read_pruned, store_pruned
+from features.pruning.rules import PrunedGraph
+from features.pruning.store import (
+    prune,
+    prune_layout_graph,
+    pruned_file,
+    read_pruned,
+    store_pruned,
+)
 
 RULES = ("none", "config", "config-graph", "hops-1", "hops-3")
 RULE = "hops-1"
@@ -27,10 +33,6 @@ def stored(layout_graph: LayoutGraph, tmp_path: Path) -> GraphFile:
     file = stored_file(tmp_path / "store", layout_graph.file)
     store_graph(layout_graph.file, file)
     return file
-
-
-def computed(graph: LayoutGraph, rule: str) -> PrunedGraph:
-    return prune(rule, graph.edge_index, graph.n_nodes, graph.node_config_ids)
 
 
 def check_same(one: object, other: object) -> None:
@@ -50,9 +52,13 @@ def test_what_is_kept_is_what_would_be_computed(
     graph = read_layout(stored)
     kept = read_pruned(graph, rule)
     assert kept is not None
-    check_same(kept, computed(graph, rule))
+    check_same(kept, prune(graph, rule))
     want = prune_layout_graph(layout_graph, rule=rule)
-    monkeypatch.delattr(pruned_nodes, "prune")  # nothing is computed
+    np.testing.assert_array_equal(want[1].node_feat, layout_graph.node_feat[kept.kept])
+    np.testing.assert_array_equal(want[1].opcode, layout_graph.node_opcode[kept.kept])
+    layouts = minor_to_major(layout_graph.node_feat)[kept.kept]
+    np.testing.assert_array_equal(want[1].minor_to_major, layouts)
+    monkeypatch.delattr(pruned_store, "prune")  # nothing is computed
     for mine, its in zip(prune_layout_graph(graph, rule=rule), want, strict=True):
         check_same(mine, its)
 
@@ -67,9 +73,9 @@ def test_only_what_is_missing_or_not_as_it_should_be_is_pruned(
     layouts = [file for file in files if file.collection.kind == "layout"]
     pruned = []
 
-    def counted(rule: str, *arrays: object) -> PrunedGraph:
+    def counted(graph: LayoutGraph, rule: str) -> PrunedGraph:
         pruned.append(rule)
-        return prune(rule, *arrays)  # type: ignore[arg-type]
+        return prune(graph, rule)
 
     monkeypatch.setattr(pruned_store, "prune", counted)
     calls: list[tuple[str, int, int]] = []
@@ -128,7 +134,7 @@ def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored:
         altered = opened.tensors[change] + 10**6
         write_tensors(path, {**opened.tensors, change: altered}, facts=opened.facts)
     assert read_pruned(graph, RULE) is None
-    check_same(prune_layout_graph(graph, rule=RULE)[0], computed(graph, RULE))
+    check_same(prune_layout_graph(graph, rule=RULE)[0], prune(graph, RULE))
     if change == "a folder":
         with pytest.raises(PipelineError, match=r"hops-1.safetensors: cannot be written: "):
             store_pruned([stored], RULE)

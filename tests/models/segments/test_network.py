@@ -163,7 +163,7 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
 ) -> None:
     task = one_graph_task(model, layout_graph, parts, keep_stale=1)
     for seed in range(4):  # the table is empty, then partly, then wholly known
-        step = task.step_loss(model, np.random.default_rng(seed))
+        loss, _ = task.step_loss(model, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
         task.chosen(rng)
         _, pool, sample = task.drawn(0, rng)
@@ -172,7 +172,7 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
             pooled = plain_embedding(model, parts, parts.shared.choices(distinct))
             runtime_ns = torch.from_numpy(parts.shared.runtime_ns[distinct])
             full = LOSSES["pairwise_hinge"](model.head(pooled), runtime_ns)
-        torch.testing.assert_close(step.loss.detach(), full)
+        torch.testing.assert_close(loss.detach(), full)
 
 
 def test_only_the_live_segment_carries_gradients(
@@ -183,7 +183,7 @@ def test_only_the_live_segment_carries_gradients(
     for tensor in features:
         tensor.requires_grad_()
     for seed in range(3):
-        task.step_loss(model, np.random.default_rng(seed)).loss.backward()
+        task.step_loss(model, np.random.default_rng(seed))[0].backward()
         assert sum(tensor.grad is not None for tensor in features) == 1
         for tensor in features:
             tensor.grad = None
@@ -273,7 +273,7 @@ def test_a_segment_in_which_configs_do_not_differ_is_never_live(
     for segment in parts.segments:
         segment.inputs.node_feat.requires_grad_()
     for seed in range(10):
-        task.step_loss(model, np.random.default_rng(seed)).loss.backward()
+        task.step_loss(model, np.random.default_rng(seed))[0].backward()
     constants = 0
     for number, segment in enumerate(parts.segments):
         rows = task.history.rows(0, number, torch.arange(12))

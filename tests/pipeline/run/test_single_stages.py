@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from common.checksums import write_table
 from common.settings import SAMPLE
 from data.read import read_graph, read_tile
 from data.tree import GraphFile, collection_named, find_graphs
@@ -22,7 +23,7 @@ from ensembles.choice.in_run import (
 )
 from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
-from models.predict import scores_table, write_scores
+from models.predict import scores_table
 from models.training.folds import family_of
 from tests.command_line import call
 
@@ -59,7 +60,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
                 )
                 tables.append(scores_table(graph, seen.astype(np.float32)))
             (folder / name).mkdir(exist_ok=True)
-            write_scores(folder / name / f"scores-{split}.parquet", pl.concat(tables))
+            write_table(folder / name / f"scores-{split}.parquet", pl.concat(tables))
     return sorted(folder.iterdir())
 
 
