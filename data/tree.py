@@ -97,11 +97,12 @@ def splits_named(names: str | None) -> tuple[str, ...]:
     if names is None:
         return SPLITS
     chosen = [name.strip() for name in names.split(",")]
-    _check_splits(chosen)
+    check_splits(chosen)
     return tuple(split for split in SPLITS if split in chosen)
 
 
-def _check_splits(splits: Sequence[str]) -> None:
+def check_splits(splits: Sequence[str]) -> None:
+    """Raise UsageError unless all of these are splits."""
     unknown = [split for split in splits if split not in SPLITS]
     if unknown:
         raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
@@ -121,7 +122,7 @@ def find_graphs(
         UsageError: there is no such split.
         PipelineError: the folder is missing, has no npz/ tree, or holds no graph of these.
     """
-    _check_splits(splits)
+    check_splits(splits)
     root = npz_root(data_dir)
     found = [
         GraphFile(collection, split, path.stem, path)

@@ -19,8 +19,12 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.metrics import TILE_PICKS
 from data.npz.read import Archive
-from data.official.names import official_names
-from data.official.sizes import ALL_TILE_CONFIGS, LAYOUT_CONFIGS, OTHER_LAYOUT_CONFIGS
+from data.official.published import (
+    ALL_TILE_CONFIGS,
+    LAYOUT_CONFIGS,
+    OTHER_LAYOUT_CONFIGS,
+    official_names,
+)
 from data.tree import COLLECTIONS, find_graphs
 from submissions.write import ScannedRow, n_picks, scan_submission, shown, split_id
 

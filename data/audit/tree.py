@@ -6,7 +6,7 @@ from statistics import median
 
 from data.audit.rows import COUNTED, AuditRow
 from data.fetch.parts import PUBLISHED_GRAPHS
-from data.official.names import official_names
+from data.official.published import official_names
 
 PUBLISHED = {part.label: n_graphs for part, n_graphs in PUBLISHED_GRAPHS.items()}
 MAX_NOTES = 10  # on single files, for each split of a collection

@@ -4,15 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from common.errors import PipelineError
-from data.official.sizes import official_sizes
-from data.tree import (
-    COLLECTIONS,
-    SPLITS,
-    Collection,
-    collection_named,
-    collections_named,
-    splits_named,
-)
+from data.official.published import official_sizes
+from data.tree import COLLECTIONS, SPLITS, Collection, collections_named, splits_named
 
 _LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
 
@@ -41,7 +34,9 @@ class Part:
 
 
 PUBLISHED_GRAPHS: dict[Part, int] = {
-    Part(collection_named(size.collection), size.split): size.graphs for size in official_sizes()
+    Part(collection, size.split): size.graphs
+    for size in official_sizes()
+    for collection in collections_named(size.collection)
 }
 
 

@@ -9,11 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import (  # type: ignore[import-untyped]
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-)
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
 SOURCE = Path(__file__).with_name("messages.proto")
 PACKAGE = "fast_or_slow.hlo"

@@ -14,33 +14,12 @@ PADDINGS: tuple[Padding, ...] = ("zero", "minus-one")
 
 _COLUMN = {name: column for column, name in enumerate(NODE_FEATURE_NAMES)}
 # XLA's numbers of the element types that have a column; newer types (fp8, int4) have none.
-_TYPE_NUMBERS = {name: number for number, name in enumerate(ELEMENT_TYPES[:13])} | {
-    "tuple": 13,
-    "opaque": 14,
-    "c64": 15,
-    "bf16": 16,
-    "token": 17,
-    "c128": 18,
-}
-_TYPE_COLUMN = {
-    number: _COLUMN[f"shape_element_type_is_{name}"] for name, number in _TYPE_NUMBERS.items()
-}
+_TYPES = (*ELEMENT_TYPES[:13], "tuple", "opaque", "c64", "bf16", "token", "c128")
+_TYPE_COLUMNS = [_COLUMN[f"shape_element_type_is_{name}"] for name in _TYPES]
 # The product of an empty list is 1: what a column holds where an instruction has no such field.
 _ABSENT = np.array([name.endswith("_product") for name in NODE_FEATURE_NAMES], dtype=np.int64)
 
-_SHAPE = _COLUMN["shape_dimensions_0"]
-_DIMENSIONS = _COLUMN["dimensions_0"]
-_WINDOW = {
-    field: _COLUMN[f"window_{field}_0"]
-    for field in ("size", "stride", "padding_low", "padding_high", "window_dilation")
-} | {"base_dilation": _COLUMN["window_base_dilation_0"]}
-_REVERSAL = _COLUMN["window_window_reversal_0"]
-_CONVOLUTION = _COLUMN["convolution_dim_numbers_input_batch_dim"]
-_SLICE = {part: _COLUMN[f"slice_dims_{part}_0"] for part in ("start", "stride", "limit")}
-_EDGE_PADDING = {
-    part: _COLUMN[f"padding_config_{part}_0"] for part in ("edge_padding_low", "edge_padding_high")
-}
-_DYNAMIC_SLICE = _COLUMN["dynamic_slice_sizes_0"]
+_WINDOW = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation")
 _SPATIAL_MAX = 4
 _SLICE_MAX = 2
 
@@ -71,9 +50,11 @@ def node_features(
         if instruction.HasField("convolution_dimension_numbers"):
             _fill_convolution(row, instruction.convolution_dimension_numbers)
         if instruction.slice_dimensions:
-            _fill_columns(row, _SLICE, instruction.slice_dimensions, _SLICE_MAX)
+            parts = ("start", "stride", "limit")
+            _fill_columns(row, "slice_dims", parts, instruction.slice_dimensions, _SLICE_MAX)
         if instruction.HasField("padding_config"):
-            _fill_columns(row, _EDGE_PADDING, instruction.padding_config.dimensions, _SLICE_MAX)
+            parts, edges = ("edge_padding_low", "edge_padding_high"), instruction.padding_config
+            _fill_columns(row, "padding_config", parts, edges.dimensions, _SLICE_MAX)
     assert values.shape == (len(instructions), N_NODE_FEATURES)
     return values.astype(np.float32)
 
@@ -95,12 +76,11 @@ def _wrap(value: int) -> int:
 
 
 def _fill_shape(row: NDArray[np.int64], shape: Any) -> None:
-    column = _TYPE_COLUMN.get(shape.element_type)
-    if column is not None:
-        row[column] = 1
+    if 0 <= shape.element_type < len(_TYPE_COLUMNS):
+        row[_TYPE_COLUMNS[shape.element_type]] = 1
     if shape.dimensions:
-        _put(row, _SHAPE, sequence_features(shape.dimensions, RANK_MAX))
-        _put(row, MINOR_TO_MAJOR.start, shape.layout.minor_to_major[:RANK_MAX])
+        _put(row, "shape_dimensions_0", sequence_features(shape.dimensions, RANK_MAX))
+        _put(row, "layout_minor_to_major_0", shape.layout.minor_to_major[:RANK_MAX])
     elif shape.tuple_shapes:
         row[_COLUMN["shape_tuple_shapes_size"]] = len(shape.tuple_shapes)
 
@@ -111,22 +91,21 @@ def _fill_attributes(row: NDArray[np.int64], instruction: Any) -> None:
     row[_COLUMN["batch_group_count"]] = instruction.batch_group_count
     row[_COLUMN["is_stable"]] = instruction.is_stable
     if instruction.dimensions:
-        _put(row, _DIMENSIONS, instruction.dimensions[:RANK_MAX])
-    if instruction.dynamic_slice_sizes:
-        _put(row, _DYNAMIC_SLICE, sequence_features(instruction.dynamic_slice_sizes, _SLICE_MAX))
+        _put(row, "dimensions_0", instruction.dimensions[:RANK_MAX])
+    if sizes := instruction.dynamic_slice_sizes:
+        _put(row, "dynamic_slice_sizes_0", sequence_features(sizes, _SLICE_MAX))
 
 
 def _fill_window(row: NDArray[np.int64], dimensions: Sequence[Any]) -> None:
     if not dimensions:
         return
-    _fill_columns(row, _WINDOW, dimensions, RANK_MAX)
+    _fill_columns(row, "window", _WINDOW, dimensions, RANK_MAX)
     flags = [dimension.window_reversal for dimension in dimensions]
-    _put(row, _REVERSAL, flags[:RANK_MAX])
-    _put(row, _REVERSAL + RANK_MAX, [sum(flags), len(flags) - sum(flags)])
+    _put(row, "window_window_reversal_0", flags[:RANK_MAX])
+    _put(row, "window_window_reversal_true_count", [sum(flags), len(flags) - sum(flags)])
 
 
 def _fill_convolution(row: NDArray[np.int64], numbers: Any) -> None:
-    """Fill a convolution's dimension numbers into a row (140,), in the order of the columns."""
     values = [
         numbers.input_batch_dimension,
         numbers.input_feature_dimension,
@@ -137,16 +116,18 @@ def _fill_convolution(row: NDArray[np.int64], numbers: Any) -> None:
         numbers.output_batch_dimension,
         numbers.output_feature_dimension,
     ]
-    _put(row, _CONVOLUTION, values)
+    _put(row, "convolution_dim_numbers_input_batch_dim", values)
 
 
 def _fill_columns(
-    row: NDArray[np.int64], columns: dict[str, int], parts: Sequence[Any], width: int
+    row: NDArray[np.int64], prefix: str, fields: Sequence[str], parts: Sequence[Any], width: int
 ) -> None:
     """Fill one sequence per field of `parts`, a list of messages, into a row (140,)."""
-    for field, column in columns.items():
-        _put(row, column, sequence_features([getattr(part, field) for part in parts], width))
+    for field in fields:
+        values = sequence_features([getattr(part, field) for part in parts], width)
+        _put(row, f"{prefix}_{field}_0", values)
 
 
-def _put(row: NDArray[np.int64], column: int, values: Sequence[int]) -> None:
+def _put(row: NDArray[np.int64], first: str, values: Sequence[int]) -> None:
+    column = _COLUMN[first]
     row[column : column + len(values)] = values

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.seeds import generator
-from data.official.names import official_names
-from data.official.sizes import (
+from data.official.published import (
     CONFIGURABLE_SHARE,
     OTHER_LAYOUT_CONFIGS,
     PartSize,
+    official_names,
     official_sizes,
 )
 from data.synthetic.programs import FAMILIES, Family, sibling
-from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, collection_named
+from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
 from data.withheld import file_stem
 
 FORM = "NODES:CONFIGURABLE:CONFIGS"
@@ -156,9 +156,7 @@ def published_graphs(
     Raises:
         UsageError: there is no such split.
     """
-    unknown = [split for split in splits if split not in SPLITS]
-    if unknown:
-        raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
+    check_splits(splits)
     wanted = {collection.name for collection in collections}
     listed: list[PlannedGraph] = []
     for part in official_sizes():

@@ -24,24 +24,12 @@ from common.errors import PipelineError
 from common.metrics import kendall_tau, tile_score
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
-from features.statistics.configs import (
-    STATISTICS,
-    RowStatistics,
-    statistics_names,
-    statistics_of,
-)
+from features.statistics.configs import STATISTICS, RowStatistics, statistics_names, statistics_of
 from models.config.rankers import BoostingConfig
 from models.config.recipe import Recipe
 from models.training.folds import family_of, grouped_folds
 from models.training.jobs import TrainJob
-from models.trees.rows import (
-    GraphRows,
-    OpenGraph,
-    Table,
-    binned,
-    dataset_parameters,
-    sample_rows,
-)
+from models.trees.rows import GraphRows, OpenGraph, Table, binned, dataset_parameters, sample_rows
 
 if TYPE_CHECKING:
     import lightgbm

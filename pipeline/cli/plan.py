@@ -71,7 +71,7 @@ def plan(
     Example: python -m pipeline plan --recipe leaderboard --gpu-hours 30 --weeks 4 --memory 14
     """
     from common.atomic import write_text
-    from data.official.sizes import official_sizes
+    from data.official.published import official_sizes
     from models.config.recipe import load_recipe
     from pipeline.planning.budget import Budget
     from pipeline.planning.calibration import calibrated

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from common.errors import UsageError
 from common.progress import progress
-from data.official.sizes import CONFIGURABLE_SHARE, PartSize
+from data.official.published import CONFIGURABLE_SHARE, PartSize
 from models.config.networks import TgraphConfig
 from models.config.recipe import Recipe
 from models.registry import model_entry

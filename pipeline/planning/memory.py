@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import PipelineError
-from data.official.sizes import PartSize
+from data.official.published import PartSize
 from models.config.recipe import Recipe
 from models.registry import model_entry
 from models.training.dataset import CACHE_BYTES

@@ -11,7 +11,7 @@ import numpy as np
 from common.errors import PipelineError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.npz.read import Archive
-from data.official.sizes import PartSize
+from data.official.published import PartSize
 from data.tree import COLLECTIONS, SPLITS, GraphFile, find_graphs
 from models.config.recipe import Recipe
 from pipeline.planning.budget import Budget, Fitted, Task, pack, reductions

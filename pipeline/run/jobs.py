@@ -14,7 +14,7 @@ import polars as pl
 
 from common.checksums import write_table
 from data.audit.rows import AuditRow
-from data.official.sizes import PartSize
+from data.official.published import PartSize
 from data.tree import Collection, GraphFile
 from ensembles.ensemble import load_ensemble
 from ensembles.members import FLOOR, HEURISTIC, Member

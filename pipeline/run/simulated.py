@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from data.official.sizes import PartSize
+from data.official.published import PartSize
 from data.tree import GraphFile, collection_named
 from ensembles.members import choose_source
 from models.config.recipe import Recipe

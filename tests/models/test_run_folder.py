@@ -9,14 +9,7 @@ import pytest
 from common.errors import PipelineError, UsageError
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
-from models.run_folder import (
-    DONE,
-    begin,
-    check_done,
-    first_difference,
-    is_done,
-    mark_done,
-)
+from models.run_folder import DONE, begin, check_done, first_difference, is_done, mark_done
 from models.train import load_model, train_model
 from models.training.dataset import split_usable
 from models.training.jobs import TrainJob

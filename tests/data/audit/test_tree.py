@@ -11,7 +11,7 @@ from common.settings import SAMPLE
 from data.audit.noise import Noise
 from data.audit.rows import AuditRow, as_dict, audit
 from data.audit.tree import compare_names, file_notes, totals, tree_notes
-from data.official.names import official_names
+from data.official.published import official_names
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.command_line import call
 from tests.real_data import REAL, ROOT, requires_real_data

@@ -11,14 +11,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graph_store import stored_graph
-from data.graph_store.stored_graph import (
-    CONFIGS,
-    LAYOUT,
-    TILE,
-    is_fresh,
-    store_graph,
-    stored_file,
-)
+from data.graph_store.stored_graph import CONFIGS, LAYOUT, TILE, is_fresh, store_graph, stored_file
 from data.graph_store.tensor_file import open_tensors, write_tensors
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.packing.configs import PackedConfigs

@@ -12,12 +12,7 @@ import pytest
 
 from common.errors import PipelineError
 from data.npz.read import Archive
-from tests.data.npz.damaged_archives import (
-    Victim,
-    npy,
-    packed,
-    raw_npy,
-)
+from tests.data.npz.damaged_archives import Victim, npy, packed, raw_npy
 
 COUNTING = np.arange(600, dtype=np.int64).reshape(200, 3)
 

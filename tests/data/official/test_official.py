@@ -1,8 +1,7 @@
 """The embedded names and sizes are those that were published."""
 
 from data.fetch.parts import PUBLISHED_GRAPHS
-from data.official.names import NAMES, official_names
-from data.official.sizes import official_sizes
+from data.official.published import NAMES, official_names, official_sizes
 
 
 def test_every_part_has_as_many_names_as_graphs_were_published_or_those_of_its_siblings() -> None:

@@ -6,12 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data.packing.vectors import (
-    UnknownValueError,
-    VectorTable,
-    decoded,
-    vector_codes,
-)
+from data.packing.vectors import UnknownValueError, VectorTable, decoded, vector_codes
 from tests.data.packing.references import SLOT_BITS, random_vectors, reference_code, slots
 
 STEADY = settings(deadline=None, derandomize=True, max_examples=60)

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.official.names import official_names
-from data.official.sizes import LAYOUT_CONFIGS, PartSize, official_sizes
+from data.official.published import LAYOUT_CONFIGS, PartSize, official_names, official_sizes
 from data.synthetic import missing_graphs, write_graphs
 from data.synthetic.plans import MOST_OF_TILES, PlannedGraph, published_graphs, spread
 from data.tree import GraphFile, collection_named, find_graphs

@@ -9,11 +9,7 @@ import polars as pl
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
 from data.tree import COLLECTIONS, find_graphs
-from features.statistics.configs import (
-    ALL_STATISTICS,
-    statistics_frame,
-    statistics_of,
-)
+from features.statistics.configs import ALL_STATISTICS, statistics_frame, statistics_of
 from tests.command_line import call
 from tests.real_data import ROOT
 

@@ -17,11 +17,7 @@ from features.statistics.layout import (
     layout_statistics,
     layout_tables,
 )
-from tests.features.graphs import (
-    node_bytes,
-    random_layout_graph,
-    sizes_of,
-)
+from tests.features.graphs import node_bytes, random_layout_graph, sizes_of
 from tests.real_data import real_layout_graphs, requires_real_data
 
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}

@@ -8,11 +8,7 @@ import torch
 
 from models.config.networks import CrossConfigSageConfig
 from models.layout import plain_ops
-from models.layout.cross_config_sage import (
-    CrossConfigAttention,
-    CrossConfigSage,
-    SageBlock,
-)
+from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
 from models.layout.inputs import LayoutInputs
 
 

@@ -5,12 +5,7 @@ import pytest
 import torch
 
 from models.config.networks import BaselineGcnConfig
-from models.layout.gcn import (
-    BaselineGcn,
-    GcnLayer,
-    TwoLayers,
-    symmetric_product,
-)
+from models.layout.gcn import BaselineGcn, GcnLayer, TwoLayers, symmetric_product
 from models.layout.inputs import LayoutInputs
 
 EDGES = [(3, 0), (3, 1), (2, 1), (4, 3), (4, 3)]  # the last one reads its operand twice

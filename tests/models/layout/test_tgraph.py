@@ -9,13 +9,7 @@ from features.scaling import fit_node_scaler
 from models.config.networks import TgraphConfig
 from models.config.recipe import load_recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.tgraph import (
-    NOT_CONFIGURABLE,
-    LinearBlock,
-    ResidualBlock,
-    Tgraph,
-    instance_norm,
-)
+from models.layout.tgraph import NOT_CONFIGURABLE, LinearBlock, ResidualBlock, Tgraph, instance_norm
 from tests.models.rearrange import permute_configs
 
 

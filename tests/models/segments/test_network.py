@@ -16,12 +16,7 @@ from models.config.recipe import Recipe
 from models.graph_task import load
 from models.layout.sparse_aggregation import joint_matrix
 from models.segments.cut import SegmentedGraph, segmented
-from models.segments.network import (
-    SegmentHistory,
-    SegmentSage,
-    embed_configs,
-    segment_weights,
-)
+from models.segments.network import SegmentHistory, SegmentSage, embed_configs, segment_weights
 from models.segments.task import SegmentTask, train
 from models.training.dataset import LRUCache
 from models.training.jobs import TrainJob

@@ -14,13 +14,7 @@ from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS
 from models.train import load_model, train_model
-from models.training.device import (
-    CPU,
-    device_of,
-    prepare_torch,
-    ranking_device,
-    training_device,
-)
+from models.training.device import CPU, device_of, prepare_torch, ranking_device, training_device
 from models.training.jobs import TrainJob
 from pipeline.planning.counts import FAKE_GPU
 from tests.command_line import call

@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import PipelineError, UsageError
 from common.settings import SAMPLE
-from data.official.names import official_names
+from data.official.published import official_names
 from data.tree import GraphFile, collection_named, find_graphs
 from models.training.folds import family_of, grouped_folds, hold_out, part_configs
 

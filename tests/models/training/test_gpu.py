@@ -10,14 +10,7 @@ import torch
 
 from common.errors import PipelineError
 from models.config.recipe import Recipe, load_recipe
-from models.training.gpu import (
-    TRAINING_KEYS,
-    Gpu,
-    gpu_here,
-    memory_told,
-    tell_device,
-    why_unused,
-)
+from models.training.gpu import TRAINING_KEYS, Gpu, gpu_here, memory_told, tell_device, why_unused
 
 IDLE = Gpu("550.54.15", "13.0", usable=False)
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100f", "sm_103a", "compute_120")

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from data.official.sizes import PartSize
+from data.official.published import PartSize
 from models.config.recipe import load_recipe
 from pipeline.planning.cards import Card
 from pipeline.planning.costs import Machine

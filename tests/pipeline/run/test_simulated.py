@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from data.official.sizes import official_sizes
+from data.official.published import official_sizes
 from models.config.recipe import load_recipe
 from pipeline.planning.cards import CARDS
 from pipeline.planning.costs import Machine

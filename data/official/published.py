@@ -1,11 +1,15 @@
-"""How large the public dataset's parts are: sizes.csv, a line per split of a collection."""
+"""Which graphs the public dataset holds, and how large its parts are, by "collection/split"."""
 
+import gzip
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import polars as pl
 
-SIZES = Path(__file__).parent / "sizes.csv"
+NAMES, SIZES = (Path(__file__).with_name(name) for name in ("names.json.gz", "sizes.csv"))
 
 # How many configs the competition's test graphs have, as far as it is public: the sample submission
 # lists 1000 indices for every layout graph and five for every tile kernel; competitors noted other
@@ -56,6 +60,17 @@ class PartSize:
     def distinct(self) -> float:
         """Return how many configs of a graph differ, on average."""
         return self.configs * (1 - self.repeated)
+
+
+@cache
+def official_names() -> Mapping[str, frozenset[str]]:
+    """Return the names that graphs of each "collection/split" have.
+
+    Of layout:xla:random/train and layout:nlp:default/train they are a few more than graphs: only
+    their number was published, and their programs are those of the sibling collections.
+    """
+    listed = json.loads(gzip.decompress(NAMES.read_bytes()))
+    return {part: frozenset(names) for part, names in listed.items()}
 
 
 def official_sizes() -> list[PartSize]:
