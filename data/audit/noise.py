@@ -109,6 +109,4 @@ def _in_plain_order(
     starts = np.cumsum(sizes) - sizes
     sums = np.add.reduceat(ordered, starts)
     place = np.lexsort((sums, sizes, ordered[starts + sizes - 1], ordered[starts]))
-    rank = np.empty_like(place)
-    rank[place] = np.arange(len(place))
-    return runtime_ns[np.lexsort((runtime_ns, rank[group]))], sizes[place]
+    return runtime_ns[np.lexsort((runtime_ns, np.argsort(place)[group]))], sizes[place]

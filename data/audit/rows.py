@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.progress import progress
 from data.audit.noise import Noise, measure_noise
 from data.graph_store.prepare import Prepared
-from data.graphs.distinct import RuntimeGroups, config_hashes, runtime_groups
+from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph, LayoutGraph
 from data.read import read_graph
 from data.tree import GraphFile, duplicate_stems
@@ -111,19 +112,18 @@ def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> A
         return AuditRow(file, error=str(error))
     except MemoryError:
         return AuditRow(file, error=f"{file.path}: does not fit into memory")
-    groups = runtime_groups(config_hashes(graph), graph.runtime_ns)
-    spread = groups.spread[np.bincount(groups.group) > 1]
-    constant = groups.mean_ns.min() == groups.mean_ns.max()
-    judged = graph.is_labelled and not constant
-    noise = measure_noise(graph.runtime_ns, groups.group, seed=seed) if judged else None
+    first, group = distinct_configs(graph)
+    spread, mean_ns = _spread(graph.runtime_ns, group), group_means(graph.runtime_ns, group)
+    judged = graph.is_labelled and mean_ns.min() < mean_ns.max()
+    noise = measure_noise(graph.runtime_ns, group, seed=seed) if judged else None
     return AuditRow(
         file=file,
-        notes=tuple(_notes(graph, groups, noise)),
+        notes=tuple(_notes(graph, len(first), judged, noise)),
         n_nodes=graph.n_nodes,
         n_edges=len(graph.edge_index),
         n_configurable=len(graph.node_config_ids) if isinstance(graph, LayoutGraph) else 0,
         n_configs=graph.n_configs,
-        n_distinct=len(groups.first),
+        n_distinct=len(first),
         n_repeated=len(spread),
         is_labelled=graph.is_labelled,
         n_apart=int((spread > max_disagreement).sum()) if graph.is_labelled else 0,
@@ -132,15 +132,24 @@ def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> A
     )
 
 
-def _notes(graph: Graph, groups: RuntimeGroups, noise: Noise | None) -> Iterator[str]:
+def _spread(runtime_ns: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return how far runtimes of each repeated config disagree: slowest over fastest - 1."""
+    ordered = runtime_ns[np.lexsort((runtime_ns, group))]
+    sizes = np.bincount(group)
+    ends = np.cumsum(sizes)
+    fastest, slowest = ordered[ends - sizes], ordered[ends - 1]
+    return (slowest / np.maximum(fastest, 1) - 1)[sizes > 1]
+
+
+def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) -> Iterator[str]:
     if graph.file.split != "test" and not graph.is_labelled:
         yield "runtimes are withheld"
     if graph.file.split == "test" and graph.is_labelled:
         yield "runtimes are known, which is unusual in the test split"
-    if len(groups.first) == 1:
+    if n_distinct == 1:
         times = f" measured {graph.n_configs} times" if graph.n_configs > 1 else ""
         yield f"one config{times}"
-    elif graph.is_labelled and groups.mean_ns.min() == groups.mean_ns.max():
+    elif graph.is_labelled and not has_order:
         yield "all configs have the same runtime"
     elif noise is not None and (noise.is_dominant or noise.tau < LOW_TAU):
         what = "more noise than difference between configs" if noise.is_dominant else "much noise"

@@ -54,7 +54,7 @@ def totals(rows: Sequence[AuditRow]) -> list[dict[str, object]]:
     are withheld. `median_tau` is that over the graphs where two measurements can be compared, None
     without any.
     """
-    return [_total(part, rows) for part, rows in by_part(rows).items()]
+    return [_total(part, found) for part, found in by_part(rows).items()]
 
 
 def _total(part: str, rows: Sequence[AuditRow]) -> dict[str, object]:

@@ -1,7 +1,6 @@
 """What is equal by content: configs of a graph, many of which are measured twice, and programs."""
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,40 +80,6 @@ def sample_rows(graph: Graph, at_most: int) -> NDArray[np.int64]:
 def group_means(values: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.float64]:
     """Average `values` (c,) within each group; (u,) float64."""
     return np.bincount(group, weights=values.astype(np.float64)) / np.bincount(group)
-
-
-@dataclass(frozen=True)
-class RuntimeGroups:
-    """Runtimes of equal configs taken together: u distinct configs among c.
-
-    Attributes:
-        first: (u,) int64 the first row of each distinct config, ascending.
-        group: (c,) int64 which distinct config each row is.
-        mean_ns: (u,) float64.
-        spread: (u,) float64, slowest over fastest - 1: how far equal configs disagree.
-    """
-
-    first: NDArray[np.int64]
-    group: NDArray[np.int64]
-    mean_ns: NDArray[np.float64]
-    spread: NDArray[np.float64]
-
-
-def runtime_groups(hashes: NDArray[np.uint64], runtime_ns: NDArray[np.int64]) -> RuntimeGroups:
-    """Group configs by content hash (c,) and summarise the runtimes (c,) of each group."""
-    first, group = distinct_rows(hashes)
-    order = np.lexsort((runtime_ns, group))
-    ordered = runtime_ns[order]
-    sizes = np.bincount(group)
-    starts = np.cumsum(sizes) - sizes
-    fastest, slowest = ordered[starts], ordered[starts + sizes - 1]
-    spread = slowest / np.maximum(fastest, 1) - 1 if runtime_ns.any() else np.zeros(len(first))
-    return RuntimeGroups(
-        first=first,
-        group=group,
-        mean_ns=group_means(runtime_ns, group),
-        spread=spread,
-    )
 
 
 def program_content(graph: LayoutGraph) -> str:
