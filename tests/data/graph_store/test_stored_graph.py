@@ -1,5 +1,6 @@
 """A graph that went through the store is the graph of its npz file, to the bit."""
 
+import shutil
 from dataclasses import replace
 from mmap import mmap
 from pathlib import Path
@@ -11,12 +12,21 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graph_store import stored_graph
-from data.graph_store.stored_graph import CONFIGS, LAYOUT, TILE, is_fresh, store_graph, stored_file
+from data.graph_store.stored_graph import (
+    CONFIGS,
+    LAYOUT,
+    TILE,
+    fingerprint,
+    is_fresh,
+    store_graph,
+    stored_file,
+)
 from data.graph_store.tensor_file import open_tensors, write_tensors
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.packing.configs import PackedConfigs
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
+from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.data.packing.stores import check_same_graph
 from tests.real_data import real_files, requires_real_data
 
@@ -173,3 +183,42 @@ def test_altered_values_are_refused_though_their_checksum_is_right(
     with pytest.raises(PipelineError) as caught:
         read_graph(stored)
     assert str(caught.value).startswith(f"{stored.path}: damaged: tensor '")
+
+
+def test_copies_in_another_folder_and_another_order_agree(tiny_tree: Path, tmp_path: Path) -> None:
+    files = find_graphs(tiny_tree)
+    whole = fingerprint(files)
+    assert len(whole) == 16
+    assert int(whole, 16) >= 0
+    shutil.copytree(tiny_tree, tmp_path / "copy")
+    assert fingerprint(find_graphs(tmp_path / "copy")) == whole
+    assert fingerprint(reversed(files)) == whole
+
+
+def test_a_file_packed_otherwise_agrees_and_one_value_changed_does_not(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    file = find_graphs(tiny_tree)[0]
+    arrays = read_arrays(file.path.read_bytes())
+    path = tmp_path / file.path.name
+    path.write_bytes(repacked(dict(reversed(arrays.items()))))
+    assert fingerprint([replace(file, path=path)]) == fingerprint([file])
+    for key in arrays:
+        changed = arrays[key].copy()
+        changed.reshape(-1)[-1] += 1
+        path.write_bytes(repacked(arrays, **{key: changed}))
+        assert fingerprint([replace(file, path=path)]) != fingerprint([file]), key
+
+
+def test_name_split_and_collection_count(tiny_tree: Path) -> None:
+    files = find_graphs(tiny_tree)
+    file = files[0]
+    others = [
+        [replace(file, name="other")],
+        [replace(file, split="test")],
+        [replace(file, collection=files[-1].collection)],
+        [],
+        files[:2],
+    ]
+    found = [fingerprint(other) for other in others]
+    assert len({fingerprint([file]), *found}) == 6

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -180,48 +181,43 @@ def test_sums_and_products_cover_all_values_and_wrap_at_64_bits() -> None:
     assert sequence_features([(1 << 62), 2], 0)[1] == -(1 << 63)
 
 
-def spoil(module: Any, what: str) -> None:
-    main = module.computations[3]
-    if what == "operand":
-        main.instructions[2].operand_ids[0] = 99_999
-    elif what == "order":
-        main.instructions[2].operand_ids[0] = main.instructions[5].id
-    elif what == "callee":
-        main.instructions[7].called_computation_ids[0] = 99_999
-    elif what == "root":
-        main.root_id = module.computations[0].root_id
-    elif what == "id":
-        main.instructions[1].id = main.instructions[0].id
-    elif what == "layout":
-        main.instructions[0].shape.layout.minor_to_major[0] = 1
-    elif what == "opcode":
-        main.instructions[0].opcode = ""
-    elif what == "empty":
-        del module.computations[:]
+def main_of(module: Any, number: int) -> Any:
+    """Return an instruction of the main computation."""
+    return module.computations[3].instructions[number]
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("spoil", "said"),
     [
-        ("operand", "operand 99999"),
-        ("order", "among what comes before"),
-        ("callee", "called computation 99999"),
-        ("root", "computation 'main'"),
-        ("id", "occurs twice"),
-        ("layout", "layout [1, 0, 2, 1]"),
-        ("opcode", "no operation"),
-        ("empty", "no instruction"),
+        (lambda m: main_of(m, 2).operand_ids.__setitem__(0, 99_999), "operand 99999"),
+        (
+            lambda m: main_of(m, 2).operand_ids.__setitem__(0, main_of(m, 5).id),
+            "among what comes before",
+        ),
+        (
+            lambda m: main_of(m, 7).called_computation_ids.__setitem__(0, 99_999),
+            "called computation 99999",
+        ),
+        (
+            lambda m: setattr(m.computations[3], "root_id", m.computations[0].root_id),
+            "computation 'main'",
+        ),
+        (lambda m: setattr(main_of(m, 1), "id", main_of(m, 0).id), "occurs twice"),
+        (
+            lambda m: main_of(m, 0).shape.layout.minor_to_major.__setitem__(0, 1),
+            "layout [1, 0, 2, 1]",
+        ),
+        (lambda m: setattr(main_of(m, 0), "opcode", ""), "no operation"),
+        (lambda m: m.ClearField("computations"), "no instruction"),
     ],
 )
-def test_parts_that_do_not_fit_are_one_line(what: str, said: str) -> None:
+def test_parts_that_do_not_fit_are_one_line(spoil: Callable[[Any], object], said: str) -> None:
     module = small_module()
-    spoil(module, what)
+    spoil(module)
     with pytest.raises(PipelineError) as caught:
         featurize_module(module, source="given.pb")
     line = str(caught.value)
-    assert line.startswith("given.pb: ")
-    assert said in line
-    assert "\n" not in line
+    assert line.startswith("given.pb: ") and said in line and "\n" not in line
 
 
 def test_opcodes_are_numbered_as_in_the_dataset() -> None:

@@ -33,7 +33,6 @@ def runtimes(file: GraphFile) -> np.ndarray:
 def test_it_is_small_and_holds_every_collection_and_split() -> None:
     assert sum(path.stat().st_size for path in SAMPLE.rglob("*")) < MAX_BYTES
     assert missing_parts(FILES) == []
-    assert set(MANIFEST["graphs"]) == {file.submission_id for file in FILES}
     layouts = [file for file in FILES if file.collection.kind == "layout"]
     assert len(layouts) >= MIN_LAYOUT_GRAPHS
     assert len(FILES) - len(layouts) >= MIN_KERNELS

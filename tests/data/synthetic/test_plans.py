@@ -88,14 +88,6 @@ def test_a_file_is_the_same_whatever_else_is_made(collection: str, tmp_path: Pat
                 assert archive["node_config_feat"].shape[1] == graph.size.n_configurable
 
 
-def test_a_kernel_has_as_many_configs_as_it_should(tmp_path: Path) -> None:
-    graphs = published_graphs([collection_named("tile:xla")], ["valid"])
-    for graph in graphs[::90]:
-        (file,) = made(tmp_path, [graph])
-        with np.load(file.path) as archive:
-            assert archive["config_feat"].shape == (graph.size.n_configs, 24)
-
-
 def test_what_is_there_stays_and_test_runtimes_are_withheld(tmp_path: Path) -> None:
     graphs = small("tile:xla", "test")
     (file,) = made(tmp_path, graphs[:1])

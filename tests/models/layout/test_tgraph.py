@@ -1,13 +1,11 @@
 """The reference's blocks against explicit formulas, and what its scores depend on."""
 
 import numpy as np
-import pytest
 import torch
 
 from data.graphs.graph import LayoutGraph
 from features.scaling import fit_node_scaler
 from models.config.networks import TgraphConfig
-from models.config.recipe import load_recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.tgraph import NOT_CONFIGURABLE, LinearBlock, ResidualBlock, Tgraph, instance_norm
 from tests.models.rearrange import permute_configs
@@ -16,11 +14,6 @@ from tests.models.rearrange import permute_configs
 def as_inputs(graph: LayoutGraph) -> LayoutInputs:
     scaler = fit_node_scaler([graph.node_feat], scaling="standardise")
     return layout_inputs(graph, rule="hops-1", scaler=scaler)
-
-
-@pytest.fixture
-def inputs(layout_graph: LayoutGraph) -> LayoutInputs:
-    return as_inputs(layout_graph)
 
 
 def small_model(**changes: int) -> Tgraph:
@@ -133,10 +126,3 @@ def test_the_order_of_configs_in_the_file_changes_no_batch(layout_graph: LayoutG
     scores = model.score_all(as_inputs(layout_graph))
     moved = model.score_all(as_inputs(permute_configs(layout_graph, order)))
     np.testing.assert_allclose(moved, scores[order], atol=1e-6)
-
-
-def test_recipe_has_the_published_settings() -> None:
-    recipe = load_recipe("reference")
-    assert recipe.layout.models == ("tgraph",)
-    assert recipe.tgraph.hidden == 256 and recipe.tgraph.permutations == 10
-    assert recipe.tgraph.training.learning_rate == 1e-3
