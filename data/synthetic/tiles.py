@@ -72,9 +72,7 @@ def working_set_bytes(problem: TileProblem, config_feat: NDArray[np.float32]) ->
     return elements * problem.element_bytes
 
 
-def tile_runtime_ns(
-    kernel: GraphArrays | TileProblem, config_feat: NDArray[np.float32]
-) -> NDArray[np.float64]:
+def tile_runtime_ns(problem: TileProblem, config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the (c,) noise-free runtimes of tile configs (c, 24).
 
     A kernel walks a grid of output tiles, and for a product of contraction tiles in each:
@@ -85,7 +83,6 @@ def tile_runtime_ns(
     Ragged and unfilled tiles cost as much as full ones. A working set above the scratch limit
     spills: traffic grows with the excess.
     """
-    problem = kernel if isinstance(kernel, TileProblem) else tile_problem(kernel)
     tile = _tile(problem.shape, config_feat[:, OUTPUT_BOUNDS])
     steps = _grid(problem.shape, tile)
     work = tile.prod(axis=1) * problem.n_streams * 64
@@ -111,14 +108,13 @@ def _grid(shape: Shape, tile: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def tile_configs(
-    kernel: GraphArrays, n_configs: int, rng: np.random.Generator
+    problem: TileProblem, n_configs: int, rng: np.random.Generator
 ) -> NDArray[np.float32]:
     """Draw up to `n_configs` distinct tile configs (c, 24); the compiler's default is row 0.
 
     The default has the largest working set that fits half of the scratch memory; nothing that
     overflows the scratch more than twice is kept. Kernels with few tilings give fewer configs.
     """
-    problem = tile_problem(kernel)
     rows = _draw_tiles(problem, DRAWN * n_configs, rng)
     needed = working_set_bytes(problem, rows)
     rows, needed = rows[needed <= 2 * SCRATCH_BYTES], needed[needed <= 2 * SCRATCH_BYTES]
@@ -145,17 +141,12 @@ def _draw_tiles(problem: TileProblem, n: int, rng: np.random.Generator) -> NDArr
     columns = [choices[place] for choices, place in zip(bounds, places, strict=True)]
     if problem.kernel:
         columns.append(columns[len(problem.shape) - 1])
-    return _tile_rows(problem, columns)
-
-
-def _tile_rows(problem: TileProblem, columns: list[NDArray[np.int64]]) -> NDArray[np.float32]:
-    """Lay columns of bounds (c,), of the output and then the kernel, out as configs (c, 24)."""
-    rows = np.zeros((len(columns[0]), N_TILE_VALUES), np.float32)
+    rows = np.zeros((len(drawn), N_TILE_VALUES), np.float32)
     rank = len(problem.shape)
     for block, part in ((OUTPUT_BOUNDS, columns[:rank]), (KERNEL_BOUNDS, columns[rank:])):
         if part:
-            bounds = np.stack(part, axis=1)
-            rows[:, block.start : block.start + len(part)] = bounds
-            rows[:, block.start + 6] = bounds.sum(axis=1)
-            rows[:, block.start + 7] = bounds.prod(axis=1)
+            chosen = np.stack(part, axis=1)
+            rows[:, block.start : block.start + len(part)] = chosen
+            rows[:, block.start + 6] = chosen.sum(axis=1)
+            rows[:, block.start + 7] = chosen.prod(axis=1)
     return rows

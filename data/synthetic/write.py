@@ -22,7 +22,7 @@ from data.npz.write import Member, Streamed, write_npz
 from data.synthetic.layouts import default_search, layout_cost, layout_space, random_search
 from data.synthetic.plans import PLANS, GraphSize, PlannedGraph, SyntheticPlan, planned_graphs
 from data.synthetic.programs import sized_kernel, sized_program
-from data.synthetic.tiles import tile_configs, tile_runtime_ns
+from data.synthetic.tiles import tile_configs, tile_problem, tile_runtime_ns
 from data.tree import Collection, GraphFile
 from data.withheld import WITHHELD, write_withheld
 
@@ -143,9 +143,10 @@ def _write_tile(file: GraphFile, size: GraphSize, seed: int) -> NDArray[np.int64
     """Draw configs of a kernel, measure and write them; row 0 is the default, the normalizer."""
     rng = generator(seed, "tile", file.split, file.name)
     kernel = sized_kernel(size.n_nodes, rng)
-    config_feat = tile_configs(kernel, size.n_configs, rng)
+    problem = tile_problem(kernel)
+    config_feat = tile_configs(problem, size.n_configs, rng)
     noise = _log_uniform(rng, TILE_NOISE)
-    runtime_ns = _measured_ns(tile_runtime_ns(kernel, config_feat), noise, rng)
+    runtime_ns = _measured_ns(tile_runtime_ns(problem, config_feat), noise, rng)
     hide = file.split == "test"
     members: dict[str, Member] = {
         "config_feat": config_feat,

@@ -34,19 +34,18 @@ class PrunedGraph:
     config_ids: NDArray[np.int64]
 
 
+Positions = NDArray[np.int64]
 # From edges (e, 2), n and the configurable nodes (k,), which are always kept.
-PruningRule = Callable[[NDArray[np.int64], int, NDArray[np.int64]], PrunedGraph]
+PruningRule = Callable[[Positions, int, Positions], PrunedGraph]
 
 
-def keep_all(
-    edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64]
-) -> PrunedGraph:
+def keep_all(edge_index: Positions, n_nodes: int, config_ids: Positions) -> PrunedGraph:
     """Rule `none`: keep every node."""
     return _subgraph(np.ones(n_nodes, dtype=np.bool_), edge_index, config_ids)
 
 
 def keep_hops(
-    edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64], *, hops: int
+    edge_index: Positions, n_nodes: int, config_ids: Positions, *, hops: int
 ) -> PrunedGraph:
     """Rule `hops-k`: keep nodes up to `hops` edges, of any direction, from a configurable one.
 
@@ -65,9 +64,7 @@ def keep_hops(
     return _subgraph(keep, edge_index, config_ids)
 
 
-def connect_configurable(
-    edge_index: NDArray[np.int64], n_nodes: int, config_ids: NDArray[np.int64]
-) -> PrunedGraph:
+def connect_configurable(edge_index: Positions, n_nodes: int, config_ids: Positions) -> PrunedGraph:
     """Rule `config-graph`: keep the configurable nodes alone, with an edge where a path leads
     from one to another past no third.
 
@@ -90,15 +87,13 @@ def connect_configurable(
     return replace(alone, edge_index=np.array(edges, dtype=np.int64).reshape(-1, 2))
 
 
-def _configurable(n_nodes: int, config_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _configurable(n_nodes: int, config_ids: Positions) -> NDArray[np.bool_]:
     is_configurable = np.zeros(n_nodes, dtype=np.bool_)
     is_configurable[config_ids] = True
     return is_configurable
 
 
-def _subgraph(
-    keep: NDArray[np.bool_], edge_index: NDArray[np.int64], config_ids: NDArray[np.int64]
-) -> PrunedGraph:
+def _subgraph(keep: NDArray[np.bool_], edge_index: Positions, config_ids: Positions) -> PrunedGraph:
     """Keep the nodes marked in (n,) `keep` and all edges between them."""
     kept = np.flatnonzero(keep)
     place = np.cumsum(keep) - 1

@@ -40,12 +40,9 @@ def page() -> str:
             lines += ["", f"## [{name}]", "", _summary(type(config)), "", *_table(type(config))]
             if "training" in type(config).model_fields:
                 lines += ["", f"and [{name}.training](#training)."]
-    return "\n".join([*lines, "", "## training", "", *_training()]) + "\n"
-
-
-def _training() -> list[str]:
     text = "Each network has a table of these, such as `[cross_config_sage.training]`."
-    return [_summary(TrainingConfig), text, "", *_table(TrainingConfig)]
+    lines += ["", "## training", "", _summary(TrainingConfig), text, "", *_table(TrainingConfig)]
+    return "\n".join(lines) + "\n"
 
 
 def _is_table(field: FieldInfo) -> bool:

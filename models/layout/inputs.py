@@ -118,9 +118,7 @@ def held_configs(inputs: LayoutInputs) -> HeldConfigs:
         indices = indices.astype(np.int32)
     n_columns, width = alphabets.vectors.shape
     arrays = indices, alphabets.vectors.reshape(-1), np.arange(n_columns) * width
-    return HeldConfigs(
-        *map(torch.from_numpy, (*arrays, alphabets.column_of, inputs.runtime_ns)),
-    )
+    return HeldConfigs(*map(torch.from_numpy, (*arrays, alphabets.column_of, inputs.runtime_ns)))
 
 
 def layout_inputs(

@@ -108,11 +108,7 @@ def n_config_columns(config: TileGnnConfig) -> int:
 
 
 def tile_inputs(
-    graph: TileGraph,
-    config: TileGnnConfig,
-    *,
-    nodes: NodeScaler,
-    padding: Padding = "minus-one",
+    graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler, padding: Padding = "minus-one"
 ) -> TileInputs:
     """Scale a kernel's nodes, and compute its configs' statistics, as `config` asks for them."""
     scaled = nodes(graph.node_feat)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -33,26 +33,15 @@ StepLoss = tuple[Tensor, str]  # a step's loss, (), and which graphs it came fro
 
 
 class Task(Protocol):
-    """What is trained: gives the loss of a step."""
+    """What is trained: gives the loss of a step.
+
+    It may have `prefetch(rng)`, which begins to read the graphs that `step_loss` will take with the
+    same `rng`, and returns soon. One that can be stopped early has `evaluate(model) -> float`,
+    which judges a model in evaluation mode on data no step learns from; higher is better.
+    """
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         """Return the loss on a batch drawn with `rng`."""
-
-
-@runtime_checkable
-class PrefetchingTask(Task, Protocol):
-    """A task that can begin to read what a later step takes."""
-
-    def prefetch(self, rng: np.random.Generator) -> None:
-        """Begin to read the graphs that `step_loss` will take with the same `rng`; returns soon."""
-
-
-@runtime_checkable
-class JudgedTask(Task, Protocol):
-    """A task that can be stopped early."""
-
-    def evaluate(self, model: nn.Module) -> float:
-        """Judge a model in evaluation mode on data no step learns from; higher is better."""
 
 
 @dataclass
@@ -138,7 +127,7 @@ def fit(
         UsageError: an early stop of a task that cannot be judged.
         OutOfTime: the time is over and steps are left; they are for the next call.
     """
-    if config.early_stop and not isinstance(task, JudgedTask):
+    if config.early_stop and not hasattr(task, "evaluate"):
         raise UsageError("training.early_stop: this model holds nothing out; expected 0")
     model.to(device)
     optimiser = torch.optim.AdamW(
@@ -156,7 +145,7 @@ def fit(
     model.train()
     while not _has_ended(state, config):
         is_late = out_of_time()
-        if isinstance(task, PrefetchingTask) and state.step + 1 < config.steps and not is_late:
+        if hasattr(task, "prefetch") and state.step + 1 < config.steps and not is_late:
             task.prefetch(training.draws(state.step + 1))
         state.recent.append(training.take_step(state.step))
         state.step += 1
@@ -263,7 +252,7 @@ class _Training:
         is_time = state.step % config.eval_interval == 0 or state.step == config.steps
         if not (config.early_stop and is_time):
             return None
-        assert isinstance(self.task, JudgedTask)
+        assert hasattr(self.task, "evaluate")
         with state.averaged(self.model), computing(self.device, config.precision):
             self.model.eval()
             value = self.task.evaluate(self.model)

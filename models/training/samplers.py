@@ -10,19 +10,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Sampler = Callable[[NDArray[np.float64], int, np.random.Generator], NDArray[np.int64]]
+Runtimes, Positions = NDArray[np.float64], NDArray[np.int64]
+Sampler = Callable[[Runtimes, int, np.random.Generator], Positions]
 
 
-def uniform(
-    runtime_ns: NDArray[np.float64], size: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def uniform(runtime_ns: Runtimes, size: int, rng: np.random.Generator) -> Positions:
     """Draw configs with equal chances."""
     return rng.permutation(len(runtime_ns))[:size]
 
 
-def stratified(
-    runtime_ns: NDArray[np.float64], size: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def stratified(runtime_ns: Runtimes, size: int, rng: np.random.Generator) -> Positions:
     """Draw one config from each of `size` equal quantiles of the runtime.
 
     Fast and slow configs are in every sample, which a uniform one has only on average.
@@ -33,9 +30,7 @@ def stratified(
     return order[rng.integers(ends[:-1], ends[1:])]
 
 
-def near_miss(
-    runtime_ns: NDArray[np.float64], size: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def near_miss(runtime_ns: Runtimes, size: int, rng: np.random.Generator) -> Positions:
     """Draw half the sample as pairs of neighbours in runtime, which come first; the rest uniformly.
 
     Pairs that lie far apart are soon learned; neighbours are the hardest pairs of all. Where the
@@ -58,7 +53,7 @@ SAMPLERS: dict[str, Sampler] = {
 }
 
 
-def _by_runtime(runtime_ns: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _by_runtime(runtime_ns: Runtimes, rng: np.random.Generator) -> Positions:
     """Return all positions (u,), fastest first, equal runtimes in random order."""
     shuffled = rng.permutation(len(runtime_ns))
     return shuffled[np.argsort(runtime_ns[shuffled], kind="stable")]

@@ -17,7 +17,7 @@ from data.graph_store.stored_graph import fingerprint
 from data.graphs.node_columns import OPCODES
 from data.synthetic import PLANS, GraphSize, PlannedGraph, synthesize, synthesize_graphs
 from data.synthetic.programs import FAMILIES, sibling
-from data.synthetic.tiles import tile_runtime_ns
+from data.synthetic.tiles import tile_problem, tile_runtime_ns
 from data.tree import Collection, GraphFile, collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
 from tests.command_line import call
@@ -150,7 +150,7 @@ def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_wi
             assert not runtime_ns.any()
             runtime_ns = withheld[file.submission_id]
         if file.collection.kind == "tile":
-            true_ns = tile_runtime_ns(graph, graph.config_feat)
+            true_ns = tile_runtime_ns(tile_problem(graph), graph.config_feat)
             hidden = normalizers.get(file.submission_id, graph.config_runtime_normalizers)
             assert (hidden == runtime_ns[0]).all()
             assert (graph.config_runtime_normalizers == 1).all() == (file.split == "test")
