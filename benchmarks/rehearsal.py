@@ -25,7 +25,7 @@ from benchmarks.speed.measuring import TreeCost, add_tree_cost
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.git import revision
-from data.synthetic import published_graphs
+from data.synthetic.plans import published_graphs
 from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
 
 RESULTS = PAGES / "rehearsal.md"

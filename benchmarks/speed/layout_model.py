@@ -18,7 +18,7 @@ from benchmarks.speed.plain_layout_model import plain_copy, plain_edges, plain_g
 from benchmarks.speed.stages import write_graph
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
-from data.synthetic import GraphSize
+from data.synthetic.plans import GraphSize
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
 from models.config.own_models import imported

@@ -18,7 +18,8 @@ from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.read import Archive
 from data.packing.config_encoder import chunk_bytes
 from data.read import read_layout
-from data.synthetic import GraphSize, write_sized
+from data.synthetic.plans import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import GraphFile, collection_named, file_from_path
 
 SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))

@@ -9,7 +9,7 @@ from benchmarks import table
 from benchmarks.speed.measuring import in_own_process, own_peak_mib
 from benchmarks.speed.stages import write_graph
 from data.read import read_layout
-from data.synthetic import GraphSize
+from data.synthetic.plans import GraphSize
 from data.tree import file_from_path
 from models.config.networks import SegmentSageConfig, TrainingConfig
 from models.config.recipe import FeaturesConfig, Recipe

@@ -11,7 +11,8 @@ from benchmarks import table
 from benchmarks.speed.measuring import in_turn, peak_mib
 from common.metrics import kendall_tau
 from data.read import read_layout
-from data.synthetic import GraphSize, write_sized
+from data.synthetic.plans import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import GraphFile, collection_named
 from features.pruning.store import prune
 from features.scaling import fit_node_scaler

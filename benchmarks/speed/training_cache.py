@@ -19,7 +19,7 @@ from common.progress import watched_by
 from common.settings import SAMPLE
 from data.graphs.graph import N_TILE_VALUES, LayoutGraph, TileGraph
 from data.read import read_layout, read_tile
-from data.synthetic import GraphSize, published_graphs
+from data.synthetic.plans import GraphSize, published_graphs
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from models.config.own_models import imported

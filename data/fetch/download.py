@@ -4,16 +4,17 @@ import hashlib
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from requests import Response, Session
+from requests.adapters import HTTPAdapter
+from requests.exceptions import RequestException
+from urllib3.util import Retry
 
 from common.errors import PipelineError, UsageError
 from common.network import PASSING_STATUS, network_fault
 from common.progress import progress
 from common.retry import RetryableError, RetryPolicy, retry
-
-if TYPE_CHECKING:
-    from requests import Response, Session
 
 _TIMEOUT_S = (15, 60)  # to connect; between two pieces of the answer
 _CHUNK = 64 * 1024  # what a dropped connection may cost
@@ -21,12 +22,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LATER = "run the same command again: it goes on from here"
 
 
-def http_session(policy: RetryPolicy) -> "Session":
+def http_session(policy: RetryPolicy) -> Session:
     """Return a session that asks again where a server is not reached, busy or failing."""
-    from requests import Session
-    from requests.adapters import HTTPAdapter
-    from urllib3.util import Retry
-
     retries = Retry(
         policy.attempts - 1,
         backoff_factor=policy.first_wait_s,
@@ -42,7 +39,7 @@ def http_session(policy: RetryPolicy) -> "Session":
     return session
 
 
-def download(session: "Session", url: str, target: Path, *, policy: RetryPolicy) -> None:
+def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -> None:
     """Fetch `url` into `target`, which appears when it is whole; one that exists is kept.
 
     Args:
@@ -67,7 +64,7 @@ def unfinished_bytes(target: Path) -> int:
     return sum(part.stat().st_size for part in _parts(target))
 
 
-def remote_size(session: "Session", url: str) -> int:
+def remote_size(session: Session, url: str) -> int:
     """Ask how many bytes `url` has; 0 if the server does not tell.
 
     Raises:
@@ -90,7 +87,7 @@ def check_address(url: str) -> None:
         raise UsageError(f"{url}: expected an address that starts with https://")
 
 
-def _attempt(session: "Session", url: str, target: Path) -> None:
+def _attempt(session: Session, url: str, target: Path) -> None:
     with ExitStack() as open_answers:
         answer = open_answers.enter_context(_ask(session, "GET", url))
         total, version = _length(answer), _version(answer)
@@ -114,9 +111,7 @@ def _attempt(session: "Session", url: str, target: Path) -> None:
     part.replace(target)
 
 
-def _store(answer: "Response", part: Path, held: int, total: int | None) -> int:
-    from requests.exceptions import RequestException
-
+def _store(answer: Response, part: Path, held: int, total: int | None) -> int:
     try:
         with part.open("ab") as file:
             for chunk in answer.iter_content(_CHUNK):
@@ -132,10 +127,8 @@ def _store(answer: "Response", part: Path, held: int, total: int | None) -> int:
 
 
 def _ask(
-    session: "Session", method: str, url: str, headers: dict[str, str] | None = None
-) -> "Response":
-    from requests.exceptions import RequestException
-
+    session: Session, method: str, url: str, headers: dict[str, str] | None = None
+) -> Response:
     check_address(_shown(url))
     try:
         answer = session.request(
@@ -158,13 +151,13 @@ def _parts(target: Path) -> list[Path]:
     return [path for path in target.parent.glob("*.part*") if path.name.startswith(start)]
 
 
-def _version(answer: "Response") -> str:
+def _version(answer: Response) -> str:
     etag = answer.headers.get("ETag", "")
     weak = not etag or etag.startswith("W/")
     return answer.headers.get("Last-Modified", "") if weak else etag
 
 
-def _length(answer: "Response") -> int | None:
+def _length(answer: Response) -> int | None:
     length = answer.headers.get("Content-Length", "")
     return int(length) if length.isdecimal() else None
 

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from requests import Session
 
 from common.atomic import atomic_path, sweep, write_text
 from common.errors import PipelineError
@@ -15,9 +17,6 @@ from common.retry import RetryableError, RetryPolicy
 from data.fetch.archives import Graphs, Member, opened
 from data.fetch.download import check_address, download, http_session, remote_size, unfinished_bytes
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
-
-if TYPE_CHECKING:
-    from requests import Session
 
 BASE = "https://download.tensorflow.org/data/tpu_graphs/v0/"
 COMPETITION = "predict-ai-model-runtime"
@@ -172,7 +171,7 @@ def _mark(job: FetchJob, part: Part) -> Path:
     return job.downloads / f"{part.stem}.DONE"
 
 
-def _check_space(job: FetchJob, parts: list[Part], base: str, session: "Session") -> None:
+def _check_space(job: FetchJob, parts: list[Part], base: str, session: Session) -> None:
     """Check that the disk holds all that is unpacked, and the archives that lie there beside it.
 
     An uncompressed archive is about as large as what it holds.

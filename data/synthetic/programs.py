@@ -16,8 +16,8 @@ from common.errors import UsageError
 from data.graphs.graph import TileGraph
 from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE
 from data.graphs.node_layouts import dimension_sizes
-from data.hlo import HloGraph, featurize_module
 from data.hlo.descriptor import message_class
+from data.hlo.graph import HloGraph, featurize_module
 
 CONFIGURABLE = ("convolution", "dot", "reshape")
 ELEMENT_NUMBERS = {"f32": 11, "tuple": 13, "bf16": 16}  # XLA's

@@ -17,7 +17,7 @@ from common.errors import PipelineError, UsageError
 from common.progress import progress
 from common.seeds import generator
 from data.graphs.graph import N_LAYOUT_VALUES
-from data.hlo import HloGraph
+from data.hlo.graph import HloGraph
 from data.npz.write import Member, Streamed, write_npz
 from data.synthetic.layouts import default_search, layout_cost, layout_space, random_search
 from data.synthetic.plans import PLANS, GraphSize, PlannedGraph, SyntheticPlan, planned_graphs

@@ -208,7 +208,6 @@ class BaselineGcnConfig(LayoutGnnConfig):
     Attributes:
         hidden: channels of a node and config.
         layers: graph convolutions.
-        loss, graphs_per_step, configs_per_step: as in LayoutGnnConfig.
     """
 
     hidden: Positive = 32
@@ -260,7 +259,6 @@ class EarlyFusionSageConfig(TileGnnConfig):
     Attributes:
         hidden: channels of a node and config.
         layers: rounds of message passing.
-        opcode_width: as in TileGnnConfig.
         inference_tensor_mib: configs are ranked in chunks as large as keep the widest tensor within
             so many MiB.
     """

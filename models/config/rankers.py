@@ -27,7 +27,6 @@ class LinearConfig(RowsConfig):
     """The linear rankers; see models/trees/linear.py.
 
     Attributes:
-        statistics: as in RowsConfig.
         penalty: of the squares of the weights, on standardised statistics.
     """
 
@@ -66,11 +65,7 @@ class BoostingConfig(RowsConfig):
 
 
 class ConfigColumnsConfig(BoostingConfig):
-    """Boosting on one program's own configs; see models/trees/one_program.py.
-
-    Attributes:
-        configs_per_graph, min_rows_per_leaf: as in RowsConfig and BoostingConfig.
-    """
+    """Boosting on one program's own configs; see models/trees/one_program.py."""
 
     configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
     min_rows_per_leaf: Positive = 5

@@ -69,7 +69,7 @@ def _told(config: type[FrozenConfig], name: str) -> str:
         _, _, attributes = inspect.cleandoc(text).partition("Attributes:\n")
         for entry in re.split(r"\n    (?=\S)", "\n" + attributes):
             names, _, meaning = entry.partition(": ")
-            if name in names.split(", ") and not meaning.startswith("as in "):
+            if name in names.split(", "):
                 return re.sub(r"\s+", " ", meaning).strip()
     raise ValueError(f"{config.__name__} does not say what `{name}` means")
 

@@ -103,7 +103,7 @@ def aggregate(
 ) -> Tensor:
     """Return what rows take of norm(x): see Aggregation.__call__."""
     means, keeps_own = aggregation.means, aggregation.keeps_own
-    out = x.new_empty(means.n_rows, *x.shape[1:])
+    out = x.new_empty(means.matrix.shape[0], *x.shape[1:])
     if not (keeps_own and added.ndim == 1):
         out.copy_(added)
     projected = x.new_empty(len(weights) - keeps_own, *x.shape)

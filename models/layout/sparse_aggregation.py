@@ -36,11 +36,6 @@ class SparseProduct(OnDevice):
         self.matrix = _torch_csr(matrix)
         self.transposed = _torch_csr(matrix.T.tocsr())
 
-    @property
-    def n_rows(self) -> int:
-        """Return r."""
-        return self.matrix.shape[0]
-
     def __call__(self, x: Tensor) -> Tensor:
         """Map (n, c, h) to (r, c, h)."""
         return _multiply(self.matrix, x)

@@ -71,32 +71,33 @@ def synthesize(
 
     Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
-    from data import synthetic
+    from data.synthetic import plans as planning
+    from data.synthetic import write as writing
     from data.tree import collection_named, collections_named, splits_named
     from pipeline.jobs.files import make
     from pipeline.jobs.workers import Workers
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
-    plans = (*synthetic.PLANS, PUBLISHED)
+    plans = (*planning.PLANS, PUBLISHED)
     if plan not in (None, *plans):
         raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(plans)}")
     if plan != PUBLISHED and (collections, splits, share, workers) != (None, None, 1.0, None):
         raise UsageError(
             f"--collections, --splits, --share and --workers: only --plan {PUBLISHED} has them"
         )
-    planned: list[synthetic.PlannedGraph] = []
+    planned: list[planning.PlannedGraph] = []
     if graph:
-        place, sizes = collection_named("layout:xla:random"), map(synthetic.parse_size, graph)
-        planned = [synthetic.PlannedGraph(place, "train", size.name, size) for size in sizes]
-        synthetic.synthesize_graphs(out, planned, seed=seed or 0)
+        place, sizes = collection_named("layout:xla:random"), map(planning.parse_size, graph)
+        planned = [planning.PlannedGraph(place, "train", size.name, size) for size in sizes]
+        writing.synthesize_graphs(out, planned, seed=seed or 0)
     elif plan == PUBLISHED:
         named, parts = collections_named(collections), splits_named(splits)
-        planned = synthetic.published_graphs(named, parts, share)
-        left = synthetic.missing_graphs(out, planned, seed=seed or 0)
+        planned = planning.published_graphs(named, parts, share)
+        left = writing.missing_graphs(out, planned, seed=seed or 0)
         make(left, out, seed or 0, Workers(workers))
     else:
-        synthetic.synthesize(out, seed=seed or 0, plan=synthetic.PLANS[plan or "small"])
+        writing.synthesize(out, seed=seed or 0, plan=planning.PLANS[plan or "small"])
     files = [one.file(out).path for one in planned]
     told = [f"graph       {file}" for file in files if graph]
     print_result({"out": out, "graphs": files}, f"data        {out}", *told, as_json=json)

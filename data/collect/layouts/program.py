@@ -20,8 +20,8 @@ from data.collect.layouts.module import ProgramSource, configurable_nodes, dump_
 from data.collect.layouts.options import Order, node_groups, node_options, read_row
 from data.collect.measuring.worker import Description, one_line, open_device
 from data.collect.programs.catalogue import load_program
-from data.hlo import featurize_module
 from data.hlo.descriptor import message_class
+from data.hlo.graph import featurize_module
 
 TESTED_JAXLIB = ("0.10",)
 TARGET = "LayoutConstraint"

@@ -148,6 +148,9 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
     tile of an axis is moved back to end with it, so that every block has one shape; it then makes
     some elements a second time, to the same values.
     """
+    from jax import lax
+    from jax import numpy as jnp
+
     sizes = dict(kernel.extents) | dict(zip(kernel.tiled, tile, strict=True))
     outer = [axis for axis in kernel.tiled if axis in kernel.output]
     inner = [axis for axis in kernel.tiled if axis not in kernel.output]
@@ -157,8 +160,6 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
 
     def starts_of(step: Any, axes: Sequence[str]) -> dict[str, Any]:
         """Return where the tile of a step begins on each of these axes; the last varies first."""
-        from jax import numpy as jnp
-
         starts: dict[str, Any] = {}
         for axis in reversed(axes):
             last, count = kernel.extents[axis] - sizes[axis], n_steps([axis])
@@ -167,8 +168,6 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
         return starts
 
     def cut(arrays: Any, operands: Sequence[Operand], starts: Mapping[str, Any]) -> list[Any]:
-        from jax import lax
-
         return [
             lax.dynamic_slice(
                 array, [starts.get(a, 0) for a in part.axes], kernel.block_shape(part, tile)
@@ -178,8 +177,6 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
 
     def combined(arrays: Any, starts: Mapping[str, Any]) -> Any:
         """Combine the operands' blocks, summed over the contracted tiles."""
-        from jax import lax
-        from jax import numpy as jnp
 
         def partial(j: Any) -> Any:
             both = {**starts, **starts_of(j, inner)}
@@ -191,9 +188,6 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
         return lax.fori_loop(0, n_steps(inner), lambda j, total: total + partial(j), empty)
 
     def tiled(*arguments: Any) -> Any:
-        from jax import lax
-        from jax import numpy as jnp
-
         n = len(kernel.operands)
 
         def step(i: Any, output: Any) -> Any:

@@ -11,7 +11,7 @@ from data.collect.measuring.worker import Description, one_line, open_device
 from data.collect.programs.catalogue import named_object
 from data.collect.tiles.catalogue import catalogue
 from data.collect.tiles.kernel import TileKernel, tiled_function
-from data.hlo import featurize_module
+from data.hlo.graph import featurize_module
 
 
 def find_kernel(program: str) -> TileKernel:

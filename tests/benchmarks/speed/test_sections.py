@@ -7,7 +7,7 @@ import pytest
 from benchmarks.speed import layout_model, packing, segment_memory, training_cache
 from benchmarks.speed.measuring import TreeCost, in_turn, peak_mib
 from benchmarks.speed.packing import STEPS, cost_table, over_inflating, section
-from data.synthetic import GraphSize
+from data.synthetic.plans import GraphSize
 
 TINY = layout_model.Setting(60, 8, hidden=16)
 SMALL = GraphSize(1_500, 60, 40)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from data.graph_store.prepare import LOCK, prepare
-from data.synthetic import GraphSize, write_sized
+from data.synthetic.plans import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import collection_named, find_graphs
 from features.pruning.store import store_pruned
 from tests.command_line import without_stages

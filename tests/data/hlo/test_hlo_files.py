@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.hlo import featurize_module
 from data.hlo.descriptor import message_class
+from data.hlo.graph import featurize_module
 from data.hlo.write import featurize_files
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named

@@ -7,8 +7,8 @@ import pytest
 
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.graphs.node_layouts import minor_to_major
-from data.hlo import featurize_module
 from data.hlo.descriptor import message_class
+from data.hlo.graph import featurize_module
 from data.hlo.write import featurize_files
 from data.read import read_tile
 from data.tree import GraphFile, collection_named

@@ -17,7 +17,7 @@ from data.graphs.node_columns import (
     OPCODES,
 )
 from data.graphs.node_layouts import minor_to_major
-from data.hlo import featurize_module
+from data.hlo.graph import featurize_module
 from data.hlo.node_features import sequence_features
 from tests.features.hlo_modules import ModuleBuilder, small_module
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from data.official.published import LAYOUT_CONFIGS, PartSize, official_names, official_sizes
-from data.synthetic import missing_graphs, write_graphs
 from data.synthetic.plans import MOST_OF_TILES, PlannedGraph, published_graphs, spread
+from data.synthetic.write import missing_graphs, write_graphs
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.command_line import call
 from tests.real_data import ROOT

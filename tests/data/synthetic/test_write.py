@@ -15,9 +15,10 @@ from scipy.stats import kendalltau
 from common.progress import watched_by
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.node_columns import OPCODES
-from data.synthetic import PLANS, GraphSize, PlannedGraph, synthesize, synthesize_graphs
+from data.synthetic.plans import PLANS, GraphSize, PlannedGraph
 from data.synthetic.programs import FAMILIES, sibling
 from data.synthetic.tiles import tile_problem, tile_runtime_ns
+from data.synthetic.write import synthesize, synthesize_graphs
 from data.tree import Collection, GraphFile, collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
 from tests.command_line import call
@@ -176,7 +177,8 @@ def test_the_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) 
     told = [now for now in told if now[0] == "synthesize"]
     assert told == [("synthesize", i, len(told)) for i in range(1, 1 + len(told))] and told
     script = (
-        "import sys; from pathlib import Path; from data.synthetic import PLANS, synthesize; "
+        "import sys; from pathlib import Path; from data.synthetic.plans import PLANS; "
+        "from data.synthetic.write import synthesize; "
         "synthesize(Path(sys.argv[1]), seed=3, plan=PLANS['tiny'])"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)}

@@ -12,7 +12,8 @@ from scipy.stats import wilcoxon
 from common.errors import UsageError
 from common.metrics import kendall_tau, tile_score
 from data.read import read_graph
-from data.synthetic import PLANS, synthesize
+from data.synthetic.plans import PLANS
+from data.synthetic.write import synthesize
 from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe
 from models.run_folder import is_done
