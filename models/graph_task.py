@@ -41,13 +41,9 @@ Read = Callable[[Any], Any]  # makes of a graph what its network reads, an OnDev
 
 @dataclass(frozen=True)
 class DrawnGraphs(Generic[Inputs]):
-    """Train graphs of which each step takes some, read beside the step before.
+    """Train graphs of which each step takes some, read beside the step before."""
 
-    Attributes:
-        files: train graphs that a ranker can learn from.
-    """
-
-    files: tuple[GraphFile, ...]
+    files: tuple[GraphFile, ...]  # train graphs that a ranker can learn from
     inputs: LRUCache[Inputs]
     config: Any
 
@@ -87,13 +83,9 @@ class GraphByGraph(DrawnGraphs[Inputs], ABC):
 
 @dataclass(frozen=True)
 class JudgedGraphs(DrawnGraphs[Inputs], ABC):
-    """Such graphs, some or some configs of which are held out.
+    """Such graphs, some or some configs of which are held out."""
 
-    Attributes:
-        held_out: what of the graphs is not learned from.
-    """
-
-    held_out: HeldOut
+    held_out: HeldOut  # what of the graphs is not learned from
 
     @abstractmethod
     def judged(self, model: Any, inputs: Inputs) -> Iterator[float]:

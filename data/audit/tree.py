@@ -24,19 +24,12 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """The names of one split of a collection, beside the published ones.
+    """The names of one split of a collection, beside the published ones."""
 
-    Attributes:
-        part: "collection/split".
-        n_official: graphs in the public dataset.
-        n_present: files here with a name of it.
-        foreign: other names here.
-    """
-
-    part: str
-    n_official: int
-    n_present: int
-    foreign: tuple[str, ...]
+    part: str  # "collection/split"
+    n_official: int  # graphs in the public dataset
+    n_present: int  # files here with a name of it
+    foreign: tuple[str, ...]  # other names here
 
 
 def by_part(rows: Sequence[AuditRow]) -> dict[str, list[AuditRow]]:

@@ -22,44 +22,26 @@ LAYOUT_SEARCHES = ("random", "default")
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to measure: the options that mean the same for every program.
+    """How hard to measure: the options that mean the same for every program."""
 
-    Attributes:
-        n_configs: how many configs to try.
-        n_rounds: interleaved rounds, after the search's own.
-        timeout_s: after which a config counts as failed.
-        seed: of the search and of the order of visits.
-    """
-
-    n_configs: int = 100
-    n_rounds: int = 2
-    timeout_s: float = 60.0
-    seed: int = 0
+    n_configs: int = 100  # how many configs to try
+    n_rounds: int = 2  # interleaved rounds, after the search's own
+    timeout_s: float = 60.0  # after which a config counts as failed
+    seed: int = 0  # of the search and of the order of visits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Effort):
-    """One graph to measure.
+    """One graph to measure."""
 
-    Attributes:
-        open_subject: what the worker opens.
-        program: the graph's name; its file is called so, but in the test split.
-        family: programs of one family differ in their sizes alone.
-        collection: where the graph goes.
-        split: "train", "valid" or "test".
-        search: a name in `data.collect.measuring.search.SEARCHES`.
-        device: "cpu", "gpu", "tpu", or None for what JAX chooses.
-        is_own: the program is a user's, who may edit it.
-    """
-
-    open_subject: OpenSubject
-    program: str
-    family: str
-    collection: Collection
-    split: str = "train"
-    search: str = "random"
-    device: str | None = None
-    is_own: bool = False
+    open_subject: OpenSubject  # what the worker opens
+    program: str  # the graph's name; its file is called so, but in the test split
+    family: str  # programs of one family differ in their sizes alone
+    collection: Collection  # where the graph goes
+    split: str = "train"  # "train", "valid" or "test"
+    search: str = "random"  # a name in `data.collect.measuring.search.SEARCHES`
+    device: str | None = None  # "cpu", "gpu", "tpu", or None for what JAX chooses
+    is_own: bool = False  # the program is a user's, who may edit it
 
     @property
     def stem(self) -> str:

@@ -26,18 +26,12 @@ Packer = Callable[[Sequence[GraphFile], Path], Sequence[str | None]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What became of one file.
-
-    Attributes:
-        stored: the graph in the store; None if the source is damaged.
-        error: the line that says what is damaged.
-        is_new: whether it was packed now; else it was there.
-    """
+    """What became of one file."""
 
     source: GraphFile
-    stored: GraphFile | None
-    error: str | None = None
-    is_new: bool = False
+    stored: GraphFile | None  # the graph in the store; None if the source is damaged
+    error: str | None = None  # the line that says what is damaged
+    is_new: bool = False  # whether it was packed now; else it was there
 
 
 def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:

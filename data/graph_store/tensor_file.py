@@ -43,15 +43,11 @@ CHECK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class TensorFile:
-    """An open file: tensors are views of the mapped file, good as long as they are used.
-
-    Attributes:
-        identity: another one says that the file has changed.
-    """
+    """An open file: tensors are views of the mapped file, good as long as they are used."""
 
     facts: Mapping[str, str]
     tensors: Mapping[str, NDArray[Any]]
-    identity: tuple[int, ...]
+    identity: tuple[int, ...]  # another one says that the file has changed
 
 
 @dataclass(frozen=True)

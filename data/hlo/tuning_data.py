@@ -22,19 +22,12 @@ CONFIG_KINDS = {"module_config": "layout", "op_config": "tile"}
 
 @dataclass(frozen=True)
 class TunedConfigs:
-    """The runs of one module that succeeded.
+    """The runs of one module that succeeded."""
 
-    Attributes:
-        kind: "layout" or "tile".
-        arrays: the config arrays of the dataset's files, by key.
-        n_failed: runs left out: compile errors, and runs without a runtime.
-        run_numbers: (c,) int64, which of the file's runs each config is.
-    """
-
-    kind: str
-    arrays: dict[str, NDArray[Any]]
-    n_failed: int
-    run_numbers: NDArray[np.int64]
+    kind: str  # "layout" or "tile"
+    arrays: dict[str, NDArray[Any]]  # the config arrays of the dataset's files, by key
+    n_failed: int  # runs left out: compile errors, and runs without a runtime
+    run_numbers: NDArray[np.int64]  # (c,) int64, which of the file's runs each config is
 
 
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:

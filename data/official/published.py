@@ -31,25 +31,18 @@ CONFIGURABLE_SHARE = 3_143 / 43_615
 
 @dataclass(frozen=True)
 class PartSize:
-    """The size of one split of one collection.
-
-    Attributes:
-        nodes, edges, configs: of a graph, on average.
-        most_nodes, most_configs: of the largest graph.
-        repeated: the share of configs that repeat another of their graph.
-        counted_in: where the configs are from: "files", or "published averages".
-    """
+    """The size of one split of one collection; nodes, edges and configs are means over graphs."""
 
     collection: str
     split: str
     graphs: int
     nodes: int
-    most_nodes: int
+    most_nodes: int  # of the largest graph
     edges: int
     configs: int
-    most_configs: int
-    repeated: float
-    counted_in: str
+    most_configs: int  # of the largest graph
+    repeated: float  # the share of configs that repeat another of their graph
+    counted_in: str  # where the configs are from: "files", or "published averages"
 
     @property
     def kind(self) -> str:

@@ -58,16 +58,11 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class PlannedGraph:
-    """A graph to be made.
-
-    Attributes:
-        name: its file's stem.
-        family, batch: of a layout graph's program.
-    """
+    """A graph to be made; the family and batch are those of a layout graph's program."""
 
     collection: Collection
     split: str
-    name: str
+    name: str  # its file's stem
     size: GraphSize
     family: Family = FAMILIES["nlp", "train"][0]
     batch: int = 8

@@ -104,9 +104,10 @@ def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]
         UsageError: it has too few nodes for so many configurable ones.
         PipelineError: the file cannot be written.
     """
-    if graph.collection.kind == "tile":
-        return _write_tile(graph.file(tree), graph.size, seed)
-    return _write_layout(graph.file(tree), graph, seed)
+    make = _kernel if graph.collection.kind == "tile" else _program
+    members, runtime_ns = make(graph, seed)
+    write_npz(graph.file(tree).path, members)
+    return runtime_ns
 
 
 @contextmanager
@@ -139,26 +140,25 @@ def _nodes(graph: HloGraph) -> dict[str, Member]:
     return {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
 
 
-def _write_tile(file: GraphFile, size: GraphSize, seed: int) -> NDArray[np.int64]:
-    """Draw configs of a kernel, measure and write them; row 0 is the default, the normalizer."""
-    rng = generator(seed, "tile", file.split, file.name)
-    kernel = sized_kernel(size.n_nodes, rng)
+def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray[np.int64]]:
+    """Draw configs of a kernel and measure them; row 0 is the default, the normalizer."""
+    rng = generator(seed, "tile", graph.split, graph.name)
+    kernel = sized_kernel(graph.size.n_nodes, rng)
     problem = tile_problem(kernel)
-    config_feat = tile_configs(problem, size.n_configs, rng)
+    config_feat = tile_configs(problem, graph.size.n_configs, rng)
     noise = _log_uniform(rng, TILE_NOISE)
     runtime_ns = _measured_ns(tile_runtime_ns(problem, config_feat), noise, rng)
-    hide = file.split == "test"
+    hide = graph.split == "test"
     members: dict[str, Member] = {
         "config_feat": config_feat,
         "config_runtime": np.zeros_like(runtime_ns) if hide else runtime_ns,
         "config_runtime_normalizers": np.full_like(runtime_ns, 1 if hide else runtime_ns[0]),
     }
-    write_npz(file.path, _nodes(kernel) | members)
-    return runtime_ns
+    return _nodes(kernel) | members, runtime_ns
 
 
-def _write_layout(file: GraphFile, graph: PlannedGraph, seed: int) -> NDArray[np.int64]:
-    """Search for configs of a program, measure them, and write them by chunks.
+def _program(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray[np.int64]]:
+    """Search for configs of a program and measure them; they are written by chunks.
 
     The collection says which search makes them. Both searches of a program share its space of
     configs and its noise.
@@ -184,8 +184,7 @@ def _write_layout(file: GraphFile, graph: PlannedGraph, seed: int) -> NDArray[np
     members: dict[str, Member] = {
         "node_config_feat": Streamed(shape, np.float32, spelled),
         "node_config_ids": program.node_config_ids,
-        "config_runtime": np.zeros_like(runtime_ns) if file.split == "test" else runtime_ns,
+        "config_runtime": np.zeros_like(runtime_ns) if graph.split == "test" else runtime_ns,
         "node_splits": program.node_splits,
     }
-    write_npz(file.path, _nodes(program) | members)
-    return runtime_ns
+    return _nodes(program) | members, runtime_ns

@@ -23,17 +23,11 @@ TENSORS = {field.name for field in fields(PrunedGraph)}
 
 @dataclass(frozen=True)
 class PrunedNodes:
-    """Features of the m nodes of a pruned graph.
+    """Features of the m nodes of a pruned graph."""
 
-    Attributes:
-        node_feat: (m, 140) float32 stock features.
-        opcode: (m,) uint8.
-        minor_to_major: (m, 6) int8 each node's layout, -1 beyond its rank.
-    """
-
-    node_feat: NDArray[np.float32]
-    opcode: NDArray[np.uint8]
-    minor_to_major: NDArray[np.int8]
+    node_feat: NDArray[np.float32]  # (m, 140) float32 stock features
+    opcode: NDArray[np.uint8]  # (m,) uint8
+    minor_to_major: NDArray[np.int8]  # (m, 6) int8 each node's layout, -1 beyond its rank
 
 
 def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> tuple[PrunedGraph, PrunedNodes]:

@@ -31,17 +31,11 @@ MAX_VISITED = 64
 
 @dataclass(frozen=True)
 class SourceEdges:
-    """p pairs of configurable nodes, as positions in config order.
+    """p pairs of configurable nodes, as positions in config order."""
 
-    Attributes:
-        consumer: (p,) int64.
-        producer: (p,) int64.
-        bytes_share: (p,) float32 bytes of the producer's output, as a share of all pairs.
-    """
-
-    consumer: NDArray[np.int64]
-    producer: NDArray[np.int64]
-    bytes_share: NDArray[np.float32]
+    consumer: NDArray[np.int64]  # (p,)
+    producer: NDArray[np.int64]  # (p,)
+    bytes_share: NDArray[np.float32]  # (p,) bytes of the producer's output, as a share of all pairs
 
 
 @dataclass(frozen=True)

@@ -89,21 +89,13 @@ class LayoutInputs(OnDevice):
 
 @dataclass(frozen=True)
 class HeldConfigs(OnDevice):
-    """The configs of one graph and their runtimes, packed, on a GPU.
+    """The configs of one graph and their runtimes, packed, on a GPU."""
 
-    Attributes:
-        indices: (u, m) uint8 or int32, see PackedConfigs.
-        meaning: (m · a,) int64 which of LayoutInputs.vectors an index of a column means.
-        starts: (m,) int64 where a column's begin in `meaning`.
-        column_of: (k,) int64 the column of each configurable node.
-        runtime_ns: (u,) float64.
-    """
-
-    indices: Tensor
-    meaning: Tensor
-    starts: Tensor
-    column_of: Tensor
-    runtime_ns: Tensor
+    indices: Tensor  # (u, m) uint8 or int32, see PackedConfigs
+    meaning: Tensor  # (m · a,) int64 which of LayoutInputs.vectors an index of a column means
+    starts: Tensor  # (m,) int64 where a column's begin in `meaning`
+    column_of: Tensor  # (k,) int64 the column of each configurable node
+    runtime_ns: Tensor  # (u,) float64
 
     def choices(self, rows: Tensor) -> Tensor:
         """Return which of `vectors` each node takes in the configs at `rows` (r,); (r, k) int64."""

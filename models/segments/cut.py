@@ -49,19 +49,12 @@ class Ring(SplitAggregation):
 
 @dataclass(frozen=True)
 class ReceptiveField(OnDevice):
-    """How far configs reach.
+    """How far configs reach."""
 
-    Attributes:
-        rings: one per block; none where there is no configurable node.
-        reached: (a,) int64 ascending, the nodes that vary after the last block.
-        constant: (n - a,) int64 ascending, all others.
-        configurable: (k,) int64 where the configurable nodes stand in `reached`.
-    """
-
-    rings: tuple[Ring, ...]
-    reached: Tensor
-    constant: Tensor
-    configurable: Tensor
+    rings: tuple[Ring, ...]  # one per block; none where there is no configurable node
+    reached: Tensor  # (a,) int64 ascending, the nodes that vary after the last block
+    constant: Tensor  # (n - a,) int64 ascending, all others
+    configurable: Tensor  # (k,) int64 where the configurable nodes stand in `reached`
 
 
 @dataclass(frozen=True)

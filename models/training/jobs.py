@@ -25,18 +25,14 @@ class SharedModel:
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One model to train: on which graphs, by which recipe and seed, into which run folder.
-
-    Attributes:
-        shared: what the training begins from; None = random weights.
-    """
+    """One model to train: on which graphs, by which recipe and seed, into which run folder."""
 
     model: str
     recipe: Recipe
     files: Sequence[GraphFile]
     seed: int
     run_dir: Path
-    shared: SharedModel | None = None
+    shared: SharedModel | None = None  # what the training begins from; None = random weights
 
 
 class Ranker(Protocol):

@@ -39,9 +39,9 @@ IMPORTANCES = "importances.parquet"
 SCORED_ROWS = 4096  # at once
 MAX_PAIRS = 1 << 21  # looked at at once
 
-Objective = Callable[
-    [NDArray[np.float64], "lightgbm.Dataset"], tuple[NDArray[np.float32], NDArray[np.float32]]
-]
+Values = NDArray[np.float64]  # of rows: scores, runtimes
+Derivatives = tuple[NDArray[np.float32], NDArray[np.float32]]  # gradient, diagonal of the Hessian
+Objective = Callable[[Values, "lightgbm.Dataset"], Derivatives]
 
 
 def train(job: TrainJob) -> None:
@@ -203,7 +203,7 @@ def choose_rounds(
         held_out = np.flatnonzero(fold_of == fold)
 
         def judge(
-            scores: NDArray[np.float64], _: "lightgbm.Dataset", rows: NDArray[np.int64] = held_out
+            scores: Values, _: "lightgbm.Dataset", rows: NDArray[np.int64] = held_out
         ) -> tuple[str, float, bool]:
             return "ranked", ranked(graphs, rows, scores), True
 
@@ -236,9 +236,7 @@ def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[n
     return np.repeat([fold_of[file] for file in files], sizes)
 
 
-def ranked(
-    graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: NDArray[np.float64]
-) -> float:
+def ranked(graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Values) -> float:
     """Return how well held-out rows are ranked, as their collection is judged; mean over graphs.
 
     `held_out` are ascending row numbers (h,) over all graphs; `scores` (h,) higher = faster.
@@ -255,20 +253,18 @@ def ranked(
     return float(np.mean(values)) if values else 0.0
 
 
-def _judge_tile(scores: NDArray[np.float64], runtime: NDArray[np.float64]) -> float:
+def _judge_tile(scores: Values, runtime: Values) -> float:
     return tile_score(np.argsort(scores, kind="stable"), runtime)
 
 
-def pairwise_logistic(runtime: NDArray[np.float64]) -> Objective:
+def pairwise_logistic(runtime: Values) -> Objective:
     """Return an objective for LightGBM on some or all rows, of runtimes (r,), in their groups.
 
     The loss of a group of g rows is 1/g · Σ log(1 + exp(s_slow − s_fast)) over its pairs of
     different runtime; a higher score s means faster.
     """
 
-    def objective(
-        scores: NDArray[np.float64], dataset: "lightgbm.Dataset"
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def objective(scores: Values, dataset: "lightgbm.Dataset") -> Derivatives:
         own = runtime if dataset.used_indices is None else runtime[dataset.used_indices]
         gradient, hessian = np.empty(len(scores), np.float32), np.empty(len(scores), np.float32)
         sizes = np.asarray(dataset.get_group())
@@ -280,9 +276,7 @@ def pairwise_logistic(runtime: NDArray[np.float64]) -> Objective:
     return objective
 
 
-def _group(
-    scores: NDArray[np.float64], runtime: NDArray[np.float64]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _group(scores: Values, runtime: Values) -> Derivatives:
     """Return the gradient and the diagonal of the Hessian of one group (g,); rows in blocks."""
     g = len(scores)
     scores, runtime = scores.astype(np.float32), runtime.astype(np.float64)
