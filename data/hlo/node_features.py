@@ -53,8 +53,9 @@ def node_features(
             parts = ("start", "stride", "limit")
             _fill_columns(row, "slice_dims", parts, instruction.slice_dimensions, _SLICE_MAX)
         if instruction.HasField("padding_config"):
-            parts, edges = ("edge_padding_low", "edge_padding_high"), instruction.padding_config
-            _fill_columns(row, "padding_config", parts, edges.dimensions, _SLICE_MAX)
+            edges = instruction.padding_config.dimensions
+            names = ("edge_padding_low", "edge_padding_high")
+            _fill_columns(row, "padding_config", names, edges, _SLICE_MAX)
     assert values.shape == (len(instructions), N_NODE_FEATURES)
     return values.astype(np.float32)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Runtimes, Positions = NDArray[np.float64], NDArray[np.int64]
+Runtimes = NDArray[np.float64]
+Positions = NDArray[np.int64]
 Sampler = Callable[[Runtimes, int, np.random.Generator], Positions]
 
 
