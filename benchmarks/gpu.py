@@ -9,7 +9,6 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import PAGES, render, write_page
+from benchmarks.speed.measuring import in_turn
 from benchmarks.speed.plain_layout_model import PlainLayoutModel
 from common.atomic import write_text
 from common.git import revision
@@ -42,7 +42,7 @@ from pipeline.planning.made_up import (
 GRAPH = Size(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)
 KERNEL = Size(nodes=40, edges=66, configurable=0, configs=1_842)
 ONE_CHUNK_MIB = 1 << 20
-RANKED = 3  # times, of which the first one does not count
+RANKED = 2  # times, after one that does not count
 KEYS = ("kernels", "byte_units", "host_syncs", "half_share")
 
 
@@ -172,12 +172,9 @@ def time_all(found: Mapping[str, Mapping[str, Any]], settings: Sequence[str]) ->
 
 
 def _seconds_of(case: Case, device: torch.device) -> float:
-    seconds, moved = [], on_device(case, device)
-    for _ in range(RANKED):
-        start = time.perf_counter()
-        rank(moved)  # ends with scores on the host
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
+    moved = on_device(case, device)
+    ranking = {"rank": lambda: rank(moved)}  # ends with scores on the host
+    return statistics.median(in_turn(ranking, RANKED, warm_up=True)["rank"])
 
 
 def report(

@@ -16,6 +16,7 @@ from common.kaggle.session import kaggle_session
 from common.progress import progress
 from common.retry import RetryPolicy
 from data.fetch.download import download, http_session
+from kernels.building.metadata import read_object
 from kernels.push import KernelStatus, kernel_output, kernel_status, kernel_version
 
 OUTPUT_POLICY = RetryPolicy()
@@ -73,8 +74,7 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
             whole.rename(out)
             shutil.rmtree(whole.parent)
     fetched = [path for path in out.rglob("*") if path.is_file() and path.name != NOTE]
-    facts = _read_object(out / "kernel.json")
-    unfinished = facts is not None and facts.get("finished") is False
+    unfinished = _facts_in(out / "kernel.json").get("finished") is False
     return KernelOutput(full_id, version, out, len(fetched), unfinished)
 
 
@@ -99,7 +99,7 @@ def check_names(names: Sequence[str]) -> None:
 
 def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: RetryPolicy) -> Path:
     root = out.absolute().with_name(f".{out.name}.part")
-    if _read_object(root / NOTE) != note:
+    if _facts_in(root / NOTE) != note:
         shutil.rmtree(root, ignore_errors=True)
     write_text(root / NOTE, json.dumps(note))
     whole = root / "whole"
@@ -120,7 +120,7 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
 def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
-    if out.is_dir() and _read_object(out / NOTE) == note:
+    if out.is_dir() and _facts_in(out / NOTE) == note:
         return True
     wanted = f"version {note['version']} of {note['kernel']}"
     raise UsageError(f"{out}: is in the way: not {wanted}; choose another --out")
@@ -136,9 +136,8 @@ def _refuse_failed(status: KernelStatus, log: str, log_file: Path) -> None:
     raise PipelineError(f"kernel {status.kernel_id}: ended as {status.state}{said}{where}")
 
 
-def _read_object(path: Path) -> dict[str, Any] | None:
+def _facts_in(path: Path) -> dict[str, Any]:
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return table if isinstance(table, dict) else None
+        return read_object(path)
+    except PipelineError:
+        return {}

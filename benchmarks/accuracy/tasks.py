@@ -5,7 +5,7 @@ configs, as an official tree, so that models go through the same path as everywh
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,8 @@ from models.training.folds import family_of, grouped_folds
 
 TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")
 ALEXNET = "pb/op_tuning_data.pb"
+UNET3D = {"train": "unet3d"}  # real graphs by split
+TWO_PROGRAMS = {**UNET3D, "valid": "unet_3d.4x4.bf16"}
 HELD_OUT = 0.2  # of the distinct configs
 FEW_CONFIGS = 100
 FOLDS = 4
@@ -143,22 +145,17 @@ def _official_split(kind: str, sources: Sources, seed: int, folder: Path) -> lis
 # Real graphs
 
 
-def _real_file(sources: Sources, split: str, name: str) -> GraphFile:
+def _real(names: Mapping[str, str], sources: Sources) -> list[GraphFile]:
     assert sources.real is not None
-    path = npz_root(sources.real) / XLA_DEFAULT.folder / split / f"{name}.npz"
-    return GraphFile(XLA_DEFAULT, split, name, path)
-
-
-def _unet3d(sources: Sources) -> list[GraphFile]:
-    return [_real_file(sources, "train", "unet3d")]
-
-
-def _two_programs(sources: Sources) -> list[GraphFile]:
-    return [*_unet3d(sources), _real_file(sources, "valid", "unet_3d.4x4.bf16")]
+    root = npz_root(sources.real) / XLA_DEFAULT.folder
+    return [
+        GraphFile(XLA_DEFAULT, split, name, root / split / f"{name}.npz")
+        for split, name in names.items()
+    ]
 
 
 def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    learned, judged = _two_programs(sources)
+    learned, judged = _real(TWO_PROGRAMS, sources)
     return [Part("cross-graph", (learned,), (judged,))]
 
 
@@ -176,7 +173,7 @@ def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArr
 
 def within_graph(n_train: int | None, sources: Sources, seed: int, folder: Path) -> list[Part]:
     """Learn from `n_train` distinct configs of unet3d (None: all), judge the held-out ones."""
-    graph = read_layout(_unet3d(sources)[0])
+    graph = read_layout(_real(UNET3D, sources)[0])
     first, _ = distinct_configs(graph)
     held_out, train = split_distinct(len(first), seed)
     learned = write_configs(graph, train[:n_train], folder, "train")
@@ -212,14 +209,11 @@ def write_configs(
 
 
 def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    return [Part("alexnet", tuple(labelled("tile", sources)), alexnet_kernels(sources, folder))]
-
-
-def alexnet_kernels(sources: Sources, folder: Path) -> tuple[GraphFile, ...]:
     """Write the kernels of the real tuning data into a folder, as the command featurize does."""
     assert sources.real is not None
     written = featurize_files([sources.real / ALEXNET], folder)
-    return tuple(GraphFile(TILE, "test", graph.path.stem, graph.path) for graph in written)
+    judged = tuple(GraphFile(TILE, "test", graph.path.stem, graph.path) for graph in written)
+    return [Part("alexnet", tuple(labelled("tile", sources)), judged)]
 
 
 def _collections(kind: str) -> tuple[Collection, ...]:
@@ -244,13 +238,13 @@ LAYOUT_TASKS = {
         "Configs never seen of a graph that is known: `unet3d` of TpuGraphs, 80 % of its distinct "
         "configs to learn from; judged on all measurements of the other 20 %. Each seed draws "
         "another split.",
-        _unet3d,
+        partial(_real, UNET3D),
         partial(within_graph, None),
         needs_real=True,
     ),
     "unet3d-100": Task(
         f"The same held-out configs, with {FEW_CONFIGS} distinct configs to learn from.",
-        _unet3d,
+        partial(_real, UNET3D),
         partial(within_graph, FEW_CONFIGS),
         needs_real=True,
     ),
@@ -258,7 +252,7 @@ LAYOUT_TASKS = {
         "Learned from all of `unet3d`, judged on `unet_3d.4x4.bf16`, both of TpuGraphs. The order "
         "of the latter's configs is mostly noise (its configs that were measured twice say so), so "
         "slowdown tells more than tau, and a high tau would be luck or leakage.",
-        _two_programs,
+        partial(_real, TWO_PROGRAMS),
         _across_graphs,
         needs_real=True,
     ),

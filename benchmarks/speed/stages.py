@@ -68,24 +68,15 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
     }
 
 
-def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """Fit seconds = a · size^b by least squares on logarithms; return b."""
-    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
-
-
-def measure(sizes: Sequence[GraphSize], folder: Path) -> dict[str, list[float]]:
-    """Return the seconds of each stage at each size."""
-    by_size = [in_turn(stages(write_graph(folder, size)), REPEATS, warm_up=True) for size in sizes]
-    return {name: [min(seconds[name]) for seconds in by_size] for name in by_size[0]}
-
-
 def stage_table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str]:
     """Measure and write one Markdown table; `axis` is the field of GraphSize that grows."""
     lengths = [getattr(size, axis) for size in sizes]
+    by_size = [in_turn(stages(write_graph(folder, size)), REPEATS, warm_up=True) for size in sizes]
     rows = []
-    for name, seconds in measure(sizes, folder).items():
-        cells = [f"{value * 1e3:.1f} ms" for value in seconds]
-        rows.append([name, *cells, f"{growth_exponent(lengths, seconds):.2f}"])
+    for name in by_size[0]:
+        seconds = [min(found[name]) for found in by_size]
+        exponent, _ = np.polyfit(np.log(lengths), np.log(seconds), 1)  # seconds = a · size^b
+        rows.append([name, *(f"{value * 1e3:.1f} ms" for value in seconds), f"{exponent:.2f}"])
     return table(["stage", *(f"{length:,}" for length in lengths), "exponent"], rows)
 
 

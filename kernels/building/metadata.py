@@ -94,7 +94,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     return table
 
 
-def read_object(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
     """Read a JSON object that has a text under each of `keys`.
 
     Raises:
@@ -104,8 +104,8 @@ def read_object(path: Path, keys: Sequence[str]) -> dict[str, Any]:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}; write the folder again") from error
+    found: dict[str, Any] = table if isinstance(table, dict) else {}
     for key in keys:
-        if not (isinstance(table, dict) and table.get(key) and isinstance(table[key], str)):
+        if not (isinstance(found.get(key), str) and found[key]):
             raise PipelineError(f"{path}: key '{key}' is missing; expected a text")
-    found: dict[str, Any] = table
     return found

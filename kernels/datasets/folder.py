@@ -92,7 +92,9 @@ def write_wheels(
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
         _download(wanted, Path(folder))
         wheels = sorted(Path(folder).glob("*.whl"))
-        _require_pure(wheels)
+        for wheel in wheels:
+            if not wheel.name.endswith("-none-any.whl"):
+                raise PipelineError(f"{wheel.name}: expected a pure-Python wheel, …-none-any.whl")
         contents = {wheel.name: wheel.read_bytes() for wheel in wheels}
     for name, content in contents.items():
         write_bytes(out / name, content)
@@ -121,12 +123,6 @@ def _download(wanted: list[str], folder: Path) -> None:
         errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
         said = _SIGNED_ADDRESS.sub("://***@", redact((errors or ["it said nothing"])[-1]))
         raise PipelineError(f"pip download {' '.join(wanted)}: {said}; check the package index")
-
-
-def _require_pure(wheels: list[Path]) -> None:
-    for wheel in wheels:
-        if not wheel.name.endswith("-none-any.whl"):
-            raise PipelineError(f"{wheel.name}: expected a pure-Python wheel, …-none-any.whl")
 
 
 def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, Any]:
