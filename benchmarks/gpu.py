@@ -64,17 +64,13 @@ class PlainNetwork(LayoutNetwork):
 
 @dataclass(frozen=True)
 class Work:
-    """A network of a recipe, on a step's graphs or kernels.
+    """A network of a recipe, on a step's graphs or kernels."""
 
-    Attributes:
-        network: the name of its table in the recipe.
-        goals: of a step, the most that it may take; of `half_share` the least.
-    """
-
-    network: str
+    network: str  # the name of its table in the recipe
     recipe: str = "leaderboard"
     settings: tuple[str, ...] = ()
     plain: bool = False
+    # Of a step, the most that it may take; of `half_share` the least.
     goals: Mapping[str, float] = field(default_factory=dict)
 
     def case(self, *, n_configs: int | None = None, in_one_chunk: bool = False) -> Case:

@@ -37,17 +37,12 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What is done in the folder `out`, which gets data, store, runs and joined.
-
-    Attributes:
-        share: of the graphs of each part.
-        keep_raw: keep the train split's npz files and what was packed of them.
-    """
+    """What is done in the folder `out`, which gets data, store, runs and joined."""
 
     out: Path
-    share: float = 1.0
+    share: float = 1.0  # of the graphs of each part
     workers: int = 1
-    keep_raw: bool = False
+    keep_raw: bool = False  # keep the train split's npz files and what was packed of them
 
     def commands(self, collection: Collection) -> dict[str, list[str]]:
         """Return what is called for a collection, by stage."""

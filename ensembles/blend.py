@@ -39,15 +39,11 @@ METHODS = (*SCALES, IN_TURN)
 
 
 class Mixing(NamedTuple):
-    """How members' scores become one.
-
-    Attributes:
-        diversity: how far apart tile picks are chosen; None picks best first.
-    """
+    """How members' scores become one."""
 
     method: str
     weights: Mapping[str, float]
-    diversity: PickDiversity | None = None
+    diversity: PickDiversity | None = None  # how far apart tile picks are; None picks best first
 
 
 def mix(

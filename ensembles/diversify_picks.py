@@ -33,15 +33,10 @@ JITTER = 1e-6  # added to the variances: of tiles that are alike no Cholesky fac
 
 
 class PickDiversity(NamedTuple):
-    """How far apart picks are chosen.
+    """How far apart picks are chosen."""
 
-    Attributes:
-        error: standard deviation of a score's error, in standard deviations of the scores.
-        length: how far tiles are apart, in logarithms of their bounds, where errors part.
-    """
-
-    error: float
-    length: float
+    error: float  # standard deviation of a score's error, in standard deviations of the scores
+    length: float  # how far tiles are apart, in logarithms of their bounds, where errors part
 
 
 # Where no recipe says otherwise; chosen as the recipe `cpu` says.

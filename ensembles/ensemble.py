@@ -22,13 +22,9 @@ from models.training.jobs import Ranker
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models that rank one collection together.
+    """Models that rank one collection together."""
 
-    Attributes:
-        collection: whose train split they learned from.
-    """
-
-    collection: Collection
+    collection: Collection  # whose train split they learned from
     rankers: dict[str, Ranker]
     mixing: Mixing
 

@@ -21,16 +21,11 @@ HEURISTIC, FLOOR = "heuristic", "floor"
 
 @dataclass(frozen=True)
 class Member:
-    """One model of an ensemble.
+    """One model of an ensemble."""
 
-    Attributes:
-        model: its name in the registry, or HEURISTIC or FLOOR, which need no training.
-        folder: where the trained model lies; nothing is there of what needs none.
-    """
-
-    model: str
+    model: str  # its name in the registry, or HEURISTIC or FLOOR, which need no training
     seed: int
-    folder: Path
+    folder: Path  # where the trained model lies; nothing is there of what needs none
     kind: str
 
     @property
@@ -52,15 +47,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a collection's models come from.
+    """Where a collection's models come from."""
 
-    Attributes:
-        collection: whose train split they learned from; None for a heuristic.
-        reason: why it is not the collection's own; None if it is.
-    """
-
-    collection: Collection | None
-    reason: str | None = None
+    collection: Collection | None  # whose train split they learned from; None for a heuristic
+    reason: str | None = None  # why it is not the collection's own; None if it is
 
 
 def choose_source(

@@ -25,16 +25,11 @@ _NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model's run folder.
-
-    Attributes:
-        place: the collection's slug, or "layout-shared" of a model that several collections share.
-        member: "<model>-seed<number>".
-    """
+    """A model's run folder."""
 
     folder: Path
-    place: str
-    member: str
+    place: str  # the collection's slug, or "layout-shared" of a model that several share
+    member: str  # "<model>-seed<number>"
     config: dict[str, Any]
 
     @property

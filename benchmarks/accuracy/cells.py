@@ -45,22 +45,16 @@ SEED_STEP = 1000  # from a cell's seed to its next
 
 @dataclass(frozen=True)
 class Contender:
-    """Models of the registry, by a recipe with overrides; several models, or seeds, are blended.
+    """Models of the registry, by a recipe with overrides; several models, or seeds, are blended."""
 
-    Attributes:
-        models: none for the floor, which ranks without training.
-        tasks: those that it can learn; None for all.
-        within_graph: the recipe and models in tasks that ask for further configs of one graph.
-        part_of: the contender that trains it on the way; it has no training of its own.
-    """
-
-    models: tuple[str, ...]
+    models: tuple[str, ...]  # none for the floor, which ranks without training
     recipe: str = "cpu"
     overrides: tuple[str, ...] = ()
-    tasks: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None  # those that it can learn; None for all
+    # The recipe and models in tasks that ask for further configs of one graph.
     within_graph: tuple[str, tuple[str, ...]] | None = None
     n_seeds: int = 1
-    part_of: str | None = None
+    part_of: str | None = None  # the contender that trains it on the way; it has no training itself
 
     def on(self, task: str) -> "Contender":
         """Return what it is for a task."""

@@ -134,31 +134,22 @@ class Nested:
 class BlendChoice:
     """The blend that is taken, and what it rests on. Values are means over graphs, more is better.
 
-    Attributes:
-        chosen: a candidate's name, BEST_MEMBER or RECIPE.
-        weights: by member, summing to 1; empty for RECIPE.
-        nested_value: of the outer folds, for the choice; of RECIPE, where nothing is fitted or
-            chosen, its plain value.
-        candidates: each blend's value on folds its weights were not fitted to.
-        best_blend_value: nested, of the blend that was best without the graph at hand.
-        best_member_value: likewise of the best member.
-        difference: best_blend_value less best_member_value, paired over graphs.
-        recipe_value: plain; None without a recipe's blend.
-        recipe_difference: the winner of the two less the recipe's blend, paired, nested.
+    `nested_value` is of the outer folds, for the choice; of RECIPE, where nothing is fitted or
+    chosen, its plain value.
     """
 
-    chosen: str
-    weights: dict[str, float]
+    chosen: str  # a candidate's name, BEST_MEMBER or RECIPE
+    weights: dict[str, float]  # by member, summing to 1; empty for RECIPE
     nested_value: float
     nested_ci95: Interval
-    candidates: dict[str, float]
+    candidates: dict[str, float]  # each blend's value on folds its weights were not fitted to
     member_values: dict[str, float]
-    best_blend_value: float
-    best_member_value: float
-    difference: float
+    best_blend_value: float  # nested, of the blend that was best without the graph at hand
+    best_member_value: float  # likewise of the best member
+    difference: float  # best_blend_value less best_member_value, paired over graphs
     difference_ci99: Interval
-    recipe_value: float | None
-    recipe_difference: float | None
+    recipe_value: float | None  # plain; None without a recipe's blend
+    recipe_difference: float | None  # the winner of the two less the recipe's blend, likewise
     recipe_difference_ci99: Interval | None
     n_graphs: int
     n_families: int

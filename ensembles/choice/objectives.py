@@ -25,21 +25,13 @@ BLOCK = 4_096  # pairs at a time, so that the products stay in the processor's c
 
 @dataclass(frozen=True)
 class ScoredGraphs:
-    """The n configs of g labelled graphs, scored by m members; a graph's rows stand together.
+    """The n configs of g labelled graphs, scored by m members; a graph's rows stand together."""
 
-    Attributes:
-        families: (g,) the architecture of each graph; siblings share one.
-        starts: (g + 1,) int64 first row of each graph, and n.
-        members: (m,) names.
-        scores: (n, m) float64 of 0..1 within each graph and member, lower = faster.
-        runtime: (n,) float64 measured; comparable within a graph.
-    """
-
-    families: tuple[str, ...]
-    starts: NDArray[np.int64]
-    members: tuple[str, ...]
-    scores: NDArray[np.float64]
-    runtime: NDArray[np.float64]
+    families: tuple[str, ...]  # (g,) the architecture of each graph; siblings share one
+    starts: NDArray[np.int64]  # (g + 1,) first row of each graph, and n
+    members: tuple[str, ...]  # (m,) names
+    scores: Floats  # (n, m) of 0..1 within each graph and member, lower = faster
+    runtime: Floats  # (n,) measured; comparable within a graph
 
     def __len__(self) -> int:
         """Return g."""

@@ -34,18 +34,12 @@ MOST_CANDIDATE_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class NamedGraph:
-    """One program or kernel whose configs can be ranked.
-
-    Attributes:
-        program: the HLO program it was made of; None of an npz file.
-        run_numbers: (c,) int64 which of the file's runs each config is; None where configs are no
-            runs.
-    """
+    """One program or kernel whose configs can be ranked."""
 
     graph: Graph
     collection: Collection | None = None
-    program: HloProgram | None = None
-    run_numbers: NDArray[np.int64] | None = None
+    program: HloProgram | None = None  # what it was made of; None of an npz file
+    run_numbers: NDArray[np.int64] | None = None  # (c,) each config's run in the file, if it is one
 
     @property
     def kind(self) -> str:

@@ -27,23 +27,15 @@ from ensembles.ranking.program import NamedGraph
 
 @dataclass(frozen=True)
 class Ranked:
-    """A graph's configs in predicted order.
-
-    Attributes:
-        member_scores: (c,) float32 by row of each of them; scales differ.
-        scores: (c,) float32 by row, lower = faster.
-        group: (c,) int64 by row; equal where configs are.
-        seconds: how long the models took to score all configs; nothing else is in it.
-        top: how many configs `best` lists by default; None = all.
-    """
+    """A graph's configs in predicted order."""
 
     collection: str
-    member_scores: dict[str, NDArray[np.float32]]
-    scores: NDArray[np.float32]
-    group: NDArray[np.int64]
+    member_scores: dict[str, NDArray[np.float32]]  # (c,) by row of each of them; scales differ
+    scores: NDArray[np.float32]  # (c,) by row, lower = faster
+    group: NDArray[np.int64]  # (c,) by row; equal where configs are
     graph: NamedGraph
-    seconds: float
-    top: int | None = None
+    seconds: float  # how long the models took to score all configs; nothing else is in it
+    top: int | None = None  # how many configs `best` lists by default; None = all
 
     def __repr__(self) -> str:
         """Say what it is in one line."""

@@ -15,26 +15,18 @@ _SAVING_MINUTES = 15.0  # for what cannot stop at once; as long again is left fo
 class Kind:
     """What sets one kernel of a recipe apart from another; `kernels.building.script` works by it.
 
-    Attributes:
-        kind: "run", "train" or "infer".
-        words: what the title has after the recipe's name.
-        command: of the pipeline; {recipe}, {data}, {input} and {working} are filled in on Kaggle.
-        out: the folder in the working one that the command marks with DONE once it is through.
-        result: the file of `out` that ends up in the working folder; "" for none. A kernel with one
-            also copies an unfinished `out` of an attached output.
-        dropped: the folder of `out` that goes once all is done: attached models; "" for none.
-        max_minutes: from the kernel's start until the command stops itself.
-        saving_minutes: a command that hangs is killed so long after that.
+    `result` is the file of `out` that ends up in the working folder; a kernel with one also copies
+    an unfinished `out` of an attached output.
     """
 
-    kind: str
-    words: str
-    command: str
-    out: str
+    kind: str  # "run", "train" or "infer"
+    words: str  # what the title has after the recipe's name
+    command: str  # of the pipeline; {recipe}, {data}, {input}, {working} are filled in on Kaggle
+    out: str  # the folder in the working one that the command marks with DONE once it is through
     result: str = ""
-    dropped: str = ""
-    max_minutes: float = DEFAULT_MAX_MINUTES
-    saving_minutes: float = _SAVING_MINUTES / 2
+    dropped: str = ""  # the folder of `out` that goes once all is done: attached models
+    max_minutes: float = DEFAULT_MAX_MINUTES  # from the start until the command stops itself
+    saving_minutes: float = _SAVING_MINUTES / 2  # a command that hangs is killed so long after that
 
 
 _RUN = "run --recipe {recipe} --data {data} --out {working}/run --resume"
