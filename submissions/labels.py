@@ -27,16 +27,10 @@ from data.withheld import WITHHELD, read_withheld
 
 @dataclass(frozen=True)
 class Labels:
-    """Runtimes of one graph's configs.
+    """Runtimes of one graph's configs; those of layout graphs, without normalizers, as they are."""
 
-    Attributes:
-        runtime_ns: (c,) int64 nanoseconds, all positive; all 0 where they are withheld.
-        normalizers: (c,) int64 runtimes of the default config, positive; None for layout graphs,
-            whose runtimes are compared as they are.
-    """
-
-    runtime_ns: NDArray[np.int64]
-    normalizers: NDArray[np.int64] | None = None
+    runtime_ns: NDArray[np.int64]  # (c,) nanoseconds, all positive; all 0 where they are withheld
+    normalizers: NDArray[np.int64] | None = None  # (c,) runtimes of the default config, positive
 
     @property
     def is_labelled(self) -> bool:

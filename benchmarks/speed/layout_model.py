@@ -76,18 +76,13 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Case:
-    """Both models with the same weights, on the same configs of one graph.
+    """Both models with the same weights, on the same configs of one graph."""
 
-    Attributes:
-        models: by name, each with what it takes: inputs and configs, ours as (c,) positions, plain
-            as (c, k, 18) values after its edges.
-        runtime_ns: (c,) float64.
-        n_nodes: n after pruning.
-    """
-
+    # By name, each with what it takes: inputs and configs, ours as (c,) positions, plain as
+    # (c, k, 18) values after its edges.
     models: Mapping[str, tuple[nn.Module, tuple[object, ...]]]
-    runtime_ns: Tensor
-    n_nodes: int
+    runtime_ns: Tensor  # (c,) float64
+    n_nodes: int  # after pruning
     precision: str
 
     @torch.inference_mode()

@@ -42,15 +42,10 @@ RUNTIME_SCHEMA = {
 
 
 class Labelled(NamedTuple):
-    """Labelled graphs of one collection to choose by.
-
-    Attributes:
-        runtimes: of their configs, columns as in RUNTIME_SCHEMA; a tile kernel's are over its
-            normalizer.
-    """
+    """Labelled graphs of one collection to choose by."""
 
     files: Sequence[GraphFile]
-    runtimes: pl.DataFrame
+    runtimes: pl.DataFrame  # as in RUNTIME_SCHEMA; a tile kernel's are over its normalizer
 
     def too_few(self) -> str | None:
         """Say what is missing to choose by these graphs, or None if they suffice."""

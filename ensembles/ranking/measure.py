@@ -28,19 +28,12 @@ from ensembles.ranking.rank import Ranked, rank
 
 @dataclass(frozen=True)
 class Trial:
-    """Candidates as they were ranked, and what some of them take.
+    """Candidates as they were ranked, and what some of them take."""
 
-    Attributes:
-        ranked: all c candidates; candidate 0 is the compiler's own choice.
-        picks: (p,) int64 the candidates that were ranked best, all measured, best first.
-        others: (o,) int64 candidates drawn at random for comparison.
-        runtime_ns: (c,) float64 the shortest run of each that was measured; inf where the compiler
-            refuses it, nan where it was not measured.
-    """
-
-    ranked: Ranked
-    picks: NDArray[np.int64]
-    others: NDArray[np.int64]
+    ranked: Ranked  # all c candidates; candidate 0 is the compiler's own choice
+    picks: NDArray[np.int64]  # (p,) the candidates that were ranked best, all measured, best first
+    others: NDArray[np.int64]  # (o,) candidates drawn at random for comparison
+    # (c,) the shortest run of each; inf where the compiler refuses it, nan where not measured.
     runtime_ns: NDArray[np.float64]
 
     @property

@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from common.metrics import ranking_from_scores
 from data.tree import COLLECTIONS
 from submissions.labels import Labels
 from submissions.report.page import write_report_page
@@ -16,20 +15,6 @@ from submissions.score import FEW_GRAPHS, remarks_on, score_submission
 from tests.submissions.made_up import ints
 
 A, B, K = "layout:xla:default:a", "layout:xla:default:b.1:x", "tile:xla:k"
-
-
-def random_graphs(
-    n_graphs: int, seed: int
-) -> tuple[dict[str, Labels], dict[str, NDArray[np.int64]]]:
-    """Labels and rankings of layout graphs with 20..200 configs and many ties."""
-    rng = np.random.default_rng(seed)
-    labels, rankings = {}, {}
-    for graph in range(n_graphs):
-        runtime = rng.integers(10**9, 10**9 + 30, rng.integers(20, 200))
-        noisy = runtime + rng.normal(0, 20, len(runtime))
-        labels[f"layout:nlp:random:{graph:02}"] = Labels(runtime)
-        rankings[f"layout:nlp:random:{graph:02}"] = ranking_from_scores(noisy)
-    return labels, rankings
 
 
 def test_a_layout_collection_by_hand() -> None:
@@ -112,12 +97,12 @@ def test_without_labels_every_value_is_null(labels: dict[str, Labels]) -> None:
 
 
 def test_the_score_is_the_mean_over_collections_that_have_a_value() -> None:
-    labels, rankings = random_graphs(6, seed=2)
-    labels |= {A: Labels(ints(1, 2)), K: Labels(ints(2, 1), ints(1, 1))}
-    rankings[A] = ints(1, 0)
+    one, two = "layout:nlp:random:1", "layout:nlp:random:2"
+    known = Labels(ints(1, 2, 3))
+    labels = {one: known, two: known, A: Labels(ints(1, 2)), K: Labels(ints(2, 1), ints(1, 1))}
+    rankings = {one: ints(0, 1, 2), two: ints(0, 2, 1), A: ints(1, 0)}  # tau 1, 1/3 and -1
     report = score_submission(rankings, labels)
-    nlp = report["collections"]["layout:nlp:random"]["value"]
-    assert report["score"] == pytest.approx((nlp - 1) / 2)
+    assert report["score"] == pytest.approx((2 / 3 - 1) / 2)
     assert report["collections"]["tile:xla"]["value"] is None
     assert report["left_out"] == [
         {"graph": K, "reason": "the submission has no row of this collection"}

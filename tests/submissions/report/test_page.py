@@ -108,10 +108,6 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
             "more than noise on the valid split (gain of the best other, nested: 0.1250, "
             "99 % interval −0.2500 to 0.5000).",
         ),
-        (
-            {"chosen": "recipe", "nested_value": None, "reason": "2 labelled graphs"},
-            "since there are 2 labelled graphs.",
-        ),
     ],
 )
 def test_a_chosen_blend_is_told_with_its_nested_value(
