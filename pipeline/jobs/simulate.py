@@ -6,8 +6,7 @@ from heapq import heappop, heappush
 
 from common.progress import watched_by
 from pipeline.jobs.job import Cost, Job
-from pipeline.jobs.queue import ways_s
-from pipeline.jobs.run_jobs import Done, Event, Executor, run_jobs
+from pipeline.jobs.run_jobs import Done, Event, Executor, run_jobs, ways_s
 
 ALMOST = 0.97  # of all seconds: then the longest way is why it takes no less
 

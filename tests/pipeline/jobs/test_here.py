@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import pytest
 from common.errors import OutOfTime, PipelineError
 from common.progress import teller_or, time_limit, watched_by
 from common.settings import ROOT
-from pipeline.jobs.here import InThisProcess, Processes
+from pipeline.jobs.here import InThisProcess, Processes, interrupts_held
 from pipeline.jobs.job import Job
 from pipeline.jobs.run_jobs import Done, run_jobs
 from tests.drills.processes import descendants, wait_until_gone
@@ -22,6 +23,19 @@ from tests.pipeline.jobs import work
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 MANY = 60
+PARENT = """
+import sys, time
+from multiprocessing import get_context
+from pipeline.jobs.here import end_with_parent
+def work():
+    end_with_parent()
+    time.sleep(60)
+if __name__ == "__main__":
+    child = get_context("fork").Process(target=work)
+    child.start()
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
 
 
 def jobs_of(names: str, function: object = work.where, **more: object) -> list[Job]:
@@ -112,3 +126,45 @@ def test_workers_end_with_the_command_and_nothing_is_done_twice(
     subprocess.run([*words, str(max(reached.values()) + 1)], cwd=ROOT, check=True)
     assert (tmp_path / "c").read_text() == "1"
     assert all(len((tmp_path / f"{n}.begun").read_text().split()) == 2 for n in "ab")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+def test_a_child_ends_when_its_parent_is_killed() -> None:
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    wait_until_gone([child])
+
+
+def test_an_interrupt_comes_after_the_block_that_holds_it() -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), interrupts_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = True
+    assert reached
+
+
+def test_an_interrupt_that_another_thread_takes_is_held_too() -> None:
+    reached = False
+    done = threading.Event()
+    with pytest.raises(KeyboardInterrupt):
+        threading.Thread(target=done.wait, args=(20,)).start()  # its mask lets the signal through
+        try:
+            with interrupts_held():
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.05)
+                reached = True
+        finally:
+            done.set()
+    assert reached
+
+
+def test_a_process_that_is_started_meanwhile_gets_no_interrupt() -> None:
+    sleeper = [sys.executable, "-c", "import time; time.sleep(0.5)"]
+    with interrupts_held():
+        deaf = subprocess.Popen(sleeper)
+    with deaf:
+        deaf.send_signal(signal.SIGINT)
+        assert deaf.wait(20) == 0

@@ -1,14 +1,14 @@
-"""What becomes of jobs whose workers die, that fail, or that are out of time; on no real worker."""
+"""Which job comes next, and what becomes of those that fail, are late or lose their worker."""
 
 from collections.abc import Sequence
-from typing import Any
+from graphlib import CycleError
 
 import pytest
 
 from common.errors import OutOfTime, PipelineError
 from common.progress import time_limit, watched_by
 from pipeline.jobs.job import Cost, Job
-from pipeline.jobs.run_jobs import Done, Event, Failed, Lost, run_jobs
+from pipeline.jobs.run_jobs import Done, Event, Failed, Lost, Queue, run_jobs
 from pipeline.jobs.simulate import Clockwork
 
 
@@ -43,11 +43,11 @@ class Scripted(Clockwork):
         return [Done(done.job, f"{done.job.name}!", Cost(1.0, 1.0, None))]
 
 
-def job(name: str, *after: str, **more: Any) -> Job:
-    return Job(name, print, after=frozenset(after), **more)
+def job(name: str, seconds: float = 0.0, *after: str, on_gpu: bool = False) -> Job:
+    return Job(name, print, seconds=seconds, on_gpu=on_gpu, after=frozenset(after))
 
 
-JOBS = [job("a"), job("b", "a"), job("c")]
+JOBS = [job("a"), job("b", 0, "a"), job("c")]
 
 
 def names(executor: Scripted) -> list[str]:
@@ -103,7 +103,7 @@ def test_out_of_time_nothing_is_begun_and_what_ends_late_says_so() -> None:
 
 
 def test_a_worker_without_a_gpu_takes_what_needs_none_before_one_with_it() -> None:
-    jobs = [job("trees", seconds=5.0), job("network", seconds=9.0, on_gpu=True)]
+    jobs = [job("trees", 5), job("network", 9, on_gpu=True)]
     executor = Scripted([True, False])
     run_jobs(jobs, executor)
     assert dict(executor.begun) == {"trees": False, "network": True}
@@ -114,10 +114,68 @@ def test_a_worker_without_a_gpu_takes_what_needs_none_before_one_with_it() -> No
 
 def test_it_tells_how_far_all_are_by_the_time_they_take() -> None:
     told = list[tuple[str, int, int]]()
-    jobs = [job("a", seconds=99.0), job("b", seconds=19.0), job("c", seconds=29.0)]
+    jobs = [job("a", 99), job("b", 19), job("c", 29)]
     with watched_by(lambda *step: told.append(step)):
         run_jobs(jobs, Scripted())
     every = [step for step in told if step[0].startswith("all jobs")]
     counts = ["all jobs", "all jobs: 1 of 3", "all jobs: 2 of 3", "all jobs"]
     assert every == [(what, n, 150) for what, n in zip(counts, (0, 100, 130, 150), strict=True)]
     assert [step for step in told if step not in every] == [(n, 1, 1) for n in "acb"]
+
+
+def taken(queue: Queue, *, gpu: bool = False, n_gpus: int = 0) -> str | None:
+    """Take a job that ends at once; return its name."""
+    found = queue.take(gpu=gpu, n_gpus=n_gpus)
+    if found:
+        queue.ended(found)
+    return found.name if found else None
+
+
+def test_the_longest_way_goes_first_and_what_waits_goes_after() -> None:
+    jobs = [job("short", 1), job("long", 5), job("start", 1), job("end", 10, "start", "short")]
+    queue = Queue(jobs)
+    assert [taken(queue) for _ in range(5)] == ["short", "start", "end", "long", None]
+
+
+def test_a_job_waits_until_what_it_comes_after_has_ended_and_not_begun_alone() -> None:
+    queue = Queue([job("a", 1), job("b", 1, "a")])
+    first = queue.take(gpu=False, n_gpus=0)
+    assert first and first.name == "a"
+    assert queue.take(gpu=False, n_gpus=0) is None
+    queue.put_back(first)  # its worker died
+    assert [taken(queue), taken(queue)] == ["a", "b"]
+
+
+def test_what_is_put_back_goes_before_all_others() -> None:
+    queue = Queue([job("long", 9), job("short", 1), job("other", 1)])
+    long, short = (queue.take(gpu=False, n_gpus=0) for _ in range(2))
+    assert long and short
+    queue.put_back(short)
+    assert [taken(queue), taken(queue)] == ["short", "other"]
+
+
+def test_jobs_that_need_a_gpu_go_to_workers_with_one() -> None:
+    jobs = [job("trees", 4), job("network", 3, on_gpu=True), job("other", 2, on_gpu=True)]
+    queue = Queue(jobs)
+    assert taken(queue, gpu=True, n_gpus=1) == "network"
+    assert taken(queue, gpu=False, n_gpus=1) == "trees"
+    assert taken(queue, gpu=False, n_gpus=1) is None
+    assert taken(queue, gpu=True, n_gpus=1) == "other"
+    nobody_has_one = Queue(jobs)
+    assert taken(nobody_has_one) == "trees" and taken(nobody_has_one) == "network"
+    assert taken(Queue(jobs[:1]), gpu=True, n_gpus=1) == "trees"  # rather than nothing
+
+
+def test_a_job_that_would_end_last_goes_to_a_gpu_too() -> None:
+    """It takes longer than what is left for each GPU."""
+    jobs = [job("trees", 9), job("network", 12, on_gpu=True), job("other", 4, on_gpu=True)]
+    queue = Queue(jobs)
+    assert [taken(queue, gpu=True, n_gpus=1) for _ in jobs] == ["network", "trees", "other"]
+    for seconds, first in ((15, "network"), (17, "trees")):
+        queue = Queue([job("trees", seconds), *jobs[1:]])
+        assert taken(queue, gpu=True, n_gpus=1) == first
+
+
+def test_jobs_that_wait_for_each_other_are_a_fault() -> None:
+    with pytest.raises(CycleError):
+        Queue([job("a", 1, "b"), job("b", 1, "a")])

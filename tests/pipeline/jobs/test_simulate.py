@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 
 from pipeline.jobs.job import Job
-from pipeline.jobs.queue import ways_s
+from pipeline.jobs.run_jobs import ways_s
 from pipeline.jobs.simulate import simulate
-
-
-def job(name: str, seconds: float, *after: str, on_gpu: bool = False) -> Job:
-    return Job(name, print, seconds=seconds, on_gpu=on_gpu, after=frozenset(after))
+from tests.pipeline.jobs.test_run_jobs import job
 
 
 def test_equal_jobs_that_are_no_multiple_of_the_workers_leave_some_idle() -> None:
