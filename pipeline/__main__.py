@@ -40,23 +40,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for function in (
-    run,
-    plan,
-    synthesize,
-    fetch,
-    audit,
-    prepare,
-    featurize,
-    statistics,
-    collect,
-    train,
-    predict,
-    blend,
-    score,
-    rank,
-    report,
-    runs,
-    compare,
+    *(run, plan, synthesize, fetch, audit, prepare, featurize, statistics, collect),
+    *(train, predict, blend, score, rank, report, runs, compare),
 ):
     app.command()(function)
 app.add_typer(submission_app, name="submission")

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
@@ -82,7 +82,6 @@ RayAddress = Annotated[
 ]
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
-INTERRUPTED, TERMINATED = ("interrupted", 130), ("terminated", 143)
 PROGRESS_AFTER_S = 2.0
 STAGE_PREFIX = "stage: "
 
@@ -109,8 +108,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except (PipelineError, KeyboardInterrupt) as error:
             how, code = str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
-                how, code = TERMINATED if stops else INTERRUPTED
-                how += _what_is_kept(begun, kwargs)
+                how, code = ("terminated", 143) if stops else ("interrupted", 130)
+                goes_on = "; the same command with --resume goes on" if "resume" in kwargs else ""
+                how += f"; what was finished is kept{goes_on}" if begun else ""
             fail(how, code)
         except MemoryError:
             fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT)
@@ -145,11 +145,6 @@ def _changed_since(started_s: float) -> Path | None:
     return next((p for p in own if p.is_file() and p.stat().st_mtime > started_s), None)
 
 
-def _what_is_kept(begun: Sequence[str], options: Mapping[str, Any]) -> str:
-    goes_on = "; the same command with --resume goes on" if "resume" in options else ""
-    return f"; what was finished is kept{goes_on}" if begun else ""
-
-
 @contextmanager
 def _told_here(begun: list[str], *, debug: bool) -> Iterator[None]:
     bars = _Bars() if sys.stderr.isatty() else None
@@ -170,20 +165,16 @@ def _told_here(begun: list[str], *, debug: bool) -> Iterator[None]:
             bars.stop()
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, as from a scheduler or `timeout`; stops work as Ctrl-C does."""
-
-
 @contextmanager
 def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
-    """Raise Terminated on SIGTERM, and note it; only a process's main thread can."""
+    """Stop work on SIGTERM as Ctrl-C does, and note it; only a process's main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: object) -> None:
         stops.append(number)
-        raise Terminated
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -218,6 +209,15 @@ def say(line: str) -> None:
         typer.echo(line, err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def tell_errors(errors: Iterable[str]) -> None:
+    """Print a line for each error, and exit with 1 if there is one."""
+    listed = list(errors)
+    for error in listed:
+        say(f"error: {error}")
+    if listed:
+        raise typer.Exit(EXIT_FAULT)
 
 
 def say_that_libraries_load() -> None:

@@ -1,7 +1,7 @@
 """The commands that make, check and pack data, and what they make of it: features, statistics."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +24,7 @@ from pipeline.cli.console import (
     print_result,
     print_rows,
     print_table,
-    say,
+    tell_errors,
 )
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def audit(
         _print_audit_json(rows)
     else:
         _print_audit(rows, max_disagreement)
-    _tell_bad(row.error for row in rows)
+    tell_errors(row.error for row in rows if row.error)
 
 
 def _print_audit_json(rows: "Sequence[AuditRow]") -> None:
@@ -252,7 +252,7 @@ def prepare(
     else:
         print_table(HEADER, summary(prepared))
         typer.echo(f"store       {target}")
-    _tell_bad(entry.error for entry in prepared)
+    tell_errors(entry.error for entry in prepared if entry.error)
 
 
 @command
@@ -296,11 +296,3 @@ def statistics(
     files = find_graphs(data_dir(data), collections=wanted, splits=parts)
     write_statistics(files, out)
     typer.echo(f"statistics  {out} ({len(files)} graphs)")
-
-
-def _tell_bad(errors: Iterable[str | None]) -> None:
-    bad = [error for error in errors if error]
-    for error in bad:
-        say(f"error: {error}")
-    if bad:
-        raise typer.Exit(1)

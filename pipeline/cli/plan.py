@@ -107,8 +107,11 @@ def plan(
     if out:
         write_text(out, chosen.to_toml())
     if json:
-        own = {"settings": changed, "simulated": asdict(simulated)}
-        print_json(made.as_json() | own | _fitted_json(fitted))
+        facts = made.as_json() | {"settings": changed, "simulated": asdict(simulated)}
+        if fitted:
+            sessions = [asdict(session) | {"hours": session.hours} for session in fitted.sessions]
+            facts |= {"dropped": fitted.dropped, "sessions": sessions}
+        print_json(facts)
         return
     _print_plan(made, simulated, counted=data is not None)
     for setting in changed:
@@ -117,13 +120,6 @@ def plan(
         _print_sessions(fitted)
     if out:
         typer.echo(f"recipe      {out}")
-
-
-def _fitted_json(fitted: "Fitted | None") -> dict[str, Any]:
-    if fitted is None:
-        return {}
-    sessions = [asdict(session) | {"hours": session.hours} for session in fitted.sessions]
-    return {"dropped": fitted.dropped, "sessions": sessions}
 
 
 def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> None:

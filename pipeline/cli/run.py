@@ -26,9 +26,6 @@ from pipeline.cli.console import (
 )
 from pipeline.cli.score import print_scores
 
-NO_TEST_SPLIT = "none: the data has no test split"
-CollectionName = Annotated[str, typer.Option("--collection", help="Such as layout:xla:default.")]
-
 
 @command
 def run(
@@ -82,13 +79,14 @@ def run(
 
     print_scores(report)
     submission = out / SUBMISSION["test"]
-    typer.echo(f"submission  {submission if submission.exists() else NO_TEST_SPLIT}")
+    is_there = submission.exists()
+    typer.echo(f"submission  {submission if is_there else 'none: the data has no test split'}")
     typer.echo(f"report      {out / REPORT_PAGE}")
 
 
 @command
 def train(
-    collection: CollectionName,
+    collection: Annotated[str, typer.Option(help="Such as layout:xla:default.")],
     out: Annotated[Path, typer.Option(help="Folder for the trained models.")],
     data: DataDir = None,
     recipe: RecipeName = "cpu",

@@ -9,8 +9,6 @@ import typer
 from pipeline.cli.console import Json, command, print_json, print_result, print_table, say
 from pipeline.cli.score import print_comparison
 
-SHORT_REVISION = 12
-
 
 @command
 def report(
@@ -53,7 +51,7 @@ def runs(
         lines = []
         for row in rows:
             facts = (row.recipe, row.model, " ".join(map(str, row.seeds)) or None)
-            revision = row.revision[:SHORT_REVISION] if row.revision else None
+            revision = row.revision[:12] if row.revision else None
             among = f"{len(row.values)} of {len(COLLECTIONS)}" if row.values else None
             values = [(row.values or {}).get(name) for name in names]
             lines.append((str(row.folder), row.state, *facts, revision, row.score, among, *values))

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import PipelineError, UsageError
-from pipeline.cli.console import DataDir, Json, command, data_dir, print_json, print_rows, say
+from pipeline.cli.console import (
+    DataDir,
+    Json,
+    command,
+    data_dir,
+    print_json,
+    print_rows,
+    say,
+    tell_errors,
+)
 
 if TYPE_CHECKING:
     from submissions.upload.send import Submission
@@ -44,10 +53,7 @@ def check(
         print_json({"file": file, "rows": n_rows, "problems": problems})
     elif not problems:
         typer.echo(f"accepted    {file} ({n_rows} rows)")
-    for problem in problems:
-        say(f"error: {problem}")
-    if problems:
-        raise typer.Exit(1)
+    tell_errors(problems)
 
 
 @app.command()

@@ -41,12 +41,11 @@ def calibrated(machine: Machine, recipe: Recipe) -> Machine:
     counts = count_step(case, machine.card)
     with torch_prepared(threads=recipe.threads if on_gpu else 1, device=device):
         seconds = step_seconds(make_case(recipe, networks[0], ON_GPU if on_gpu else ON_CPU), device)
-    computed = machine.gpu_s(counts) if on_gpu else machine.cpu_s(counts)
-    scale, step = seconds / computed, f"a training step of {networks[0]} took"
-    told = f"{step} {scale:.2f} times as long as computed on this machine's"
+    scale = seconds / machine.seconds(counts, on_gpu=on_gpu)
+    told = f"a training step of {networks[0]} took {scale:.2f} times as long as computed on this"
     if on_gpu:
-        return replace(machine, gpu_scale=scale, measured=f"{told} GPU")
-    return replace(machine, cpu_scale=scale, measured=f"{told} processor, one thread")
+        return replace(machine, gpu_scale=scale, measured=f"{told} machine's GPU")
+    return replace(machine, cpu_scale=scale, measured=f"{told} machine's processor, one thread")
 
 
 def card_named(name: str) -> Card | None:

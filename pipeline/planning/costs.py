@@ -50,11 +50,10 @@ class Machine:
     cpu_scale: float = 1.0
     measured: str = ""
 
-    def gpu_s(self, counts: Counts, **times: float) -> float:
-        assert self.card is not None
-        return self.card.seconds(counts, **times) * self.gpu_scale
-
-    def cpu_s(self, counts: Counts, **times: float) -> float:
+    def seconds(self, counts: Counts, *, on_gpu: bool, **times: float) -> float:
+        """Return how long a network's work takes on a card, or on one thread of the processor."""
+        if on_gpu and self.card:
+            return self.card.seconds(counts, **times) * self.gpu_scale
         return THREAD.seconds(counts, **times) * self.cpu_scale
 
 
@@ -154,8 +153,8 @@ def training_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) ->
     if is_network(recipe, model):
         steps = config.training.steps + config.training.pretrain_steps  # shared ones in each
         counts, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
-        step_s = machine.gpu_s if uses_gpu(recipe, model, machine) else machine.cpu_s
-        return float(steps * step_s(counts, work=work))
+        on_gpu = uses_gpu(recipe, model, machine)
+        return float(steps * machine.seconds(counts, on_gpu=on_gpu, work=work))
     sampled = min(config.configs_per_graph, train.distinct)
     seconds = train.graphs * processor_s(f"{train.kind} statistics", train, sampled)
     if model in TREES:
@@ -187,8 +186,8 @@ def ranking_s(recipe: Recipe, model: str, part: PartSize, machine: Machine) -> f
     if not is_network(recipe, model):
         return processor_s(f"rank {model}", part)
     counts, work = ranking_counts(recipe, model, part, machine.card)
-    seconds = machine.gpu_s if uses_gpu(recipe, model, machine) else machine.cpu_s
-    return seconds(counts, work=work, launches=max(1.0, work))
+    on_gpu = uses_gpu(recipe, model, machine)
+    return machine.seconds(counts, on_gpu=on_gpu, work=work, launches=max(1.0, work))
 
 
 def ranking_counts(

@@ -100,11 +100,6 @@ class Call:
         first = PRODUCTS.get(self.name)
         return None if first is None else (held_of(self.args[first]), held_of(self.args[first + 1]))
 
-    def written(self, place: int) -> bool:
-        """Tell whether the argument at a place of the schema is written to."""
-        alias = self.function._schema.arguments[place].alias_info
-        return bool(alias and alias.is_write)
-
     def argument(self, place: int) -> Any:
         name, is_placed = self.function._schema.arguments[place].name, place < len(self.args)
         return self.args[place] if is_placed else self.given.get(name)
@@ -112,7 +107,8 @@ class Call:
     @cached_property
     def writes(self) -> list[int]:
         """The places of arguments that are written to."""
-        return [n for n in range(len(self.function._schema.arguments)) if self.written(n)]
+        aliases = enumerate(argument.alias_info for argument in self.function._schema.arguments)
+        return [place for place, alias in aliases if alias and alias.is_write]
 
     def on(self, device: torch.device) -> Any:
         """Compute on the CPU, with 0 for what has no values, or on meta."""

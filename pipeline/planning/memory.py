@@ -145,11 +145,9 @@ def fit_memory(
 def _half(recipe: Recipe, name: str) -> tuple[str, str, int] | None:
     stage, model = name.split()
     config = getattr(recipe, model)
-    is_layout = model_entry(recipe, model).kind == "layout"
-    keys = {"train": "configs_per_step" if is_layout else "configs_per_kernel"}
-    keys["rank"] = "inference_tensor_mib"
-    if not hasattr(config, keys[stage]):
-        return None
-    half = getattr(config, keys[stage]) // 2
-    least = FEWEST_CONFIGS if stage == "train" else LEAST_TENSOR_MIB
-    return (model, keys[stage], half) if half >= least else None
+    key, least = "inference_tensor_mib", LEAST_TENSOR_MIB
+    if stage == "train":
+        is_layout, least = model_entry(recipe, model).kind == "layout", FEWEST_CONFIGS
+        key = "configs_per_step" if is_layout else "configs_per_kernel"
+    half = getattr(config, key, 0) // 2
+    return (model, key, half) if half >= least else None

@@ -47,20 +47,15 @@ def blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]
             continue
         valid = state.of(collection, "valid")
         if state.recipe.blend.choose and valid:
-            _choose_blend(state, collection, valid)
+            tables, seed = _member_scores(state, collection, "valid"), state.recipe.seeds[0]
+            with state.costs.stage(f"choose the blend of {collection.name}"):
+                choose_in_run(state.out, state.recipe.blend, collection, valid, tables, seed=seed)
         for split, done in blended.items():
             files = state.of(collection, split)
             if files:
                 with state.costs.stage(f"predict {collection.name}"):
                     done.append((collection, _blended_scores(state, collection, files)))
     return blended
-
-
-def _choose_blend(state: RunState, collection: Collection, files: Sequence[GraphFile]) -> None:
-    tables = _member_scores(state, collection, "valid")
-    seed = state.recipe.seeds[0]
-    with state.costs.stage(f"choose the blend of {collection.name}"):
-        choose_in_run(state.out, state.recipe.blend, collection, files, tables, seed=seed)
 
 
 def _blended_scores(

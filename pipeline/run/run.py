@@ -144,11 +144,7 @@ def _prepared(
     *,
     resume: bool,
 ) -> tuple[RunState, list[AuditRow], dict[str, Any]]:
-    """Refuse what cannot be, then pack and check all files.
-
-    Returns:
-        What a run begins with, what the audit says of every file, and the run's config.
-    """
+    """Refuse what cannot be, then pack and check all files."""
     for model in recipe.all_models:
         check_device(recipe, model)
     settings = {"recipe": recipe.model_dump(mode="json")}
