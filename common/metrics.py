@@ -15,13 +15,12 @@ TILE_PICKS = 5  # the competition looks at no more than this many picks of a til
 
 
 class PairCounts(NamedTuple):
-    """The c(c-1)/2 pairs of configs, sorted by how score and runtime order them."""
+    """The c(c-1)/2 pairs of configs by how score and runtime order them, but those tied in both."""
 
     concordant: int
     discordant: int
     tied_score_only: int
     tied_runtime_only: int
-    tied_both: int
 
 
 def count_pairs(scores: NDArray[Any], runtime: NDArray[Any]) -> PairCounts:
@@ -46,9 +45,7 @@ def count_pairs(scores: NDArray[Any], runtime: NDArray[Any]) -> PairCounts:
     discordant = _count_inversions(runtime_rank[np.argsort(joint_rank)])
     all_pairs = len(scores) * (len(scores) - 1) // 2
     concordant = all_pairs - score_tied - runtime_tied + tied_both - discordant
-    return PairCounts(
-        concordant, discordant, score_tied - tied_both, runtime_tied - tied_both, tied_both
-    )
+    return PairCounts(concordant, discordant, score_tied - tied_both, runtime_tied - tied_both)
 
 
 def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:

@@ -1,8 +1,6 @@
 """What network clients raise and answer, in words: for downloads and for Kaggle's client."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 UNREACHED = "cannot reach"
 # Answers that another try may mend: the server is busy, restarting or out of patience.
@@ -52,12 +50,10 @@ def certificate_refused(error: BaseException) -> bool:
 
 def retry_after_s(header: str) -> float | None:
     """Read a Retry-After header, a number of seconds or a date; None if it is neither."""
-    if header.strip().isdecimal():
-        return float(header)
+    from urllib3.exceptions import InvalidHeader
+    from urllib3.util import Retry
+
     try:
-        date = parsedate_to_datetime(header)
-    except ValueError:
+        return Retry().parse_retry_after(header)
+    except (InvalidHeader, ValueError, OverflowError):
         return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return max(0.0, (date - datetime.now(UTC)).total_seconds())

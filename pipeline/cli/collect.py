@@ -35,17 +35,11 @@ def collect(
         str | None, typer.Option(help="Measure a plan instead, with settings of its own: sample.")
     ] = None,
     configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
-    search: Annotated[
-        str, typer.Option(help="How layouts are chosen: random or default (genetic).")
-    ] = "random",
+    search: Annotated[str, typer.Option(help="Layouts: random or default (genetic).")] = "random",
     split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
-    device: Annotated[
-        str | None, typer.Option(help="cpu, gpu or tpu. Default: what JAX chooses.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, gpu or tpu. Default: JAX's own.")] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds of visits.")] = 2,
-    timeout_s: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for a config and visit, at most.")
-    ] = 60.0,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a config and visit.")] = 60.0,
     remeasure: Annotated[
         bool, typer.Option(help="Measure up to 30 configs twice; note how they agree.")
     ] = False,
@@ -80,7 +74,12 @@ def collect(
             make_job(program, kind=kind, search=search, split=split, device=device, effort=effort)
         ]
     else:
-        _check_plan(plan, call)
+        if plan != "sample":
+            raise UsageError(f"--plan {plan}: no such plan; known: sample")
+        for name in PLANNED:
+            source = call.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                raise UsageError(f"--{name.replace('_', '-')}: a --plan has settings of its own")
         jobs = sample_jobs(seed=seed or 0, device=device)
     outcomes = collect_jobs(jobs, out, remeasure=remeasure, keep_noisy=keep_noisy)
     if json:
@@ -96,12 +95,3 @@ def collect(
         n_left = len(jobs) - len(outcomes)
         typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command goes on")
     typer.echo(f"data        {out}")
-
-
-def _check_plan(plan: str | None, call: typer.Context) -> None:
-    if plan != "sample":
-        raise UsageError(f"--plan {plan}: no such plan; known: sample")
-    for name in PLANNED:
-        source = call.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"--{name.replace('_', '-')}: a --plan has settings of its own")

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 P = ParamSpec("P")
+Rows = Sequence[Sequence[object]]
 
 _DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show a traceback where something fails.")
@@ -69,16 +69,10 @@ MaxMinutes = Annotated[
 ]
 
 WorkerCount = Annotated[
-    int | None,
-    typer.Option(
-        "--workers", min=1, help="Jobs done at once. Default: all cores and GPUs, as memory allows."
-    ),
+    int | None, typer.Option("--workers", min=1, help="Jobs at once. Default: all cores and GPUs.")
 ]
 RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--ray", metavar="ADDRESS", help='Do jobs on a Ray cluster; "local": on this machine.'
-    ),
+    str | None, typer.Option("--ray", metavar="ADDRESS", help='Of a Ray cluster, or "local".')
 ]
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
@@ -167,10 +161,7 @@ def _told_here(begun: list[str], *, debug: bool) -> Iterator[None]:
 
 @contextmanager
 def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
-    """Stop work on SIGTERM as Ctrl-C does, and note it; only a process's main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Stop work on SIGTERM as Ctrl-C does, and note it."""
 
     def stop(number: int, frame: object) -> None:
         stops.append(number)
@@ -239,11 +230,7 @@ def print_result(facts: object, *lines: str, as_json: bool) -> None:
 
 
 def print_rows(
-    names: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    if_known: Sequence[str] = (),
-    as_json: bool,
+    names: Sequence[str], rows: Rows, *, if_known: Sequence[str] = (), as_json: bool
 ) -> None:
     """Print rows as JSON, each by the names, or else as `print_table` does."""
     if as_json:
@@ -252,9 +239,7 @@ def print_rows(
         print_table(names, rows, if_known=if_known)
 
 
-def print_table(
-    header: Sequence[str], rows: Sequence[Sequence[object]], *, if_known: Sequence[str] = ()
-) -> None:
+def print_table(header: Sequence[str], rows: Rows, *, if_known: Sequence[str] = ()) -> None:
     """Print aligned columns; numbers to the right, None as a dash.
 
     Args:

@@ -1,10 +1,9 @@
 """The commands that make, check and pack data, and what they make of it: features, statistics."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -27,34 +26,24 @@ from pipeline.cli.console import (
     tell_errors,
 )
 
-if TYPE_CHECKING:
-    from data.audit.rows import AuditRow
-
 PUBLISHED = "published"
 BASE_VARIABLE = "TPUGRAPHS_BASE_URL"
 SOURCES = ("google", "kaggle")
-
-Graphs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--graph",
-        metavar="NODES:CONFIGURABLE:CONFIGS",
-        help="A train graph of layout:xla:random of this size, not a plan; may be repeated.",
-    ),
-]
 
 
 @command
 def synthesize(
     out: Annotated[Path, typer.Option(help="Folder for the tree.")],
     plan: Annotated[
-        str | None,
+        str | None, typer.Option(help="tiny, small (default), or published: the dataset's sizes.")
+    ] = None,
+    graph: Annotated[
+        list[str] | None,
         typer.Option(
-            help="tiny (tests), small (examples), or published: every graph of the public dataset "
-            "by name and size. Default: small."
+            metavar="NODES:CONFIGURABLE:CONFIGS",
+            help="A train graph of layout:xla:random of this size, not a plan; may be repeated.",
         ),
     ] = None,
-    graph: Graphs = None,
     collections: Collections = None,
     splits: Splits = None,
     share: Annotated[float, typer.Option(min=0, max=1, help="A share of each part.")] = 1.0,
@@ -106,10 +95,7 @@ def synthesize(
 @command
 def fetch(
     source: Annotated[
-        str,
-        typer.Option(
-            help="google (the authors' server, no account), or kaggle (its whole archive)."
-        ),
+        str, typer.Option(help="google (the authors' server, no account), or kaggle (its archive).")
     ] = "google",
     collections: Collections = None,
     splits: Splits = None,
@@ -155,10 +141,7 @@ def fetch(
 def audit(
     data: DataDir = None,
     max_disagreement: Annotated[
-        float,
-        typer.Option(
-            min=0, help="How far runtimes of one config may lie apart, as a share of the fastest."
-        ),
+        float, typer.Option(min=0, help="How far runtimes of a config may lie apart, as a share.")
     ] = 0.01,
     json: Json = False,
     seed: Seed = None,
@@ -169,48 +152,35 @@ def audit(
 
     Example: python -m pipeline audit --data DIR
     """
+    from data.audit.rows import as_dict
     from data.audit.rows import audit as audit_files
-    from data.tree import find_graphs
+    from data.audit.tree import HEADER, compare_names, file_notes, table, totals, tree_notes
+    from data.tree import find_graphs, missing_parts
 
     files = find_graphs(data_dir(data))
     rows = audit_files(files, max_disagreement=max_disagreement, seed=seed or 0)
+    missing, errors = missing_parts(files), [row.error for row in rows if row.error]
     if json:
-        _print_audit_json(rows)
-    else:
-        _print_audit(rows, max_disagreement)
-    tell_errors(row.error for row in rows if row.error)
-
-
-def _print_audit_json(rows: "Sequence[AuditRow]") -> None:
-    from data.audit.rows import as_dict
-    from data.audit.tree import compare_names, totals, tree_notes
-    from data.tree import missing_parts
-
-    print_json(
-        {
+        facts = {
             "files": [as_dict(row) for row in rows],
             "parts": totals(rows),
             "official": [asdict(part) for part in compare_names(rows)],
-            "missing_parts": missing_parts([row.file for row in rows]),
+            "missing_parts": missing,
             "notes": tree_notes(rows),
-            "n_bad": sum(row.error is not None for row in rows),
+            "n_bad": len(errors),
         }
-    )
-
-
-def _print_audit(rows: "Sequence[AuditRow]", max_disagreement: float) -> None:
-    from data.audit.tree import HEADER, file_notes, table, tree_notes
-    from data.tree import missing_parts
-
+        print_json(facts)
+        tell_errors(errors)
+        return
     print_table(HEADER, table(rows))
     typer.echo(
         f"apart: repeated configs whose runtimes differ by more than {100 * max_disagreement:g} %; "
         "ceiling: Kendall tau\nbetween two measurements of the same configs, median over graphs"
     )
-    for part in missing_parts([row.file for row in rows]):
-        typer.echo(f"missing: {part}")
-    for note in [*tree_notes(rows), *file_notes(rows)]:
-        typer.echo(f"note: {note}")
+    notes = [*tree_notes(rows), *file_notes(rows)]
+    for line in [*(f"missing: {part}" for part in missing), *(f"note: {note}" for note in notes)]:
+        typer.echo(line)
+    tell_errors(errors)
 
 
 @command

@@ -20,29 +20,21 @@ def build(
     out: Annotated[Path, typer.Option(help="Folder for the kernel.")],
     recipe: RecipeName = "cpu",
     kind: Annotated[
-        str,
-        typer.Option(
-            help="run: the whole recipe; train: one collection; infer: rank with attached models. "
-            "Each goes on with its own attached output, in as many versions as it takes."
-        ),
+        str, typer.Option(help="run: the recipe; train: a collection; infer: by attached models.")
     ] = "run",
     collection: Annotated[
         str | None, typer.Option(help="What a train kernel trains, such as layout:xla:default.")
     ] = None,
     max_minutes: Annotated[
-        float | None,
-        typer.Option(help="Minutes until the kernel stops itself. Default: 690, of Kaggle's 720."),
+        float | None, typer.Option(help="Minutes until it stops itself. Default: 690, of 720.")
     ] = None,
     overrides: Overrides = None,
-    gpu: Annotated[
-        bool, typer.Option(help="Ask for Kaggle's pair of T4; --no-gpu: a processor alone.")
-    ] = True,
+    gpu: Annotated[bool, typer.Option(help="Ask for Kaggle's pair of T4, or for none.")] = True,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
     ] = None,
     kernel: Annotated[
-        list[str] | None,
-        typer.Option(help="Kernel whose output to attach, owner/slug; may be repeated."),
+        list[str] | None, typer.Option(help="Kernel whose output to attach; may be repeated.")
     ] = None,
     title: Annotated[
         str, typer.Option(help="The kernel's, before the kind's words. Default: from the recipe.")
@@ -51,6 +43,8 @@ def build(
     seed: Seed = None,
 ) -> None:
     """Write a self-contained kernel that works by a recipe on Kaggle.
+
+    Each goes on with its own attached output, in as many versions as it takes.
 
     Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
     """

@@ -23,46 +23,28 @@ HOUR_S, CORES_PER_GPU = 3600, 8
 def plan(
     recipe: RecipeName = "leaderboard",
     data: Annotated[
-        Path | None,
-        typer.Option(help="Count the graphs of this folder. Default: the published sizes."),
+        Path | None, typer.Option(help="Count this folder's graphs. Default: the published ones.")
     ] = None,
     gpu: Annotated[
         Literal["none", "t4", "p100", "a100", "h100", "h200"],
-        typer.Option(
-            case_sensitive=False, help="The card, by its data sheet; two of Kaggle's are T4s."
-        ),
+        typer.Option(case_sensitive=False, help="The card, by its data sheet."),
     ] = "t4",
-    gpus: Annotated[
-        int, typer.Option(min=1, help="How many of them; each does trainings of its own.")
-    ] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="How many; each trains by itself.")] = 1,
     cores: Annotated[
-        int | None,
-        typer.Option(min=1, help="Cores of the processor. Default: 8 for each GPU, or 8."),
+        int | None, typer.Option(min=1, help="Cores. Default: 8 for each GPU, or 8.")
     ] = None,
     calibrate: Annotated[
-        bool,
-        typer.Option(
-            help="Time a training step on this machine's GPU, or processor, and scale what is "
-            "computed of networks there by that."
-        ),
+        bool, typer.Option(help="Time a training step here, and scale what networks take by that.")
     ] = False,
     gpu_hours: Annotated[
         float | None, typer.Option(min=0.1, help="GPU hours a week: fit the recipe to them.")
     ] = None,
     session_hours: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            help="Hours of one session of that GPU; Kaggle's kernels stop after 11.5 of 12.",
-        ),
+        float, typer.Option(min=0.1, help="Of a session; Kaggle's kernels stop after 11.5 of 12.")
     ] = 11.5,
     weeks: Annotated[int, typer.Option(min=1, help="Weeks that may be used.")] = 1,
-    memory: Annotated[
-        float | None, typer.Option(min=0.1, help="GiB that networks may take: fit the recipe.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the recipe that fits, which `run --recipe` takes.")
-    ] = None,
+    memory: Annotated[float | None, typer.Option(min=0.1, help="GiB to fit the recipe to.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the recipe that fits.")] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:

@@ -27,12 +27,10 @@ def rank(
         str | None, typer.Option(help="Rank this kernel alone, of tuning data with several.")
     ] = None,
     candidates: Annotated[
-        int | None,
-        typer.Option(min=1, help="Rank so many random layouts. Default for HLO modules: 200."),
+        int | None, typer.Option(min=1, help="Rank so many random layouts. Of HLO modules: 200.")
     ] = None,
     distinct: Annotated[
-        bool,
-        typer.Option("--distinct/--repeats", help="List a config that the file repeats only once."),
+        bool, typer.Option("--distinct/--repeats", help="List a config that is repeated only once.")
     ] = True,
     show_layouts: Annotated[
         bool, typer.Option("--show-layouts", help="Print the layouts of each config listed.")
@@ -57,10 +55,8 @@ def rank(
     if kernel is not None:
         graphs = [chosen_kernel(graphs, kernel)]
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
-
-    from ensembles.ranking.rank import (
-        rank as rank_configs,  # takes seconds; a bad file is told before
-    )
+    # Takes seconds to import: a bad file is told before.
+    from ensembles.ranking.rank import rank as rank_configs
     from ensembles.ranking.rank import ranker_for, warm_up
 
     ranker = ranker_for(run, graphs[0])

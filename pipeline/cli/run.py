@@ -36,14 +36,12 @@ def run(
     resume: Resume = False,
     collections: Collections = None,
     limit_graphs: Annotated[
-        int | None,
-        typer.Option(min=1, help="For a quick try: so many graphs of each collection and split."),
+        int | None, typer.Option(min=1, help="So many graphs of each split, for a quick try.")
     ] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
     store: StoreDir = None,
     models: Annotated[
-        Path | None,
-        typer.Option(help="Folder that holds run folders of trained models: none is trained then."),
+        Path | None, typer.Option(help="Holds run folders of trained models: none is trained then.")
     ] = None,
     workers: WorkerCount = None,
     ray: RayAddress = None,
@@ -92,8 +90,7 @@ def train(
     recipe: RecipeName = "cpu",
     model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
     shared: Annotated[
-        Path | None,
-        typer.Option(help="Folder of models that collections share. Default: OUT/layout-shared."),
+        Path | None, typer.Option(help="Models that collections share. Default: OUT/layout-shared.")
     ] = None,
     overrides: Overrides = None,
     resume: Resume = False,
@@ -147,14 +144,10 @@ def train(
 @command
 def predict(
     run: Annotated[Path, typer.Option(help="Folder of one trained model, or of a whole run.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Parquet file. Default: RUN/scores-SPLIT.parquet.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: RUN/scores-SPLIT.parquet.")] = None,
     data: DataDir = None,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
-    collection: Annotated[
-        str | None, typer.Option(help="Collection to score. Default: the model's own.")
-    ] = None,
+    collection: Annotated[str | None, typer.Option(help="Default: the model's own.")] = None,
     workers: WorkerCount = None,
     ray: RayAddress = None,
 ) -> None:
@@ -181,9 +174,7 @@ def predict(
 def blend(
     runs: Annotated[list[Path], typer.Option(help="Run folders after `predict`, or score files.")],
     out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
-    more_runs: Annotated[
-        list[Path] | None, typer.Argument(help="More run folders or score files.")
-    ] = None,
+    more_runs: Annotated[list[Path] | None, typer.Argument(help="More of these.")] = None,
     split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
     method: Annotated[str, typer.Option(help="minmax-mean, rank-mean, in-turn or best.")] = (
         "minmax-mean"
@@ -191,16 +182,12 @@ def blend(
     labels: Annotated[
         Path | None, typer.Option(help="Data folder whose runtimes decide which blend is best.")
     ] = None,
-    submission: Annotated[
-        Path | None, typer.Option(help="Also write these rankings as a submission.")
-    ] = None,
+    submission: Annotated[Path | None, typer.Option(help="Also write a submission.")] = None,
     collection: Annotated[
-        str | None,
-        typer.Option(help="Collection of the scores; needed for --submission, and for best."),
+        str | None, typer.Option(help="Of the scores; needed for --submission, and for best.")
     ] = None,
     diversify_picks: Annotated[
-        Path | None,
-        typer.Option(help="Data folder of the kernels: their first picks cover for each other."),
+        Path | None, typer.Option(help="Data folder of kernels: first picks cover for each other.")
     ] = None,
     json: Json = False,
     seed: Seed = None,

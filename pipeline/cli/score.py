@@ -20,18 +20,6 @@ COMPARED = (
     *("second - first", "ci95 low", "ci95 high", "P(second better)"),
 )
 
-Against = Annotated[
-    Path | None, typer.Option(help="Other rankings: how much better than these, graph by graph.")
-]
-Ceiling = Annotated[
-    bool,
-    typer.Option(
-        help="Say how well a second measurement ranks the configs that were measured twice. "
-        "Costs packing the split's layout graphs once, where the store has none: the time to read "
-        "the files whole, and disk, as `prepare` does."
-    ),
-]
-
 
 @command
 def score(
@@ -41,8 +29,12 @@ def score(
     private: Annotated[
         bool, typer.Option("--private", help="Judge by the withheld test runtimes.")
     ] = False,
-    against: Against = None,
-    ceiling: Ceiling = True,
+    against: Annotated[
+        Path | None, typer.Option(help="Other rankings: how much better than these, by graph.")
+    ] = None,
+    ceiling: Annotated[
+        bool, typer.Option(help="How well a second measurement ranks; packs layout graphs once.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Judge a submission by measured runtimes.
@@ -114,10 +106,7 @@ def _naming(file: Path) -> Iterator[None]:
 def _ceilings(
     folder: Path, split: str, answered: set[str], labels: Mapping[str, "Labels"]
 ) -> dict[str, float] | None:
-    """Measure the noise ceilings of the layout collections that are judged.
-
-    They are no condition of the scores: where they cannot be had, say why, and return None.
-    """
+    """Measure the noise ceilings of what is judged; where they cannot be had, say why."""
     from data.graph_store.prepare import stored_graphs
     from data.tree import LAYOUT_COLLECTIONS
     from submissions.labels import read_ceilings

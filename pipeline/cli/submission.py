@@ -12,6 +12,7 @@ from pipeline.cli.console import (
     command,
     data_dir,
     print_json,
+    print_result,
     print_rows,
     say,
     tell_errors,
@@ -49,10 +50,9 @@ def check(
     in_part = problems and official.keys() >= expected.keys()
     if in_part and not check_submission(file, {**official, **expected}):
         problems, n_rows = [], len(official)
-    if json:
-        print_json({"file": file, "rows": n_rows, "problems": problems})
-    elif not problems:
-        typer.echo(f"accepted    {file} ({n_rows} rows)")
+    facts = {"file": file, "rows": n_rows, "problems": problems}
+    lines = [] if problems else [f"accepted    {file} ({n_rows} rows)"]
+    print_result(facts, *lines, as_json=json)
     tell_errors(problems)
 
 
@@ -62,12 +62,7 @@ def upload(
     file: SubmissionFile,
     message: Annotated[str, typer.Option("-m", "--message", help="Shown beside the score.")],
     data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            help="Folder that holds npz/, to check against. Default: PIPELINE_DATA, Kaggle's "
-            "mount, what `fetch` wrote; never the sample.",
-        ),
+        Path | None, typer.Option(help="Holds npz/. Default: as elsewhere, but never the sample.")
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until Kaggle has scored it.")] = True,
     max_minutes: Annotated[

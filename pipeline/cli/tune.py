@@ -29,9 +29,7 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 @command
 def tune(
     context: typer.Context,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for trials and the winner's recipe; required.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Of trials and best.toml; required.")] = None,
     data: DataDir = None,
     recipe: RecipeName = "cpu",
     space: Annotated[str, typer.Option(help="Name in configs/tune/, or a .toml file.")] = "cpu",
@@ -83,9 +81,7 @@ def tune(
 @command
 def report(
     out: Annotated[Path, typer.Option(help="The --out of a search, running or ended.")],
-    storage: Annotated[
-        str | None, typer.Option(help="The search's own --storage. Default: OUT/journal.log.")
-    ] = None,
+    storage: Annotated[str | None, typer.Option(help="Default: OUT/journal.log.")] = None,
     json: Json = False,
 ) -> None:
     """Draw a search: write OUT/tune.html.

@@ -179,21 +179,20 @@ class _Books:
             self.queue.ended(event.job)
             self._tell()
         elif isinstance(event, Lost):
-            self._again_or_named(event)
+            self._losses[event.job.name] += 1
+            times, told = (
+                self._losses[event.job.name],
+                f"{event.job.name}: its worker {event.reason}",
+            )
+            if times < MAX_TRIES:
+                log.info(f"{told}; it goes on elsewhere")
+                self.queue.put_back(event.job)
+            else:
+                told += f", {times} times (out of memory?); the same command goes on"
+                self.errors.append(PipelineError(told))
         elif isinstance(event.error, OutOfTime):
             self.late.append(event.error)
         else:
             self.errors.append(event.error)
             if self._total > 1:
                 log.info(f"failed: {event.job.name}: {event.error}")
-
-    def _again_or_named(self, lost: Lost) -> None:
-        self._losses[lost.job.name] += 1
-        told, times = f"{lost.job.name}: its worker {lost.reason}", self._losses[lost.job.name]
-        if times < MAX_TRIES:
-            log.info(f"{told}; it goes on elsewhere")
-            self.queue.put_back(lost.job)
-            return
-        self.errors.append(
-            PipelineError(f"{told}, {times} times (out of memory?); the same command goes on")
-        )

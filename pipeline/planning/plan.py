@@ -1,7 +1,9 @@
 """The plan of a recipe: what it costs by collection and stage, and how it fits into a budget."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,7 +14,7 @@ from common.errors import PipelineError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.npz.read import Archive
 from data.official.published import PartSize
-from data.tree import COLLECTIONS, SPLITS, GraphFile, find_graphs
+from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe
 from pipeline.planning.budget import Budget, Fitted, Task, pack, reductions
 from pipeline.planning.costs import Machine, StageCost, disk_bytes, processor_s, stage_costs
@@ -77,8 +79,7 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Pl
                 peak_mib(recipe, parts, machine),
             )
         )
-    peaks = [row.peak_mib for row in rows]
-    memory = card_memory(recipe, peaks, machine)
+    memory = card_memory(recipe, [row.peak_mib for row in rows], machine)
     return Plan(recipe.name, len(recipe.seeds), rows, machine, memory)
 
 
@@ -118,10 +119,9 @@ def gpu_tasks(
 
 
 def _packing_hours(sizes: Sequence[PartSize]) -> dict[str, float]:
-    hours: dict[str, float] = {}
+    hours = defaultdict[str, float](float)
     for part in sizes:
         seconds = processor_s(f"{part.kind} prepare", part, part.configs)
-        hours.setdefault(part.collection, 0.0)
         hours[part.collection] += part.graphs * seconds / HOUR_S
     return hours
 
@@ -152,14 +152,8 @@ def sizes_of(data_dir: Path) -> list[PartSize]:
     Raises:
         PipelineError: a file is damaged.
     """
-    files = find_graphs(data_dir)
-    parts = []
-    for collection in COLLECTIONS:
-        for split in SPLITS:
-            own = [f for f in files if f.collection == collection and f.split == split]
-            if own:
-                parts.append(part_size(own))
-    return parts
+    parts = groupby(find_graphs(data_dir), lambda file: (file.collection, file.split))
+    return [part_size(list(files)) for _, files in parts]
 
 
 def part_size(files: Sequence[GraphFile]) -> PartSize:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,7 @@ from data.tree import COLLECTIONS
 from ensembles.blend import model_of
 from models.registry import MODELS
 from models.run_folder import CONFIG, is_done, read_config
-from pipeline.run.report import (
-    REPORT,
-    ModelFolder,
-    draw_report,
-    importances_of,
-    learning_curves,
-    model_folders,
-)
+from pipeline.run.report import REPORT, draw_report, importances_of, learning_curves, model_folders
 
 
 @dataclass(frozen=True)
@@ -166,10 +160,8 @@ def _seeds(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _from_folder(run: Path, config: dict[str, Any]) -> dict[str, Any]:
-    trained: dict[str, list[ModelFolder]] = {}
-    for model in model_folders(run):
-        if is_done(model.folder):
-            trained.setdefault(model.group, []).append(model)
+    done = [model for model in model_folders(run) if is_done(model.folder)]
+    groups = [(group, list(own)) for group, own in groupby(done, lambda model: model.group)]
     return {
         "score": None,
         "collections": {},
@@ -180,7 +172,7 @@ def _from_folder(run: Path, config: dict[str, Any]) -> dict[str, Any]:
                 "members": [model.member for model in models],
                 "importances": importances_of([(model_of(m.member), m.folder) for m in models]),
             }
-            for group, models in trained.items()
+            for group, models in groups
         },
     }
 

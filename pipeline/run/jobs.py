@@ -5,7 +5,7 @@ A ranking begins when the models that it takes are trained; nothing else waits f
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,15 @@ BLOCK_S = 600.0  # what is ranked as one job, about
 
 def part_sizes(rows: Sequence[AuditRow]) -> list[PartSize]:
     """Return how large the good graphs of each split are."""
-    parts: dict[tuple[str, str], list[AuditRow]] = {}
-    for row in rows:
-        if not row.error:
-            parts.setdefault((row.file.collection.name, row.file.split), []).append(row)
+    good = (row for row in rows if not row.error)
+    parts = groupby(good, lambda row: (row.file.collection, row.file.split))
     return [
         mean_size(
             own[0].file,
             [(row.n_nodes, row.n_edges, row.n_configs) for row in own],
             repeated=1 - sum(row.n_distinct for row in own) / sum(row.n_configs for row in own),
         )
-        for own in parts.values()
+        for own in (list(part) for _, part in parts)
     ]
 
 

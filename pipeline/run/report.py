@@ -172,18 +172,17 @@ def _add_evidence(
         if part["value"] is None:
             continue
         judged = {key: labels[key] for key in (f"{name}:{graph}" for graph in part["per_graph"])}
-        ranked = {
-            "model": _rankings(state, collection, "blend", judged),
-            "floor": _rankings(state, collection, "floor", judged),
-        }
-        runtimes = [judged[key].runtime for key in sorted(judged)]
+        keys, ranked = sorted(judged), dict[str, Rankings]()
+        for who, scorer in (("model", "blend"), ("floor", "floor")):
+            scores = read_scores(scores_path(state.out, collection, scorer, "valid"))
+            ranked[who] = _rankings(collection, scores)
+        runtimes = [judged[key].runtime for key in keys]
         part["slowdown_curve"] = {"k": list(CURVE_PICKS)} | {
-            who: slowdown_curve(list(rankings.values()), runtimes)
-            for who, rankings in ranked.items()
+            who: slowdown_curve([own[key] for key in keys], runtimes) for who, own in ranked.items()
         }
         tables += [
-            rank_points(name, key.removeprefix(f"{name}:"), ranking, judged[key])
-            for key, ranking in ranked["model"].items()
+            rank_points(name, key.removeprefix(f"{name}:"), ranked["model"][key], judged[key])
+            for key in keys
         ]
         values = dict(_seed_values(state, collection, judged))
         part |= {"seed_values": values, "seed_sd": stdev(values.values()) if values else None}
@@ -200,17 +199,13 @@ def _value(
 def _judge(
     collection: Collection, scores: pl.DataFrame, labels: Mapping[str, Labels]
 ) -> float | None:
-    rankings = {row.id: row.ranking for row in submission_rows([(collection, scores)])}
-    value = score_submission(rankings, labels)["collections"][collection.name]["value"]
+    report = score_submission(_rankings(collection, scores), labels)
+    value = report["collections"][collection.name]["value"]
     return None if value is None else float(value)
 
 
-def _rankings(
-    state: RunState, collection: Collection, scorer: str, judged: Mapping[str, Labels]
-) -> Rankings:
-    scores = read_scores(scores_path(state.out, collection, scorer, "valid"))
-    rows = {row.id: row.ranking for row in submission_rows([(collection, scores)])}
-    return {key: rows[key] for key in sorted(judged)}
+def _rankings(collection: Collection, scores: pl.DataFrame) -> Rankings:
+    return {row.id: row.ranking for row in submission_rows([(collection, scores)])}
 
 
 def _seed_values(

@@ -82,11 +82,6 @@ class Inputs:
             )
         return files
 
-    def missing(self, files: Sequence[GraphFile], splits: Sequence[str]) -> list[str]:
-        """Name each "collection/split" that was asked for and has no graph."""
-        asked = {collection.name for collection in self.collections}
-        return [p for p in missing_parts(files, splits=splits) if p.rpartition("/")[0] in asked]
-
 
 def run(
     inputs: Inputs,
@@ -150,7 +145,9 @@ def _prepared(
     settings = {"recipe": recipe.model_dump(mode="json")}
     check_free(out, settings, resume=resume)
     files, costs = inputs.find(splits), Costs()
-    missing = inputs.missing(files, splits)
+    asked = {collection.name for collection in inputs.collections}
+    every = missing_parts(files, splits=splits)
+    missing = [part for part in every if part.rpartition("/")[0] in asked]
     device = tell_device(recipe, gpu_here())
     if missing:
         log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")

@@ -1,8 +1,4 @@
-"""What a search has found: its trials, its finalists, its winner's recipe.
-
-The best of many noisy trials owes part of its value to luck, and to the one seed that all share. So
-the best few and the recipe as it was given may be cross-validated again with other seeds.
-"""
+"""What a search has found: its trials, its finalists, its winner's recipe."""
 
 import json
 from collections.abc import Mapping, Sequence

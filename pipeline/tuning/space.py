@@ -1,13 +1,4 @@
-"""What a search asks, and what it may change: read from configs/tune/*.toml.
-
-    [study]
-    collection = "layout:xla:default"
-    model = "cross_config_sage"
-
-    ["cross_config_sage.training.learning_rate"]
-    low = 5e-4
-    high = 8e-3
-    log = true
+"""What a search asks, and what it may change: read from files such as configs/tune/cpu.toml.
 
 Ranges whose ends are whole numbers give whole numbers.
 """

@@ -1,11 +1,7 @@
 """Search a recipe's hyper-parameters on the train split, with Optuna.
 
-A trial is one recipe; its value is the mean metric of one model, or of a blend, over train graphs
-that were held out, whole architectures at a time. The valid and test splits are never opened.
-
-Any number of workers share a search: processes of one call, further calls with the same storage,
-and with a database, calls on other machines. They take their trials one after the other, so that
-together they never begin more than the budget.
+The valid and test splits are never opened. Workers of one call, or of several with one storage,
+take their trials one after the other, so that together they never begin more than the budget.
 """
 
 from contextlib import ExitStack, suppress
@@ -177,7 +173,9 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
                     with suppress(Exception):  # on a full disk
                         trial.set_user_attr(INTERRUPTED, True)
                     raise
-                reason = _in_one_line(error)
+                reason = " ".join(str(error).split())
+                if not isinstance(error, PipelineError):
+                    reason = f"{type(error).__name__}: {reason}"
                 log.info(f"trial {trial.number} failed: {reason}")
                 trial.set_user_attr(REASON, reason)
                 raise _TrialFailedError(reason) from error
@@ -219,8 +217,3 @@ def _is_the_worlds(error: BaseException) -> bool:
 
     world = KeyboardInterrupt | OSError | OutOfTime | optuna.exceptions.StorageInternalError
     return isinstance(error, world) or isinstance(error.__cause__, OSError)
-
-
-def _in_one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}"

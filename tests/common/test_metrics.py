@@ -29,8 +29,8 @@ def loop_counts(scores: list[float], runtime: list[int]) -> PairCounts:
     for i, j in combinations(range(len(scores)), 2):
         by_score, by_runtime = scores[i] - scores[j], runtime[i] - runtime[j]
         if by_score == 0 and by_runtime == 0:
-            counts["tied_both"] += 1
-        elif by_score == 0:
+            continue
+        if by_score == 0:
             counts["tied_score_only"] += 1
         elif by_runtime == 0:
             counts["tied_runtime_only"] += 1

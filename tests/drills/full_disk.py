@@ -17,7 +17,6 @@ CEILING_KIB = 64 << 10
 
 
 def main(work: Path, data: Path, workers: int) -> None:
-    """Call `run` until it fits; print size, exit code, last stage and lines of each attempt."""
     place = work / "disk"
     place.mkdir()
     scene = Scene(data, place / "run", place / "store", work, workers)

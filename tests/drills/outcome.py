@@ -12,7 +12,6 @@ TIMED = ("seconds", "cpu_seconds", "peak_mib")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return a folder's files by path; those that hold measured times, and locks, are empty."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != LOCK:
@@ -22,13 +21,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def told(out: Path) -> dict[str, Any]:
-    """Return a run's report without what was measured."""
     report: dict[str, Any] = json.loads((out / "report.json").read_text())
     return {key: value for key, value in report.items() if key not in TIMED}
 
 
 def check_same(out: Path, undisturbed: Path) -> None:
-    """Demand that a run left the same files with the same bytes, and nothing else."""
     found, want = contents(out), contents(undisturbed)
     assert found.keys() == want.keys()
     for name in ("submission.csv", "submission-valid.csv"):
@@ -42,7 +39,6 @@ def check_same(out: Path, undisturbed: Path) -> None:
 
 
 def check_same_store(store: Path, undisturbed: Path) -> None:
-    """Demand that two stores hold the same; each has a folder per data folder."""
     found, want = contents(store), contents(undisturbed)
     assert found.keys() == want.keys()
     other = [name for name in want if found[name] != want[name]]

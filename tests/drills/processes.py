@@ -22,15 +22,7 @@ _PLACES = re.compile(r" (?:\d+ files|on \S+:.*|(?:layout|tile):\S+.*)$")
 
 @dataclass(frozen=True)
 class Scene:
-    """What a run reads and writes.
-
-    Attributes:
-        data: the folder that holds npz/.
-        out: the run's folder.
-        store: what PIPELINE_STORE says.
-        log: holds what was printed, a pair of files per process.
-        workers: who do the run's jobs; 1 = the command's own process.
-    """
+    """What a run reads and writes; `log` holds what was printed, a pair of files per process."""
 
     data: Path
     out: Path
@@ -40,12 +32,10 @@ class Scene:
 
     @classmethod
     def at(cls, folder: Path, data: Path) -> "Scene":
-        """Return a scene with all but its data in a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         return cls(data, folder / "run", folder / "store", folder)
 
     def elsewhere(self, folder: Path, *, workers: int = 1) -> "Scene":
-        """Return a scene of the same data with all else in a folder."""
         return replace(Scene.at(folder, self.data), workers=workers)
 
     def run(self, *more: object) -> list[str]:
@@ -63,13 +53,7 @@ class Watched:
     """
 
     def __init__(self, scene: Scene, words: list[str], *, warm: bool = False) -> None:
-        """Start a command in a session of its own.
-
-        Args:
-            scene: its store, and where to log.
-            words: the command's.
-            warm: let it be forked from a process that has imported all, see tests/drills/warm.py.
-        """
+        """Start a command in a session of its own; if `warm`, see tests/drills/warm.py."""
         number = len(list(scene.log.glob("*.err")))
         self._errors, output = (scene.log / f"{number}.{end}" for end in ("err", "out"))
         self._errors.touch()
@@ -112,7 +96,6 @@ class Watched:
 
     @property
     def stage(self) -> str:
-        """Return the stage that began last."""
         return self.stages[-1][1] if self.stages else START
 
     def wait_for_stage(self, wanted: set[str]) -> bool:
@@ -163,12 +146,10 @@ def refused(watched: Watched, code: int = 1) -> str:
 
 
 def kind_of(stage: str) -> str:
-    """Return a stage without the files, collections and folders that it names."""
     return _PLACES.sub("", stage)
 
 
 def descendants(pid: int) -> list[int]:
-    """List the processes below one, from Linux's /proc."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -180,7 +161,6 @@ def descendants(pid: int) -> list[int]:
 
 
 def workers_of(pid: int) -> list[int]:
-    """List those processes below one that do jobs."""
     return [worker for worker in descendants(pid) if b"spawn_main" in words_of(worker)]
 
 

@@ -37,7 +37,6 @@ KINDS = {
 
 
 def flip(path: Path, rng: np.random.Generator) -> None:
-    """Flip one random bit of a file."""
     content = bytearray(path.read_bytes())
     place = int(rng.integers(8 * len(content)))
     content[place // 8] ^= 1 << place % 8

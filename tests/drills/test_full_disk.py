@@ -14,7 +14,6 @@ from tests.drills.processes import Scene
 
 
 def has_namespaces() -> bool:
-    """Tell whether this machine lets the tests make namespaces, mounts and a root of their own."""
     if shutil.which("unshare") is None:
         return False
     script = 'd=$(mktemp -d) && mount -t tmpfs tmpfs "$d" && exec chroot / true'

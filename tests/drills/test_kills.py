@@ -32,7 +32,6 @@ Stage = tuple[str, float]  # what begins, and how many seconds it lasts
 
 
 def stages_of_a_run(scene: Scene) -> list[Stage]:
-    """Time the stages of an undisturbed run; what comes before the first one is one of them."""
     watched = finish(scene, warm=True)
     began = [*watched.stages, (watched.ended_s, "")]
     timed = [(name, end_s - at_s) for (at_s, name), (end_s, _) in pairwise(began)]
@@ -40,11 +39,7 @@ def stages_of_a_run(scene: Scene) -> list[Stage]:
 
 
 def kill_in(scene: Scene, stages: list[Stage], target: int, rng: np.random.Generator) -> str | None:
-    """Go on with a run and kill it in a stage, or in the next one that is left to do.
-
-    Returns:
-        The kind of stage that was struck; None if the run ended before.
-    """
+    """Kill a run in a stage, or in the next one left to do; return its kind, None if it ended."""
     cold = target == 0 or rng.random() < COLD_SHARE
     delay_s = rng.uniform(0, stages[target][1])
     watched = Watched(scene, scene.run(), warm=not cold)

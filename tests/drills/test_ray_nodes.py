@@ -59,7 +59,6 @@ class Cluster:
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, *words: str) -> None:
-        """Start a machine, and wait until it answers."""
         script = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
         command = [Path(sys.executable).with_name("ray"), "start", "--block", "--num-cpus", "1"]
         log = self.folder / f"{name}.log"
@@ -77,7 +76,6 @@ class Cluster:
             time.sleep(0.1)
 
     def kill(self, name: str) -> None:
-        """Kill all processes of a machine at once."""
         node = self.nodes.pop(name)
         pids = [node.pid, *descendants(node.pid)]
         for pid in pids:
@@ -86,11 +84,9 @@ class Cluster:
         wait_until_gone(pids)
 
     def copies(self, path: Path) -> list[Path]:
-        """List where machines keep what they have of a path."""
         return [self.folder / name / path.relative_to("/") for name in self.nodes]
 
     def workers(self) -> list[int]:
-        """List the processes that do a job now."""
         below = [pid for node in self.nodes.values() for pid in descendants(node.pid)]
         return [pid for pid in below if words_of(pid).startswith(WORKER)]
 

@@ -96,7 +96,6 @@ def test_a_command_whose_remarks_nobody_reads_goes_on() -> None:
 
 
 def stages_to_stop_in(scene: Scene) -> list[str]:
-    """Run to the end; list the first stage of each kind."""
     first: dict[str, str] = {}
     for _, stage in finish(scene, warm=True).stages:
         first.setdefault(kind_of(stage), stage)

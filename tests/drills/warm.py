@@ -56,5 +56,4 @@ class WarmProcess:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while the process runs."""
         return self._process.exitcode

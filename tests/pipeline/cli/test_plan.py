@@ -64,18 +64,6 @@ def test_it_says_which_network_fits_the_card() -> None:
     assert re.search(r"14\.6 +yes +-$", rank)
 
 
-def test_another_card_and_several_of_them() -> None:
-    few = ("--recipe", "cpu", "--set", "tile.models=[tile_linear]", "--json")
-    rows = {
-        words: json.loads(call("plan", *few, *words))
-        for words in ((), ("--gpu", "h200"), ("--gpu", "h200", "--gpus", 2))
-    }
-    hours = [row["total"]["gpu_hours"] for row in rows.values()]
-    assert hours[0] > 5 * hours[1]
-    assert hours[1] == hours[2]  # of one card
-    assert [row["machine"]["card"]["name"] for row in rows.values()] == ["t4", "h200", "h200"]
-
-
 @pytest.mark.parametrize(
     ("words", "code", "named"),
     [

@@ -23,19 +23,6 @@ from tests.pipeline.jobs import work
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 MANY = 60
-PARENT = """
-import sys, time
-from multiprocessing import get_context
-from pipeline.jobs.here import end_with_parent
-def work():
-    end_with_parent()
-    time.sleep(60)
-if __name__ == "__main__":
-    child = get_context("fork").Process(target=work)
-    child.start()
-    print(child.pid, flush=True)
-    time.sleep(60)
-"""
 
 
 def jobs_of(names: str, function: object = work.where, **more: object) -> list[Job]:
@@ -126,16 +113,6 @@ def test_workers_end_with_the_command_and_nothing_is_done_twice(
     subprocess.run([*words, str(max(reached.values()) + 1)], cwd=ROOT, check=True)
     assert (tmp_path / "c").read_text() == "1"
     assert all(len((tmp_path / f"{n}.begun").read_text().split()) == 2 for n in "ab")
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
-def test_a_child_ends_when_its_parent_is_killed() -> None:
-    command = [sys.executable, "-c", PARENT]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        parent.kill()
-    wait_until_gone([child])
 
 
 def test_an_interrupt_comes_after_the_block_that_holds_it() -> None:

@@ -35,8 +35,6 @@ def environment() -> Iterator[None]:
 
 
 class Pair(NamedTuple):
-    """Of two paths."""
-
     first: Path
     second: Path
 

@@ -89,40 +89,31 @@ def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path:
 
 
 def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
-    out = ("--out", tmp_path / "best.parquet", "--method", "best")
-    both = ("--runs", runs[0], runs[1])
-    named = ("--labels", SAMPLE, "--collection", "tile:xla")
-    assert "pass --labels" in call("blend", *both, *out, expect=2)
-    assert "at least two runs" in call("blend", "--runs", runs[0], *out, *named, expect=2)
-    for method in ("best", "rank-mean"):
-        twice = ("--runs", runs[0], runs[0], *out[:2], "--method", method)
-        assert "--runs: the same run is given twice" in call("blend", *twice, expect=2)
-    text = call("blend", *both, *out[:2], "--method", "rank-mean", "--labels", SAMPLE, expect=2)
-    assert "--labels: --method rank-mean reads none" in text
-    empty = tmp_path / "empty-seed0"
+    empty, none, few = tmp_path / "empty-seed0", tmp_path / "none", []
     empty.mkdir()
-    text = call("blend", "--runs", runs[0], empty, *out, *named, expect=1)
-    assert f"{empty / 'scores-valid.parquet'}: no such file; run `predict" in text
-    plain = ("--out", tmp_path / "plain.parquet", "--method", "rank-mean")
-    text = call("blend", "--runs", runs[0], empty, *plain, expect=1)
-    assert text == (
-        f"error: {empty / 'scores-test.parquet'}: no such file; "
-        f"run `predict --run {empty} --split test` first\n"
-    )
-    text = call("blend", "--runs", runs[0], tmp_path / "none", *plain, expect=1)
-    assert text.startswith(f"error: {tmp_path / 'none'}: no such folder or file; expected")
-    few = []
     for run in runs[:2]:
         table = pl.read_parquet(run / "scores-valid.parquet")
         few.append(tmp_path / f"{run.name}.parquet")
-        table.filter(
-            pl.col("graph").is_in(table["graph"].unique().sort()[:4].to_list())
-        ).write_parquet(few[-1])
-    text = call("blend", "--runs", *few, *out, *named, expect=1)
-    assert "the scores hold 4 labelled graphs of" in text
-    assert text.count("\n") == 1
-    text = call("blend", "--runs", runs[1] / "scores-valid.parquet", few[0], *out, *named, expect=1)
-    assert f"member {few[0]} has no score for some configs of graph" in text
+        graphs = table["graph"].unique().sort()[:4].to_list()
+        table.filter(pl.col("graph").is_in(graphs)).write_parquet(few[-1])
+    whole = runs[1] / "scores-valid.parquet"
+    best, plain = ("--method", "best"), ("--method", "rank-mean")
+    named = (*best, "--labels", SAMPLE, "--collection", "tile:xla")
+    cases: list[tuple[int, list[Path], tuple[object, ...], str]] = [
+        (2, runs[:2], best, "pass --labels"),
+        (2, runs[:1], named, "at least two runs"),
+        (2, runs[:1] * 2, best, "--runs: the same run is given twice"),
+        (2, runs[:1] * 2, plain, "--runs: the same run is given twice"),
+        (2, runs[:2], (*plain, "--labels", SAMPLE), "--labels: --method rank-mean reads none"),
+        (1, [runs[0], empty], named, f"{empty / 'scores-valid.parquet'}: no such file; run `pre"),
+        (1, [runs[0], empty], plain, f"run `predict --run {empty} --split test` first"),
+        (1, [runs[0], none], plain, f"error: {none}: no such folder or file; expected"),
+        (1, few, named, "the scores hold 4 labelled graphs of"),
+        (1, [whole, few[0]], named, f"member {few[0]} has no score for some configs of graph"),
+    ]
+    for code, members, words, said in cases:
+        text = call("blend", "--runs", *members, *words, "--out", tmp_path / "out", expect=code)
+        assert said in text and text.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
