@@ -153,7 +153,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recipe") -> Path:
-    """Find a recipe, or `what` lies in `folder`: by a path to a TOML file, or a name.
+    """Find a recipe, or what else is said, by its path or by its name in a folder.
 
     Raises:
         UsageError: there is no such recipe; the known names are listed.

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
@@ -62,10 +62,7 @@ Overrides = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was begun there.")]
 
 MaxMinutes = Annotated[
-    float | None,
-    typer.Option(
-        min=0, help="Stop after this many minutes; the same command, or --resume, goes on."
-    ),
+    float | None, typer.Option(min=0, help="Stop after so many minutes; it can be gone on with.")
 ]
 
 WorkerCount = Annotated[
@@ -202,12 +199,11 @@ def say(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def tell_errors(errors: Iterable[str]) -> None:
+def tell_errors(errors: Sequence[str]) -> None:
     """Print a line for each error, and exit with 1 if there is one."""
-    listed = list(errors)
-    for error in listed:
+    for error in errors:
         say(f"error: {error}")
-    if listed:
+    if errors:
         raise typer.Exit(EXIT_FAULT)
 
 

@@ -222,7 +222,7 @@ def prepare(
     else:
         print_table(HEADER, summary(prepared))
         typer.echo(f"store       {target}")
-    tell_errors(entry.error for entry in prepared if entry.error)
+    tell_errors([entry.error for entry in prepared if entry.error])
 
 
 @command
