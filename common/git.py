@@ -8,7 +8,6 @@ from common.settings import ROOT
 
 REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
 MAX_DIFF = 1 << 20
-_LIMIT_S = 30
 
 
 def revision(root: Path = ROOT) -> str | None:
@@ -47,6 +46,6 @@ def _git(root: Path, *arguments: str) -> str:
     own = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     command = ["git", "-C", str(root), *arguments]
     done = subprocess.run(  # noqa: S603
-        command, capture_output=True, check=True, timeout=_LIMIT_S, env=own
+        command, capture_output=True, check=True, timeout=30, env=own
     )
     return os.fsdecode(done.stdout)

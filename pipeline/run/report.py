@@ -44,7 +44,6 @@ REPORT = "report.json"
 REPORT_PAGE = "report.html"
 REPORT_PICTURE = "report.png"
 RANKS = "valid-ranks.parquet"
-SHOWN_IMPORTANCES = 12
 MAX_POINTS = 60  # of a curve; more than a picture can show
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
@@ -131,7 +130,7 @@ def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[st
     for name in dict.fromkeys(model for model, _ in models):
         table = read_importances([folder for model, folder in models if model == name])
         if table is not None:
-            importances[name] = table.head(SHOWN_IMPORTANCES).to_dicts()
+            importances[name] = table.head(12).to_dicts()
     return importances
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 PAGE, JOURNAL = "tune.html", "journal.log"
 TEMPLATE = Path(__file__).with_name("tune.html.j2")
-BEST_ROWS = 10
 FEWEST_FOR_IMPORTANCES = 4  # trials, below which a forest of trees has nothing to split
 SLICES_PER_ROW = 4
 DPI = 80
@@ -95,7 +94,7 @@ def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
         keys=sorted({key for record in records for key in record.params}),
         states=Counter(record.state for record in records),
         is_ended=is_done(out),
-        best=best[:BEST_ROWS],
+        best=best[:10],
         baseline=next((record for record in best if record.is_baseline), None),
         verdict=json.loads(verdict.read_text())["reason"] if verdict.exists() else None,
         reasons=Counter(str(r.reason) for r in records if r.state == "fail").most_common(),

@@ -17,7 +17,6 @@ TABLE = pl.DataFrame(
 
 
 def flips(content: bytes) -> list[bytes]:
-    """Return the content with each of its bits flipped, or 500 of them."""
     places = np.random.default_rng(0).permutation(8 * len(content))[:500]
     found = []
     for place in places.tolist():

@@ -24,7 +24,6 @@ from common.metrics import (
 
 
 def loop_counts(scores: list[float], runtime: list[int]) -> PairCounts:
-    """Sort every pair into its kind, one at a time."""
     counts = dict.fromkeys(PairCounts._fields, 0)
     for i, j in combinations(range(len(scores)), 2):
         by_score, by_runtime = scores[i] - scores[j], runtime[i] - runtime[j]

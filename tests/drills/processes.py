@@ -39,7 +39,6 @@ class Scene:
         return replace(Scene.at(folder, self.data), workers=workers)
 
     def run(self, *more: object) -> list[str]:
-        """Return the words of `run`, which begins or goes on."""
         words = ("run", "--data", self.data, "--recipe", RECIPE, "--out", self.out, "--resume")
         return [str(word) for word in (*words, "--workers", self.workers, *more)]
 
@@ -77,7 +76,6 @@ class Watched:
             )
 
     def look(self) -> None:
-        """Read the lines that were printed since the last look."""
         if not self._errors.exists():
             return
         with self._errors.open("rb") as file:
@@ -99,7 +97,6 @@ class Watched:
         return self.stages[-1][1] if self.stages else START
 
     def wait_for_stage(self, wanted: set[str]) -> bool:
-        """Wait until one of some stages has begun; False if the command ends without."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             ended = self.process.poll() is not None
@@ -116,7 +113,6 @@ class Watched:
         (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
 
     def end(self) -> int:
-        """Wait for the end; return the exit code, negative for a signal."""
         deadline = time.monotonic() + PATIENCE_S
         while self.process.poll() is None:
             self.look()
@@ -130,14 +126,12 @@ class Watched:
 
 
 def finish(scene: Scene, *more: object, warm: bool = False) -> Watched:
-    """Run to the end; it must succeed."""
     watched = Watched(scene, scene.run(*more), warm=warm)
     assert watched.end() == 0, watched.lines
     return watched
 
 
 def refused(watched: Watched, code: int = 1) -> str:
-    """Wait for a command that must be refused with one line; return the line."""
     assert watched.end() == code, watched.lines
     errors = [line for line in watched.lines if line.startswith("error: ")]
     assert len(errors) == 1 and not any("Traceback" in line for line in watched.lines)

@@ -114,7 +114,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def wait_for_a_job(cluster: Cluster, watched: Watched) -> list[int]:
-    """Wait until jobs are done somewhere; return the processes that do them."""
     deadline = time.monotonic() + PATIENCE_S
     while not cluster.workers():
         assert watched.process.poll() is None, watched.lines

@@ -13,7 +13,7 @@ import typer
 from common.errors import PipelineError
 from common.settings import ROOT
 from pipeline.cli import console
-from tests.drills.outcome import check_same, contents
+from tests.drills.outcome import check_same
 from tests.drills.processes import (
     POLL_S,
     Scene,
@@ -137,17 +137,3 @@ def test_a_run_can_be_stopped_in_every_stage(
     assert len(stopped) >= len(stages) - 3 * workers, stopped
     finish(scene, warm=True)
     check_same(scene.out, calm.out)
-
-
-@pytest.mark.slow
-def test_a_run_whose_readers_have_gone_comes_to_its_end(calm: Scene, tmp_path: Path) -> None:
-    scene = calm.elsewhere(tmp_path)
-    words = " ".join(scene.run())
-    environment = {**os.environ, "PIPELINE_STORE": str(scene.store)}
-    command = f"{sys.executable} -m pipeline {words} 2>&1 | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True
-    )
-    assert done.stdout.decode().splitlines()[1:] == ["0"]
-    check_same(scene.out, calm.out)
-    assert contents(scene.out)

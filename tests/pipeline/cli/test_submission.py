@@ -26,7 +26,6 @@ def no_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    """A run's folder with a submission and a report."""
     folder = tmp_path / "first"
     folder.mkdir()
     write_official(folder / "submission.csv")

@@ -124,7 +124,6 @@ def test_it_tells_how_far_all_are_by_the_time_they_take() -> None:
 
 
 def taken(queue: Queue, *, gpu: bool = False, n_gpus: int = 0) -> str | None:
-    """Take a job that ends at once; return its name."""
     found = queue.take(gpu=gpu, n_gpus=n_gpus)
     if found:
         queue.ended(found)

@@ -20,7 +20,6 @@ STEP_S = 0.01
 
 
 def where() -> tuple[int, str | None, str | None]:
-    """Return the process, the GPU that it sees, and its threads."""
     return os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("OMP_NUM_THREADS")
 
 
@@ -47,8 +46,6 @@ def struck(folder: Path, numbers: list[signal.Signals]) -> int:
 
 
 def fail(how: str) -> None:
-    """Fail with an error of ours, or with one that cannot be sent."""
-
     class StrangeError(Exception): ...
 
     raise PipelineError("x.npz: damaged") if how == "ours" else StrangeError("odd")
@@ -68,7 +65,6 @@ def count(path: Path, steps: int) -> None:
 
 @command
 def main(folder: Path, steps: int, resume: bool = True) -> None:
-    """Count in three files on two workers."""
     jobs = [Job(name, count, (folder / name, steps), 1.0) for name in ("a", "b")]
     jobs.append(Job("c", count, (folder / "c", 1), after=frozenset({"a", "b"})))
     run_jobs(jobs, Processes([None, None]))

@@ -14,7 +14,6 @@ SLOW = Machine(Card("slow", 1e6, inf, inf, 0.0, memory_gib=16.0))
 def part(
     collection: str, split: str, graphs: int, *, nodes: int = 1000, configs: int = 100
 ) -> PartSize:
-    """Return a part whose graphs are all alike and repeat no config."""
     return PartSize(
         collection, split, graphs, nodes, nodes, 2 * nodes, configs, configs, 0.0, "files"
     )

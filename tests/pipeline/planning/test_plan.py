@@ -25,7 +25,6 @@ COUNTS = counted_step(
 
 
 def hours(stage: str, model: str, collection: str, machine: Machine = SLOW) -> float:
-    """Return what a stage takes, of one seed."""
     [found] = [
         cost.seconds / 3600
         for cost in stage_costs(RECIPE, SIZES, machine)

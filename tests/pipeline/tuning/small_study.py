@@ -42,7 +42,6 @@ DIVERGES = space_over({LEARNING_RATE: {"choices": [1e30]}})
 def search(
     data: Path, folder: Path, *, trials: int, space: SearchSpace = SPACE, **options: Any
 ) -> TuneResult:
-    """Tune with the journal and the results in `folder`."""
     recipe = options.pop("recipe", small_recipe())
     storage = options.pop("storage", folder / "journal.log")
     return tune(recipe, space, data, storage=storage, trials=trials, out=folder / "out", **options)

@@ -23,7 +23,6 @@ TABLE = {
 
 
 def folder_of(out: Path, *states: str) -> Path:
-    """Write what a search leaves: a trial of each state."""
     space = space_from_table(TABLE, source="test")
     begin(out, {"train_data": "x", "space": space.decisive()}, resume=False)
     with open_storage(out / "journal.log") as shared:

@@ -32,7 +32,6 @@ SLOW = small_recipe(**{"cross_config_sage.training.steps": 60})
 def start(
     tiny_tree: Path, folder: Path, *, trials: int = 3, workers: int = 1, storage: str = ""
 ) -> "subprocess.Popen[str]":
-    """Start `tune` on SLOW as a process of its own."""
     folder.mkdir(exist_ok=True)
     recipe, space = folder / "recipe.toml", folder / "space.toml"
     recipe.write_text(SLOW.to_toml())
