@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from data.collect.job import LAYOUT_SEARCHES, Effort, Job, make_job
-from data.collect.programs.catalogue import catalogue, split_of
+from data.collect.programs.catalogue import CATALOGUE
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
 from data.collect.tiles.catalogue import families
 
 TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
 
 
-LAYOUTS = Effort(120, timeout_s=120.0)  # of each program and search
+LAYOUTS = Effort(timeout_s=120.0)  # of each program and search; the catalogue says how many
 TILES = Effort(40, timeout_s=120.0)  # of each kernel
 
 
@@ -27,9 +27,17 @@ def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
         for split in [families()[kernel.family]["split"]]
     ]
     jobs += [
-        make_job(p.name, kind="layout", search=s, split=split_of(p), device=device, effort=layouts)
-        for p in catalogue()
-        for s in LAYOUT_SEARCHES
+        make_job(
+            program.name,
+            kind="layout",
+            search=search,
+            split=siblings.split,
+            device=device,
+            effort=replace(layouts, n_configs=siblings.n_configs),
+        )
+        for siblings in CATALOGUE
+        for program in siblings.programs()
+        for search in LAYOUT_SEARCHES
     ]
     return _in_order(jobs)
 

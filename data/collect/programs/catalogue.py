@@ -25,12 +25,13 @@ from data.collect.measuring.worker import one_line
 class Siblings(NamedTuple):
     """Programs of one architecture: batch sizes of forward passes, and of training steps."""
 
-    family: str  # the architecture's name in data.collect.programs.networks
+    family: str  # the architecture's name in one of the modules beside this one
     source: Source
     split: str
     forward: tuple[int, ...]
     training: tuple[int, ...] = ()
     depth: int | None = None
+    n_configs: int = 120  # to measure of each program and search
 
     def programs(self) -> list[ProgramSource]:
         """Return them, forward programs first."""
@@ -68,17 +69,47 @@ CATALOGUE = (
     Siblings("causal", "nlp", "valid", (2,), (1,), depth=2),
     Siblings("shared", "nlp", "test", (2,), depth=3),
     Siblings("decoder", "nlp", "test", (1, 4), depth=2),
+    # Each family below was put into its split by a draw, before any of them was measured.
+    Siblings("points", "xla", "train", (16,), (8,)),
+    Siblings("conv_lstm", "xla", "train", (2, 6)),
+    Siblings("shuffle", "xla", "train", (2, 6)),
+    Siblings("squeeze_excite", "xla", "train", (4,), (2,)),
+    Siblings("two_tower", "xla", "train", (8,), (4,)),
+    Siblings("capsule", "xla", "train", (4, 8)),
+    Siblings("graph_conv", "xla", "train", (12,), (6,)),
+    Siblings("vae", "xla", "valid", (32,), (16,)),
+    Siblings("inception", "xla", "valid", (2,), (1,)),
+    Siblings("ode", "xla", "valid", (8, 24)),
+    Siblings("pyramid", "xla", "test", (1, 2)),
+    Siblings("mixture", "xla", "test", (6,), (3,)),
+    Siblings("style", "xla", "test", (4,), (2,)),
+    Siblings("gated_mlp", "nlp", "train", (4,), (2,)),
+    Siblings("local_attention", "nlp", "train", (1, 4)),
+    Siblings("conformer", "nlp", "train", (2,), (1,), depth=2),
+    Siblings("seq2seq", "nlp", "train", (2,), (1,), depth=1),
+    Siblings("talking_heads", "nlp", "train", (2, 4)),
+    Siblings("fourier", "nlp", "valid", (2,), (1,)),
+    Siblings("rotary", "nlp", "valid", (4,), (1,), depth=2),
+    Siblings("perceiver", "nlp", "test", (1, 4)),
+    Siblings("funnel", "nlp", "test", (2,), (1,)),
+    # Training steps of deep stacks: more than 2,000 nodes each.
+    Siblings("residual", "xla", "train", (), (1,), depth=20, n_configs=80),
+    Siblings("encoder", "nlp", "train", (), (1,), depth=6, n_configs=80),
+    Siblings("rotary", "nlp", "valid", (), (1,), depth=7, n_configs=80),
+    Siblings("decoder", "nlp", "test", (), (1,), depth=3, n_configs=80),
 )
 
 
 def _build(
     architecture: str, depth: int | None, batch: int, is_training: bool
 ) -> tuple[Callable[..., object], tuple[object, ...]]:
-    from data.collect.programs import networks
+    from data.collect.programs import convolutional, dense, layers, transformers
 
-    parts = getattr(networks, architecture)(batch, *([] if depth is None else [depth]))
+    modules = (convolutional, dense, transformers)
+    make = next(getattr(m, architecture) for m in modules if hasattr(m, architecture))
+    parts = make(batch, *([] if depth is None else [depth]))
     if is_training:
-        return networks.training_step(parts)
+        return layers.training_step(parts)
     network, *arguments = parts
     return network, tuple(arguments)
 
@@ -86,11 +117,6 @@ def _build(
 def catalogue() -> list[ProgramSource]:
     """Return the sample's programs, by source and family."""
     return [program for siblings in CATALOGUE for program in siblings.programs()]
-
-
-def split_of(program: ProgramSource) -> str:
-    """Return the split ("train", "valid", "test") in which a program's family lies."""
-    return next(siblings.split for siblings in CATALOGUE if siblings.family == program.family)
 
 
 def load_program(name: str) -> ProgramSource:
