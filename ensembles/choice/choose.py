@@ -53,6 +53,12 @@ class Nested:
 
     A fit without folds a and b serves the inner cross-validation of a and that of b: k folds need
     k(k - 1)/2 of these, k without one fold, and one of all.
+
+    Args:
+        fixed: (n,) scores of the blends that need no fitting, simplest first.
+        folds: indices of graphs, each in one fold; at least three, families kept together.
+        metric: of one graph, for every figure that is reported or compared.
+        judge: the same for the search for weights; may be an estimate.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class Nested:
         self.fixed_values = {
             name: exact_values(graphs, scores, metric) for name, scores in fixed.items()
         }
+        self.candidates = (*self.fixed_values, *FITS)
         own = [exact_values(graphs, column, metric) for column in graphs.scores.T]
         self.member_values = np.stack(own, axis=1)  # (g, m)
         self._fits: dict[tuple[str, frozenset[int]], Floats] = {}
@@ -87,7 +94,7 @@ class Nested:
 
     def best_blend(self, folds: frozenset[int]) -> str:
         """Return the best blend by cross-validation among `folds`; of equals the simplest."""
-        values = {name: self.judged(name, folds).mean() for name in [*self.fixed_values, *FITS]}
+        values = {name: self.judged(name, folds).mean() for name in self.candidates}
         best = max(values.values())
         return next(name for name, value in values.items() if value >= best - TIE)
 
@@ -155,33 +162,20 @@ class BlendChoice:
     n_families: int
 
 
-def choose_blend(
-    graphs: ScoredGraphs,
-    fixed: Mapping[str, Floats],
-    folds: Sequence[Sequence[int]],
-    *,
-    metric: Metric,
-    judge: Judge,
-    recipe: Floats | None = None,
-    seed: int = 0,
-) -> BlendChoice:
+def choose_blend(nested: Nested, *, recipe: Floats | None = None, seed: int = 0) -> BlendChoice:
     """Choose among blends with fixed weights, fitted ones and single members.
 
     Args:
-        fixed: (n,) scores of the blends that need no fitting, simplest first.
-        folds: indices of graphs, each in one fold; at least three, families kept together.
-        metric: of one graph, for every figure that is reported or compared.
-        judge: the same for the search for weights; may be an estimate.
         recipe: (n,) scores of the blend that stays unless it is beaten; None for none.
     """
-    nested = Nested(graphs, fixed, folds, metric=metric, judge=judge)
+    graphs = nested.graphs
     blend, member = nested.outer_values()
     interval = family_interval(blend - member, graphs.families, seed=seed, confidence=SURE)
     winner = nested.best_blend(nested.every) if interval[0] > 0 else BEST_MEMBER
     values = blend if interval[0] > 0 else member
     recipe_value = recipe_gain = recipe_interval = None
     if recipe is not None:
-        own = exact_values(graphs, recipe, metric)
+        own = exact_values(graphs, recipe, nested.metric)
         gain = values - own
         recipe_value, recipe_gain = float(own.mean()), float(gain.mean())
         recipe_interval = family_interval(gain, graphs.families, seed=seed, confidence=SURE)
@@ -192,9 +186,7 @@ def choose_blend(
         weights=_weights(nested, winner),
         nested_value=float(values.mean()),
         nested_ci95=family_interval(values, graphs.families, seed=seed),
-        candidates={
-            name: float(nested.judged(name, nested.every).mean()) for name in [*fixed, *FITS]
-        },
+        candidates={n: float(nested.judged(n, nested.every).mean()) for n in nested.candidates},
         member_values=_by_member(graphs, nested.member_values.mean(axis=0)),
         best_blend_value=float(blend.mean()),
         best_member_value=float(member.mean()),

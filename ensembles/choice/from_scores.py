@@ -12,7 +12,7 @@ from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import GraphFile
 from ensembles.blend import KEYS, METHODS, Mixing, blend, joined, member_weights, minmax, mix
-from ensembles.choice.choose import BlendChoice, choose_blend
+from ensembles.choice.choose import BlendChoice, Nested, choose_blend
 from ensembles.choice.objectives import (
     Floats,
     Judge,
@@ -122,15 +122,11 @@ def choose(
     folds = [[place[f.name] for f in fold] for fold in grouped_folds(by.files, n_folds, seed)]
     kind = by.files[0].collection.kind
     with threadpool_limits(1, user_api="blas"):  # the products are small: threads would wait
-        return choose_blend(
-            graphs,
-            {method: _on_rows(by, scores) for method, scores in blends.items()},
-            folds,
-            metric=METRICS[kind],
-            judge=JUDGES[kind](graphs, seed),
-            recipe=None if recipe is None else _on_rows(by, mix(own, recipe, by.files)),
-            seed=seed,
-        )
+        fixed = {method: _on_rows(by, scores) for method, scores in blends.items()}
+        judge = JUDGES[kind](graphs, seed)
+        nested = Nested(graphs, fixed, folds, metric=METRICS[kind], judge=judge)
+        kept = None if recipe is None else _on_rows(by, mix(own, recipe, by.files))
+        return choose_blend(nested, recipe=kept, seed=seed)
 
 
 def mixing_of(choice: BlendChoice) -> Mixing:

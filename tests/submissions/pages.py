@@ -32,11 +32,8 @@ class Page(HTMLParser):
         if tag not in VOID:
             self.open_tags.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open_tags.pop() == tag
+    def handle_endtag(self, tag: str) -> None:  # of <line/> too
+        assert tag in VOID or self.open_tags.pop() == tag
 
     def handle_data(self, data: str) -> None:
         if self.open_tags[-1:] != ["style"]:

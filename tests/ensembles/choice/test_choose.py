@@ -22,9 +22,8 @@ def choice_of(
     fixed = {"minmax-mean": graphs.scores.mean(axis=1)}
     judge = tile_judge(graphs) if tile else tau_judge(graphs)
     metric = best_of_five if tile else tau_as_submitted
-    return choose_blend(
-        graphs, fixed, folds_of(graphs, 4), metric=metric, judge=judge, recipe=recipe
-    )
+    nested = Nested(graphs, fixed, folds_of(graphs, 4), metric=metric, judge=judge)
+    return choose_blend(nested, recipe=recipe)
 
 
 def test_a_complementary_member_is_found_and_chosen() -> None:
@@ -63,15 +62,10 @@ def test_of_pure_noise_no_blend_is_better_than_the_best_member() -> None:
         graphs = noisy([np.inf] * 5, n_graphs=12, n_configs=20, seed=seed)
         choice = choice_of(graphs)
         nested.append((choice.nested_value, choice.difference))
-        judged = tau_judge(graphs)(range(12))
-        best = Nested(
-            graphs,
-            {},
-            folds_of(graphs, 4),
-            metric=tau_as_submitted,
-            judge=tau_judge(graphs),
-        ).weights_of("searched", frozenset())
-        naive.append(judged(best[None])[0])
+        judge, folds = tau_judge(graphs), folds_of(graphs, 4)
+        fitted = Nested(graphs, {}, folds, metric=tau_as_submitted, judge=judge)
+        best = fitted.weights_of("searched", frozenset())
+        naive.append(judge(range(12))(best[None])[0])
     value, difference = np.mean(nested, axis=0)
     error = np.std(nested, axis=0) / np.sqrt(12)
     assert abs(value) < 3 * error[0]
