@@ -19,19 +19,8 @@ from submissions.write import read_submission
 from tests.command_line import call
 
 COMMANDS = [
-    "run",
-    "synthesize",
-    "fetch",
-    "audit",
-    "featurize",
-    "statistics",
-    "collect",
-    "train",
-    "predict",
-    "blend",
-    "score",
-    "rank",
-    "tune",
+    *("run", "synthesize", "fetch", "audit", "featurize", "statistics", "collect"),
+    *("train", "predict", "blend", "score", "rank", "tune"),
 ]
 KERNEL = ["build", "push", "status", "output", "wheels", "weights"]
 MOST_IMPORTED = 300
@@ -277,9 +266,13 @@ def test_tune_finds_a_recipe_that_run_takes(tiny_tree: Path, tmp_path: Path) -> 
     arguments = ("tune", "--data", tiny_tree, "--recipe", "smoke", "--space", space)
     text = call(*arguments, "--trials", 2, "--out", tmp_path / "tune")
     assert "baseline" in text
-    again = json.loads(call(*arguments, "--trials", 2, "--out", tmp_path / "tune", "--json"))
-    assert len(again["trials"]) == 2
+    again = json.loads(call(*arguments, "--trials", 3, "--out", tmp_path / "tune", "--json"))
+    assert len(again["trials"]) == 3
+    pages = json.loads(call("tune", "report", "--out", tmp_path / "tune", "--json"))
+    assert Path(pages["page"]).exists()
+    assert "--out is missing" in call(*arguments, "--trials", 3, expect=2)
     best = tmp_path / "tune" / "best.toml"
+    assert again["best_recipe"] == str(best)
     call("run", "--data", tiny_tree, "--recipe", best, "--out", tmp_path / "tuned")
     assert (tmp_path / "tuned" / "submission.csv").exists()
 

@@ -15,7 +15,6 @@ from models.config.recipe import load_recipe
 from models.run_folder import is_done
 from pipeline.tuning.result import TuneResult
 from pipeline.tuning.space import value_at
-from tests.command_line import call
 from tests.pipeline.tuning.small_study import (
     DIVERGES,
     LEARNING_RATE,
@@ -30,23 +29,6 @@ from tests.pipeline.tuning.small_study import (
 
 def files_below(folder: Path) -> dict[str, float]:
     return {str(p): p.stat().st_mtime for p in folder.rglob("*") if "report.json" in p.name}
-
-
-def test_the_command_searches_resumes_and_reports(tiny_tree: Path, tmp_path: Path) -> None:
-    space = tmp_path / "space.toml"
-    space.write_text(
-        '[study]\ncollection = "layout:xla:random"\nmodel = "layout_linear"\n'
-        '["layout_linear.penalty"]\nlow = 1.0\nhigh = 100.0\n'
-    )
-    options = ("--data", tiny_tree, "--recipe", "smoke", "--space", space, "--json")
-    options += ("--out", tmp_path / "out")
-    for trials in (1, 2):
-        told = json.loads(call("tune", *options, "--trials", trials, "--set", "threads=1"))
-        assert len(told["trials"]) == trials
-    assert load_recipe(told["best_recipe"]).threads == 1
-    pages = json.loads(call("tune", "report", "--out", tmp_path / "out", "--json"))
-    assert Path(pages["page"]).exists()
-    assert "--out is missing" in call("tune", "--trials", 3, expect=2)
 
 
 def test_the_baseline_comes_first_and_the_best_trial_wins(
