@@ -32,6 +32,11 @@ def render(name: str, **values: object) -> str:
     return environment.get_template(f"{name}.md.j2").render(values)
 
 
+def section(name: str, **values: object) -> list[str]:
+    """Return a section of speed.md, by its template, as lines."""
+    return render(f"speed/{name}", **values).splitlines()
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table, all columns but the first to the right."""
     head, *body = (f"| {' | '.join(cells)} |" for cells in (header, *rows))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks import table
+from benchmarks import section
 from benchmarks.speed.measuring import in_turn, peak_mib
 from benchmarks.speed.plain_layout_model import plain_copy, plain_edges, plain_gradients
 from benchmarks.speed.stages import write_graph
@@ -34,18 +34,15 @@ RULE = "hops-1"
 KEPT_PER_CONFIGURABLE = 2.76
 NODES_PER_CONFIGURABLE = 20
 ROUNDS = 2
-MIN_FORWARD, MIN_STEP, MAX_MEMORY = 1.8, 1.6, 0.7
 HEADER = (
     *("n, c", "width", "precision", "forward s: ours", "plain", "times faster: best", "median"),
     *("forward+backward s: ours", "plain", "times faster: best", "median"),
     *("peak MiB: ours", "plain", "ratio"),
     *("scores differ by", "gradients by", "worst parameter's"),
 )
-MAX_SCORE_DIFFERENCE, MAX_GRADIENT_DIFFERENCE = 1e-4, 1e-3
 
 WINNING_SIZES = ((500, 64), (2_000, 64), (5_000, 64))
 N_SCORED = 256  # configs that inference ranks
-MIN_WINNING_STEP, MIN_INFERENCE = 3, 5
 WINNING_HEADER = (
     *("n, c", "step s: ours", "winning", "times faster"),
     *("inference s: ours", "winning", "times faster"),
@@ -172,21 +169,7 @@ def ratio_cells(seconds: dict[str, list[float]]) -> list[str]:
 
 def report(settings: Sequence[Setting] = SETTINGS) -> list[str]:
     """Measure; return the section of speed.md."""
-    return [
-        "## The layout GNN beside a plain version of the same equations",
-        "",
-        "Plain: PyG's SAGEConv on (c, n, f), see benchmarks/speed/plain_layout_model.py; the same",
-        "weights, 2 blocks, pruned synthetic graphs of n nodes, c configs at once, one thread.",
-        f"{ROUNDS} rounds in turn in one process after one that does not count; peak memory of a",
-        "forward and backward pass in a process of its own. Goals at n = 2,000 and 5,000: forward",
-        f"{MIN_FORWARD} and forward+backward {MIN_STEP} times faster, memory at most {MAX_MEMORY},",
-        f"scores within {MAX_SCORE_DIFFERENCE:.0e}, gradients within {MAX_GRADIENT_DIFFERENCE:.0e}",
-        "of their norm (the worst parameter is one whose own gradient nearly cancels, since the",
-        "loss ignores shifts of all scores). With bfloat16 products, the models agree to that",
-        "precision only, and a processor without instructions for it takes many times as long.",
-        "",
-        *table(HEADER, map(measure, settings)),
-    ]
+    return section("layout_model", rounds=ROUNDS, header=HEADER, rows=map(measure, settings))
 
 
 def measure_winning(n_nodes: int, n_configs: int, n_scored: int) -> list[str]:
@@ -233,15 +216,5 @@ def report_winning(
     sizes: Sequence[tuple[int, int]] = WINNING_SIZES, *, n_scored: int = N_SCORED
 ) -> list[str]:
     """Measure; return the section of speed.md."""
-    return [
-        "## The layout GNN that is shipped beside the winning model",
-        "",
-        "The `cpu` recipe's network beside the competition's winning one by `reference` (256 wide,",
-        "instance norm over nodes, plain layers), float32, one thread, the same configs: a forward",
-        f"and backward pass over c configs, and ranking {n_scored} configs, each scored once (the",
-        "winners score ten times), after a round that does not count. Goals: a step",
-        f"{MIN_WINNING_STEP} times, inference {MIN_INFERENCE} times as fast. How well both rank:",
-        "[layout_accuracy.md](layout_accuracy.md).",
-        "",
-        *table(WINNING_HEADER, (measure_winning(*size, n_scored) for size in sizes)),
-    ]
+    rows = (measure_winning(*size, n_scored) for size in sizes)
+    return section("winning_model", n_scored=n_scored, header=WINNING_HEADER, rows=rows)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import table
+from benchmarks import section
 from benchmarks.speed.measuring import in_own_process, own_peak_mib
 from benchmarks.speed.stages import write_graph
 from data.read import read_layout
@@ -21,7 +21,6 @@ from models.training.jobs import TrainJob
 LARGEST_REAL = GraphSize(43_615, 3_142, 1_000)
 SIZES = (GraphSize(21_808, 1_571, 1_000), LARGEST_REAL, GraphSize(87_230, 6_284, 1_000))
 STEPS, HEAD_STEPS = 24, 5
-GOAL_MIB = 4_096
 HEADER = (
     *("nodes", "configurable", "peak MiB: libraries", "training", "predicting"),
     *("seconds: training", "per 1,000 configs"),
@@ -67,16 +66,5 @@ def measure(size: GraphSize) -> list[str]:
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
     """Measure; return the section of speed.md."""
-    config = recipe().segment_sage
-    return [
-        "## Whole graphs by segments",
-        "",
-        f"`segment_sage` unpruned: segments of at most {config.segment_nodes:,} nodes, width",
-        f"{config.hidden}, {config.blocks} blocks, {config.configs_per_step} configs per step of a",
-        f"pool of {config.table_configs}, one thread, {STEPS} steps and {HEAD_STEPS} of the head.",
-        "Each graph in a process of its own; peaks include the interpreter and its libraries;",
-        "seconds are the processor's, which others at work on the machine do not lengthen.",
-        f"Goal for {LARGEST_REAL.n_nodes:,} nodes: at most {GOAL_MIB:,} MiB.",
-        "",
-        *table(HEADER, map(measure, sizes)),
-    ]
+    facts = {"config": recipe().segment_sage, "steps": STEPS, "head_steps": HEAD_STEPS}
+    return section("segment_memory", header=HEADER, rows=map(measure, sizes), **facts)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import table
+from benchmarks import section, table
 from benchmarks.speed.measuring import in_turn, peak_mib
 from common.metrics import kendall_tau
 from data.read import read_layout
@@ -92,20 +92,5 @@ def report() -> list[str]:
             f"read_graph(file_from_path(Path({str(largest.path)!r})))",
         )
     inflated_mib = 8_000 * 400 * 18 * 4 / 2**20
-    return [
-        "## Stages on one layout graph",
-        "",
-        f"Synthetic graphs, `cpu` recipe, two threads; the shortest of {REPEATS} timings. The",
-        "exponent b is that of seconds = a · size^b.",
-        "",
-        f"By configs ({BASE.n_nodes:,} nodes, {BASE.n_configurable} configurable):",
-        "",
-        *by_configs,
-        "",
-        "By nodes, of which one in 20 is configurable (500 configs):",
-        "",
-        *by_nodes,
-        "",
-        f"Reading 8,000 configs of 400 nodes ({inflated_mib:.0f} MiB as float32 in the file) takes",
-        f"{memory:.0f} MiB above what the interpreter and its libraries take.",
-    ]
+    values = {"repeats": REPEATS, "base": BASE, "inflated_mib": inflated_mib, "memory": memory}
+    return section("stages", by_configs=by_configs, by_nodes=by_nodes, **values)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import table
+from benchmarks import section
 from benchmarks.speed.stages import write_graph
 from common.progress import watched_by
 from common.settings import SAMPLE
@@ -88,17 +88,8 @@ def report_graphs(
             cache(files[np.random.default_rng([0, step]).permutation(len(files))[0]])
     anew = [f"{len(seconds) / n_steps:.1%}", f"{np.mean(seconds):.3f}"]
     mib = np.mean(list(held.values())) / 2**20
-    return [
-        "## How often training reads a graph again",
-        "",
-        "Graphs of the sizes of layout:nlp:random's train split, pruned by `hops-1`; steps of one",
-        f"graph each, a cache of {max_bytes >> 20:,} MiB.",
-        "",
-        *table(
-            ["steps", "MiB a graph", "steps that read their graph anew", "s to read anew"],
-            [[f"{n_steps:,}", f"{mib:.1f}", *anew]],
-        ),
-    ]
+    row = [f"{n_steps:,}", f"{mib:.1f}", *anew]
+    return section("graph_cache", cache_mib=max_bytes >> 20, row=row)
 
 
 def enlarged(kernel: TileGraph, n_configs: int) -> TileGraph:
@@ -155,17 +146,7 @@ def measure_tiles(name: str, n_kernels: int, n_configs: int) -> list[str]:
 def report_tiles(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
     """Measure; return the section of speed.md."""
     prepare_torch(seed=0, threads=THREADS)
-    header = ["model", "MiB of statistics", "computed again per step"]
-    return [
-        "## A training step of the tile networks",
-        "",
-        f"{n_kernels:,} kernels of about {N_NODES} nodes with {n_configs:,} configs each, the",
-        f"settings of `leaderboard`, {THREADS} threads, {N_STEPS} steps, medians. Statistics are",
-        f"computed once where {CACHE_BYTES >> 20:,} MiB hold those of all kernels. Goal: less than",
-        "a tenth of a step outside the network.",
-        "",
-        *table(
-            [*header, "ms per step", "outside the network", "share"],
-            [measure_tiles(name, n_kernels, n_configs) for name in MODELS],
-        ),
-    ]
+    facts = {"n_kernels": n_kernels, "n_nodes": N_NODES, "n_configs": n_configs}
+    facts |= {"threads": THREADS, "n_steps": N_STEPS, "cache_mib": CACHE_BYTES >> 20}
+    rows = [measure_tiles(name, n_kernels, n_configs) for name in MODELS]
+    return section("tile_step", rows=rows, **facts)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks import table
+from benchmarks import section
 from benchmarks.speed.measuring import TreeCost, add_tree_cost
 from common.settings import SAMPLE
 
@@ -44,15 +44,6 @@ def report(rounds: int = ROUNDS, recipe: str = "cpu") -> list[str]:
         )
         for name, own in costs.items()
     ]
-    return [
-        "## Workers",
-        "",
-        f"`run --recipe {recipe}` on the sample, {rounds} rounds in turn on "
-        f"{len(os.sched_getaffinity(0))} cores: medians, and the most memory of all processes.",
-        "",
-        *table(("workers", "s", "processor s", "peak MiB"), rows),
-        "",
-        f"The default takes {median(ratios):.2f} of the time of one ({ratios[0]:.2f} to "
-        f"{ratios[-1]:.2f}); the submissions are {'the same' if len(made) == 1 else 'NOT the same'}"
-        " bytes.",
-    ]
+    told = {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1], "same": len(made) == 1}
+    n_cores = len(os.sched_getaffinity(0))
+    return section("workers", recipe=recipe, rounds=rounds, n_cores=n_cores, rows=rows, **told)
