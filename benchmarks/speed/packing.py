@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import PAGES, table, write_page
+from benchmarks import PAGES, section, write_page
 from benchmarks.speed.measuring import TreeCost, add_tree_cost, in_own_process, own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.read import Archive
@@ -38,7 +38,6 @@ HEADER = (
     *("CPU seconds: best", "median", "of inflating", "peak MiB"),
 )
 ROUNDS, N_ROWS, N_READS = 9, 128, 21  # a training step reads about so many rows
-MAX_OVER_INFLATE, MAX_MIB, MAX_TWO_WORKERS_MIB, MAX_ROWS_MS = 1.5, 400, 700, 5
 
 
 def inflate(path: Path, out: Path) -> None:
@@ -130,21 +129,17 @@ def seconds_of(runs: Sequence[TreeCost]) -> tuple[list[float], list[float]]:
     return [cost.seconds for cost in runs], [cost.cpu_s for cost in runs]
 
 
-def over_inflating(costs: Mapping[str, Sequence[TreeCost]]) -> list[str]:
-    """Say how packing compares with inflating, by the best runs and by the medians."""
-    lines = []
+def over_inflating(costs: Mapping[str, Sequence[TreeCost]]) -> dict[str, tuple[float, float]]:
+    """Return how packing compares with inflating, by the best runs and by the medians."""
     pairs = zip(seconds_of(costs["pack"]), seconds_of(costs["inflate"]), strict=True)
-    for what, (pack, inflate) in zip(("wall", "CPU"), pairs, strict=True):
-        best, middle = min(pack) / min(inflate), median(pack) / median(inflate)
-        lines.append(
-            f"Packing takes {best:.2f} times the {what} seconds of inflating "
-            f"(medians: {middle:.2f}; goal: at most {MAX_OVER_INFLATE})."
-        )
-    return lines
+    return {
+        what: (min(pack) / min(inflate), median(pack) / median(inflate))
+        for what, (pack, inflate) in zip(("wall", "CPU"), pairs, strict=True)
+    }
 
 
-def cost_table(costs: Mapping[str, Sequence[TreeCost]]) -> list[str]:
-    """Return a Markdown table: one row per step; its best seconds, also over those to inflate."""
+def cost_rows(costs: Mapping[str, Sequence[TreeCost]]) -> list[list[str]]:
+    """Return a row per step: its best seconds, also over those to inflate."""
     rows = []
     for step, runs in costs.items():
         seconds = []
@@ -152,47 +147,30 @@ def cost_table(costs: Mapping[str, Sequence[TreeCost]]) -> list[str]:
             seconds += [min(taken), median(taken), min(taken) / min(inflating)]
         peak_mib = max(cost.peak_mib for cost in runs)
         rows.append([STEPS[step][0], *(f"{value:.2f}" for value in seconds), f"{peak_mib:,.0f}"])
-    return table(HEADER, rows)
+    return rows
 
 
-def section(folder: Path, size: GraphSize) -> list[str]:
-    """Write a file of this size, measure, and remove it."""
+def measure_size(folder: Path, size: GraphSize) -> dict[str, Any]:
+    """Write a file of this size, measure, and remove it; return what the section tells of it."""
     file = write_sized(folder, size, collection=collection_named("layout:xla:random"))
     packed_mb = file.path.stat().st_size / 1e6
     costs = measure(file.path)
-    load = os.getloadavg()[1]  # of 5 minutes
-    rows_ms = median(in_child("row_reads_s", file.path)) * 1e3
-    two_mib = two_workers_mib(file.path)
+    found = {
+        "load": os.getloadavg()[1],  # of 5 minutes
+        "rows_ms": median(in_child("row_reads_s", file.path)) * 1e3,
+        "two_mib": two_workers_mib(file.path),
+    }
     file.path.unlink()
-    return [
-        f"{size.n_nodes:,} nodes, {size.n_configurable} configurable, {size.n_configs:,} configs:",
-        f"{size.config_bytes / 1e9:.2f} GB of configs in a file of {packed_mb:.1f} MB.",
-        "",
-        *cost_table(costs),
-        "",
-        *over_inflating(costs),
-        f"The load of the machine, these steps included, was {load:.1f} on {os.cpu_count()} cores.",
-        "",
-        f"Reading {N_ROWS} random configs from the store takes {rows_ms:.2f} ms (median). Two such",
-        f"files packed by two workers take {two_mib:,.0f} MiB in all processes together (goal:",
-        f"less than {MAX_TWO_WORKERS_MIB}).",
-    ]
+    rows, ratios = cost_rows(costs), over_inflating(costs)
+    return {"size": size, "packed_mb": packed_mb, "rows": rows, "ratios": ratios, **found}
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
     """Measure; return the section of speed.md."""
-    lines = [
-        "## Packing layout configs",
-        "",
-        f"Synthetic files, each step in a process of its own, in turn, {ROUNDS} times. Goals: from",
-        f"1 GB of configs on, packing takes at most {MAX_OVER_INFLATE} times the seconds of",
-        f"inflating the file by the same reader, and less than {MAX_MIB} MiB; reading {N_ROWS}",
-        f"configs of 500 nodes takes less than {MAX_ROWS_MS} ms. Ratios are of the best runs.",
-    ]
     with tempfile.TemporaryDirectory() as name:
-        for size in sizes:
-            lines += ["", *section(Path(name), size)]
-    return lines
+        parts = [measure_size(Path(name), size) for size in sizes]
+    facts = {"rounds": ROUNDS, "n_rows": N_ROWS, "n_cores": os.cpu_count()}
+    return section("packing", parts=parts, header=HEADER, **facts)
 
 
 if __name__ == "__main__":
