@@ -17,12 +17,11 @@ from tests.data.npz.damaged_archives import (
 )
 
 Values = NDArray[np.generic]
-PER_CONFIG = (
-    "node_config_feat",
-    "config_feat",
-    "config_runtime",
-    "config_runtime_normalizers",
-)
+PER_CONFIG = ("node_config_feat", "config_feat", "config_runtime", "config_runtime_normalizers")
+
+
+def altered(victim: Victim, key: str, values: Values) -> Damaged:
+    return Damaged(repacked(victim.arrays, **{key: values}), (key,))
 
 
 def key_dropped(victim: Victim, rng: Generator) -> Damaged:
@@ -45,12 +44,12 @@ def other_dtype(victim: Victim, rng: Generator) -> Damaged:
     kind = rng.choice([k for k in kinds if np.dtype(k) != old])
     with np.errstate(all="ignore"):
         changed = victim.arrays[key].astype(kind)
-    return Damaged(repacked(victim.arrays, **{key: changed}), (key,))
+    return altered(victim, key, changed)
 
 
 def pickled_objects(victim: Victim, rng: Generator) -> Damaged:
     key = some_key(victim, rng)
-    return Damaged(repacked(victim.arrays, **{key: victim.arrays[key].astype(object)}), (key,))
+    return altered(victim, key, victim.arrays[key].astype(object))
 
 
 def other_axes(victim: Victim, rng: Generator) -> Damaged:
@@ -62,9 +61,7 @@ def other_axes(victim: Victim, rng: Generator) -> Damaged:
         choices += [values.ravel()]
         if values.shape[0] != values.shape[1]:
             choices += [np.ascontiguousarray(np.swapaxes(values, 0, 1))]
-    return Damaged(
-        repacked(victim.arrays, **{key: choices[int(rng.integers(len(choices)))]}), (key,)
-    )
+    return altered(victim, key, choices[int(rng.integers(len(choices)))])
 
 
 def row_lost_or_gained(victim: Victim, rng: Generator) -> Damaged:
@@ -79,8 +76,7 @@ def row_lost_or_gained(victim: Victim, rng: Generator) -> Damaged:
 def column_lost(victim: Victim, rng: Generator) -> Damaged:
     wide = [k for k, v in victim.arrays.items() if v.ndim > 1 and k != "node_splits"]
     key = str(rng.choice(wide))
-    changed = victim.arrays[key][..., :-1]
-    return Damaged(repacked(victim.arrays, **{key: np.ascontiguousarray(changed)}), (key,))
+    return altered(victim, key, np.ascontiguousarray(victim.arrays[key][..., :-1]))
 
 
 def zero_configs(victim: Victim, rng: Generator) -> Damaged:
@@ -97,25 +93,24 @@ def _with_value(victim: Victim, rng: Generator, *, key: str, choices: tuple[floa
     """Put one of `choices` somewhere into an array."""
     values = victim.arrays[key].copy()
     values.reshape(-1)[int(rng.integers(values.size))] = choices[int(rng.integers(len(choices)))]
-    return Damaged(repacked(victim.arrays, **{key: values}), (key,))
+    return altered(victim, key, values)
 
 
 def edge_outside(victim: Victim, rng: Generator) -> Damaged:
-    n_nodes = len(victim.arrays["node_opcode"])
-    choices = (-1, n_nodes, 2**40, -(2**63))
+    choices = (-1, len(victim.arrays["node_opcode"]), 2**40, -(2**63))
     return _with_value(victim, rng, key="edge_index", choices=choices)
 
 
 def config_id_outside(victim: Victim, rng: Generator) -> Damaged:
-    n_nodes = len(victim.arrays["node_opcode"])
-    return _with_value(victim, rng, key="node_config_ids", choices=(-1, n_nodes, 2**40))
+    choices = (-1, len(victim.arrays["node_opcode"]), 2**40)
+    return _with_value(victim, rng, key="node_config_ids", choices=choices)
 
 
 def config_id_twice(victim: Victim, rng: Generator) -> Damaged:
     ids = victim.arrays["node_config_ids"].copy()
     one, other = rng.choice(len(ids), 2, replace=False)
     ids[one] = ids[other]
-    return Damaged(repacked(victim.arrays, node_config_ids=ids), ("node_config_ids",))
+    return altered(victim, "node_config_ids", ids)
 
 
 def no_configurable_node(victim: Victim, rng: Generator) -> Damaged:
@@ -131,27 +126,26 @@ def node_layout_impossible(victim: Victim, rng: Generator) -> Damaged:
     node_feat = victim.arrays["node_feat"].copy()
     row, column = int(rng.integers(len(node_feat))), int(rng.integers(134, 140))
     node_feat[row, column] = rng.choice([6, -2, 0.5, 1e30])
-    return Damaged(repacked(victim.arrays, node_feat=node_feat), ("node_feat",))
+    return altered(victim, "node_feat", node_feat)
 
 
 def runtimes_half_hidden(victim: Victim, rng: Generator) -> Damaged:
     runtime = np.arange(len(victim.arrays["config_runtime"]), dtype=np.int64) + 1
     n_hidden = int(rng.integers(1, len(runtime)))
     runtime[rng.choice(len(runtime), n_hidden, replace=False)] = 0
-    return Damaged(repacked(victim.arrays, config_runtime=runtime), ("config_runtime",))
+    return altered(victim, "config_runtime", runtime)
 
 
 def splits_wrong(victim: Victim, rng: Generator) -> Damaged:
     n = len(victim.arrays["node_opcode"])
     choices = ([[0]], [[0, n - 1]], [[1, n]], [[0, n, n - 1, n]], [[n, 0]], [[]], [[-1, n]])
     chosen = choices[int(rng.integers(len(choices)))]
-    changed = np.asarray(chosen, dtype=np.int64).reshape(1, -1)
-    return Damaged(repacked(victim.arrays, node_splits=changed), ("node_splits",))
+    return altered(victim, "node_splits", np.asarray(chosen, dtype=np.int64).reshape(1, -1))
 
 
 def configs_by_column(victim: Victim, rng: Generator) -> Damaged:
     key = "node_config_feat"
-    return Damaged(repacked(victim.arrays, **{key: np.asfortranarray(victim.arrays[key])}), (key,))
+    return altered(victim, key, np.asfortranarray(victim.arrays[key]))
 
 
 NOT_FINITE = (np.nan, np.inf, -np.inf)

@@ -1,6 +1,5 @@
 """Small random graphs of legal content, and the same graph with its nodes in another order."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,28 +84,6 @@ def random_tile_graph(seed: int) -> TileGraph:
         config_feat=bounds,
         runtime_normalizers=rng.integers(1, 1000, c),
     )
-
-
-def relabelled(graph: LayoutGraph, seed: int) -> tuple[LayoutGraph, NDArray[np.int64]]:
-    """Put nodes, edges and configurable nodes into another order; the same program and configs.
-
-    Returns:
-        The graph, and the order of its configurable nodes: place i holds the old one order[i].
-    """
-    rng = np.random.default_rng(seed)
-    new_of_old = rng.permutation(graph.n_nodes)
-    old_of_new = np.argsort(new_of_old)
-    order = rng.permutation(len(graph.node_config_ids))
-    values = graph.configs.rows(np.arange(graph.n_configs))[:, order]
-    other = replace(
-        graph,
-        node_feat=graph.node_feat[old_of_new],
-        node_opcode=graph.node_opcode[old_of_new],
-        edge_index=new_of_old[rng.permutation(graph.edge_index)],
-        node_config_ids=new_of_old[graph.node_config_ids[order]],
-        configs=pack_values(values),
-    )
-    return other, order
 
 
 def node_bytes(graph: Graph, node: int) -> float:

@@ -64,35 +64,35 @@ def test_an_official_tree_needs_no_remark() -> None:
     assert all(part.foreign == () for part in compare_names(rows))
 
 
-def test_gaps_are_counted() -> None:
-    kept = rows_of("layout:xla:default/train")[:7]
-    assert tree_notes(kept) == ["layout:xla:default/train: 7 of 61 official graphs present"]
-    (part,) = compare_names(kept)
-    assert (part.n_official, part.n_present, part.foreign) == (61, 7, ())
+VALID, TRAIN = "layout:xla:default/valid", "layout:xla:default/train"
+STRAY = rows_of(VALID)[0].file.name
+MINE = [row("layout:xla:default", "valid", f"mine{i}") for i in range(5)]
 
 
-def test_graphs_that_no_list_names_are_counted_alone() -> None:
-    rows = [row("layout:xla:random", "train", "openai_v0_rnn_optimized")]
-    assert tree_notes(rows) == ["layout:xla:random/train: 1 of 69 official graphs present"]
-
-
-def test_other_names_share_one_line() -> None:
-    rows = rows_of("layout:xla:default/valid")
-    rows += [row("layout:xla:default", "valid", f"mine{i}") for i in range(5)]
-    rows += [row("layout:xla:random", "valid", "mine")]
-    assert tree_notes(rows) == [
-        "layout:xla:default/valid: not official: mine0, mine1, mine2 and 2 more",
-        "layout:xla:random/valid: 0 of 7 official graphs present",
-        "layout:xla:random/valid: not official: mine",
-    ]
-    part = compare_names(rows)[0]
-    assert part.foreign == tuple(f"mine{i}" for i in range(5))
-
-
-def test_an_official_name_in_another_split_is_not_at_home() -> None:
-    stray = rows_of("layout:xla:default/valid")[0].file.name
-    rows = [*rows_of("layout:xla:default/train"), row("layout:xla:default", "train", stray)]
-    assert tree_notes(rows) == [f"layout:xla:default/train: not official: {stray}"]
+@pytest.mark.parametrize(
+    ("rows", "notes"),
+    [
+        (rows_of(TRAIN)[:7], [f"{TRAIN}: 7 of 61 official graphs present"]),
+        (
+            [row("layout:xla:random", "train", "openai_v0_rnn_optimized")],  # in no list
+            ["layout:xla:random/train: 1 of 69 official graphs present"],
+        ),
+        (
+            [*rows_of(VALID), *MINE, row("layout:xla:random", "valid", "mine")],
+            [
+                f"{VALID}: not official: mine0, mine1, mine2 and 2 more",
+                "layout:xla:random/valid: 0 of 7 official graphs present",
+                "layout:xla:random/valid: not official: mine",
+            ],
+        ),
+        (
+            [*rows_of(TRAIN), row("layout:xla:default", "train", STRAY)],
+            [f"{TRAIN}: not official: {STRAY}"],
+        ),
+    ],
+)
+def test_gaps_and_other_names_are_noted(rows: list[AuditRow], notes: list[str]) -> None:
+    assert tree_notes(rows) == notes
 
 
 def test_disagreeing_runtimes_are_summed_up_with_the_worst() -> None:

@@ -129,11 +129,7 @@ fetch_google(FetchJob([part], Path(sys.argv[2]), expected={part: 40}), base=sys.
     ("stage", "signal_number"), [("download", signal.SIGKILL), ("unpack", signal.SIGTERM)]
 )
 def test_a_killed_process_is_gone_on_with_and_ends_byte_identical(
-    files: FileServer,
-    make_job: MakeJob,
-    tmp_path: Path,
-    stage: str,
-    signal_number: signal.Signals,
+    files: FileServer, make_job: MakeJob, tmp_path: Path, stage: str, signal_number: signal.Signals
 ) -> None:
     name, wanted = f"/{TRAIN.stem}.tar", part_files(TRAIN, 40)
     files.files[name] = tar_bytes(wanted)

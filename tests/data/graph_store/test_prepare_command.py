@@ -74,10 +74,7 @@ def test_a_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Pa
 
 @pytest.mark.parametrize(
     ("options", "line"),
-    [
-        (("--prune", "no-such-rule"), "no such rule; known: none"),
-        (("--workers", "0"), "workers"),
-    ],
+    [(("--prune", "no-such-rule"), "no such rule; known: none"), (("--workers", "0"), "workers")],
 )
 def test_wrong_usage_is_refused_before_anything_is_read(
     options: Sequence[str], line: str, store: Path, tmp_path: Path

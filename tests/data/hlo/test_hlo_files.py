@@ -1,7 +1,6 @@
 """Protobuf files of every kind to npz files; damaged ones to one line."""
 
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,20 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
+from data.graphs.node_columns import OPCODES
 from data.hlo.descriptor import message_class
 from data.hlo.graph import featurize_module
 from data.hlo.write import featurize_files
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
+from tests.data.npz.damaged_archives import (
+    Victim,
+    bytes_behind,
+    bytes_in_front,
+    bytes_lost,
+    flipped,
+    truncated,
+)
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 from tests.real_data import REAL
 
@@ -168,21 +176,13 @@ def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
     assert "cannot be written" in fails([path], path)
 
 
-def damage(content: bytes, rng: random.Random) -> bytes:
-    """Return `content` cut short, with bits flipped, or with a stretch overwritten."""
-    changed = bytearray(content)
-    place = rng.randrange(len(changed))
-    kind = rng.choice(("cut", "flip", "zeros", "noise"))
-    if kind == "cut":
-        return bytes(changed[:place])
-    if kind == "flip":
-        for _ in range(rng.choice((1, 1, 4, 30))):
-            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-    else:
-        length = min(rng.choice((1, 8, 200)), len(changed) - place)
-        noise = rng.randbytes(length) if kind == "noise" else bytes(length)
-        changed[place : place + length] = noise
-    return bytes(changed)
+def damage(content: bytes, rng: np.random.Generator) -> bytes:
+    """Return `content` cut short, longer, with bytes lost, or with a bit flipped."""
+    ways = (truncated, bytes_lost, bytes_in_front, bytes_behind)
+    way = int(rng.integers(2 * len(ways)))
+    if way < len(ways):
+        return ways[way](Victim(content, {}), rng).content
+    return flipped(content, int(rng.integers(len(content))), 1 << int(rng.integers(8)))
 
 
 def contents() -> dict[str, bytes]:
@@ -198,7 +198,7 @@ def contents() -> dict[str, bytes]:
 @pytest.mark.parametrize("name", list(contents()))
 def test_damage_gives_one_line_or_whole_files(tmp_path: Path, name: str) -> None:
     content = contents()[name]
-    rng = random.Random(name)
+    rng = np.random.default_rng(len(content))
     path, out = tmp_path / "damaged.pb", tmp_path / "out"
     n_refused = 0
     for _ in range(N_DAMAGED):
@@ -218,3 +218,25 @@ def test_damage_gives_one_line_or_whole_files(tmp_path: Path, name: str) -> None
                 read_tile(file_of(graph.path, "tile:xla"))
             graph.path.unlink()
     assert n_refused >= N_DAMAGED // 4
+
+
+def test_a_compiled_function_becomes_a_graph(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+
+    def step(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        return jax.numpy.tanh(batch @ weights).sum(axis=0)
+
+    arguments = np.ones((32, 8), np.float32), np.ones((4, 32), np.float32)
+    compiled = jax.jit(step).lower(*arguments).compile()
+    module = compiled.runtime_executable().hlo_modules()[0]
+    path = tmp_path / "step.pb"
+    path.write_bytes(module.as_serialized_hlo_module_proto())
+    [written] = featurize_files([path], tmp_path)
+    assert written.kind == "module"
+    with np.load(written.path) as arrays:
+        opcodes = arrays["node_opcode"].tolist()
+        parameters = arrays["node_feat"][arrays["node_opcode"] == OPCODES["parameter"]]
+        edges = arrays["edge_index"]
+    assert OPCODES["dot"] in opcodes or OPCODES["fusion"] in opcodes
+    assert {(4.0, 32.0), (32.0, 8.0)} <= {tuple(row[21:23]) for row in parameters}
+    assert (edges[:, 0] > edges[:, 1]).all()

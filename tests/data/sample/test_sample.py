@@ -33,10 +33,10 @@ def runtimes(file: GraphFile) -> np.ndarray:
 def test_it_is_small_and_holds_every_collection_and_split() -> None:
     assert sum(path.stat().st_size for path in SAMPLE.rglob("*")) < MAX_BYTES
     assert missing_parts(FILES) == []
-    layouts = [file for file in FILES if file.collection.kind == "layout"]
-    assert len(layouts) >= MIN_LAYOUT_GRAPHS
-    assert len(FILES) - len(layouts) >= MIN_KERNELS
-    kernels = [file for file in FILES if file.collection.kind == "tile"]
+    layouts, kernels = (
+        [file for file in FILES if file.collection.kind == kind] for kind in ("layout", "tile")
+    )
+    assert len(layouts) >= MIN_LAYOUT_GRAPHS and len(kernels) >= MIN_KERNELS
     assert sum(file.split == "valid" for file in kernels) >= MIN_VALID_KERNELS
     assert all(read_graph(file).n_configs >= MIN_CONFIGS for file in layouts)
     assert all(row.error is None for row in audit(FILES))

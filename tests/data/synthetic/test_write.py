@@ -54,10 +54,6 @@ def files_of(tree: Path, kind: str) -> list[Path]:
     return sorted((tree / "npz" / kind).rglob("*.npz"))
 
 
-def int8_configs(graph: Arrays) -> NDArray[np.int8]:
-    return graph.node_config_feat.astype(np.int8)
-
-
 def true_layout_ns(graph: Arrays) -> NDArray[np.float64]:
     return np.array([slow_layout_ns(graph, config) for config in graph.node_config_feat])
 
@@ -85,7 +81,7 @@ def test_configs_are_leading_parts_of_minor_to_major_orders_and_some_nodes_are_t
     n_nodes = n_distinct = 0
     for path in files_of(tree, "layout"):
         graph = load(path)
-        configs = int8_configs(graph)
+        configs = graph.node_config_feat.astype(np.int8)
         for j, node in enumerate(graph.node_config_ids.tolist()):
             rank = len(shape_of(graph, node))
             is_reshape = graph.node_opcode[node] == OPCODES["reshape"]
@@ -103,7 +99,7 @@ def test_configs_are_leading_parts_of_minor_to_major_orders_and_some_nodes_are_t
 def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(tree: Path) -> None:
     for path in sorted((tree / "npz/layout/nlp/default/train").glob("*.npz")):
         graph = load(path)
-        configs = int8_configs(graph)
+        configs = graph.node_config_feat.astype(np.int8)
         assert (configs == -1).all(axis=(1, 2)).any()
         distinct, count = np.unique(configs.reshape(len(configs), -1), axis=0, return_counts=True)
         assert 0 < 1 - len(distinct) / len(configs) < 0.7

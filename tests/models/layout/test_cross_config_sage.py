@@ -119,9 +119,7 @@ def test_opcodes_never_trained_on_share_one_embedding(
     torch.testing.assert_close(model.nodes(inputs), before)
 
 
-def test_large_tensors_count_for_more_where_nodes_are_pooled_by_bytes(
-    inputs: LayoutInputs,
-) -> None:
+def test_large_tensors_count_for_more_where_nodes_are_pooled_by_bytes(inputs: LayoutInputs) -> None:
     assert float(inputs.bytes_share.sum()) == pytest.approx(1, abs=1e-5)
     torch.manual_seed(0)
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16, pool_by_bytes=True)).eval()

@@ -29,11 +29,7 @@ def test_the_gpu_is_named(caplog: pytest.LogCaptureFixture) -> None:
     trees = ["layout.models=[layout_linear]", "tile.models=[tile_linear]", "threads=1"]
     for sets in (["accelerator=cpu"], trees):
         assert tell_device(recipe_of(*sets), T4) == {"device": "CPU"}
-    assert caplog.messages == [
-        f"device: {NAMED}",
-        "device: CPU, 1 thread",
-        "device: CPU, 1 thread",
-    ]
+    assert caplog.messages == [f"device: {NAMED}", "device: CPU, 1 thread", "device: CPU, 1 thread"]
     assert recipe_of("threads=0").n_threads == len(os.sched_getaffinity(0))
 
 

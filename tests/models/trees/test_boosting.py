@@ -49,27 +49,17 @@ def train(files: list[GraphFile], config: BoostingConfig, folder: Path) -> str:
     return (folder / MODEL_FILE).read_text()
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("statistics", ["plain", "all"])
-def test_blocks_of_rows_give_the_same_model(
-    files: list[GraphFile], tmp_path: Path, objective, statistics, monkeypatch
+def test_streamed_blocks_of_rows_are_those_of_one_table(
+    files: list[GraphFile], statistics, monkeypatch
 ) -> None:
-    config = BoostingConfig(
-        num_boost_round=5, objective=objective, statistics=statistics, min_rows_per_leaf=3
-    )
-    whole = train(files, config, tmp_path / "whole")
     monkeypatch.setattr(boosting_rows, "BLOCK_ROWS", 7)
-    assert train(files, config, tmp_path / "blocks") == whole
-    assert "split_gain" in whole
-
-
-def test_streamed_bins_are_those_of_one_table(files: list[GraphFile]) -> None:
     config = BoostingConfig(min_rows_per_leaf=2)
     graphs = sample_rows(files, config, 0)
-    names = statistics_names("layout", "plain")
-    streamed = boosting_rows.binned(graphs, config, OpenGraph("plain"), names)
+    names = statistics_names("layout", statistics)
+    streamed = boosting_rows.binned(graphs, config, OpenGraph(statistics), names)
     table = np.concatenate(
-        [statistics_of(read_graph(graph.file), "plain")(graph.rows) for graph in graphs]
+        [statistics_of(read_graph(graph.file), statistics)(graph.rows) for graph in graphs]
     )
     one = lightgbm.Dataset(
         table,

@@ -1,6 +1,5 @@
 """Tiled kernels compute what whole kernels do; bounds follow the tile; tiles end to end."""
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -9,13 +8,7 @@ import pytest
 
 from common.errors import PipelineError
 from data.collect.tiles.catalogue import catalogue, families, make_kernel
-from data.collect.tiles.kernel import (
-    MAX_BLOCK_BYTES,
-    MAX_STEPS,
-    Operand,
-    TileKernel,
-    tiled_function,
-)
+from data.collect.tiles.kernel import MAX_BLOCK_BYTES, MAX_STEPS, TileKernel, tiled_function
 
 EXTENTS = {"n": 2, "h": 6, "w": 5, "c": 4, "o": 6, "b": 3, "s": 5, "d": 8, "m": 5, "k": 8}
 EXTENTS |= {"e": 6, "q": 7, "a": 6, "t": 3, "v": 4, "p": 2}
@@ -74,22 +67,3 @@ def test_every_tile_gives_the_whole_kernels_output(family: str) -> None:
         tile = kernel.tiles[row].tolist()
         tiled = np.asarray(jax.jit(tiled_function(kernel, tile))(*arguments))
         np.testing.assert_allclose(tiled, whole, rtol=1e-4, atol=1e-5, err_msg=str(tile))
-
-
-def test_contracted_tiles_are_summed_before_the_epilogue() -> None:
-    jax = pytest.importorskip("jax")
-    kernel = TileKernel(
-        name="square_of_sum",
-        family="mine",
-        extents={"a": 4, "b": 6},
-        operands=(Operand("ab"),),
-        output="a",
-        tiled="ab",
-        combine=lambda x: x.sum(axis=1),
-        epilogue=lambda total: total * total,
-    )
-    (x,) = kernel.arguments()
-    expected = np.square(x.astype(np.float64).sum(axis=1))
-    for tile in itertools.product((1, 3, 4), (1, 2, 3, 6)):
-        given = np.asarray(jax.jit(tiled_function(kernel, tile))(x))
-        np.testing.assert_allclose(given, expected, rtol=1e-5)
