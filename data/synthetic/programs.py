@@ -48,13 +48,9 @@ def operands_of(graph: GraphArrays) -> list[list[int]]:
 
 
 class ProgramBuilder:
-    """Appends instructions to an HLO module; a node is named by its position.
+    """Appends instructions to an HLO module; a node is named by its position."""
 
-    Args:
-        element_type: of all arrays, "f32" or "bf16".
-    """
-
-    def __init__(self, element_type: str = "f32") -> None:
+    def __init__(self, element_type: str = "f32") -> None:  # of all arrays
         self.module = message_class("HloModuleProto")(name="synthetic")
         self.shapes: list[Shape] = []
         self.opcodes: list[str] = []

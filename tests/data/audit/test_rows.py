@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,11 +59,9 @@ def test_all_bad_files_are_listed_and_the_good_ones_still_counted(
         assert str(rows[place].error).startswith(f"{files[place].path}: ")
         assert rows[place].n_configs == 0
     table = totals(rows)
-    assert [sum(line[key] for line in table) for key in ("n_bad", "n_files", "n_configs")] == [
-        3,
-        len(files),
-        sum(row.n_configs for row in rows),
-    ]
+    assert sum(line["n_bad"] for line in table) == 3
+    assert sum(line["n_files"] for line in table) == len(files)
+    assert sum(line["n_configs"] for line in table) == sum(row.n_configs for row in rows)
 
 
 def test_a_stem_twice_is_an_error_of_the_second_file(tiny_tree: Path, tmp_path: Path) -> None:
@@ -73,6 +72,10 @@ def test_a_stem_twice_is_an_error_of_the_second_file(tiny_tree: Path, tmp_path: 
     bad = [row for row in audit(find_graphs(tmp_path / "tree")) if row.error]
     assert [row.file.path for row in bad] == [twin]
     assert str(train.path) in str(bad[0].error)
+
+
+def rows_of(graph: LayoutGraph, rows: Sequence[int]) -> np.ndarray:
+    return graph.configs.rows(np.array(rows)).astype(np.float32)
 
 
 def altered(graph: LayoutGraph, folder: Path, **changes: np.ndarray) -> GraphFile:
@@ -88,14 +91,7 @@ def altered(graph: LayoutGraph, folder: Path, **changes: np.ndarray) -> GraphFil
         (lambda g: {"config_runtime": 0 * g.runtime_ns}, "runtimes are withheld"),
         (lambda g: {"config_runtime": 0 * g.runtime_ns + 7}, "all configs have the same runtime"),
         (lambda g: {"edge_index": g.edge_index[:, ::-1]}, "nodes are not in topological order"),
-        (
-            lambda g: {
-                "node_config_feat": np.repeat(
-                    g.configs.rows(np.zeros(1, np.int64)), g.n_configs, axis=0
-                ).astype(np.float32)
-            },
-            "one config measured 40 times",
-        ),
+        (lambda g: {"node_config_feat": rows_of(g, [0] * 40)}, "one config measured 40 times"),
     ],
 )
 def test_odd_files_carry_a_note(
@@ -108,7 +104,7 @@ def test_odd_files_carry_a_note(
 def with_repeats(graph: LayoutGraph, folder: Path, runtime_ns: np.ndarray) -> GraphFile:
     """Write a graph of 20 distinct configs, each there twice: row i and row 20 + i are equal."""
     first, _ = distinct_configs(graph)
-    values = graph.configs.rows(np.tile(first[:20], 2)).astype(np.float32)
+    values = rows_of(graph, [*first[:20]] * 2)
     return altered(graph, folder, node_config_feat=values, config_runtime=runtime_ns)
 
 
@@ -137,12 +133,11 @@ def test_runtimes_that_are_noise_are_noted(layout_graph: LayoutGraph, tmp_path: 
     assert "measurements of 20 configs" in note
 
 
-def test_known_runtimes_of_a_test_graph_are_noted(layout_graph: LayoutGraph) -> None:
+def test_withheld_runtimes_say_nothing_of_noise_and_known_ones_are_noted(
+    layout_graph: LayoutGraph, tiny_tree: Path
+) -> None:
     (row,) = audit([replace(layout_graph.file, split="test")])
     assert row.notes == ("runtimes are known, which is unusual in the test split",)
-
-
-def test_withheld_runtimes_say_nothing_of_noise(tiny_tree: Path) -> None:
     for row in audit(find_graphs(tiny_tree, splits=("test",))):
         assert (row.n_apart, row.worst_disagreement, row.noise) == (0, None, None)
         assert row.notes == ()

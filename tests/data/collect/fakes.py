@@ -20,22 +20,14 @@ HANG_S = 60.0
 
 @dataclass(frozen=True)
 class SpinSource:
-    """Two genes of four options: option (a, b) spins for 0.06 ms · (1 + 4 a + b).
+    """Two genes of four options: option (a, b) spins for 0.06 ms · (1 + 4 a + b)."""
 
-    Attributes:
-        crashes, hangs, refuses: options of the first gene that do so.
-        flat: every option takes the same time.
-        broken: the subject cannot be opened.
-        collection_kind: "layout" or "tile", whose arrays it has.
-        n_nodes: of its graph.
-    """
-
-    crashes: int = -1
+    crashes: int = -1  # the option of the first gene that does so
     hangs: int = -1
     refuses: int = -1
-    flat: bool = False
-    broken: bool = False
-    collection_kind: str = "layout"
+    flat: bool = False  # every option takes the same time
+    broken: bool = False  # the subject cannot be opened
+    collection_kind: str = "layout"  # or "tile": whose arrays it has
     n_nodes: int = 3
 
     def __call__(self) -> "SpinSubject":

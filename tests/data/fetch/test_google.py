@@ -152,7 +152,4 @@ def test_a_killed_process_is_gone_on_with_and_ends_byte_identical(
     assert tree_of(out) == wanted
     assert not [path for path in (out / TRAIN.folder).iterdir() if path.suffix != ".npz"]
     gets = files.gets(name)
-    if stage == "download":
-        assert gets[-1].range is not None
-    else:
-        assert len(gets) == 1
+    assert gets[-1].range is not None if stage == "download" else len(gets) == 1

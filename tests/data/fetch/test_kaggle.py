@@ -47,10 +47,8 @@ def test_chosen_parts_arrive_and_a_second_call_asks_nothing(
     fetch_kaggle(job)
     done = fetch_kaggle(job)
     assert tree_of(job.out) == part_files(TRAIN) | part_files(VALID)
-    assert [(got.part, got.graphs, got.was_there) for got in done] == [
-        (TRAIN, 2, True),
-        (VALID, 2, True),
-    ]
+    facts = [(got.part, got.graphs, got.was_there) for got in done]
+    assert facts == [(TRAIN, 2, True), (VALID, 2, True)]
     assert [request.json for request in kaggle.received] == [{"competitionName": COMPETITION}]
     assert not (job.downloads / COMPETITION).exists()
     assert not any("Authorization" in asked.headers for asked in files.asked)

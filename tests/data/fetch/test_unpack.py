@@ -46,8 +46,7 @@ def refusal(call: Callable[[], object]) -> str:
     with pytest.raises(PipelineError) as caught:
         call()
     line = str(caught.value)
-    assert len(line.splitlines()) == 1
-    assert len(line) < 500
+    assert len(line.splitlines()) == 1 and len(line) < 500
     return line
 
 
@@ -82,9 +81,8 @@ def test_a_hostile_member_stops_everything(
     make_job: MakeJob, tmp_path: Path, extra: tarfile.TarInfo
 ) -> None:
     job = make_job(TRAIN)
-    with pytest.raises(PipelineError, match="nothing of it was unpacked") as caught:
-        unpack_archive(job, tar_bytes(part_files(TRAIN), extra))
-    assert "\n" not in str(caught.value)
+    content = tar_bytes(part_files(TRAIN), extra)
+    assert "nothing of it was unpacked" in refusal(lambda: unpack_archive(job, content))
     assert {path.name for path in tmp_path.rglob("*")} == {"out", "a.tar"}
 
 
@@ -114,8 +112,7 @@ def test_a_member_of_an_impossible_size_is_refused_at_once(
 ) -> None:
     content = tar_bytes(part_files(TRAIN))
     forged = content[: content.rindex(b"PK") // 512 * 512 + 512] + sized(kind, size) + bytes(1024)
-    line = refusal(lambda: unpack_archive(make_job(TRAIN), forged))
-    assert "a.tar: " in line
+    assert "a.tar: " in refusal(lambda: unpack_archive(make_job(TRAIN), forged))
     assert tree_of(make_job().out) == {}
 
 

@@ -5,10 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.graphs.node_layouts import minor_to_major
-from data.hlo.descriptor import message_class
-from data.hlo.graph import featurize_module
 from data.hlo.write import featurize_files
 from data.read import read_tile
 from data.tree import GraphFile, collection_named
@@ -34,16 +30,9 @@ def test_layout_arrays_equal_the_datasets_bit_for_bit(tmp_path: Path) -> None:
             assert made[key].dtype == real[key].dtype, key
             assert made[key].shape == real[key].shape, key
             assert made[key].tobytes() == np.ascontiguousarray(real[key]).tobytes(), key
-        rows = [
-            {
-                (config.tobytes(), int(runtime))
-                for config, runtime in zip(
-                    arrays["node_config_feat"], arrays["config_runtime"], strict=True
-                )
-            }
-            for arrays in (made, real)
-        ]
-        assert made["node_config_feat"].dtype == real["node_config_feat"].dtype
+        tables = [[a["node_config_feat"], a["config_runtime"]] for a in (made, real)]
+        assert tables[0][0].dtype == tables[1][0].dtype
+    rows = [{(x.tobytes(), int(ns)) for x, ns in zip(*table, strict=True)} for table in tables]
     assert len(rows[0]) == 112
     assert rows[0] <= rows[1]
 
@@ -65,11 +54,3 @@ def test_tile_kernels_are_those_of_the_dataset(tmp_path: Path) -> None:
     assert "alexnet_train_batch_32_-8a7557b856e7b3b" in stems
     published = (REAL / "stats" / "tile_train_names.txt").read_text().split()
     assert len(stems & set(published)) == 8  # the dataset left seven out
-
-
-def test_minus_one_padding_is_what_is_restored_from_stock_features() -> None:
-    content = (PROTOBUFS / "module_tuning_data_layout.pb").read_bytes()
-    entry = message_class("ModuleTuningData").FromString(content)
-    marked = featurize_module(entry.module, padding="minus-one").node_feat
-    with np.load(real_file(TWIN).path) as real:
-        np.testing.assert_array_equal(marked[:, MINOR_TO_MAJOR], minor_to_major(real["node_feat"]))

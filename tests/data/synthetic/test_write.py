@@ -111,11 +111,8 @@ def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(t
 
 def test_splits_share_no_family_and_siblings_differ_in_their_names() -> None:
     for source in ("xla", "nlp"):
-        names = [
-            {family.name for family in FAMILIES[source, split]}
-            for split in ("train", "valid", "test")
-        ]
-        assert sum(map(len, names)) == len(set().union(*names))
+        splits = [FAMILIES[source, split] for split in ("train", "valid", "test")]
+        assert sum(map(len, splits)) == len({family.name for split in splits for family in split})
         assert len({sibling(source, "train", number) for number in range(200)}) == 200
 
 
@@ -243,6 +240,5 @@ def test_what_cannot_be_made_is_one_line_and_leaves_nothing(
     options: list[str], named: str, tmp_path: Path
 ) -> None:
     text = call("synthesize", "--out", tmp_path / "out", *options, expect=2)
-    assert text.startswith("error: ") and text.count("\n") == 1
-    assert named in text
+    assert text.startswith("error: ") and text.count("\n") == 1 and named in text
     assert list(tmp_path.iterdir()) == []

@@ -113,8 +113,7 @@ def test_config_graph_follows_paths(graph: tuple[Edges, int, NDArray[np.int64]])
 def test_unknown_rules_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         pruning_rule(name)
-    line = str(caught.value)
-    assert line == (
+    assert str(caught.value) == (
         f"pruning rule '{name}': no such rule; known: none, config, config-graph, "
         "hops-k (k = 1 to 99)"
     )

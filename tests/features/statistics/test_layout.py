@@ -12,7 +12,6 @@ from features.layout_codes import minor_codes
 from features.statistics.layout import (
     LAYOUT_STATISTICS,
     MAX_VISITED,
-    SourceEdges,
     layout_sources,
     layout_statistics,
     layout_tables,
@@ -143,17 +142,10 @@ def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     return statistics
 
 
-def all_statistics(graph: LayoutGraph) -> NDArray[np.float32]:
-    values = graph.configs.rows(np.arange(graph.n_configs))
-    return layout_statistics(layout_tables(graph), minor_codes(values))
-
-
 def test_random_graphs_equal_the_loop() -> None:
     """And none of the statistics is idle: over the graphs, each takes several values."""
-    tables = [
-        check(graph, np.arange(graph.n_configs)) for graph in map(random_layout_graph, range(40))
-    ]
-    together = np.concatenate(tables)
+    graphs = map(random_layout_graph, range(40))
+    together = np.concatenate([check(graph, np.arange(graph.n_configs)) for graph in graphs])
     for column, name in enumerate(LAYOUT_STATISTICS):
         assert len(np.unique(together[:, column])) > 2, name
 
@@ -167,28 +159,22 @@ def test_real_graphs_equal_the_loop() -> None:
 
 def test_a_graph_without_edges_or_bytes_has_finite_statistics() -> None:
     graph = random_layout_graph(3)
-    bare = replace(
-        graph,
-        edge_index=np.empty((0, 2), np.int64),
-        node_feat=np.zeros_like(graph.node_feat),
-    )
-    statistics = all_statistics(bare)
+    no_edge, no_size = np.empty((0, 2), np.int64), np.zeros_like(graph.node_feat)
+    bare = replace(graph, edge_index=no_edge, node_feat=no_size)
+    values = bare.configs.rows(np.arange(bare.n_configs))
+    statistics = layout_statistics(layout_tables(bare), minor_codes(values))
     assert np.isfinite(statistics).all()
     copies = list(LAYOUT_STATISTICS).index("copied_bytes_share")
     assert not statistics[:, copies : copies + 3].any()
 
 
-def pairs_of(graph: LayoutGraph, sources: SourceEdges) -> list[Pair]:
-    ids = graph.node_config_ids
-    nodes = zip(ids[sources.consumer].tolist(), ids[sources.producer].tolist(), strict=True)
-    return sorted(nodes)
-
-
 def check_pairs(graph: LayoutGraph) -> None:
     bytes_of = np.arange(1.0, graph.n_nodes + 1)
     sources = layout_sources(graph, bytes_of)
-    assert pairs_of(graph, sources) == slow_pairs(graph, MAX_VISITED)
-    weights = bytes_of[graph.node_config_ids[sources.producer]]
+    consumers, producers = graph.node_config_ids[[sources.consumer, sources.producer]]
+    pairs = zip(consumers.tolist(), producers.tolist(), strict=True)
+    assert sorted(pairs) == slow_pairs(graph, MAX_VISITED)
+    weights = bytes_of[producers]
     if len(weights):
         np.testing.assert_allclose(sources.bytes_share, weights / weights.sum(), rtol=1e-6)
 
@@ -197,8 +183,7 @@ def check_pairs(graph: LayoutGraph) -> None:
 def test_pairs_equal_the_slow_search(seed: int) -> None:
     """Small, and large enough for the walk to be cut short."""
     graph = random_layout_graph(seed, n_nodes=400)
-    check_pairs(random_layout_graph(seed))
     few = replace(graph, node_config_ids=graph.node_config_ids[:5])
     one_shape = replace(few, node_feat=np.repeat(graph.node_feat[:1], 400, axis=0))
-    check_pairs(few)
-    check_pairs(one_shape)
+    for each in (random_layout_graph(seed), few, one_shape):
+        check_pairs(each)

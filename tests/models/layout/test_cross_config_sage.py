@@ -27,14 +27,13 @@ def block() -> SageBlock:
 def test_slices_of_nodes_change_neither_results_nor_gradients(
     block: SageBlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sage = block
     monkeypatch.setattr(plain_ops, "SLICE_BYTES", 700)  # two nodes of 5 configs and 8 channels
     x, y = torch.randn(2, 6, 5, 8, dtype=torch.float64, requires_grad=True).unbind()
     target = torch.randn(6, 5, 8, dtype=torch.float64)
-    wanted = [x, y, *sage.channels.parameters(), sage.project.weight, sage.project.bias]
-    wanted.append(sage.configs.log_temperature)
-    plain = x + sage.project(sage.configs(sage.channels(torch.nn.functional.gelu(y))))
-    sliced = sage(x, y)
+    wanted = [x, y, *block.channels.parameters(), *block.project.parameters()]
+    wanted.append(block.configs.log_temperature)
+    plain = x + block.project(block.configs(block.channels(torch.nn.functional.gelu(y))))
+    sliced = block(x, y)
     torch.testing.assert_close(sliced, plain)
     expected = torch.autograd.grad((plain * target).sum(), wanted)
     torch.testing.assert_close(torch.autograd.grad((sliced * target).sum(), wanted), expected)

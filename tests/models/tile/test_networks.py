@@ -95,10 +95,7 @@ def test_a_ragged_batch_gives_what_each_kernel_alone_gives(
 ) -> None:
     model = _net(name, kernels)
     rng = np.random.default_rng(0)
-    rows = [
-        rng.permutation(len(kernel.runtime))[: 3 + 2 * number]
-        for number, kernel in enumerate(kernels)
-    ]
+    rows = [rng.permutation(len(k.runtime))[: 3 + 2 * i] for i, k in enumerate(kernels)]
     batch = join(kernels, rows, model.config_scaler)
     assert batch.node_feat.shape[0] == sum(len(kernel.opcode) for kernel in kernels)
     together = model(batch)
@@ -146,12 +143,10 @@ def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(
     plain, both = (tile_inputs(graph, c, nodes=nodes).config_columns() for c in configs)
     assert plain.shape[1] == n_config_columns(configs[0])
     assert both.shape[1] == 2 * plain.shape[1] == n_config_columns(configs[1])
-    for column in range(plain.shape[1]):
-        np.testing.assert_array_equal(both[:, column], plain[:, column])
-        expected = [
-            value - sum(map(float, plain[:, column])) / len(plain) for value in plain[:, column]
-        ]
-        np.testing.assert_allclose(both[:, plain.shape[1] + column], expected, rtol=1e-3, atol=1e-4)
+    same, relative = np.split(both, 2, axis=1)
+    np.testing.assert_array_equal(same, plain)
+    expected = plain - plain.astype(np.float64).mean(axis=0)
+    np.testing.assert_allclose(relative, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_layers_of_late_fusion_are_those_of_torch_geometric() -> None:

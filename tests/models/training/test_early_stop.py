@@ -42,8 +42,7 @@ def test_a_held_out_part_is_judged_and_training_resumes(
     whole, sliced = (job_of(model, tmp_path / name, n_graphs) for name in ("whole", "sliced"))
     train_model(whole, collection, resume=False)
     values = held_out_values(whole.run_dir)
-    assert 1 <= len(values) <= 4
-    assert all(value <= 1 for value in values)
+    assert 1 <= len(values) <= 4 and max(values) <= 1
     for seconds in (0.05, 0.05, None):
         try:
             with time_limit(seconds and seconds / 60):

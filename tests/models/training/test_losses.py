@@ -181,9 +181,7 @@ def test_shapes_that_do_not_match_are_refused(loss: Loss) -> None:
 
 @every_loss
 def test_a_padded_batch_has_the_losses_of_each_graph_alone(loss: Loss) -> None:
-    samples = [
-        sample(size, distinct, seed=7) for size, distinct in ((9, 4), (1, 1), (5, 1), (3, 3))
-    ]
+    samples = [sample(*shape, seed=7) for shape in ((9, 4), (1, 1), (5, 1), (3, 3))]
     scores = torch.full((2, 2, 9), 1e3, dtype=torch.float64)
     runtime = torch.full((2, 2, 9), torch.inf, dtype=torch.float64)
     expected, gradients = [], torch.zeros(4, 9, dtype=torch.float64)

@@ -68,9 +68,7 @@ BROKEN_FACTS = ("[]", "1", "null", "{", "[" * 100_000)
 def test_damaged_weights_give_one_line_with_the_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(
-        PipelineError, match=r"model\.safetensors: not a weights file of this project"
-    ) as caught:
+    with pytest.raises(PipelineError, match=r"model\.safetensors: not a weights file") as caught:
         load_tensors(path)
     assert "\n" not in str(caught.value)
 
