@@ -47,8 +47,6 @@ def diversify_picks(
     scores: NDArray[np.float32],
     config_feat: NDArray[np.float32],
     diversity: PickDiversity,
-    *,
-    n_picks: int = N_PICKS,
 ) -> NDArray[np.int64]:
     """Choose picks among the distinct configs of a kernel.
 
@@ -60,7 +58,7 @@ def diversify_picks(
         diversity: how far; an error of 0 picks by score.
 
     Returns:
-        (min(p, m),) int64 rows in the order they are picked.
+        (min(10, m),) int64 rows in the order they are picked.
     """
     # By score, then by content: trees give many equal scores, and rows may come in any order.
     order = np.lexsort((*config_feat.T[::-1], scores))
@@ -72,7 +70,7 @@ def diversify_picks(
     draws = guess[:, None].astype(np.float32) + errors  # (m, draws)
     picked, fastest = [0], draws[0]  # errors are 0 on average
     either = np.empty_like(draws)
-    for _ in range(1, min(n_picks, len(order))):
+    for _ in range(1, min(N_PICKS, len(order))):
         expected = np.minimum(fastest, draws, out=either).mean(axis=1)  # (m,)
         expected[picked] = np.inf
         picked.append(int(np.argmin(expected)))

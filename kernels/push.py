@@ -74,13 +74,13 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
         return send_once(session, send, arrived, _IN_DOUBT)
 
 
-def status(kernel_id: str, *, policy: RetryPolicy = POLICY) -> KernelStatus:
+def status(kernel_id: str) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
 
     Raises:
         PipelineError: missing or refused credentials, no such kernel, no connection.
     """
-    with kaggle_session(f"status of kernel {kernel_id}", policy) as session:
+    with kaggle_session(f"status of kernel {kernel_id}") as session:
         return ask(session, lambda: kernel_status(session, session.own(kernel_id)))
 
 

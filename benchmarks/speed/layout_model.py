@@ -143,17 +143,17 @@ def step_mib(name: str, setting: Setting) -> float:
     return peak_mib(f"{imported}\ncase = make_case({setting!r})", f"case.step({name!r})")
 
 
-def measure(setting: Setting, *, rounds: int = ROUNDS) -> list[str]:
+def measure(setting: Setting) -> list[str]:
     """Measure one case; return the cells of its line, "" for what is not measured."""
     case = make_case(setting)
     difference = float((case.forward("ours") - case.forward("plain")).abs().max())
     cells = [f"{case.n_nodes:,}, {setting.n_configs:,}", f"{setting.hidden}", setting.precision]
     work = {name: partial(case.forward, name) for name in case.models}
-    cells += ratio_cells(in_turn(work, rounds))
+    cells += ratio_cells(in_turn(work, ROUNDS))
     if setting.forward_only:
         return [*cells, *[""] * 7, f"{difference:.0e}", "", ""]
     steps = {name: partial(case.step, name) for name in case.models}
-    seconds = in_turn(steps, rounds, warm_up=True)
+    seconds = in_turn(steps, ROUNDS, warm_up=True)
     ours, plain = (step_mib(name, setting) for name in case.models)
     memory = [f"{ours:,.0f}", f"{plain:,.0f}", f"{ours / max(plain, 1e-9):.2f}"]
     gradients = [f"{value:.0e}" for value in gradient_differences(case)]

@@ -121,18 +121,18 @@ def _pairs(
     return order[slower], order[faster], float(scale / max(len(drawn), 1))
 
 
-def tile_judge(graphs: ScoredGraphs, *, short_list: int = SHORT_LIST) -> Judge:
+def tile_judge(graphs: ScoredGraphs) -> Judge:
     """Judge by the tile score of the best of five, picked from a short list of each kernel.
 
     On the list are the configs that rank highest with some member or with the members' mean, since
     hardly any other gets among the five of a blend; exact for kernels of no more configs.
     """
-    shape = (len(graphs), short_list)
+    shape = (len(graphs), SHORT_LIST)
     scores = np.full((*shape, len(graphs.members)), 2.0)  # no config: after all that are one
     values = np.full(shape, -np.inf)
     for index, rows in enumerate(graphs.rows()):
         own, runtime = graphs.scores[rows], graphs.runtime[rows]
-        listed = _short_list(own, short_list)
+        listed = _short_list(own)
         by_runtime = listed[np.argsort(runtime[listed], kind="stable")]
         row_order = np.argsort(np.argsort(by_runtime))[:, None] * 1e-9  # decides among equals
         scores[index, : len(listed)] = own[by_runtime] + row_order
@@ -145,8 +145,7 @@ def tile_judge(graphs: ScoredGraphs, *, short_list: int = SHORT_LIST) -> Judge:
             result = np.empty(len(weightings))
             for place, weights in enumerate(weightings):
                 blended = own_scores @ weights  # (g, short list)
-                last = min(TILE_PICKS, short_list) - 1
-                bound = np.partition(blended, last, axis=1)[:, last, None]
+                bound = np.partition(blended, TILE_PICKS - 1, axis=1)[:, TILE_PICKS - 1, None]
                 best = np.argmax(blended <= bound, axis=1)  # the first: they are by runtime
                 result[place] = np.take_along_axis(own_values, best[:, None], axis=1).mean()
             return result
@@ -156,11 +155,11 @@ def tile_judge(graphs: ScoredGraphs, *, short_list: int = SHORT_LIST) -> Judge:
     return judge
 
 
-def _short_list(scores: Floats, at_most: int) -> NDArray[np.int64]:
-    """Return up to `at_most` rows of (c, m) scores, in order: the best of a member or of all."""
-    if len(scores) <= at_most:
+def _short_list(scores: Floats) -> NDArray[np.int64]:
+    """Return up to 64 rows of (c, m) scores, in order: the best of a member or of all."""
+    if len(scores) <= SHORT_LIST:
         return np.arange(len(scores))
     with_mean = np.column_stack([scores, scores.mean(axis=1)])
     ranks = np.argsort(np.argsort(with_mean, axis=0, kind="stable"), axis=0)
-    best = np.argsort(ranks.min(axis=1), kind="stable")[:at_most]
+    best = np.argsort(ranks.min(axis=1), kind="stable")[:SHORT_LIST]
     return np.sort(best)

@@ -19,9 +19,7 @@ MAX_TRIED_ALL = 1_000  # weightings; up to four members have fewer
 MAX_MOVES = 64
 
 
-def greedy_counts(
-    objective: Objective, n_members: int, *, max_selected: int = MAX_SELECTED
-) -> Floats:
+def greedy_counts(objective: Objective, n_members: int) -> Floats:
     """Start from the best member; add, again and again, the one that improves the mean most.
 
     It ends where none improves. Returns (m,) how often each was selected.
@@ -33,7 +31,7 @@ def greedy_counts(
     values = objective(additions)
     counts = additions[_first_best(values, np.zeros(n_members))].copy()
     value = float(values.max())
-    while counts.sum() < max_selected:
+    while counts.sum() < MAX_SELECTED:
         values = objective((counts + additions) / (counts.sum() + 1))
         if values.max() <= value + LEAST_GAIN:
             break

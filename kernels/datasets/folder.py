@@ -76,9 +76,7 @@ def _is_needed(path: Path) -> bool:
     return is_named and path.name != "report.json"
 
 
-def write_wheels(
-    out: Path, *, requirements: Path = settings.ROOT / "requirements.txt"
-) -> list[Path]:
+def write_wheels(out: Path) -> list[Path]:
     """Download wheels into a new dataset folder, with its metadata.
 
     The same pinned versions give the same bytes.
@@ -88,7 +86,7 @@ def write_wheels(
         PipelineError: a version is not pinned, pip cannot get it, or it is no pure-Python wheel.
     """
     require_free(out)
-    wanted = _pinned(requirements)
+    wanted = _pinned(settings.ROOT / "requirements.txt")
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
         _download(wanted, Path(folder))
         wheels = sorted(Path(folder).glob("*.whl"))

@@ -120,7 +120,7 @@ def list_sent(
             row.description,
             row.error or None,
         )
-        for row in list_submissions(limit=limit)
+        for row in list_submissions(limit)
     ]
     names = ("ref", "submitted_at", "status", "public_score", "private_score", "message", "error")
     print_rows(names, rows, if_known=("error",), as_json=json)

@@ -83,13 +83,13 @@ def submit(
         return send_once(session, send, arrived, _IN_DOUBT)
 
 
-def list_submissions(*, limit: int = 20, policy: RetryPolicy = POLICY) -> list[Submission]:
+def list_submissions(limit: int) -> list[Submission]:
     """Return up to `limit` submissions of the account, the newest first.
 
     Raises:
         PipelineError: missing or refused credentials, rules not accepted, no connection.
     """
-    with kaggle_session(f"list submissions of {COMPETITION}", policy) as session:
+    with kaggle_session(f"list submissions of {COMPETITION}") as session:
         return ask(session, lambda: _page(session, limit, 1))
 
 

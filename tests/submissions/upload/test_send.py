@@ -107,7 +107,7 @@ def test_the_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
     failed = {"ref": 8, "status": "ERROR", "errorDescription": "row\n3", "publicScore": "nan"}
     fake_kaggle.will_answer("ListSubmissions", Answer(body={"submissions": [scored, failed]}))
 
-    rows = list_submissions(limit=7)
+    rows = list_submissions(7)
 
     assert fake_kaggle.received[0].json["pageSize"] == 7
     time = datetime(2026, 2, 3, 4, 5, 6, 789000)
