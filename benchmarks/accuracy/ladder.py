@@ -28,18 +28,13 @@ COLUMNS, WIDTH_INCHES, ROW_INCHES, DPI = 2, 11.0, 2.7, 110  # of a picture's pan
 
 @dataclass(frozen=True)
 class Ladders:
-    """Ladders of one kind of config, and the page on them.
-
-    Attributes:
-        rungs: titles by the name of the cells, lowest first; each has all that stands above it from
-            "one network" on.
-        ladders: what is held out, in a few words, by task.
-    """
+    """Ladders of one kind of config, and the page on them."""
 
     page: str
     metric: str
+    # Titles by the name of the cells, lowest first; each has all above it from "one network" on.
     rungs: Mapping[str, str]
-    ladders: Mapping[str, str]
+    ladders: Mapping[str, str]  # what is held out, in a few words, by task
 
 
 LAYOUT_LADDERS = Ladders(
