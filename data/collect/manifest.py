@@ -37,9 +37,7 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield the manifest of `out` to a block that changes it, then write it.
-
-    Numbers that are not finite become null.
+    """Yield the manifest of `out` to a block that changes it, then write it, NaN as null.
 
     Raises:
         PipelineError: the manifest cannot be read or written.
