@@ -180,10 +180,8 @@ class _Books:
             self._tell()
         elif isinstance(event, Lost):
             self._losses[event.job.name] += 1
-            times, told = (
-                self._losses[event.job.name],
-                f"{event.job.name}: its worker {event.reason}",
-            )
+            times = self._losses[event.job.name]
+            told = f"{event.job.name}: its worker {event.reason}"
             if times < MAX_TRIES:
                 log.info(f"{told}; it goes on elsewhere")
                 self.queue.put_back(event.job)
