@@ -19,9 +19,9 @@ from common.errors import PipelineError
 from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
 from data.graphs.checks import check_layout, check_tile
 from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES
+from data.npz.graphs import encode_configs, layout_arrays, tile_arrays
 from data.npz.read import Archive
 from data.packing.configs import Alphabets, PackedConfigs, check_packed
-from data.packing.npz_graphs import encode_configs, layout_arrays, tile_arrays
 from data.tree import GraphFile
 
 STORE_SUFFIX = ".safetensors"

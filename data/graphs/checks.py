@@ -1,17 +1,15 @@
 """What the values of a graph must be, wherever they come from: an npz file or the store."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.node_columns import MINOR_TO_MAJOR
+from data.packing.configs import Fail
+from data.packing.vectors import HIGHEST, LOWEST
 
-LOWEST, HIGHEST = -1, 5  # of a layout value: a dimension number, or none
-
-# Told which array is wrong, by its field of the graph, and how; raises a PipelineError.
-Fail = Callable[[str, str], NoReturn]
 Arrays = Mapping[str, NDArray[Any]]
 
 

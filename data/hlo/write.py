@@ -8,8 +8,8 @@ from common.errors import UsageError
 from common.progress import progress
 from data.hlo.node_features import PADDINGS
 from data.hlo.programs import HloProgram, program_name, read_programs
+from data.npz.graphs import LAYOUT_KEYS, SHARED_KEYS, TILE_KEYS
 from data.npz.write import write_npz
-from data.packing.npz_graphs import LAYOUT_KEYS, SHARED_KEYS, TILE_KEYS
 
 # A module without configs is no file of the dataset: its arrays can be looked at and compared, but
 # there is nothing to rank.

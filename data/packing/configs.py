@@ -6,20 +6,23 @@ Wegman 1979, with a mixing function for the random table). Two different configs
 of about 2^-64; for 100,000 configs that is 3e-10 in all.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graphs.checks import Fail
 from data.packing.vectors import N_SYMBOLS, N_VALUES, decoded
 
 HASHED_AT_ONCE = 1 << 18  # indices, which take sixteen times as much memory on the way
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_ONE = np.uint64(0xBF58476D1CE4E5B9)
 MIX_TWO = np.uint64(0x94D049BB133111EB)
+
+# Told which array is wrong, by its field of the graph, and how; raises a PipelineError.
+Fail = Callable[[str, str], NoReturn]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graphs.checks import HIGHEST, LOWEST
-
+LOWEST, HIGHEST = -1, 5  # of a layout value: a dimension number, or none
 N_VALUES = 18
 N_WORDS = 9  # of 64 bits: 18 values as the file has them, in float32
 N_SYMBOLS = 7

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graphs.checks import HIGHEST, LOWEST
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import RANK_MAX
 from data.packing.config_encoder import pack_values
+from data.packing.vectors import HIGHEST, LOWEST
 from ensembles.ranking.program import NamedGraph
 
 COMPILERS_CHOICE = "compiler's choice"

@@ -30,8 +30,9 @@ from kernels.building.metadata import (
     check_title,
     slug_of,
 )
-from kernels.datasets.folder import REQUIRED_MODULES
 
+# Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
+REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
 SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
 _SCRIPT = Path(__file__).with_name("script.py")
 _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"

@@ -15,6 +15,7 @@ from common.atomic import write_bytes, write_text
 from common.errors import PipelineError, UsageError
 from common.kaggle.secrets import redact, refuse_secrets
 from ensembles.trained_models import find_models, one_of_each
+from kernels.building.build import REQUIRED_MODULES
 from kernels.building.metadata import read_object, slug_of
 from models.run_folder import CONFIG, DONE
 from models.training.jobs import SHARED_FOLDER
@@ -26,8 +27,6 @@ _SHORTEST, _LONGEST = 6, 50  # characters of a title, Kaggle's limits
 _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
 _NEEDED = frozenset({CONFIG, DONE, "importances.parquet"})
 
-# Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
-REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
 WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
 
 _SIGNED_ADDRESS = re.compile(r"://[^/\s@]+@")  # an index may be given with a password in it

@@ -25,8 +25,9 @@ from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
+from models.layout.ops import aggregate, ops_for
 from models.layout.plain_ops import Norm, node_slices
-from models.layout.sparse_aggregation import Aggregation, Neighbours, SplitAggregation, ops_for
+from models.layout.sparse_aggregation import Aggregation, Neighbours, SplitAggregation
 from models.training.device import ranking_bytes, uploaded
 from models.training.precision import by_own_types, storage_dtype
 
@@ -115,7 +116,7 @@ class SageBlock(nn.Module):
 
     def _aggregated(self, x: Tensor, aggregation: Aggregation, added: Tensor) -> Tensor:
         weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
-        return aggregation(x, self.norm, weights, added, fused=self.fused)
+        return aggregate(aggregation, x, self.norm, weights, added, fused=self.fused)
 
     @by_own_types
     def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h chan
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,9 +17,7 @@ from torch.library import custom_op
 
 from models.layout import plain_ops
 from models.layout.plain_ops import Norm, Pullback, messages_
-
-if TYPE_CHECKING:
-    from models.layout.sparse_aggregation import Aggregation, SparseProduct
+from models.layout.sparse_aggregation import Aggregation, SparseProduct
 
 __all__ = ["messages_"]
 
@@ -53,7 +51,7 @@ def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
 
 
 def aggregate(
-    x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: "Aggregation"
+    x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
 ) -> Tensor:
     """See plain_ops.aggregate."""
     h = _norm(x, *norm)[0]
@@ -63,7 +61,7 @@ def aggregate(
 
 
 def aggregate_backward(
-    grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: "Aggregation"
+    grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: Aggregation
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See plain_ops.aggregate_backward."""
     nothing = torch.zeros(grad.shape[2], dtype=grad.dtype, device=grad.device)
@@ -78,7 +76,7 @@ def aggregate_backward(
 
 
 def _product(
-    product: "SparseProduct", x: Tensor, added: Tensor, *, transposed: bool = False
+    product: SparseProduct, x: Tensor, added: Tensor, *, transposed: bool = False
 ) -> Tensor:
     """Multiply (n, c, p, h), whose rows stand p by p, by a matrix (r, p · n), or the other way."""
     matrix = product.transposed if transposed else product.matrix

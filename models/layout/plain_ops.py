@@ -8,14 +8,13 @@ Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h chan
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from models.layout.sparse_aggregation import Aggregation
+from models.layout.sparse_aggregation import Aggregation
 
 SLICE_BYTES = 2 << 20
 # A GPU has no such cache, and each slice costs it launches: only memory is kept in bounds.
@@ -99,9 +98,9 @@ def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
 
 
 def aggregate(
-    x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: "Aggregation"
+    x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
 ) -> Tensor:
-    """Return what rows take of norm(x): see Aggregation.__call__."""
+    """Return what rows take of norm(x): see `ops.aggregate`."""
     means, keeps_own = aggregation.means, aggregation.keeps_own
     out = x.new_empty(means.matrix.shape[0], *x.shape[1:])
     if not (keeps_own and added.ndim == 1):
@@ -119,7 +118,7 @@ def aggregate(
 
 
 def aggregate_backward(
-    grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: "Aggregation"
+    grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: Aggregation
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x, gain, shift and weights, from that of what `aggregate` gives."""
     means, keeps_own = aggregation.means, aggregation.keeps_own

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+WORKER_BYTES = 2 << 30  # what a training takes, with the graphs that it keeps
+
 
 @dataclass(frozen=True)
 class Job:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.jobs.here import VISIBLE, InThisProcess, Processes
-from pipeline.jobs.job import Job
+from pipeline.jobs.job import WORKER_BYTES, Job
 from pipeline.jobs.run_jobs import Done, Executor, run_jobs
 
-WORKER_BYTES = 2 << 30  # what a training takes, with the graphs that it keeps
 SOON_S = 20.0  # what takes less is done sooner than processes begin
 
 

@@ -5,37 +5,17 @@ positions count instructions in the order of the module's computations.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from common.errors import PipelineError
 from data.collect.measuring.worker import one_line
+from data.collect.programs.catalogue import ProgramSource
 from data.hlo.descriptor import message_class
 
 CONFIGURABLE = ("convolution", "dot", "reshape")
 DUMPED_STEP = "layout-assignment"
-Source = Literal["xla", "nlp"]
-Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
-
-
-@dataclass(frozen=True)
-class ProgramSource:
-    """A JAX program before anything is compiled.
-
-    Attributes:
-        name: unique; becomes a file name.
-        family: the architecture without its batch size; folds and splits keep families together.
-        source: "xla" (no transformer) or "nlp" (transformers).
-        build: returns a function of arrays and the tuple of its example arguments. Weights are
-            arguments, so that the compiler cannot fold them; equal calls give equal arguments.
-    """
-
-    name: str
-    family: str
-    source: Source
-    build: Build
 
 
 class ConfigurableNode(NamedTuple):

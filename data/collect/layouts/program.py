@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.layouts.module import ProgramSource, configurable_nodes, dump_module
+from data.collect.layouts.module import configurable_nodes, dump_module
 from data.collect.layouts.options import Order, node_groups, node_options, read_row
 from data.collect.measuring.worker import Description, one_line, open_device
-from data.collect.programs.catalogue import load_program
+from data.collect.programs.catalogue import ProgramSource, load_program
 from data.hlo.descriptor import message_class
 from data.hlo.graph import featurize_module
 

@@ -13,13 +13,34 @@ to the module's last name and "xla".
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 from common.errors import PipelineError
-from data.collect.layouts.module import ProgramSource, Source
 from data.collect.measuring.worker import one_line
+
+Source = Literal["xla", "nlp"]
+Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    """A JAX program before anything is compiled.
+
+    Attributes:
+        name: unique; becomes a file name.
+        family: the architecture without its batch size; folds and splits keep families together.
+        source: "xla" (no transformer) or "nlp" (transformers).
+        build: returns a function of arrays and the tuple of its example arguments. Weights are
+            arguments, so that the compiler cannot fold them; equal calls give equal arguments.
+    """
+
+    name: str
+    family: str
+    source: Source
+    build: Build
 
 
 class Siblings(NamedTuple):

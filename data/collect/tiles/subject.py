@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.layouts.module import ProgramSource, dump_module
+from data.collect.layouts.module import dump_module
 from data.collect.measuring.worker import Description, one_line, open_device
-from data.collect.programs.catalogue import named_object
+from data.collect.programs.catalogue import ProgramSource, named_object
 from data.collect.tiles.catalogue import catalogue
 from data.collect.tiles.kernel import TileKernel, tiled_function
 from data.hlo.graph import featurize_module

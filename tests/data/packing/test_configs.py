@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 import data.packing.config_encoder
 from common.errors import PipelineError
+from data.npz.graphs import encode_configs
 from data.npz.read import Archive
 from data.packing.config_encoder import pack_values
 from data.packing.configs import PackedConfigs, vector_hashes
-from data.packing.npz_graphs import encode_configs
 from data.packing.vectors import vector_codes
 from tests.data.packing.references import (
     check_rows,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.layout import cross_config_sage, fused_ops, plain_ops, sparse_aggregation
+from models.layout import cross_config_sage, fused_ops, ops, plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.global_attention_sage import GlobalAttentionSage
 from models.layout.inputs import LayoutInputs
@@ -118,9 +118,9 @@ def test_a_whole_network_is_the_same(
     config = network.Config(hidden=16, cross_config=cross_config, pool_by_bytes=True)
     model, sample, found = network(config), np.arange(7), []
     weights = torch.randn(7)
-    for ops in (plain_ops, fused_ops):
-        for user in (cross_config_sage, sparse_aggregation):
-            monkeypatch.setattr(user, "ops_for", lambda _, *, fused, ops=ops: ops)
+    for made in (plain_ops, fused_ops):
+        for user in (cross_config_sage, ops):
+            monkeypatch.setattr(user, "ops_for", lambda _, *, fused, made=made: made)
         model.zero_grad()
         scores = model(inputs, sample)
         (scores * weights).sum().backward()

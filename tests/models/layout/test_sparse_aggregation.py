@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from models.layout import plain_ops
+from models.layout.ops import aggregate
 from models.layout.sparse_aggregation import Aggregation, Neighbours, joint_matrix
 
 EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3]])
@@ -60,7 +61,7 @@ def test_neighbours_are_means_over_edges() -> None:
 def test_graph_without_edges_takes_nodes_alone(norm: nn.LayerNorm, weights: torch.Tensor) -> None:
     x, added = torch.randn(3, 2, WIDTH), torch.randn(WIDTH)
     neighbours = Neighbours(torch.zeros(0, 2, dtype=torch.int64), 3, varying=torch.tensor([1]))
-    found = neighbours.every(x, norm, weights, added)
+    found = aggregate(neighbours.every, x, norm, weights, added)
     torch.testing.assert_close(found, norm(x) @ weights[0].T + added)
 
 
@@ -77,7 +78,7 @@ def test_an_aggregation_and_its_gradients_are_the_plain_ones(
     x = torch.randn(n_sources, N_CONFIGS, WIDTH, requires_grad=True)
     added = torch.randn(WIDTH) if rows == "every" else torch.randn(n_rows, 1, WIDTH)
     added.requires_grad_()
-    found = Aggregation(matrix.tocsr())(x, norm, weights, added)
+    found = aggregate(Aggregation(matrix.tocsr()), x, norm, weights, added)
     expected = plain(torch.from_numpy(matrix.toarray()), x, norm, weights, added)
     torch.testing.assert_close(found, expected)
 
@@ -97,9 +98,9 @@ def test_what_varies_and_what_does_not_add_up_to_the_whole(
     shared, varying = torch.randn(N_NODES, 1, WIDTH), torch.randn(2, N_CONFIGS, WIDTH)
     x = shared.expand(-1, N_CONFIGS, -1).index_copy(0, neighbours.varying, varying)
     added = torch.randn(WIDTH)
-    common = neighbours.fixed(shared, norm, weights, added)
-    found = neighbours.of_varying(varying, norm, weights, common)
-    torch.testing.assert_close(found, neighbours.every(x, norm, weights, added))
+    common = aggregate(neighbours.fixed, shared, norm, weights, added)
+    found = aggregate(neighbours.of_varying, varying, norm, weights, common)
+    torch.testing.assert_close(found, aggregate(neighbours.every, x, norm, weights, added))
     torch.testing.assert_close(
         found, plain(torch.from_numpy(MATRIX.toarray()), x, norm, weights, added)
     )

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.jobs import workers
 from pipeline.jobs.here import InThisProcess, Processes
-from pipeline.jobs.job import Job
-from pipeline.jobs.workers import WORKER_BYTES, Workers, default_workers, granted
+from pipeline.jobs.job import WORKER_BYTES, Job
+from pipeline.jobs.workers import Workers, default_workers, granted
 
 
 def jobs_of(n: int, seconds: float = 60.0, *, threads: int = 1, on_gpu: bool = False) -> list[Job]:

@@ -14,10 +14,9 @@ from jax import lax
 
 from common.errors import PipelineError
 from data.collect.layouts import program as program_module
-from data.collect.layouts.module import ProgramSource
 from data.collect.layouts.options import read_row, spell_row
 from data.collect.layouts.program import LayoutProgram
-from data.collect.programs.catalogue import catalogue, load_program
+from data.collect.programs.catalogue import ProgramSource, catalogue, load_program
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 
 

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graphs.checks import HIGHEST, LOWEST, Fail, check_layout, check_tile
+from data.graphs.checks import check_layout, check_tile
 from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES, N_TILE_VALUES
 from data.npz.read import Archive
 from data.packing.config_encoder import ConfigEncoder, chunk_bytes
-from data.packing.configs import PackedConfigs
-from data.packing.vectors import UnknownValueError
+from data.packing.configs import Fail, PackedConfigs
+from data.packing.vectors import HIGHEST, LOWEST, UnknownValueError
 
 SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
 LAYOUT_KEYS = (
