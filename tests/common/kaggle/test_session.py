@@ -130,7 +130,7 @@ def test_no_credential_is_written_or_printed_by_any_command(
     kernel = build("cpu", {}, tmp_path / "written" / "kernel", root=root).folder
     commands: dict[str, Callable[[], object]] = {
         "CreateSubmission": lambda: submit(submission, "first", force=True),
-        "ListSubmissions": list_submissions,
+        "ListSubmissions": lambda: list_submissions(1),
         "SaveKernel": lambda: push(kernel),
         "GetKernelSessionStatus": lambda: status("fast-or-slow-cpu"),
     }
