@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,40 +59,65 @@ def written_mixing(
 def choose_in_run(
     out: Path,
     blending: BlendConfig,
-    collection: Collection,
-    files: Sequence[GraphFile],
-    tables: Mapping[str, pl.DataFrame],
+    files: Mapping[Collection, Sequence[GraphFile]],
+    tables: Mapping[Collection, Mapping[str, pl.DataFrame]],
     *,
     seed: int,
 ) -> None:
-    """Choose how to blend a collection's members, and write it; nothing if that was done before.
+    """Choose how to blend the members of one collection, or of several together, and write it.
 
-    The recipe's own blend stays unless it is beaten beyond noise.
+    An official xla split has seven graphs: its two searches together have twice the labels. The
+    recipe's own blend stays unless it is beaten beyond noise. Nothing if that was done before.
+
+    Args:
+        files: labelled graphs by collection, all of one kind.
+        tables: what the same members scored of each collection.
 
     Raises:
         PipelineError: a damaged file.
     """
-    path = choice_file(out, collection)
-    if path.exists() or len(tables) < 2:
+    paths = [choice_file(out, collection) for collection in files]
+    members = list(next(iter(tables.values())))
+    if all(path.exists() for path in paths) or len(members) < 2:
         return
-    own = recipe_mixing(blending, collection.kind, list(tables))
-    by = labelled(files)
+    names = " and ".join(collection.name for collection in files)
+    own = recipe_mixing(blending, next(iter(files)).kind, members)
+    known, scored = (files, tables) if len(files) == 1 else _by_id(files, tables)
+    by = labelled([file for some in known.values() for file in some])
     reason = by.too_few()
     if reason:
-        log.info(f"{collection.name}: {reason}; the recipe's blend stays")
-        unjudged = {"chosen": RECIPE, "reason": reason, "nested_value": None}
-        write_choice(path, {**unjudged, **mixing_record(own)})
-        return
-    choice = choose(by, tables, recipe=own, seed=seed)
-    if choice.chosen == RECIPE:
-        write_choice(path, {**record_of(choice, own), "note": KEPT_NOTE})
-        log.info(f"{collection.name}: no blend beats the recipe's by more than noise; it stays")
-        return
-    write_choice(path, {**record_of(choice, mixing_of(choice)), "note": CHOSEN_NOTE})
-    log.info(
-        f"{collection.name}: blended by {choice.chosen}; on valid graphs that had no part in "
-        f"the choice {choice.nested_value:.4f}, which is what to believe"
-    )
+        log.info(f"{names}: {reason}; the recipe's blend stays")
+        record = {"chosen": RECIPE, "reason": reason, "nested_value": None, **mixing_record(own)}
+    else:
+        parts = scored.values()
+        every = {name: pl.concat(part[name] for part in parts) for name in members}
+        choice = choose(by, every, recipe=own, seed=seed)
+        is_kept = choice.chosen == RECIPE
+        mixing = own if is_kept else mixing_of(choice)
+        record = {**record_of(choice, mixing), "note": KEPT_NOTE if is_kept else CHOSEN_NOTE}
+        log.info(
+            f"{names}: no blend beats the recipe's by more than noise; it stays"
+            if is_kept
+            else f"{names}: blended by {choice.chosen}; on valid graphs that had no part in "
+            f"the choice {choice.nested_value:.4f}, which is what to believe"
+        )
+    for path in paths:
+        write_choice(path, {**record, "of": [collection.name for collection in files]})
+
+
+def _by_id(
+    files: Mapping[Collection, Sequence[GraphFile]],
+    tables: Mapping[Collection, Mapping[str, pl.DataFrame]],
+) -> tuple[dict[Collection, list[GraphFile]], dict[Collection, dict[str, pl.DataFrame]]]:
+    """Name graphs by their IDs: the searches of a source have graphs of the same names."""
+    named = {
+        c: [replace(file, name=file.submission_id) for file in own] for c, own in files.items()
+    }
+    told = {
+        c: {n: t.with_columns(graph=f"{c.name}:" + pl.col("graph")) for n, t in own.items()}
+        for c, own in tables.items()
+    }
+    return named, told
 
 
 def record_of(choice: BlendChoice, mixing: Mixing) -> dict[str, Any]:

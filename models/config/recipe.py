@@ -136,8 +136,9 @@ class BlendConfig(FrozenConfig):
             ensembles/diversify_picks.py; 0 picks best first.
         tile_spread_length: how far tiles are apart, in logarithms of their bounds, where they no
             longer share an error.
-        choose: choose each collection's blend by the labels of its valid split; what stands here
-            stays where nothing beats it beyond noise. See ensembles/choice/choose.py.
+        choose: choose blends by the labels of the valid split, of a source's two searches
+            together; what stands here stays where nothing beats it beyond noise. See
+            ensembles/choice/choose.py.
         weights: by model; 1 where none is given.
     """
 

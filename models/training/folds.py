@@ -59,7 +59,7 @@ def family_of(file: GraphFile) -> str:
         softmax_h8_q128_s128, a kernel -> softmax
         unet_3d.4x4.bf16 -> unet3d, as another file writes it
     """
-    name = file.name
+    name = file.name.rpartition(":")[2]  # where graphs of two collections are told apart by it
     if file.collection.kind == "tile":
         name = _KERNEL_SIZES.sub("", _KERNEL_FINGERPRINT.sub("", name))
     return _DIMENSIONS.sub("", _SIBLING_END.sub("", _OWN_END.sub("", name)))

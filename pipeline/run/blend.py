@@ -42,20 +42,30 @@ def rankings_of(state: RunState) -> list[Ranking]:
 def blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:
     """Blend what the members scored; by split, the blended scores of each collection."""
     blended: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in SUBMISSION}
-    for collection in COLLECTIONS:
-        if collection.name not in state.sources:
-            continue
-        valid = state.of(collection, "valid")
-        if state.recipe.blend.choose and valid:
-            tables, seed = _member_scores(state, collection, "valid"), state.recipe.seeds[0]
-            with state.costs.stage(f"choose the blend of {collection.name}"):
-                choose_in_run(state.out, state.recipe.blend, collection, valid, tables, seed=seed)
+    ranked = [collection for collection in COLLECTIONS if collection.name in state.sources]
+    if state.recipe.blend.choose:
+        _choose_all(state, [c for c in ranked if state.of(c, "valid")])
+    for collection in ranked:
         for split, done in blended.items():
             files = state.of(collection, split)
             if files:
                 with state.costs.stage(f"predict {collection.name}"):
                     done.append((collection, _blended_scores(state, collection, files)))
     return blended
+
+
+def _choose_all(state: RunState, collections: Sequence[Collection]) -> None:
+    """Choose blends; of a source's two searches together, where the same members rank both."""
+    together: dict[tuple[str, ...], list[Collection]] = {}
+    for collection in collections:
+        source = collection.name.split(":")[:2]
+        names = [member.name for member in state.members(collection)]
+        together.setdefault((*source, *names), []).append(collection)
+    for group in together.values():
+        files = {collection: state.of(collection, "valid") for collection in group}
+        tables = {collection: _member_scores(state, collection, "valid") for collection in group}
+        with state.costs.stage(f"choose the blend of {' and '.join(c.name for c in group)}"):
+            choose_in_run(state.out, state.recipe.blend, files, tables, seed=state.recipe.seeds[0])
 
 
 def _blended_scores(

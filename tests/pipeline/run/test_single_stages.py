@@ -204,7 +204,7 @@ def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
     blending = BlendConfig(choose=True, weights={"tile_linear": 0.0})  # all trust in the blind one
     files = kernels("train")
     for _ in range(2):  # the second time it is there already
-        choose_in_run(tmp_path, blending, TILE, files, tables, seed=0)
+        choose_in_run(tmp_path, blending, {TILE: files}, {TILE: tables}, seed=0)
     (said,) = caplog.messages
     assert "on valid graphs that had no part in the choice" in said
     record = json.loads(choice_file(tmp_path, TILE).read_text())
@@ -226,7 +226,7 @@ def test_a_recipe_that_stays_keeps_its_spread_of_picks(tmp_path: Path) -> None:
         name: pl.concat([scores_table(g, g.config_feat[:, 8]) for g in map(read_tile, files)])
         for name in ("tile_boosting-seed0", "tile_linear-seed0")
     }
-    choose_in_run(tmp_path, blending, TILE, files, tables, seed=0)
+    choose_in_run(tmp_path, blending, {TILE: files}, {TILE: tables}, seed=0)
     record = json.loads(choice_file(tmp_path, TILE).read_text())
     assert (record["chosen"], record["pick_diversity"]) == (RECIPE, {"error": 1.5, "length": 3.0})
     mixing = written_mixing(tmp_path, blending, TILE, list(tables))

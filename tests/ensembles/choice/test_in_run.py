@@ -1,0 +1,61 @@
+"""The two searches of a source decide together where each alone has too few labelled graphs."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+
+from common.settings import SAMPLE
+from data.read import read_graph
+from data.tree import GraphFile, collection_named, find_graphs
+from ensembles.choice.choose import RECIPE
+from ensembles.choice.in_run import choice_file, choose_in_run, read_choice
+from models.config.recipe import BlendConfig
+from models.predict import scores_table
+
+SEARCHES = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
+FAMILIES = ("depthwise_b1", "dilated_b1", "lstm_b4", "mixer_b1", "plain_b2")
+
+
+def scored(files: list[GraphFile], by: Callable[[NDArray[np.int64]], NDArray[Any]]) -> pl.DataFrame:
+    graphs = [read_graph(file) for file in files]
+    return pl.concat(scores_table(g, by(g.runtime_ns).astype(np.float32)) for g in graphs)
+
+
+def test_the_searches_of_a_source_choose_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rng = np.random.default_rng(0)
+    files = {
+        collection: [
+            file
+            for file in find_graphs(SAMPLE, collections=(collection,), splits=("train",))
+            if file.name in FAMILIES
+        ]
+        for collection in SEARCHES
+    }
+    tables = {
+        collection: {
+            "layout_linear-seed0": scored(own, lambda runtime: runtime),
+            "layout_boosting-seed0": scored(own, lambda runtime: rng.random(len(runtime))),
+        }
+        for collection, own in files.items()
+    }
+    blending = BlendConfig(choose=True, weights={"layout_linear": 0.0})  # all trust in the blind
+    one = {SEARCHES[0]: files[SEARCHES[0]]}
+    choose_in_run(tmp_path / "one", blending, one, tables, seed=0)
+    assert "5 labelled graphs of 5 families; a choice needs 6" in caplog.messages[-1]
+    choose_in_run(tmp_path / "both", blending, files, tables, seed=0)
+    assert caplog.messages[-1].startswith("layout:xla:default and layout:xla:random: blended by ")
+    records = [read_choice(choice_file(tmp_path / "both", collection)) for collection in SEARCHES]
+    assert records[0] == records[1]
+    assert records[0] is not None and records[0]["chosen"] != RECIPE
+    assert (records[0]["n_graphs"], records[0]["n_families"]) == (10, 5)
+    assert records[0]["of"] == ["layout:xla:default", "layout:xla:random"]
+    assert records[0]["weights"]["layout_linear-seed0"] == 1
