@@ -23,7 +23,7 @@ from submissions.labels import Labels
 from submissions.write import n_picks
 
 METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
-SLOWDOWN_PICKS = (1, 10, 100)
+SLOWDOWN_PICKS = (1, 5, 10, 100)
 ERROR_PICKS = (1, 5, 10)
 FEW_GRAPHS = 20  # an interval over fewer is too narrow
 
@@ -52,10 +52,10 @@ def score_submission(
         score: mean of the collections' values, None if no collection has one.
         collections: for each of the five, by name, `metric`, `value` (mean over graphs), `ci95`
             (bootstrap over graphs; None for fewer than two), `n_graphs` (those in the mean) and
-            `per_graph`; for tile also `top1_error`, `top5_error` and `top10_error`, None where a
-            row holds too few picks to tell. Given `ceilings`, for layout also `noise_ceiling`: of
-            each graph, and of the collection (the median over its judged graphs that have one);
-            None where unknown.
+            `per_graph`; means of `slowdown@1`, `@5` and `@10`, for tile of `top1_error` and so on,
+            None where a row holds too few picks to tell. Given `ceilings`, for layout also
+            `noise_ceiling`: of each graph, and of the collection (the median over its judged
+            graphs that have one); None where unknown.
         left_out: the graphs that were not judged, as `graph` (the ID) and `reason`.
 
     Raises:
@@ -188,11 +188,10 @@ def _collection_report(
         "ci95": _interval(values),
         "n_graphs": len(values),
     }
-    if collection.kind == "tile":
-        for name in (f"top{k}_error" for k in ERROR_PICKS):
-            errors = [graph[name] for graph in graphs.values()]
-            known = errors and None not in errors
-            report[name] = float(np.mean(errors)) if known else None
+    is_tile = collection.kind == "tile"
+    for name in (f"top{k}_error" if is_tile else f"slowdown@{k}" for k in ERROR_PICKS):
+        found = [graph[name] for graph in graphs.values()]
+        report[name] = float(np.mean(found)) if found and None not in found else None
     report["per_graph"] = dict(graphs)
     if ceilings is not None and collection.kind == "layout":
         taus = {g: ceilings.get(f"{collection.name}:{g}", math.nan) for g in graphs}

@@ -23,8 +23,8 @@ LABELS = {
     "layout": {
         TAU: "tau",
         "slowdown@1": "slowdown@1",
+        "slowdown@5": "@5",
         "slowdown@10": "@10",
-        "slowdown@100": "@100",
     },
     "tile": {
         SCORE: "tile score",

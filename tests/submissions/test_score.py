@@ -26,6 +26,7 @@ def test_a_layout_collection_by_hand() -> None:
         "kendall_tau": 1.0,
         "opa": 1.0,
         "slowdown@1": 1.0,
+        "slowdown@5": 1.0,
         "slowdown@10": 1.0,
         "slowdown@100": 1.0,
         "n_configs": 3,
@@ -38,7 +39,9 @@ def test_a_layout_collection_by_hand() -> None:
     assert part["value"] == pytest.approx((1 - 1 / np.sqrt(30)) / 2)
     assert part["metric"] == "kendall_tau"
     assert part["n_graphs"] == 2
-    assert list(part) == ["metric", "value", "ci95", "n_graphs", "per_graph"]
+    means = [f"slowdown@{k}" for k in (1, 5, 10)]
+    assert [part[name] for name in means] == [1.125, 1, 1]
+    assert list(part) == ["metric", "value", "ci95", "n_graphs", *means, "per_graph"]
     assert report["score"] == part["value"]
     assert report["left_out"] == []
 
