@@ -87,7 +87,9 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -> None:
     difference = first_difference(begun, config)
     if difference:
-        raise UsageError(f"{folder}: was begun with {difference}; choose another --out")
+        raise UsageError(
+            f"{folder}: was begun with {difference}; choose another --out, or remove it"
+        )
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -62,6 +62,9 @@ class CrossConfigAttention(nn.Module):
     number of configs, so weights average 1 and 64 configs in training mean the same as 1,000 in
     ranking. All that must be known of the other configs is log mean exp(x / T), the `normaliser`,
     (n, 1, h). Given from outside, it makes scores independent of how configs are cut into chunks.
+
+    SageBlock does the same by `attend` of models/layout/plain_ops.py, or of fused_ops.py on a GPU,
+    together with what follows; this form of it serves segments, and tests hold that one to it.
     """
 
     def __init__(self) -> None:

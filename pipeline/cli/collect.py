@@ -1,12 +1,13 @@
 """The `collect` command: one program, or a whole plan."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from common.errors import UsageError
 from pipeline.cli.console import (
+    EXIT_FAULT,
     Json,
     MaxMinutes,
     Seed,
@@ -16,6 +17,10 @@ from pipeline.cli.console import (
     print_table,
     say,
 )
+
+if TYPE_CHECKING:
+    from data.collect.collect import Outcome
+    from data.collect.job import Job
 
 PLANNED = ("kind", "configs", "search", "split", "rounds", "timeout_s")  # a plan has its own
 HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
@@ -84,10 +89,16 @@ def collect(
     outcomes = collect_jobs(jobs, out, remeasure=remeasure, keep_noisy=keep_noisy)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
-        return
+    else:
+        _tell(outcomes, jobs, out, is_plan=plan is not None)
+    if program and not all(outcome.path for outcome in outcomes):
+        raise typer.Exit(EXIT_FAULT)  # the one graph that was asked for was left out
+
+
+def _tell(outcomes: "list[Outcome]", jobs: "list[Job]", out: Path, *, is_plan: bool) -> None:
     print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
     for outcome in outcomes:
-        if outcome.was_there and program:
+        if outcome.was_there and not is_plan:
             say(f"{outcome.job.submission_id}: was there; another --out measures it anew")
         if outcome.path is None:
             typer.echo(outcome.line())

@@ -1,5 +1,6 @@
 """What all commands share: one-line errors, exit codes, tables, progress bars, common options."""
 
+import atexit
 import functools
 import inspect
 import json
@@ -97,6 +98,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
         except (PipelineError, KeyboardInterrupt) as error:
+            # Once more Ctrl-C, and what ends with the process would say so.
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             how, code = str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
                 how, code = ("terminated", 143) if stops else ("interrupted", 130)

@@ -122,7 +122,8 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
 def _print_why(why: dict[str, Any], n_configs: int) -> None:
     runtime = "not measured" if why["runtime_ns"] is None else f"measured {why['runtime_ns']:,} ns"
     decided = "" if why["decided"] is None else f"; decides {why['decided']} nodes"
-    typer.echo(f"\nconfig {why['config']}: place {why['place']} of {n_configs}, {runtime}{decided}")
+    place = f"place {why['place']} of {n_configs}, copies counted"
+    typer.echo(f"\nconfig {why['config']}: {place}, {runtime}{decided}")
     print_table(
         ("member", "place"), [(name, f"{place:g}") for name, place in why["places"].items()]
     )

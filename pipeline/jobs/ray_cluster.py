@@ -63,13 +63,10 @@ class RayCluster(Executor):
     """
 
     def __init__(self, address: str, *, at_most: int | None, threads: int = 1) -> None:
+        check_cluster(address)
+        import ray
+
         is_local = address == LOCAL
-        for name, value in (ANY | (OWN if is_local else FAR)).items():
-            os.environ.setdefault(name, value)
-        try:
-            import ray
-        except ModuleNotFoundError:
-            raise UsageError("--ray: Ray is missing; pip install -r requirements-ray.txt") from None
         self._ray, self._address, self._at_most, self._threads = ray, address, at_most, threads
         self._folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
         own = {
@@ -90,10 +87,7 @@ class RayCluster(Executor):
         try:
             self._connect()
         except Exception as error:  # Ray raises anything, a bare Exception too
-            raise UsageError(
-                f"--ray {self._address}: no cluster to work with: {' '.join(str(error).split())}; "
-                "start one with `ray start --head`, or pass --ray local"
-            ) from error
+            raise _unusable(self._address, error) from error
         except SystemExit:
             signal.signal(signal.SIGTERM, before)
             signal.raise_signal(signal.SIGTERM)
@@ -121,8 +115,6 @@ class RayCluster(Executor):
             ) from error
 
     def _connect(self) -> None:
-        if self._address.rpartition(":")[2].isdigit() and "/" not in self._address:
-            _reach(self._address)
         paths = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         environment = {
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -228,6 +220,32 @@ class RayCluster(Executor):
         if isinstance(told[0], OutOfTime) and not out_of_time():
             return Lost(job, "was told to stop")
         return Failed(job, told[0])
+
+
+def check_cluster(address: str) -> None:
+    """Refuse a cluster whose head does not answer.
+
+    Raises:
+        UsageError: so, or Ray is not installed.
+    """
+    for name, value in (ANY | (OWN if address == LOCAL else FAR)).items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray  # noqa: F401
+    except ModuleNotFoundError:
+        raise UsageError("--ray: Ray is missing; pip install -r requirements-ray.txt") from None
+    if address.rpartition(":")[2].isdigit() and "/" not in address:
+        try:
+            _reach(address)
+        except OSError as error:
+            raise _unusable(address, error) from error
+
+
+def _unusable(address: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"--ray {address}: no cluster to work with: {' '.join(str(error).split())}; "
+        "start one with `ray start --head`, or pass --ray local"
+    )
 
 
 def _reach(address: str) -> None:

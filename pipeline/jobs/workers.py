@@ -26,6 +26,17 @@ class Workers:
     n: int | None = 1
     ray: str | None = None
 
+    def check(self) -> None:
+        """Refuse a Ray cluster that does not answer, before work is done for it.
+
+        Raises:
+            UsageError: so, or Ray is not installed.
+        """
+        if self.ray is not None:
+            from pipeline.jobs.ray_cluster import check_cluster
+
+            check_cluster(self.ray)
+
     def do(self, jobs: Sequence[Job]) -> dict[str, Done]:
         """Do jobs; see `run_jobs`.
 

@@ -140,6 +140,7 @@ def _prepared(
     resume: bool,
 ) -> tuple[RunState, list[AuditRow], dict[str, Any]]:
     """Refuse what cannot be, then pack and check all files."""
+    workers.check()
     for model in recipe.all_models:
         check_device(recipe, model)
     settings = {"recipe": recipe.model_dump(mode="json")}

@@ -151,7 +151,7 @@ def load_program(name: str) -> ProgramSource:
     programs = {program.name: program for program in catalogue()}
     if name not in programs:
         raise PipelineError(
-            f"program '{name}': not in the catalogue; known: {', '.join(programs)}; "
+            f"program '{name}': not in the catalogue, which `collect --list` prints; "
             "or give your own as package.module:function"
         )
     return programs[name]

@@ -124,6 +124,7 @@ def test_a_cluster_that_does_not_answer_is_one_line(tiny_tree: Path, tmp_path: P
     words = ("run", "--data", tiny_tree, *TILES, "--out", tmp_path / "run", "--ray", address)
     *_, line = call(*words, expect=2).splitlines()
     assert line.startswith(f"error: --ray {address}: no cluster to work with: [Errno 111]")
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_ray_it_is_named(

@@ -76,7 +76,7 @@ def test_a_users_function_is_loaded_with_its_arguments_or_those_of_all(own_modul
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_such_program", "not in the catalogue; known: plain_b2"),
+        ("no_such_program", "not in the catalogue, which `collect --list` prints"),
         ("no.such.module:step", "cannot be imported: ModuleNotFoundError: No module named"),
         ("raises_two_lines:step", "cannot be imported: ValueError: one two$"),
         ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
