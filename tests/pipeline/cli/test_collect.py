@@ -33,7 +33,8 @@ def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     options = ("--kind", "tile", "--program", "own_kernels:kernel", "--configs", 12)
-    words = ("collect", *options, "--out", tmp_path / "data", "--device", "cpu", "--json")
+    place = ("--out", tmp_path / "data", "--device", "cpu")
+    words = ("collect", *options, *place, "--keep-noisy", "--json")
     entry = json.loads(call(*words))["tile:xla:doubled"]
     assert entry["n_configs"] == 12
     assert entry["failed"] == []
