@@ -21,9 +21,9 @@ def write_page(path: Path, text: str) -> None:
 
 
 def render(name: str, **values: object) -> str:
-    """Return the page that the template NAME.md.j2 beside this file makes of the values."""
+    """Return the page that the template pages/NAME.md.j2 makes of the values."""
     environment = Environment(  # noqa: S701  it is Markdown
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(Path(__file__).parent / "pages"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -34,7 +34,7 @@ def render(name: str, **values: object) -> str:
 
 def section(name: str, **values: object) -> list[str]:
     """Return a section of speed.md, by its template, as lines."""
-    return render(f"speed/{name}", **values).splitlines()
+    return render(name, **values).splitlines()
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -125,7 +125,7 @@ def write_ladders(kind: str, cells: Sequence[Cell], folder: Path) -> None:
     rows_of = {title: [_row(rung, ladders.metric) for rung in r] for title, r in measured.items()}
     made = {"made_with": made_with(used), "confidence": f"{CONFIDENCE:.0%}", "draws": f"{DRAWS:,}"}
     picture = f"{ladders.page}.png"
-    text = render("accuracy/ladder", kind=kind, picture=picture, rows_of=rows_of, **made)
+    text = render("ladder", kind=kind, picture=picture, rows_of=rows_of, **made)
     write_page(folder / f"{ladders.page}.md", text)
 
 

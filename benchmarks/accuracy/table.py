@@ -113,7 +113,7 @@ def report(kind: str, cells: Sequence[Cell]) -> str:
             parts.append({"task": task, "note": known.note, **section(kind, by_name)})
     header = ["model", "seeds", *LABELS[kind].values(), "CPU s", "wall s"]
     made = {"made_with": made_with(cells), "confidence": f"{CONFIDENCE:.0%}", "draws": f"{DRAWS:,}"}
-    return render("accuracy/accuracy", kind=kind, parts=parts, header=header, **made)
+    return render("accuracy", kind=kind, parts=parts, header=header, **made)
 
 
 def section(kind: str, by_name: dict[str, list[Cell]]) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """A message is one line, whatever it quotes."""
 
-import pickle
-
 from common.errors import MAX_CHARACTERS, PipelineError, UsageError
 
 
@@ -14,8 +12,3 @@ def test_a_long_message_keeps_its_ends() -> None:
     error = UsageError(f"recipe.toml: key '{'k' * 10_000}'; expected one of: loss")
     assert len(str(error)) <= MAX_CHARACTERS + 3
     assert str(error).startswith("recipe.toml: key 'k") and str(error).endswith("one of: loss")
-
-
-def test_an_error_of_a_child_process_arrives_as_it_was() -> None:
-    error = pickle.loads(pickle.dumps(UsageError("--top: 0; expected at least 1")))
-    assert (type(error), str(error)) == (UsageError, "--top: 0; expected at least 1")

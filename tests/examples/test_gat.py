@@ -1,6 +1,5 @@
 """A model of one's own, by its place: trained, loaded, checked and refused as the built-in ones."""
 
-import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,10 @@ from data.tree import collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.train import load_model, train_model
 from models.training.jobs import TrainJob
+from pipeline.jobs.here import Processes
+from pipeline.jobs.job import Job
+from pipeline.jobs.run_jobs import run_jobs
+from tests.pipeline.jobs.work import handed_back
 
 GAT = 'layout.models=["layout_linear", "examples.gat:Gat"]'
 COLLECTION = collection_named("layout:xla:random")
@@ -74,9 +77,10 @@ def test_a_fault_in_its_forward_names_it(
         train_copy(tiny_tree, importable, 1, (old, new))
 
 
-def test_its_recipe_can_be_written_and_pickled() -> None:
+def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
     recipe = load_recipe("smoke", [GAT, "gat.hidden=8", "blend.weights.gat=0.5"])
-    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    done = run_jobs([Job("sent", handed_back, (recipe,))], Processes([None]))
+    assert done["sent"].value == recipe
     table = recipe.model_dump(mode="json")
     assert table["gat"]["hidden"] == 8
     assert Recipe.from_table(table, source="again") == recipe

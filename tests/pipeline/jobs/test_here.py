@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import OutOfTime, PipelineError
+from common.errors import OutOfTime, UsageError
 from common.progress import teller_or, time_limit, watched_by
 from common.settings import ROOT
 from pipeline.jobs.here import InThisProcess, Processes, interrupts_held
@@ -66,11 +66,11 @@ def test_a_job_goes_on_elsewhere_when_its_worker_is_killed_or_stopped(
 
 
 def test_a_job_that_fails_is_told_as_it_was_raised_and_others_are_done() -> None:
-    kinds = {"ours": PipelineError("x.npz: damaged"), "other": RuntimeError("StrangeError: odd")}
+    kinds = {"ours": UsageError("--top: 0; odd"), "other": RuntimeError("StrangeError: odd")}
     for how, want in kinds.items():
         with pytest.raises(type(want)) as error:
             done_by([Job("bad", work.fail, (how,)), *jobs_of("ab")], None, None)
-        assert str(error.value) == str(want)
+        assert (type(error.value), str(error.value)) == (type(want), str(want))
         assert "in fail\n" in error.value.__notes__[0]  # the traceback, for --debug
 
 
