@@ -43,7 +43,7 @@ class Mixing(NamedTuple):
 
     method: str
     weights: Mapping[str, float]
-    diversity: PickDiversity | None = None  # how far apart tile picks are; None picks best first
+    diversity: PickDiversity | None = None  # how far apart picks are; None picks best first
 
 
 def mix(

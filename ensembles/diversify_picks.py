@@ -1,12 +1,13 @@
-"""Tile picks chosen together: the first ones cover for each other where a model is mistaken.
+"""Picks chosen together: the first ones cover for each other where a model is mistaken.
 
-Only the best of five picks counts. A model's five best tiles are mostly alike, so where it is
-mistaken about one it is mistaken about all five. Here a score is a guess of the runtime whose error
-tiles share the more, the more alike they are: a Gaussian process over the logarithms of a tile's
-bounds. Chosen are the picks whose best is expected to be the fastest, one after the other over
-draws of the error: the first is the best by score, the next the one that helps most where the
-others are slow. Bayesian optimisation chooses batches of experiments so (expected improvement of
-several points at once; Ginsbourger, Le Riche and Carraro, 2010).
+Who measures five picks keeps the best of them. A model's five best configs are mostly alike, so
+where it is mistaken about one it is mistaken about all five. Here a score is a guess of the runtime
+whose error configs share the more, the more alike they are: a Gaussian process over the logarithms
+of a tile's bounds, or over the nodes to which configs give the same layouts. Chosen are the picks
+whose best is expected to be the fastest, one after the other over draws of the error: the first is
+the best by score, the next the one that helps most where the others are slow. Bayesian optimisation
+chooses batches of experiments so (expected improvement of several points at once; Ginsbourger, Le
+Riche and Carraro, 2010).
 """
 
 from collections.abc import Sequence
@@ -19,38 +20,41 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from common.errors import PipelineError
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import TileGraph
-from data.read import read_tile
+from data.graphs.distinct import config_hashes, distinct_rows
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.packing.configs import PackedConfigs
+from data.read import read_graph
 from data.tree import GraphFile
-from models.predict import scores_table
 
-N_PICKS = 10  # chosen together: the best of ten is reported as well; the others follow by score
+# Chosen together; the others follow by score. The best of ten tiles is reported as well, while
+# layouts are judged by their whole order.
+N_TILE_PICKS, N_LAYOUT_PICKS = 10, 5
 N_CANDIDATES = 256  # best by score, of which is picked; bounds time and memory
 N_DRAWS = 4096  # with 512 the picks still depend on which are drawn
 BOUNDS = (*range(6), *range(8, 14), *range(16, 22))  # of config_feat; sums and products left out
-JITTER = 1e-6  # added to the variances: of tiles that are alike no Cholesky factor can be found
+JITTER = 1e-6  # added to the variances: of configs that are alike no Cholesky factor can be found
 
 
 class PickDiversity(NamedTuple):
     """How far apart picks are chosen."""
 
     error: float  # standard deviation of a score's error, in standard deviations of the scores
-    length: float  # how far tiles are apart, in logarithms of their bounds, where errors part
+    # How far configs are apart where errors part: tiles in logarithms of their bounds, layouts in
+    # the share of nodes that they lay out differently.
+    length: float
 
 
 # Where no recipe says otherwise; chosen as the recipe `cpu` says.
-USUAL_DIVERSITY = PickDiversity(error=2.0, length=2.0)
+USUAL_DIVERSITY = {
+    "tile": PickDiversity(error=2.0, length=2.0),
+    "layout": PickDiversity(error=1.0, length=0.3),
+}
 
 
-def diversify_picks(
-    scores: NDArray[np.float32],
-    config_feat: NDArray[np.float32],
-    diversity: PickDiversity,
+def tile_picks(
+    scores: NDArray[np.float32], config_feat: NDArray[np.float32], diversity: PickDiversity
 ) -> NDArray[np.int64]:
     """Choose picks among the distinct configs of a kernel.
-
-    Costs O(c log c + m³ + m² · draws + picks · m · draws) for m = min(c, 256) candidates.
 
     Args:
         scores: (c,) finite, lower = faster.
@@ -58,24 +62,62 @@ def diversify_picks(
         diversity: how far; an error of 0 picks by score.
 
     Returns:
-        (min(10, m),) int64 rows in the order they are picked.
+        (min(10, c),) int64 rows in the order they are picked.
     """
     # By score, then by content: trees give many equal scores, and rows may come in any order.
     order = np.lexsort((*config_feat.T[::-1], scores))
-    guess = _standardised(scores[order])[:N_CANDIDATES]
     places = tile_places(config_feat[order])[:N_CANDIDATES]
-    order = order[:N_CANDIDATES]
     with _blas().limit(limits=1):  # the products are small: threads would wait for each other
-        errors = diversity.error * _errors(places, diversity.length)
-    draws = guess[:, None].astype(np.float32) + errors  # (m, draws)
+        squares = np.square(places).sum(axis=1)
+        distances = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
+        np.fill_diagonal(distances, 0)
+        shared = np.exp(-distances / (2 * diversity.length**2))
+        return order[diversify_picks(scores[order], shared, diversity.error, N_TILE_PICKS)]
+
+
+def layout_picks(
+    scores: NDArray[np.float32],
+    configs: PackedConfigs,
+    rows: NDArray[np.int64],
+    diversity: PickDiversity,
+) -> NDArray[np.int64]:
+    """Choose picks among the configs of a program at `rows` (c,), all distinct, as `tile_picks`.
+
+    Returns:
+        (min(5, c),) int64 positions in `rows` in the order they are picked.
+    """
+    order = np.lexsort((configs.content_hashes()[rows], scores))
+    with _blas().limit(limits=1):
+        distances = layout_distances(configs, rows[order[:N_CANDIDATES]])
+        shared = np.exp(-distances / diversity.length)
+        return order[diversify_picks(scores[order], shared, diversity.error, N_LAYOUT_PICKS)]
+
+
+def diversify_picks(
+    scores: NDArray[np.float32], shared: NDArray[np.float64], error: float, n_picks: int
+) -> NDArray[np.int64]:
+    """Choose picks among configs that are in order.
+
+    Costs O(c + m³ + m² · draws + picks · m · draws).
+
+    Args:
+        scores: (c,) ascending, lower = faster.
+        shared: (m, m) correlation of the errors of the first m, of which is picked.
+        error: standard deviation of a score's error, in standard deviations of the scores.
+
+    Returns:
+        (min(n_picks, m),) int64 positions in the order they are picked.
+    """
+    guess = _standardised(scores)[: len(shared)]
+    draws = guess[:, None].astype(np.float32) + error * _errors(shared)  # (m, draws)
     picked, fastest = [0], draws[0]  # errors are 0 on average
     either = np.empty_like(draws)
-    for _ in range(1, min(N_PICKS, len(order))):
+    for _ in range(1, min(n_picks, len(draws))):
         expected = np.minimum(fastest, draws, out=either).mean(axis=1)  # (m,)
         expected[picked] = np.inf
         picked.append(int(np.argmin(expected)))
         fastest = np.minimum(fastest, draws[picked[-1]])
-    return order[picked]
+    return np.array(picked)
 
 
 @cache
@@ -95,52 +137,71 @@ def tile_places(config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.array([*columns.values()]).reshape(len(columns), len(config_feat)).T
 
 
+def layout_distances(configs: PackedConfigs, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the shares of nodes whose layouts differ between configs at `rows` (m,); (m, m)."""
+    places = configs.places(rows)  # by column, which tied nodes share
+    nodes = np.bincount(configs.alphabets.column_of, minlength=places.shape[1]).astype(np.float32)
+    differing = np.stack([(places != own) @ nodes for own in places])
+    return differing.astype(np.float64) / max(1, configs.n_configurable)
+
+
 def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float64]:
     centred = scores.astype(np.float64) - scores.mean(dtype=np.float64)
     deviation = centred.std()
     return centred / deviation if deviation > 0 else centred
 
 
-def _errors(places: NDArray[np.float64], length: float) -> NDArray[np.float32]:
-    """Draw errors of configs at `places` (m, d), the more alike the nearer; (m, draws)."""
-    squares = np.square(places).sum(axis=1)
-    distances = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
-    np.fill_diagonal(distances, 0)
-    covariance = np.exp(-distances / (2 * length**2))
-    factor = np.linalg.cholesky(covariance + JITTER * np.eye(len(places)))
-    drawn = factor.astype(np.float32) @ _normals()[: len(places)]
+def _errors(shared: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Draw errors of configs from their correlation (m, m); (m, draws)."""
+    factor = np.linalg.cholesky(shared + JITTER * np.eye(len(shared)))
+    drawn = factor.astype(np.float32) @ _normals()[: len(shared)]
     return np.concatenate([drawn, -drawn], axis=1)  # each with its opposite: 0 on average
 
 
 @cache
 def _normals() -> NDArray[np.float32]:
-    """Return (256, draws / 2): the same for every kernel, so that nothing else decides picks."""
+    """Return (256, draws / 2): the same for every graph, so that nothing else decides picks."""
     generator = np.random.default_rng(0)
     return generator.standard_normal((N_CANDIDATES, N_DRAWS // 2), dtype=np.float32)
 
 
 def diversify_scores(
-    graph: TileGraph, scores: NDArray[np.float32], diversity: PickDiversity
+    graph: Graph,
+    scores: NDArray[np.float32],
+    diversity: PickDiversity,
+    rows: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float32]:
     """Score configs (c,) so that the picks come first, and then the others as before; (c,) float32.
 
-    Equal configs have equal scores.
+    Equal tiles have equal scores. Of equal layouts, of which files hold many, the first alone is a
+    pick, and the others stay among the others: nothing is learned from compiling a config twice.
+
+    Args:
+        rows: (c,) int64 which of the graph's configs are scored; None = all.
     """
-    first, group = distinct_configs(graph)
+    rows = np.arange(graph.n_configs) if rows is None else rows
+    first, group = distinct_rows(config_hashes(graph)[rows])
     own = scores[first]
-    picked = diversify_picks(own, graph.config_feat[first], diversity)
-    place = np.unique(own, return_inverse=True)[1] + len(picked)
-    place[picked] = np.arange(len(picked))
-    return place.astype(np.float32)[group]
+    place = np.unique(own, return_inverse=True)[1]
+    if isinstance(graph, TileGraph):
+        picked = tile_picks(own, graph.config_feat[rows[first]], diversity)
+        place[picked] = np.arange(len(picked)) - len(picked)
+    else:
+        assert isinstance(graph, LayoutGraph)
+        picked = layout_picks(own, graph.configs, rows[first], diversity)
+    by_row = place[group]
+    by_row[first[picked]] = np.arange(len(picked)) - len(picked)
+    return (by_row + len(picked)).astype(np.float32)
 
 
 def diversify_table(
     scores: pl.DataFrame, files: Sequence[GraphFile], diversity: PickDiversity
 ) -> pl.DataFrame:
-    """Diversify the picks of a table, kernel by kernel; its rows keep their order.
+    """Diversify the picks of a table, graph by graph; its rows keep their order.
 
     Raises:
-        PipelineError: a kernel has no file, two, a damaged one, or other configs.
+        PipelineError: a graph has no file, two, a damaged one, or other configs; of layouts some
+            may be scored alone.
     """
     by_name: dict[str, GraphFile] = {}
     for file in files:
@@ -151,19 +212,17 @@ def diversify_table(
     numbered = scores.with_row_index("number")
     for (name,), table in numbered.group_by("graph", maintain_order=True):
         if name not in by_name:
-            raise PipelineError(f"kernel {name}: scored, but there is no file of it to read")
-        graph = read_tile(by_name[str(name)])
-        own = scores_table(graph, np.zeros(graph.n_configs, np.float32)).select("config_hash")
-        rows = own.with_row_index("row").unique("config_hash", keep="first")
-        known = table.join(rows, on="config_hash", how="left", maintain_order="left")
-        found = known["row"].unique()
-        if found.null_count() or len(found) != rows.height:
+            raise PipelineError(f"graph {name}: scored, but there is no file of it to read")
+        graph = read_graph(by_name[str(name)])
+        own = pl.DataFrame({"config_hash": config_hashes(graph)}).with_row_index("row")
+        distinct = own.unique("config_hash", keep="first")
+        known = table.join(distinct, on="config_hash", how="left", maintain_order="left")
+        is_part = isinstance(graph, TileGraph) and known["row"].n_unique() != distinct.height
+        if known["row"].null_count() or is_part:
             raise PipelineError(
                 f"{graph.file.path}: holds other configs than the scores; expected the same data"
             )
-        by_row = np.empty(graph.n_configs, np.float32)
-        by_row[known["row"].to_numpy()] = known["score"].to_numpy()
-        first, group = distinct_configs(graph)
-        placed = diversify_scores(graph, by_row[first][group], diversity)
-        tables.append(table.with_columns(score=placed[known["row"].to_numpy()]))
+        rows = known["row"].to_numpy().astype(np.int64)
+        placed = diversify_scores(graph, known["score"].to_numpy(), diversity, rows)
+        tables.append(table.with_columns(score=placed))
     return pl.concat([numbered.clear(), *tables]).sort("number").drop("number")

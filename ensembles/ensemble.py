@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graphs.graph import Graph, TileGraph
+from data.graphs.graph import Graph
 from data.tree import COLLECTIONS, Collection, collection_named
 from ensembles.blend import Mixing, blend
 from ensembles.choice.in_run import recipe_mixing, written_mixing
@@ -56,7 +56,6 @@ class Ensemble:
         blended = table["score"].to_numpy()
         if self.mixing.diversity is None:
             return blended
-        assert isinstance(graph, TileGraph)
         return diversify_scores(graph, blended, self.mixing.diversity)
 
     def __repr__(self) -> str:

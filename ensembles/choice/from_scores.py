@@ -105,8 +105,9 @@ def choose(
     """Choose a blend for members that have scored the labelled graphs.
 
     Args:
-        recipe: the blend that stays unless it is beaten, judged with its spread of picks; all
-            others are judged, and used, without.
+        recipe: the blend that stays unless it is beaten, of tiles judged with its spread of picks;
+            all others are judged, and used, without. Of layouts all are judged without: Kendall's
+            tau sees no gain in picks.
 
     Raises:
         PipelineError: a member has not scored just these configs.
@@ -125,7 +126,10 @@ def choose(
         fixed = {method: _on_rows(by, scores) for method, scores in blends.items()}
         judge = JUDGES[kind](graphs, seed)
         nested = Nested(graphs, fixed, folds, metric=METRICS[kind], judge=judge)
-        kept = None if recipe is None else _on_rows(by, mix(own, recipe, by.files))
+        if recipe is None:
+            return choose_blend(nested, seed=seed)
+        judged_as = recipe._replace(diversity=None) if kind == "layout" else recipe
+        kept = _on_rows(by, mix(own, judged_as, by.files))
         return choose_blend(nested, recipe=kept, seed=seed)
 
 

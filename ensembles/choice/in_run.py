@@ -81,7 +81,8 @@ def choose_in_run(
     if all(path.exists() for path in paths) or len(members) < 2:
         return
     names = " and ".join(collection.name for collection in files)
-    own = recipe_mixing(blending, next(iter(files)).kind, members)
+    kind = next(iter(files)).kind
+    own = recipe_mixing(blending, kind, members)
     known, scored = (files, tables) if len(files) == 1 else _by_id(files, tables)
     by = labelled([file for some in known.values() for file in some])
     reason = by.too_few()
@@ -94,6 +95,8 @@ def choose_in_run(
         choice = choose(by, every, recipe=own, seed=seed)
         is_kept = choice.chosen == RECIPE
         mixing = own if is_kept else mixing_of(choice)
+        if kind == "layout":  # whose picks the choice did not judge
+            mixing = mixing._replace(diversity=own.diversity)
         record = {**record_of(choice, mixing), "note": KEPT_NOTE if is_kept else CHOSEN_NOTE}
         log.info(
             f"{names}: no blend beats the recipe's by more than noise; it stays"

@@ -136,6 +136,9 @@ class BlendConfig(FrozenConfig):
             ensembles/diversify_picks.py; 0 picks best first.
         tile_spread_length: how far tiles are apart, in logarithms of their bounds, where they no
             longer share an error.
+        layout_spread: as `tile_spread`, of a layout graph's scores.
+        layout_spread_length: how far layouts are apart, in the share of the nodes that they lay out
+            differently, where they hardly share an error any more.
         choose: choose blends by the labels of the valid split, of a source's two searches
             together; what stands here stays where nothing beats it beyond noise. See
             ensembles/choice/choose.py.
@@ -146,6 +149,8 @@ class BlendConfig(FrozenConfig):
     tile_method: Literal["same", "minmax-mean", "rank-mean", "in-turn"] = "same"
     tile_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
     tile_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
+    layout_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
+    layout_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 0.3
     weights: dict[str, Weight] = Field(default={})
     choose: bool = False
 
@@ -155,9 +160,11 @@ class BlendConfig(FrozenConfig):
 
     def pick_diversity_for(self, kind: str) -> tuple[float, float] | None:
         """Return error and length of the spread of picks for `kind`; None for best first."""
-        if kind == "layout" or not self.tile_spread:
-            return None
-        return self.tile_spread, self.tile_spread_length
+        if kind == "layout":
+            spread, length = self.layout_spread, self.layout_spread_length
+        else:
+            spread, length = self.tile_spread, self.tile_spread_length
+        return (spread, length) if spread else None
 
 
 class Recipe(FrozenConfig):

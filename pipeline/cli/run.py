@@ -184,10 +184,12 @@ def blend(
     ] = None,
     submission: Annotated[Path | None, typer.Option(help="Also write a submission.")] = None,
     collection: Annotated[
-        str | None, typer.Option(help="Of the scores; needed for --submission, and for best.")
+        str | None,
+        typer.Option(help="Of the scores; for a submission, diverse picks and best."),
     ] = None,
     diversify_picks: Annotated[
-        Path | None, typer.Option(help="Data folder of kernels: first picks cover for each other.")
+        Path | None,
+        typer.Option(help="Data folder of graphs: first picks cover for each other."),
     ] = None,
     json: Json = False,
     seed: Seed = None,
@@ -212,7 +214,7 @@ def blend(
         collection=collection,
         split=split,
         submission=submission,
-        tiles=diversify_picks,
+        graphs=diversify_picks,
         seed=seed or 0,
     )
     if json:

@@ -30,7 +30,6 @@ from pipeline.planning.plan import part_size
 from pipeline.run.jobs import Law, Ranking, WholeRun, machine_with, ranking_jobs, training_jobs
 from submissions.write import submission_rows, write_submission
 
-TILE = collection_named("tile:xla")
 BEST = "best"
 JUDGED_SPLIT = "valid"
 
@@ -149,7 +148,7 @@ def blend_files(
     collection: str | None,
     split: str,
     submission: Path | None,
-    tiles: Path | None = None,
+    graphs: Path | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Any], list[Row]]:
     """Blend score files of one collection.
@@ -160,9 +159,9 @@ def blend_files(
             those of `split` are blended; of files, the labelled graphs they hold decide.
         labels: for BEST, the data folder with the runtimes of valid (or train, for scores out of
             fold).
-        collection: of all scores; needed for BEST and for a submission.
+        collection: of all scores; needed for BEST, for a submission and with `graphs`.
         submission: also write the rankings there.
-        tiles: spread the picks by the tiles of the kernels in this data folder.
+        graphs: spread the picks by the configs of the graphs in this data folder.
 
     Raises:
         UsageError: no such method, or options that it needs are missing.
@@ -170,8 +169,8 @@ def blend_files(
     """
     if len(set(runs)) < len(runs):
         raise UsageError("--runs: the same run is given twice; expected each once")
-    if tiles is not None and collection != TILE.name:
-        raise UsageError(f"--diversify-picks: pass --collection {TILE.name}; layouts have no picks")
+    if graphs is not None and not collection:
+        raise UsageError("--diversify-picks: pass --collection as well; it says which to read")
     if method != BEST and labels is not None:
         raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
     if method not in (*METHODS, BEST):
@@ -185,8 +184,10 @@ def blend_files(
         members = _scores(runs, split)
         mixed = blend(members, method=method, weights=member_weights(list(members), {}))
         record = {"method": method}
-    if tiles is not None:
-        mixed = diversify_table(mixed, find_graphs(tiles, collections=(TILE,)), USUAL_DIVERSITY)
+    if graphs is not None and collection:
+        place = collection_named(collection)
+        files = find_graphs(graphs, collections=(place,))
+        mixed = diversify_table(mixed, files, USUAL_DIVERSITY[place.kind])
     write_table(out, mixed)
     if submission and collection:
         rankings = submission_rows([(collection_named(collection), mixed)])

@@ -1,5 +1,6 @@
 """Picks that cover for each other: against the definition, whatever the row order, and in a run."""
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,23 +11,30 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from common.errors import PipelineError
-from data.graphs.graph import TileGraph
-from data.read import read_tile
+from common.metrics import kendall_tau, ranking_from_scores
+from data.graphs.distinct import config_hashes, distinct_configs
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.read import read_graph, read_tile
 from data.tree import collection_named, find_graphs
 from ensembles.blend import Mixing, blend, mix
 from ensembles.diversify_picks import (
     N_CANDIDATES,
-    N_PICKS,
+    N_LAYOUT_PICKS,
+    N_TILE_PICKS,
     PickDiversity,
-    diversify_picks,
     diversify_scores,
     diversify_table,
+    layout_distances,
+    tile_picks,
     tile_places,
 )
 from ensembles.ensemble import Ensemble
-from models.predict import scores_table
+from models.predict import sampled, scores_table
+from pipeline.planning.made_up import Size
+from pipeline.planning.made_up import layout_graph as made_up_graph
 
 SPREAD = PickDiversity(error=2.0, length=2.0)
+LAYOUT_SPREAD = PickDiversity(error=1.0, length=0.3)
 
 
 def tiles_at(*bounds: tuple[int, ...]) -> NDArray[np.float32]:
@@ -46,8 +54,8 @@ def grid(n: int) -> NDArray[np.float32]:
 def test_the_first_pick_is_the_best_and_the_next_is_unlike_it() -> None:
     tiles = tiles_at((64, 64), (64, 63), (63, 64), (1, 64))  # three alike, one far away
     scores = np.array([0.0, 0.1, 0.1, 0.2], np.float32)
-    assert diversify_picks(scores, tiles, SPREAD).tolist()[:2] == [0, 3]
-    assert diversify_picks(scores, tiles, PickDiversity(0.01, 2.0)).tolist()[-1] == 3
+    assert tile_picks(scores, tiles, SPREAD).tolist()[:2] == [0, 3]
+    assert tile_picks(scores, tiles, PickDiversity(0.01, 2.0)).tolist()[-1] == 3
 
 
 def test_the_second_pick_has_the_lowest_expected_minimum() -> None:
@@ -58,7 +66,7 @@ def test_the_second_pick_has_the_lowest_expected_minimum() -> None:
     guess = (scores - scores.mean()) / scores.std()
     places = tile_places(tiles)
     covariance = np.exp(-np.square(places[:, None] - places).sum(-1) / (2 * 1.5**2))
-    first, second = diversify_picks(scores, tiles, spread)[:2]
+    first, second = tile_picks(scores, tiles, spread)[:2]
     assert first == scores.argmin()
     deviation = np.sqrt(np.maximum(2 - 2 * covariance[first], 1e-12))  # of the difference
     alpha = (guess - guess[first]) / deviation
@@ -70,12 +78,12 @@ def test_the_second_pick_has_the_lowest_expected_minimum() -> None:
     assert expected[second] < np.median(expected)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, N_PICKS, N_CANDIDATES + 50])
+@pytest.mark.parametrize("n", [1, 2, 5, N_TILE_PICKS, N_CANDIDATES + 50])
 def test_any_number_of_configs_and_equal_scores(n: int) -> None:
     tiles = tiles_at(*((1 + i % 20, 1 + i // 20) for i in range(n)))
     for scores in (np.zeros(n, np.float32), np.arange(n, dtype=np.float32)):
-        picked = diversify_picks(scores, tiles, SPREAD)
-        assert len(set(picked.tolist())) == len(picked) == min(n, N_PICKS)
+        picked = tile_picks(scores, tiles, SPREAD)
+        assert len(set(picked.tolist())) == len(picked) == min(n, N_TILE_PICKS)
         assert picked[0] == 0 or not scores.any()
 
 
@@ -93,17 +101,91 @@ def test_picks_come_first_and_the_others_keep_their_order(tile_graph: TileGraph)
     assert given.dtype == np.float32
     np.testing.assert_array_equal(given[-3:], given[:3])  # equal configs, equal scores
     own = given[:-3]
-    picked = diversify_picks(scores, tile_graph.config_feat, SPREAD)
+    picked = tile_picks(scores, tile_graph.config_feat, SPREAD)
     assert own[picked].tolist() == list(range(len(picked)))
     others = np.setdiff1d(np.arange(len(own)), picked)
     np.testing.assert_array_equal(np.argsort(own[others]), np.argsort(scores[others]))
 
 
-class Knowing:
-    """Scores configs by their first bound."""
+def by_content(graph: Graph) -> NDArray[np.float32]:
+    """Scores of which some are equal, and those of equal configs all are."""
+    return (config_hashes(graph) % np.uint64(29)).astype(np.float32)
 
-    def score(self, graph: TileGraph) -> NDArray[np.float32]:
-        return -graph.config_feat[:, 8]
+
+def test_layouts_are_as_far_apart_as_nodes_differ(layout_graph: LayoutGraph) -> None:
+    rows = np.arange(0, layout_graph.n_configs, 3)
+    values = layout_graph.configs.rows(rows)  # (r, k, 18)
+    differing = (values[:, None] != values).any(axis=-1).mean(axis=-1)
+    given = layout_distances(layout_graph.configs, rows)
+    np.testing.assert_allclose(given, differing, rtol=1e-12)
+    assert len(np.unique(given)) > 2
+
+
+def test_layout_picks_are_distinct_and_come_first(layout_graph: LayoutGraph) -> None:
+    """Each config three times: once as a pick at most, whatever the order of the rows."""
+    whole = layout_graph.only(np.tile(np.arange(layout_graph.n_configs), 3))
+    scores = by_content(whole)
+    given = diversify_scores(whole, scores, LAYOUT_SPREAD)
+    order = ranking_from_scores(given)
+    first, group = distinct_configs(whole)
+    picks, others = order[:N_LAYOUT_PICKS], order[N_LAYOUT_PICKS:]
+    assert given[picks].tolist() == list(range(N_LAYOUT_PICKS))
+    assert len(set(group[picks])) == N_LAYOUT_PICKS
+    np.testing.assert_array_equal(picks, first[group[picks]])  # the first rows of theirs
+    assert scores[picks[0]] == scores.min()
+    assert (np.diff(scores[others]) >= 0).all()  # copies of picks among them
+    copies = set(np.flatnonzero(scores == scores.min())) - set(picks)  # of the best
+    assert copies
+    assert set(others[: len(copies)]) == copies  # right after the picks
+    assert picks.tolist() != ranking_from_scores(scores)[:N_LAYOUT_PICKS].tolist()
+    mixed = np.random.default_rng(0).permutation(whole.n_configs)
+    elsewhere = whole.only(mixed)
+    again = ranking_from_scores(diversify_scores(elsewhere, scores[mixed], LAYOUT_SPREAD))
+    hashes = config_hashes(whole)
+    assert config_hashes(elsewhere)[again[:5]].tolist() == hashes[picks].tolist()
+
+
+def test_the_memory_of_many_layouts_is_bounded() -> None:
+    size = Size(nodes=600, edges=600, configurable=500, configs=20_000)
+    graph = made_up_graph(size, np.random.default_rng(0))
+    scores = by_content(graph)  # the hashes are made here
+    tracemalloc.start()
+    try:
+        given = diversify_scores(graph, scores, LAYOUT_SPREAD)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40e6  # as (c, k) int64 configs alone would take 80 MB
+    assert kendall_tau(given, scores) > 0.999
+
+
+class Knowing:
+    """Scores tiles by their first bound, and layouts by content."""
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        return -graph.config_feat[:, 8] if isinstance(graph, TileGraph) else by_content(graph)
+
+
+def test_a_table_and_an_ensemble_agree_on_layouts(tiny_tree: Path) -> None:
+    collection = collection_named("layout:xla:random")
+    files = find_graphs(tiny_tree, collections=(collection,), splits=("train",))
+    subsets = sampled(files, 25)  # as of valid_configs
+    mixing = Mixing("minmax-mean", {"a-seed0": 1.0}, LAYOUT_SPREAD)
+    ensemble = Ensemble(collection, {"a-seed0": Knowing()}, mixing)
+    for rows in ({}, subsets):
+        graphs = [read_graph(file) for file in files]
+        if rows:
+            graphs = [graph.only(rows[graph.file.submission_id]) for graph in graphs]
+        table = pl.concat([scores_table(graph, Knowing().score(graph)) for graph in graphs])
+        mixed = mix({"a-seed0": table}, mixing, files)
+        expected = np.concatenate([ensemble.score(graph) for graph in graphs])
+        np.testing.assert_array_equal(mixed["score"].to_numpy(), expected)
+        assert mixed.drop("score").equals(table.drop("score"))
+        assert not mixed.equals(
+            blend({"a-seed0": table}, method="rank-mean", weights={"a-seed0": 1})
+        )
+    with pytest.raises(PipelineError, match="holds other configs than the scores"):
+        diversify_table(table.with_columns(config_hash=pl.lit(7, pl.UInt64)), files, LAYOUT_SPREAD)
 
 
 def test_a_table_an_ensemble_and_a_graph_agree(tiny_tree: Path) -> None:

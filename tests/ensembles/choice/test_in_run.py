@@ -14,7 +14,14 @@ from common.settings import SAMPLE
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.choice.choose import RECIPE
-from ensembles.choice.in_run import choice_file, choose_in_run, read_choice
+from ensembles.choice.in_run import (
+    choice_file,
+    choose_in_run,
+    read_choice,
+    recipe_mixing,
+    written_mixing,
+)
+from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
 from models.predict import scores_table
 
@@ -47,7 +54,8 @@ def test_the_searches_of_a_source_choose_together(
         }
         for collection, own in files.items()
     }
-    blending = BlendConfig(choose=True, weights={"layout_linear": 0.0})  # all trust in the blind
+    blind = {"layout_linear": 0.0}  # all trust in the blind
+    blending = BlendConfig(choose=True, weights=blind, layout_spread=1.0)
     one = {SEARCHES[0]: files[SEARCHES[0]]}
     choose_in_run(tmp_path / "one", blending, one, tables, seed=0)
     assert "5 labelled graphs of 5 families; a choice needs 6" in caplog.messages[-1]
@@ -59,3 +67,21 @@ def test_the_searches_of_a_source_choose_together(
     assert (records[0]["n_graphs"], records[0]["n_families"]) == (10, 5)
     assert records[0]["of"] == ["layout:xla:default", "layout:xla:random"]
     assert records[0]["weights"]["layout_linear-seed0"] == 1
+    members = list(tables[SEARCHES[0]])
+    mixing = written_mixing(tmp_path / "both", blending, SEARCHES[0], members)
+    assert mixing.diversity == PickDiversity(1.0, 0.3)  # whichever blend is chosen
+
+
+def test_a_spread_of_picks_costs_a_recipe_nothing_where_layouts_are_judged(tmp_path: Path) -> None:
+    """Rankers that know all lose by any spread: by tau, the recipe would be beaten for it."""
+    files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
+    names = ("layout_linear-seed0", "layout_boosting-seed0")
+    tables = {name: scored(files, lambda runtime: runtime) for name in names}
+    blending = BlendConfig(choose=True, layout_spread=1.0)
+    choose_in_run(tmp_path, blending, {SEARCHES[0]: files}, {SEARCHES[0]: tables}, seed=0)
+    record = read_choice(choice_file(tmp_path, SEARCHES[0]))
+    assert record is not None
+    assert record["chosen"] == RECIPE
+    assert record["pick_diversity"] == {"error": 1.0, "length": 0.3}
+    mixing = written_mixing(tmp_path, blending, SEARCHES[0], names)
+    assert mixing == recipe_mixing(blending, "layout", names)
