@@ -46,6 +46,7 @@ COLLECTIONS = tuple(
     )
 )
 LAYOUT_COLLECTIONS = tuple(collection for collection in COLLECTIONS if collection.kind == "layout")
+LAYOUTS = Collection("layout", "layout")  # all of these as one, where models learn from all
 
 
 @dataclass(frozen=True)

@@ -85,10 +85,10 @@ def siblings(collection: Collection) -> list[Collection]:
 def members_of(
     recipe: Recipe, collection: Collection, out: Path, source: Source | None = None
 ) -> list[Member]:
-    """List the members trained on `collection`; the heuristic alone if `source` is one."""
+    """List the members that learned from `collection`; the heuristic alone if `source` is one."""
     if source is not None and source.collection is None:
         return [Member(HEURISTIC, 0, out / "models" / HEURISTIC, collection.kind)]
-    folder = out / "models" / collection.slug
+    folder = out / "models" / recipe.learned_as(collection).slug
     return [
         Member(model, seed, folder / f"{model}-seed{seed}", collection.kind)
         for model in recipe.models_of(collection.kind)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from data.tree import Collection
+from data.tree import LAYOUTS, Collection
 from ensembles.members import members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
@@ -28,7 +28,7 @@ class FoundModel:
     """A model's run folder."""
 
     folder: Path
-    place: str  # the collection's slug, or "layout-shared" of a model that several share
+    place: str  # the slug of what it learned from, or "layout-shared" of one that others begin from
     member: str  # "<model>-seed<number>"
     config: dict[str, Any]
 
@@ -51,15 +51,17 @@ def find_models(root: Path) -> list[FoundModel]:
         below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
         config = read_config(Path(place)) if CONFIG in files else {}
         if "model" in config and "seed" in config:  # a whole run's own folder holds none itself
-            shared = "collections" in config
-            slug = SHARED_FOLDER if shared else config.get("collection", "").replace(":", "-")
+            slug = config.get("collection", "").replace(":", "-")
+            if "collections" in config:
+                together = config.get("recipe", {}).get("layout", {}).get("together")
+                slug = LAYOUTS.slug if together else SHARED_FOLDER
             member = f"{config['model']}-seed{config['seed']}"
             found.append(FoundModel(Path(place), slug, member, config))
     return found
 
 
 def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: Path) -> list[Path]:
-    """Copy what an earlier training of a collection left, so that it can be gone on with.
+    """Copy what an earlier training of a collection, or of LAYOUTS, left, to go on with.
 
     What lies in `out` or in `shared`, for models that several collections share, stays.
 
@@ -81,7 +83,7 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
         PipelineError: a member is missing, unfinished, there twice or of other settings.
     """
     wanted = {
-        (collection.slug, member.name): member.folder
+        (member.folder.parent.name, member.name): member.folder
         for collection in collections
         for member in members_of(recipe, collection, out)
         if not is_done(member.folder)

@@ -1,5 +1,6 @@
 """Train one model into its run folder, once."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.locks import alone_in
 from common.progress import out_of_time, progress
 from data.graph_store.stored_graph import fingerprint
-from data.tree import COLLECTIONS, Collection
+from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile
 from models.config.own_models import source_of
 from models.config.recipe import Recipe
 from models.registry import model_entry
@@ -23,6 +24,9 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     """Train, or go on with, or skip what is done; the folder ends with a DONE mark.
 
     The shared model that the job begins from, if there is one, is trained first unless it is done.
+
+    Args:
+        collection: of the job's graphs; LAYOUTS of a model that ranks all layout collections.
 
     Raises:
         UsageError: the folder is in use or another run's, or there is no GPU as asked for.
@@ -41,7 +45,8 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
             f"{job.model}.training.pretrain_steps = {steps}: the graphs of all collections are not "
             "at hand here; expected 0"
         )
-    config = _config(job, collection=collection.name)
+    own = {"collection": collection.name}
+    config = _config(job, **(_collections(job.files) if collection == LAYOUTS else own))
     if job.shared:
         config["shared_data"] = fingerprint(job.shared.files)
     if out_of_time() and not is_done(job.run_dir):
@@ -74,6 +79,11 @@ def _config(job: TrainJob, **place: object) -> dict[str, Any]:
     }
 
 
+def _collections(files: Sequence[GraphFile]) -> dict[str, list[str]]:
+    present = {file.collection for file in files}
+    return {"collections": [c.name for c in COLLECTIONS if c in present]}
+
+
 def train_shared(job: TrainJob) -> None:
     """Train the model that a job begins from, or go on with it, or skip it; raises as the job."""
     shared = job.shared
@@ -81,9 +91,7 @@ def train_shared(job: TrainJob) -> None:
         return
     recipe = recipe_of_shared(job.recipe, job.model)
     own = replace(job, recipe=recipe, files=shared.files, run_dir=shared.run_dir, shared=None)
-    present = {file.collection for file in shared.files}
-    names = [collection.name for collection in COLLECTIONS if collection in present]
-    begin(own.run_dir, _config(own, collections=names), resume=True)
+    begin(own.run_dir, _config(own, **_collections(shared.files)), resume=True)
     if not is_done(own.run_dir):
         with alone_in(own.run_dir):  # trainings of two collections may come here at once
             _train_begun(own, "layouts of all collections")

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import AfterValidator, Field, ValidationInfo, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from common.errors import UsageError
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 from data.graphs.node_layouts import Padding
+from data.tree import LAYOUTS, Collection
 from features.pruning.rules import pruning_rule
 from models.config.networks import (
     BaselineGcnConfig,
@@ -101,6 +109,8 @@ class LayoutConfig(FrozenConfig):
 
     Attributes:
         models: best first, by name, or one's own as "package.module:Class", see docs/models.md.
+        together: one model learns from the train graphs of all layout collections and ranks them
+            all; false = each collection has its own.
     """
 
     models: Annotated[
@@ -108,6 +118,7 @@ class LayoutConfig(FrozenConfig):
         Field(min_length=1),
         AfterValidator(_called_apart),
     ] = ("cross_config_sage", "layout_boosting")
+    together: bool = False
 
 
 class TileConfig(FrozenConfig):
@@ -219,6 +230,19 @@ class Recipe(FrozenConfig):
                 )
         return blend
 
+    @model_validator(mode="after")
+    def _can_learn_together(self) -> Self:
+        for model in self.models_of("layout") if self.layout.together else ():
+            training = self.training_of(model)
+            if model == "config_columns_boosting":
+                raise ValueError(f"layout.together: {model} learns one graph; expected false")
+            if training and training.pretrain_steps:
+                raise ValueError(
+                    f"layout.together: {model}.training.pretrain_steps = "
+                    f"{training.pretrain_steps}: one model learns from all as it is; expected 0"
+                )
+        return self
+
     @classmethod
     def from_table(cls, table: dict[str, Any], *, source: str) -> Self:
         """Check a table, those of one's own models by their own classes.
@@ -237,6 +261,10 @@ class Recipe(FrozenConfig):
     def models_of(self, kind: str) -> tuple[str, ...]:
         """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
         return tuple(map(short_name, self.layout.models if kind == "layout" else self.tile.models))
+
+    def learned_as(self, collection: Collection) -> Collection:
+        """Return what a collection's models are trained on: it alone, or LAYOUTS together."""
+        return LAYOUTS if collection.kind == "layout" and self.layout.together else collection
 
     @property
     def all_models(self) -> tuple[str, ...]:

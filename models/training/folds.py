@@ -138,8 +138,8 @@ def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
     learned = tuple(file for file in files if family_of(file) not in families)
     if not learned:
         raise PipelineError(
-            "training.early_stop: what is held out of each collection leaves no graph to learn a "
-            "shared model from; set it or pretrain_steps to 0, or add train graphs"
+            "training.early_stop: what is held out of each collection leaves no graph for "
+            "one model of all to learn from; set it to 0, or add train graphs"
         )
     judged = tuple(file for part in parts for file in part.judged)
     return HeldOut(learned, judged, by_config=len(whole) < len(parts))

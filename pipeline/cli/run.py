@@ -104,8 +104,8 @@ def train(
 ) -> None:
     """Train a recipe's models on one collection.
 
-    They learn from its train split, each in a run folder of its own. OUT has a DONE mark once all
-    are trained.
+    They learn from its train split, each in a run folder of its own; with the recipe's
+    layout.together, from those of all layout collections. OUT has a DONE mark once all are trained.
 
     Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
     """
@@ -123,7 +123,8 @@ def train(
     from pipeline.run.single_stages import train_collection
 
     if resume_from:
-        for folder in continue_earlier(resume_from, wanted, out, shared or out / SHARED_FOLDER):
+        below, place = shared or out / SHARED_FOLDER, chosen.learned_as(wanted)
+        for folder in continue_earlier(resume_from, place, out, below):
             log.info(f"goes on with an earlier training: {folder}")
     folders = train_collection(
         data_dir(data),

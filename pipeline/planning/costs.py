@@ -4,8 +4,9 @@ Networks are counted, see pipeline/planning/counts.py, at one size, and what is 
 the nodes kept; what the processor does is from the constants in pipeline/planning/cards.py.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from common.errors import UsageError
 from common.progress import progress
@@ -62,6 +63,7 @@ class StageCost:
     """What one stage takes on one card, or on one thread of the processor.
 
     Attributes:
+        collection: of a training on all layout collections, the first of them.
         stage: "prepare", "train", "rank" or "score".
         model: "" where the stage has none.
         seed: of a training, else None.
@@ -94,23 +96,27 @@ def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> 
             )
     costs: list[StageCost] = []
     names = list(dict.fromkeys(part.collection for part in sizes))
+    learned = {part.collection: part for part in learned_parts(recipe, sizes)}
     for number, name in enumerate(names):
         progress("count", number, len(names))
         parts = {part.split: part for part in sizes if part.collection == name}
-        costs += _collection_costs(recipe, name, parts, machine)
+        costs += _collection_costs(recipe, name, parts, learned.get(name), machine)
     progress("count", len(names), len(names))
     return costs
 
 
 def _collection_costs(
-    recipe: Recipe, name: str, parts: Mapping[str, PartSize], machine: Machine
+    recipe: Recipe,
+    name: str,
+    parts: Mapping[str, PartSize],
+    train: PartSize | None,
+    machine: Machine,
 ) -> Iterator[StageCost]:
     kind = name.split(":", 1)[0]
     prepare = sum(
         part.graphs * processor_s(f"{kind} prepare", part, part.configs) for part in parts.values()
     )
     yield StageCost(name, "prepare", "", None, prepare, False)
-    train = parts.get("train")
     ranked = [as_ranked(recipe, parts[split]) for split in RANKED if split in parts]
     for model in recipe.models_of(kind):
         for seed in recipe.seeds:
@@ -122,6 +128,30 @@ def _collection_costs(
             yield StageCost(name, "rank", model, seed, seconds, uses_gpu(recipe, model, machine))
     score = sum(part.graphs * processor_s(f"{kind} score", part) for part in ranked)
     yield StageCost(name, "score", "", None, score, False)
+
+
+def learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
+    """Return the train splits; those of layouts as one, the first, where models learn from all."""
+    parts = [part for part in sizes if part.split == "train"]
+    layouts = [part for part in parts if part.kind == "layout"]
+    if not recipe.layout.together or not layouts:
+        return parts
+
+    def mean(values: Iterable[float]) -> float:
+        return fmean(values, [part.graphs for part in layouts])
+
+    configs = mean(part.configs for part in layouts)
+    all_layouts = replace(
+        layouts[0],
+        graphs=sum(part.graphs for part in layouts),
+        nodes=round(mean(part.nodes for part in layouts)),
+        most_nodes=max(part.most_nodes for part in layouts),
+        edges=round(mean(part.edges for part in layouts)),
+        configs=round(configs),
+        most_configs=max(part.most_configs for part in layouts),
+        repeated=1 - mean(part.distinct for part in layouts) / configs,
+    )
+    return [all_layouts, *(part for part in parts if part not in layouts)]
 
 
 def as_ranked(recipe: Recipe, part: PartSize) -> PartSize:

@@ -17,7 +17,14 @@ from data.official.published import PartSize
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe
 from pipeline.planning.budget import Budget, Fitted, Task, pack, reductions
-from pipeline.planning.costs import Machine, StageCost, disk_bytes, processor_s, stage_costs
+from pipeline.planning.costs import (
+    Machine,
+    StageCost,
+    disk_bytes,
+    learned_parts,
+    processor_s,
+    stage_costs,
+)
 from pipeline.planning.memory import CardMemory, card_memory, peak_mib
 
 STAGES = ("prepare", "train", "rank", "score")
@@ -66,6 +73,7 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Pl
         UsageError: the recipe has a model whose cost is not known.
     """
     costs = stage_costs(recipe, sizes, machine)
+    held = [*learned_parts(recipe, sizes), *(part for part in sizes if part.split != "train")]
     rows = []
     for name in dict.fromkeys(part.collection for part in sizes):
         own = [cost for cost in costs if cost.collection == name]
@@ -76,7 +84,7 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Pl
                 {stage: _hours(own, stage, on_gpu=True) for stage in STAGES},
                 {stage: _hours(own, stage, on_gpu=False) for stage in STAGES},
                 disk_bytes(recipe, parts),
-                peak_mib(recipe, parts, machine),
+                peak_mib(recipe, [p for p in held if p.collection == name], machine),
             )
         )
     memory = card_memory(recipe, [row.peak_mib for row in rows], machine)

@@ -15,7 +15,7 @@ import polars as pl
 from common.checksums import write_table
 from data.audit.rows import AuditRow
 from data.official.published import PartSize
-from data.tree import Collection, GraphFile
+from data.tree import Collection, GraphFile, collection_named
 from ensembles.ensemble import load_ensemble
 from ensembles.members import FLOOR, HEURISTIC, Member
 from ensembles.scores import begun_path, scores_by_graph
@@ -26,7 +26,7 @@ from models.train import train_model, train_shared
 from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Job
 from pipeline.planning.cards import CARDS
-from pipeline.planning.costs import Machine, as_ranked, ranking_s, training_s
+from pipeline.planning.costs import Machine, as_ranked, learned_parts, ranking_s, training_s
 from pipeline.planning.plan import mean_size
 
 UNKNOWN_S = 60.0  # a training of a model whose cost is not known
@@ -62,6 +62,8 @@ class Law:
     def __init__(self, recipe: Recipe, parts: Sequence[PartSize], machine: Machine) -> None:
         self.recipe, self.machine = recipe, machine
         self._parts = {(part.collection, part.split): as_ranked(recipe, part) for part in parts}
+        for part in learned_parts(recipe, parts):
+            self._parts[recipe.learned_as(collection_named(part.collection)).name, "train"] = part
 
     def left_s(self, collection: Collection, model: str, folder: Path) -> float:
         """Return about how long a training takes into a folder; nothing where it is done."""

@@ -24,6 +24,7 @@ from data.graph_store.stored_graph import fingerprint
 from data.tree import (
     COLLECTIONS,
     LAYOUT_COLLECTIONS,
+    LAYOUTS,
     SPLITS,
     Collection,
     GraphFile,
@@ -230,10 +231,11 @@ def jobs_of(state: RunState, law: Law, *, trains: bool = True) -> list[Job]:
 def _trainings(state: RunState) -> list[tuple[Collection, TrainJob]]:
     layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
     shared_folder = state.out / "models" / SHARED_FOLDER
+    usable = state.usable | {LAYOUTS.name: layout}
     trainings = []
     for collection, member in state.trainings():
         shared = shared_model(state.recipe, member.model, member.seed, layout, shared_folder)
-        own = state.usable[collection.name]
+        own = usable[collection.name]
         job = TrainJob(member.model, state.recipe, own, member.seed, member.folder, shared)
         trainings.append((collection, job))
     return trainings

@@ -11,7 +11,14 @@ from common.checksums import write_table
 from common.errors import PipelineError, UsageError
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
-from data.tree import LAYOUT_COLLECTIONS, SPLITS, Collection, collection_named, find_graphs
+from data.tree import (
+    LAYOUT_COLLECTIONS,
+    LAYOUTS,
+    SPLITS,
+    Collection,
+    collection_named,
+    find_graphs,
+)
 from ensembles.blend import METHODS, blend, member_weights
 from ensembles.choice.from_scores import choose, labelled, mixing_of
 from ensembles.choice.in_run import Row, choice_rows, record_of
@@ -47,6 +54,8 @@ def train_collection(
 ) -> list[Path]:
     """Train a recipe's models, with each of its seeds, on one collection.
 
+    With the recipe's `layout.together`, a layout collection's are trained on all of them.
+
     Args:
         shared_folder: holds, or gets, the models of all layout collections that this one's begin
             from, where the recipe has such; `out`/layout-shared if None.
@@ -64,14 +73,16 @@ def train_collection(
         check_device(recipe, name)
     device = tell_device(recipe, gpu_here())
     shares = any(pretrain_steps(recipe, name) for name in chosen)
-    needed = LAYOUT_COLLECTIONS if shares else (collection,)
+    place = recipe.learned_as(collection)
+    learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
+    needed = LAYOUT_COLLECTIONS if shares else learned
     files = stored_graphs(data_dir, collections=needed, splits=("train",), pack=packing(workers))
     usable, unusable = split_usable(files)
     for item in unusable:
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
-    own = [file for file in usable if file.collection == collection]
+    own = [file for file in usable if file.collection in learned]
     if not own:
-        raise PipelineError(f"{data_dir}: {collection.name} has no train graph to learn from")
+        raise PipelineError(f"{data_dir}: {place.name} has no train graph to learn from")
     below = shared_folder or out / SHARED_FOLDER
     trainings = [
         TrainJob(
@@ -85,11 +96,11 @@ def train_collection(
         for name in chosen
         for seed in recipe.seeds
     ]
-    sources = find_graphs(data_dir, collections=(collection,), splits=("train",))
+    sources = find_graphs(data_dir, collections=learned, splits=("train",))
     law = Law(recipe, [part_size(sources)], machine_with(device))
     for training in trainings:
         check_free(training.run_dir, {}, resume=resume)
-    workers.do(list(training_jobs([(collection, t) for t in trainings], law, resume=resume)))
+    workers.do(list(training_jobs([(place, t) for t in trainings], law, resume=resume)))
     return [training.run_dir for training in trainings]
 
 

@@ -74,11 +74,11 @@ class RunState:
         return members_of(self.recipe, source.collection or collection, self.out, source)
 
     def trainings(self) -> list[tuple[Collection, Member]]:
-        """List what is to be trained, once sources are chosen."""
-        needed = {s.collection.name: s.collection for s in self.sources.values() if s.collection}
+        """List what is to be trained on what, once sources are chosen."""
+        sources = [source.collection for source in self.sources.values() if source.collection]
         return [
             (collection, member)
-            for collection in needed.values()
+            for collection in dict.fromkeys(map(self.recipe.learned_as, sources))
             for member in members_of(self.recipe, collection, self.out)
         ]
 

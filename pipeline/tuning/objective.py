@@ -18,7 +18,7 @@ from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
-from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
+from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, GraphFile, collection_named
 from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores
@@ -50,7 +50,7 @@ class Question:
 
     Attributes:
         files: the train graphs that can be learned from; `folds` are the same, whole families each.
-        shared: graphs of all layout collections, where some trial may begin from a shared model.
+        shared: graphs of all layout collections, where a trial may learn from them.
     """
 
     recipe: Recipe
@@ -98,6 +98,7 @@ def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Questi
         pretrain_steps(recipe, model) or f"{model}.training.pretrain_steps" in space.parameters
         for model in space.study.models(recipe)
     )
+    shares = shares or recipe.learned_as(collection) == LAYOUTS
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
     files = stored_graphs(data_dir, collections=needed, splits=("train",))
     usable, unusable = split_usable(files)
@@ -151,8 +152,8 @@ def cross_validate(
 
     Args:
         folds: labelled graphs of one collection, each family in one fold.
-        shared: train graphs of all layout collections, for models that begin from a shared one;
-            that of a fold learns from none of the fold's families.
+        shared: train graphs of all layout collections, for models that learn from all or begin
+            from one that does; in a fold, it learns from none of the fold's families.
         kept_scores: a folder where blends share what members alike score. None = train all.
         after_fold: told each fold's value per graph.
 
@@ -175,10 +176,12 @@ def cross_validate(
     means = []
     for number, held_out in enumerate(folds):
         families = set(map(family_of, held_out))
+        own = [file for other in folds if other is not held_out for file in other]
+        every = [file for file in shared if family_of(file) not in families]
         fold = _Fold(
-            learned=[file for other in folds if other is not held_out for file in other],
+            learned=every if recipe.learned_as(collection) == LAYOUTS else own,
             held_out=held_out,
-            shared=[file for file in shared if family_of(file) not in families],
+            shared=every,
             folder=run_dir / f"fold-{number}",
             shared_folder=run_dir / SHARED_FOLDER / f"fold-{number}",
             kept_scores=kept_scores,
@@ -206,7 +209,7 @@ def _ranker(recipe: Recipe, model: str, fold: _Fold) -> Ranker:
         return TrainJob(name, recipe, fold.learned, seed, folder, shared=begins_from)
 
     def trained(job: TrainJob) -> Ranker:
-        train_model(job, collection, resume=True)
+        train_model(job, recipe.learned_as(collection), resume=True)
         return load_model(job.run_dir)
 
     if model != BLEND:

@@ -163,5 +163,5 @@ def test_collections_that_leave_no_graph_are_named() -> None:
     random = collection_named("layout:xla:random")
     others = [replace(f, collection=random) for f in named(["netb_batch_1", "netb_batch_2"])]
     others += [replace(file, collection=random) for file in named(["neta"])]
-    with pytest.raises(PipelineError, match="leaves no graph to learn a shared model from"):
+    with pytest.raises(PipelineError, match="leaves no graph for one model of all to learn from"):
         hold_out([*xla, *others], 0)

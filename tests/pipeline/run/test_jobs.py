@@ -169,7 +169,7 @@ def test_the_bytes_are_the_same_whoever_the_workers_are(
 ) -> None:
     words = ["run", "--data", tiny_tree, "--recipe", recipe, "--store", tmp_path / "store"]
     words += ["--collections", "tile:xla,layout:xla:random"]
-    for key in SHORT:
+    for key in SHORT if recipe == "smoke" else SHORT[1:]:  # cpu has one model for all layouts
         words += ["--set", key]
     call(*words, "--workers", 1, "--out", tmp_path / "one")
     monkeypatch.setattr(jobs, "BLOCK_S", 1e-4)

@@ -1,0 +1,175 @@
+"""`layout.together`: one model learns from all layout collections, and ranks each of them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from common.progress import watched_by
+from data.graph_store.stored_graph import fingerprint
+from data.official.published import official_sizes
+from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, GraphFile, find_graphs
+from ensembles.ensemble import load_ensemble
+from kernels.datasets.folder import write_weights
+from models.config.recipe import load_recipe
+from models.run_folder import read_config
+from models.training.dataset import split_usable
+from models.training.folds import family_of, grouped_folds
+from pipeline.jobs.workers import HERE
+from pipeline.planning.costs import Machine, stage_costs
+from pipeline.planning.plan import make_plan
+from pipeline.run.jobs import Law
+from pipeline.run.run import Inputs, run
+from pipeline.run.simulated import simulate_run
+from pipeline.tuning.objective import cross_validate
+from submissions.write import read_submission
+from tests.command_line import call, stderr_of
+from tests.drills.outcome import check_same
+
+KEYS = (
+    "layout.together=true",
+    "layout.models=[cross_config_sage, layout_linear]",
+    "tile.models=[tile_linear]",
+)
+SETS = tuple(word for key in KEYS for word in ("--set", key))
+MEMBERS = ["cross_config_sage-seed0", "layout_linear-seed0"]
+RECIPE = load_recipe("smoke", KEYS)
+*LEARNED, UNTAUGHT = LAYOUT_COLLECTIONS
+
+
+@pytest.fixture(scope="module")
+def tree(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny tree without the train graphs of the last layout collection."""
+    folder = tmp_path_factory.mktemp("together") / "tree"
+    shutil.copytree(tiny_tree, folder)
+    shutil.rmtree(folder / "npz" / UNTAUGHT.folder / "train")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(tree: Path) -> tuple[object, ...]:
+    return ("--recipe", "smoke", *SETS, "--data", tree)
+
+
+@pytest.fixture(scope="module")
+def told(words: tuple[object, ...], tree: Path) -> list[str]:
+    return stderr_of("run", *words, "--out", tree.parent / "run")
+
+
+@pytest.fixture(scope="module")
+def finished(told: list[str], tree: Path) -> Path:
+    """A finished run; read it, never write to it."""
+    return tree.parent / "run"
+
+
+def test_each_member_is_trained_once_and_ranks_all(
+    finished: Path, told: list[str], tree: Path
+) -> None:
+    folders = sorted(str(p.parent.relative_to(finished)) for p in finished.glob("models/*/*/DONE"))
+    layouts = [f"models/layout/{name}" for name in MEMBERS]
+    assert folders == [*layouts, "models/tile-xla/tile_linear-seed0"]
+    usable, _ = split_usable(find_graphs(tree, collections=LAYOUT_COLLECTIONS, splits=("train",)))
+    assert {file.collection for file in usable} == set(LEARNED)
+    for folder in layouts:
+        config = read_config(finished / folder)
+        assert config["collections"] == [collection.name for collection in LEARNED]
+    trained = [line for line in told if line.startswith("stage: train") and " on layout," in line]
+    assert len(trained) == len(MEMBERS)
+    report = json.loads((finished / "report.json").read_text())
+    for collection in LAYOUT_COLLECTIONS:
+        assert report["models"][collection.name]["members"] == MEMBERS
+        assert report["collections"][collection.name]["value"] is not None
+    borrowed = report["models"][UNTAUGHT.name]
+    assert borrowed["fallback_from"] == "layout:nlp:default"
+    assert borrowed["reason"] == "no train split"
+    assert report["models"][LEARNED[0].name]["fallback_from"] is None
+    curves = [(curve["group"], curve["member"]) for curve in report["learning_curves"]]
+    assert curves == [("layout", MEMBERS[0])]
+
+
+@pytest.mark.parametrize("collection", LAYOUT_COLLECTIONS)
+def test_rank_takes_it_for_any_layout_collection(
+    collection,
+    finished: Path,
+    tree: Path,  # type: ignore[no-untyped-def]
+) -> None:
+    assert list(load_ensemble(finished, collection).rankers) == MEMBERS
+    file = find_graphs(tree, collections=(collection,), splits=("test",))[0]
+    best = read_submission(finished / "submission.csv")[file.submission_id][:3].tolist()
+    asked = ("--collection", collection.name, "--top", 3, "--repeats", "--json")
+    ranked = json.loads(call("rank", file.path, "--run", finished, *asked))
+    assert [config["config"] for config in ranked["configs"]] == best
+    one = finished / "models" / "layout" / MEMBERS[0]
+    assert MEMBERS[0] in call("rank", file.path, "--run", one, *asked[:-1])
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bytes(
+    finished: Path, tree: Path, tmp_path: Path
+) -> None:
+    def kill(stage: str, done: int, total: int) -> None:
+        if (stage, done, total) == ("train", 4, 6):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), watched_by(kill):
+        run(Inputs(tree), tmp_path / "run", RECIPE, resume=False, workers=HERE)
+    assert not (tmp_path / "run" / "models" / "layout" / MEMBERS[0] / "DONE").exists()
+    call("run", "--recipe", "smoke", *SETS, "--data", tree, "--out", tmp_path / "run", "--resume")
+    check_same(tmp_path / "run", finished)
+
+
+def test_train_learns_from_all_whichever_is_named_and_run_takes_what_it_left(
+    finished: Path, words: tuple[object, ...], tree: Path, tmp_path: Path
+) -> None:
+    parts = tmp_path / "parts"
+    call("train", *words, "--collection", UNTAUGHT.name, "--out", parts / "a")
+    call("train", *words, "--collection", "tile:xla", "--out", parts / "b")
+    weights = tmp_path / "weights"
+    names = [f"layout/{name}" for name in MEMBERS]
+    assert write_weights(parts, weights, title="Weights") == [*names, "tile-xla/tile_linear-seed0"]
+    call("run", *words, "--models", weights, "--out", tmp_path / "given")
+    for name in ("submission.csv", "submission-valid.csv"):
+        assert (tmp_path / "given" / name).read_bytes() == (finished / name).read_bytes()
+    one = parts / "a" / MEMBERS[1]
+    predict = ("predict", "--data", tree, "--run", one, "--split", "test")
+    call(*predict, "--collection", LEARNED[1].name, "--out", tmp_path / "scores.parquet")
+    again = ("train", *words, "--collection", LEARNED[0].name, "--out", tmp_path / "again")
+    assert call(*again, "--resume-from", parts).count("goes on with an earlier training") == 2
+
+
+def test_a_fold_learns_from_all_but_its_families(tiny_tree: Path, tmp_path: Path) -> None:
+    files: list[GraphFile] = find_graphs(
+        tiny_tree, collections=LAYOUT_COLLECTIONS, splits=("train",)
+    )
+    folds = grouped_folds([file for file in files if file.collection == LEARNED[0]], 2, seed=0)
+    cross_validate(RECIPE, "layout_linear", folds, tmp_path, shared=files)
+    for number, held_out in enumerate(folds):
+        families = set(map(family_of, held_out))
+        others = [file for file in files if family_of(file) not in families]
+        assert read_config(tmp_path / f"fold-{number}")["train_data"] == fingerprint(others)
+
+
+def test_on_paper_it_is_trained_once_as_well() -> None:
+    """As what it takes on all graphs; the linear ranker's time is the sum."""
+    sizes, machine = [part for part in official_sizes() if part.kind == "layout"], Machine(None)
+    apart = load_recipe("smoke", [KEYS[1]])
+    costs, other = (
+        [cost for cost in stage_costs(recipe, sizes, machine) if cost.stage == "train"]
+        for recipe in (RECIPE, apart)
+    )
+    named = [(cost.collection, f"{cost.model}-seed{cost.seed}") for cost in costs]
+    assert named == [(LEARNED[0].name, name) for name in MEMBERS]
+    each = [cost.seconds for cost in other if cost.model == "layout_linear"]
+    assert len(each) == 4 and costs[1].seconds == pytest.approx(sum(each), rel=1e-3)
+    law = Law(RECIPE, sizes, machine)
+    own = [law.left_s(LAYOUTS, cost.model, Path("nowhere")) for cost in costs]
+    assert own == [cost.seconds for cost in costs]
+    memory = make_plan(RECIPE, sizes, machine).collections
+    assert ["train layout_linear" in row.peak_mib for row in memory] == [True, False, False, False]
+
+
+def test_a_simulated_run_waits_for_the_one_training() -> None:
+    sizes = [part for part in official_sizes() if part.kind == "layout"]
+    alone = load_recipe("smoke", [KEYS[0], "layout.models=[layout_linear]"])
+    (way, _) = simulate_run(alone, sizes, Machine(None), n_cores=64).work.longest_way
+    assert way == f"train layout/{MEMBERS[1]}"
