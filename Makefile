@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test coverage docs fuzz test-slow lint bench bench-largest rehearsal gpu accuracy tile-accuracy ladder sample clean
+.PHONY: help setup setup-collect run test coverage docs fuzz test-slow lint bench bench-largest rehearsal gpu accuracy sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -89,17 +89,9 @@ rehearsal: setup  ## the whole volume with made-up content, resumable: writes do
 gpu: setup  ## what networks ask of a GPU, timed where there is one: writes docs/results/gpu.md
 	$(BIN)/python -m benchmarks.gpu
 
-accuracy: setup  ## train layout models against each other: writes layout_accuracy.md and ladder.md
-	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy
-	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy --report
-
-tile-accuracy: setup  ## train tile models against each other: writes tile_accuracy.md and tile_ladder.md
-	$(BIN)/python -m benchmarks.accuracy tile --out runs/tile-accuracy
-	$(BIN)/python -m benchmarks.accuracy tile --out runs/tile-accuracy --report
-
-ladder: tile-accuracy  ## train what the ladders need, no more: writes the same pages
-	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy --models gcn boosting plain zero-padding ours blend --tasks sample-folds unet3d-all unet3d-100 cross-graph
-	$(BIN)/python -m benchmarks.accuracy layout --out runs/accuracy --report
+accuracy: setup  ## train models against each other, resumable: writes docs/results/accuracy.md
+	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy
+	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy --report
 
 sample: setup-collect  ## measure the embedded sample anew on this machine, into data/raw/sample
 	$(BIN)/python -m pipeline collect --plan sample --remeasure --max-minutes 280 --out data/raw/sample

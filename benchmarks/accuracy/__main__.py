@@ -1,8 +1,7 @@
 """Train models against each other on what they have not seen, and report how well they rank.
 
-`python -m benchmarks.accuracy layout --out runs/accuracy` trains every (task, model, seed) that is
-not there yet; `… --report` writes layout_accuracy.md and ladder.md below docs/results from what is
-there. `tile` does the same for tile models.
+`python -m benchmarks.accuracy --out runs/accuracy` trains every (task, model, seed) that is not
+there yet; `… --report` writes docs/results/accuracy.md and its picture from what is there.
 """
 
 import argparse
@@ -12,17 +11,15 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import PAGES, write_page
+from benchmarks import PAGES
 from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
-from benchmarks.accuracy.ladder import write_ladders
-from benchmarks.accuracy.table import read_cells, report
+from benchmarks.accuracy.report import read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
 from common.errors import PipelineError
 from common.settings import SAMPLE
 
 
 def cells_of(
-    kind: str,
     tasks: Sequence[str],
     contenders: Sequence[str],
     seeds: Sequence[int],
@@ -34,16 +31,16 @@ def cells_of(
 
     Contenders that another one's training serves have no cell of their own.
     """
-    known = CONTENDERS[kind]
-    reasons = {task: why_no_data(TASKS[kind][task], sources) for task in tasks}
+    reasons = {task: why_no_data(TASKS[task], sources) for task in tasks}
     for task, reason in reasons.items():
         if reason:
             _say(f"{task}: left out: {reason}")
     for seed in seeds:
         for task in (task for task in tasks if not reasons[task]):
-            for name in contenders:
-                if known[name].part_of is None and task in (known[name].tasks or (task,)):
-                    yield Cell(task, name, seed, tuple(overrides), kind)
+            for name, known in CONTENDERS[TASKS[task].kind].items():
+                cell = Cell(task, name, seed, tuple(overrides))
+                if name in contenders and task in (known.tasks or (task,)) and not cell.is_served:
+                    yield cell
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
@@ -63,16 +60,13 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train what is missing, or write the report; return the exit code."""
     options = _options(arguments)
-    kind = options.kind
     try:
         if options.report:
-            cells = read_cells(options.out / "cells")
-            write_page(options.report / f"{kind}_accuracy.md", report(kind, cells))
-            write_ladders(kind, cells, options.report)
+            write_report(read_cells(options.out / "cells"), options.report)
             return 0
         sources = Sources(options.sample, options.real)
         given = options.tasks, options.models, options.seeds, sources
-        todo = list(cells_of(kind, *given, overrides=options.set))
+        todo = list(cells_of(*given, overrides=options.set))
         return int(run_cells(todo, sources, options.out) > 0)
     except PipelineError as error:
         print(error, file=sys.stderr)  # noqa: T201
@@ -82,18 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     real = os.environ.get("TPUGRAPHS_REAL")
-    kinds = parser.add_subparsers(dest="kind", required=True)
-    for kind in ("layout", "tile"):
-        own = kinds.add_parser(kind)
-        names = {"--tasks": list(TASKS[kind]), "--models": list(CONTENDERS[kind])}
-        own.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
-        for flag, known in names.items():
-            own.add_argument(flag, nargs="+", choices=known, default=known, metavar="NAME")
-        own.add_argument("--seeds", type=int, nargs="+", default=list(range(5)), metavar="N")
-        own.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
-        own.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
-        own.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-        own.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the pages")
+    models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
+    parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
+    for flag, known in (("--tasks", list(TASKS)), ("--models", models)):
+        parser.add_argument(flag, nargs="+", choices=known, default=known, metavar="NAME")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)), metavar="N")
+    parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
+    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     return parser.parse_args(arguments)
 
 

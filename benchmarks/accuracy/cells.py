@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from benchmarks.accuracy.tasks import (
     WITHIN_GRAPH,
     Part,
     Sources,
-    Task,
+    by_source,
     sample_families,
     sample_manifest,
 )
@@ -47,14 +47,13 @@ SEED_STEP = 1000  # from a cell's seed to its next
 class Contender:
     """Models of the registry, by a recipe with overrides; several models, or seeds, are blended."""
 
-    models: tuple[str, ...]  # none for the floor, which ranks without training
+    models: tuple[str, ...] = ()  # none for the floor, which ranks without training
     recipe: str = "cpu"
     overrides: tuple[str, ...] = ()
     tasks: tuple[str, ...] | None = None  # those that it can learn; None for all
     # The recipe and models in tasks that ask for further configs of one graph.
     within_graph: tuple[str, tuple[str, ...]] | None = None
     n_seeds: int = 1
-    part_of: str | None = None  # the contender that trains it on the way; it has no training itself
 
     def on(self, task: str) -> "Contender":
         """Return what it is for a task."""
@@ -64,44 +63,43 @@ class Contender:
         return replace(self, recipe=recipe, models=models)
 
 
-NETWORK = ("cross_config_sage",)
-WITHIN = ("within_graph", NETWORK)
-ZERO, PLAIN = "features.padding=zero", "cross_config_sage.cross_config=false"
-LAYOUT_CONTENDERS = {
-    "ours": Contender(NETWORK, within_graph=WITHIN),
-    "no-attention": Contender(NETWORK, overrides=(PLAIN,)),
-    "zero-padding": Contender(NETWORK, overrides=(ZERO,), within_graph=WITHIN),
-    "plain": Contender(NETWORK, overrides=(ZERO, PLAIN), within_graph=WITHIN),
-    "two-seeds": Contender(NETWORK, within_graph=WITHIN, n_seeds=2, part_of="blend"),
-    "blend": Contender(
-        (*NETWORK, "layout_boosting"),
-        within_graph=("within_graph", (*NETWORK, "config_columns_boosting")),
-        n_seeds=2,
-    ),
-    "reference": Contender(("tgraph",), "reference"),
-    "gcn": Contender(("baseline_gcn",)),
-    "boosting": Contender(("layout_boosting",)),
-    "linear": Contender(("layout_linear",)),
-    "columns": Contender(("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH),
+NETWORK, TREES, COLUMNS = "cross_config_sage", "layout_boosting", "config_columns_boosting"
+SHIPPED = "shipped"  # what the recipe `cpu` does
+BEST_FIRST = ("blend.tile_spread=0",)
+BY_TILE = "late_fusion_sage"
+# By kind of config, in the page's order: what needs no training, the dataset's baselines, others'
+# models, and ours from the simplest on.
+CONTENDERS = {
+    "layout": {
+        "floor": Contender(),
+        "gcn": Contender(("baseline_gcn",)),
+        "segments": Contender(("segment_sage",), "segments"),
+        "tgraph": Contender(("tgraph",), "reference"),
+        "linear": Contender(("layout_linear",)),
+        "boosting": Contender((TREES,)),
+        "columns": Contender((COLUMNS,), "within_graph", tasks=WITHIN_GRAPH),
+        "no-attention": Contender((NETWORK,), overrides=(f"{NETWORK}.cross_config=false",)),
+        "network": Contender((NETWORK,), within_graph=("within_graph", (NETWORK,))),
+        SHIPPED: Contender(
+            load_recipe("cpu").layout.models,
+            within_graph=("within_graph", load_recipe("within_graph").layout.models),
+            n_seeds=2,
+        ),
+    },
+    "tile": {
+        "floor": Contender(overrides=BEST_FIRST),
+        "early-join": Contender(("early_fusion_sage",), overrides=BEST_FIRST),
+        "late-join": Contender(
+            (BY_TILE,), overrides=(*BEST_FIRST, f"{BY_TILE}.cross_config=false")
+        ),
+        "linear": Contender(("tile_linear",), overrides=BEST_FIRST),
+        "boosting": Contender(("tile_boosting",), overrides=BEST_FIRST),
+        "boosting-spread": Contender(("tile_boosting",)),
+        "network": Contender((BY_TILE,), overrides=BEST_FIRST),
+        "best-first": Contender(load_recipe("cpu").tile.models, overrides=BEST_FIRST),
+        SHIPPED: Contender(load_recipe("cpu").tile.models),
+    },
 }
-BEST_FIRST = "blend.tile_spread=0"
-SHIPPED = load_recipe("cpu").tile.models
-TILE_CONTENDERS = {
-    "ours": Contender(SHIPPED),
-    "best-first": Contender(SHIPPED, overrides=(BEST_FIRST,), part_of="ours"),
-    "late-fusion": Contender(("late_fusion_sage",), overrides=(BEST_FIRST,)),
-    "no-attention": Contender(
-        ("late_fusion_sage",), overrides=(BEST_FIRST, "late_fusion_sage.cross_config=false")
-    ),
-    "early-fusion": Contender(("early_fusion_sage",), overrides=(BEST_FIRST,)),
-    "early-spread": Contender(("early_fusion_sage",), part_of="early-fusion"),
-    "boosting": Contender(("tile_boosting",), overrides=(BEST_FIRST,)),
-    "boosting-spread": Contender(("tile_boosting",), part_of="boosting"),
-    "linear": Contender(("tile_linear",), overrides=(BEST_FIRST,)),
-    "floor": Contender((), overrides=(BEST_FIRST,), part_of="linear"),
-    "floor-spread": Contender((), part_of="linear"),
-}
-CONTENDERS = {"layout": LAYOUT_CONTENDERS, "tile": TILE_CONTENDERS}
 
 
 @dataclass(frozen=True)
@@ -112,16 +110,16 @@ class Cell:
     contender: str
     seed: int
     overrides: tuple[str, ...] = ()
-    kind: str = "layout"
 
     @property
-    def known_task(self) -> Task:
-        return TASKS[self.kind][self.task]
+    def contenders(self) -> Mapping[str, Contender]:
+        """Return all that the task can have."""
+        return CONTENDERS[TASKS[self.task].kind]
 
     @property
     def known_contender(self) -> Contender:
         """Return the contender, as it is for the task."""
-        return CONTENDERS[self.kind][self.contender].on(self.task)
+        return self.contenders[self.contender].on(self.task)
 
     @property
     def members(self) -> dict[str, tuple[str, int]]:
@@ -134,10 +132,21 @@ class Cell:
         return {f"{m}-seed{seed}": (m, seed) for m in contender.models for seed in seeds}
 
     @property
-    def parts_judged(self) -> "list[Cell]":
-        """Return the cells that need no more than some of this one's members."""
-        known = CONTENDERS[self.kind].items()
-        return [replace(self, contender=n) for n, c in known if c.part_of == self.contender]
+    def is_served(self) -> bool:
+        """Tell whether what is shipped has all its members, trained alike: it needs no training."""
+        shipped, own = replace(self, contender=SHIPPED), self.known_contender
+        return (
+            self != shipped
+            and self.members.keys() <= shipped.members.keys()
+            and (not own.models or own.recipe == shipped.known_contender.recipe)
+            and all(key.startswith("blend.") for key in own.overrides)
+        )
+
+    @property
+    def judged_with(self) -> "list[Cell]":
+        """Return the cells that this one's training serves too."""
+        others = [replace(self, contender=name) for name in self.contenders]
+        return [cell for cell in others if cell.is_served] if self.contender == SHIPPED else []
 
     def path(self, out: Path) -> Path:
         """Return where the cell's JSON file lies."""
@@ -183,21 +192,22 @@ def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
         "contender": cell.contender,
         "seed": cell.seed,
         "recipe": {key: dumped[key] for key in keys},
-        "data": fingerprint(cell.known_task.files(sources)),
+        "data": fingerprint(TASKS[cell.task].files(sources)),
     }
 
 
 def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, dict[str, Any]]]:
     import lightgbm  # noqa: F401  so that its import is not on the clock
 
-    served = (*cell.parts_judged, cell)
-    made = {"environment": environment(1), "revision": revision()}
-    results: dict[Cell, dict[str, Any]] = {
-        judged: {"graphs": {}, "wall_s": 0.0, "cpu_s": 0.0, **made} for judged in served
-    }
+    made = {"environment": environment(1), "revision": revision(), "train_cpu_s": 0.0}
+    served = (*cell.judged_with, cell)
+    results: dict[Cell, dict[str, Any]] = {judged: {"graphs": {}, **made} for judged in served}
     families, manifest = sample_families(sources.sample), sample_manifest(sources.sample)
-    for part in cell.known_task.parts(sources, cell.seed, work / "data"):
-        rankers, seconds = _trained(cell, part, work / part.name)
+    parts = TASKS[cell.task].parts(sources, cell.seed, work / "data")
+    if not cell.recipe().layout.together and TASKS[cell.task].kind == "layout":
+        parts = [half for part in parts for half in by_source(part)]
+    for part in parts:
+        rankers, cpu_s = _trained(cell, part, work / part.name)
         collection = part.train[0].collection
         blends = {judged: _blended(judged, rankers, collection) for judged in results}
         for file in part.judged:
@@ -210,22 +220,18 @@ def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, d
             for judged, found in results.items():
                 found["graphs"][file.submission_id] = facts | judge(blends[judged], graph)
         for judged, found in results.items():
-            own = [seconds[name] for name in judged.members] or [(0.0, 0.0)]
-            found["wall_s"] += own[-1][0]
-            found["cpu_s"] += own[-1][1]
+            found["train_cpu_s"] += sum(cpu_s[name] for name in judged.members)
     yield from results.items()
 
 
-def _trained(
-    cell: Cell, part: Part, folder: Path
-) -> tuple[dict[str, Ranker], dict[str, tuple[float, float]]]:
-    recipe, seconds = cell.recipe(), {}
-    wall, cpu = time.perf_counter(), time.process_time()
+def _trained(cell: Cell, part: Part, folder: Path) -> tuple[dict[str, Ranker], dict[str, float]]:
+    recipe, cpu_s = cell.recipe(), {}
     for name, (model, seed) in cell.members.items():
+        begin = time.process_time()
         job = TrainJob(model, recipe, part.train, seed, folder / name)
         train_model(job, part.train[0].collection, resume=False)
-        seconds[name] = (time.perf_counter() - wall, time.process_time() - cpu)
-    return {name: load_model(folder / name) for name in cell.members}, seconds
+        cpu_s[name] = time.process_time() - begin
+    return {name: load_model(folder / name) for name in cell.members}, cpu_s
 
 
 def _blended(cell: Cell, rankers: dict[str, Ranker], collection: Collection) -> Ensemble:
@@ -239,7 +245,9 @@ def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
     Raises:
         PipelineError: a score is not finite, or the runtimes give no order.
     """
+    begin = time.process_time()
     scores = ranker.score(graph)
+    rank_cpu_s = time.process_time() - begin
     if not np.isfinite(scores).all():
         raise PipelineError(f"{graph.file.path}: a config's score is not finite")
     ranking = np.argsort(scores, kind="stable")
@@ -247,7 +255,7 @@ def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
     metrics = score_graph(graph.file.collection, ranking, Labels(graph.runtime_ns, normalizers))
     if metrics["kendall_tau"] is None:
         raise PipelineError(f"{graph.file.path}: its runtimes give no order; it cannot be judged")
-    return metrics | {"noise": _noise(graph)}
+    return metrics | {"noise": _noise(graph), "rank_cpu_s": rank_cpu_s}
 
 
 def _noise(graph: Graph) -> dict[str, float] | None:

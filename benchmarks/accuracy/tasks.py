@@ -28,7 +28,6 @@ TWO_PROGRAMS = {**UNET3D, "valid": "unet_3d.4x4.bf16"}
 HELD_OUT = 0.2  # of the distinct configs
 FEW_CONFIGS = 100
 FOLDS = 4
-POOLED_BELOW = 2 * FOLDS  # graphs of a collection; with fewer, a source's searches share a model
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """One question: a note for the report, the source files, and the trainings for a seed.
+    """One question: its title and note on the page, the source files, the trainings for a seed.
 
     Files that must be written for a training go into the given folder.
     """
 
+    kind: str  # "layout" or "tile"
+    title: str
     note: str
     files: Callable[[Sources], list[GraphFile]]
     parts: Callable[[Sources, int, Path], list[Part]]
@@ -93,9 +94,7 @@ def sample_families(folder: Path) -> dict[str, str]:
     return {name: str(graph["family"]) for name, graph in known if "family" in graph}
 
 
-def family_folds(
-    name: str, files: Sequence[GraphFile], families: dict[str, str], seed: int
-) -> list[Part]:
+def family_folds(files: Sequence[GraphFile], families: dict[str, str], seed: int) -> list[Part]:
     """Part graphs into folds, each family whole in one of them; fewer folds for few families.
 
     Args:
@@ -113,33 +112,31 @@ def family_folds(
         held_out = {file.path for file in fold}
         train = tuple(file for file in files if file.path not in held_out)
         judged = tuple(file for file in files if file.path in held_out)
-        parts.append(Part(f"{name}-fold-{number}", train, judged))
+        parts.append(Part(f"fold-{number}", train, judged))
     return parts
 
 
 def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
-    families = sample_families(sources.sample)
-    pools = _pools(labelled(kind, sources)).items()
-    return [part for name, own in pools for part in family_folds(name, own, families, seed)]
+    files, families = labelled(kind, sources), sample_families(sources.sample)
+    return family_folds(files, families, seed)
 
 
-def _pools(files: Sequence[GraphFile]) -> dict[str, list[GraphFile]]:
-    pools = {c.slug: [file for file in files if file.collection == c] for c in COLLECTIONS}
-    for source in ("layout-xla", "layout-nlp"):
-        searches = {name: own for name, own in pools.items() if name.startswith(source)}
-        if min(map(len, searches.values())) < POOLED_BELOW:
-            pools[source] = [file for name in searches for file in pools.pop(name)]
-    return {name: own for name, own in pools.items() if own}
+def by_source(part: Part) -> list[Part]:
+    """Return a part as two, of xla's programs and of nlp's, where it has both."""
+    found = []
+    for source in sorted({file.collection.slug.split("-")[1] for file in part.train}):
+        train, judged = (
+            tuple(file for file in files if file.collection.slug.split("-")[1] == source)
+            for files in (part.train, part.judged)
+        )
+        found.append(Part(f"{part.name}-{source}", train, judged))
+    return [half for half in found if half.judged]
 
 
-def _official_split(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
-    files, found = labelled(kind, sources), []
-    for collection in _collections(kind):
-        own = [file for file in files if file.collection == collection]
-        train, judged = (tuple(f for f in own if f.split == s) for s in ("train", "valid"))
-        if train and judged:
-            found.append(Part(collection.slug, train, judged))
-    return found
+def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
+    files = labelled("tile", sources)
+    train, judged = (tuple(f for f in files if f.split == s) for s in ("train", "valid"))
+    return [Part(TILE.slug, train, judged)]
 
 
 # Real graphs
@@ -221,62 +218,65 @@ def _collections(kind: str) -> tuple[Collection, ...]:
 
 
 WITHIN_GRAPH = ("unet3d-all", "unet3d-100")
-LAYOUT_TASKS = {
-    "sample-folds": Task(
-        f"Graphs of families never seen: all labelled layout graphs of the embedded sample in "
-        f"{FOLDS} folds by family, drawn anew for each seed. `xla` has one model per collection; "
-        "the `nlp` collections have too few graphs, and share one.",
+TASKS = {
+    "layouts": Task(
+        "layout",
+        "Layouts of families never seen",
+        f"All labelled layout graphs of the embedded sample in {FOLDS} folds by family, drawn anew "
+        "for each seed. What is shipped and its parts learn from all collections together, the "
+        "others from xla's programs and from nlp's apart.",
         partial(labelled, "layout"),
         partial(_folds, "layout"),
     ),
-    "sample": Task(
-        "Graphs of families never seen, by the sample's own split: one model per collection.",
-        partial(labelled, "layout"),
-        partial(_official_split, "layout"),
-    ),
     "unet3d-all": Task(
-        "Configs never seen of a graph that is known: `unet3d` of TpuGraphs, 80 % of its distinct "
-        "configs to learn from; judged on all measurements of the other 20 %. Each seed draws "
-        "another split.",
+        "layout",
+        "TPU: further configs of unet3d, of 545",
+        "80 % of the distinct configs to learn from; judged on all measurements of the other 20 %. "
+        "Each seed draws another split.",
         partial(_real, UNET3D),
         partial(within_graph, None),
         needs_real=True,
     ),
     "unet3d-100": Task(
+        "layout",
+        "TPU: further configs of unet3d, of 100",
         f"The same held-out configs, with {FEW_CONFIGS} distinct configs to learn from.",
         partial(_real, UNET3D),
         partial(within_graph, FEW_CONFIGS),
         needs_real=True,
     ),
     "cross-graph": Task(
-        "Learned from all of `unet3d`, judged on `unet_3d.4x4.bf16`, both of TpuGraphs. The order "
-        "of the latter's configs is mostly noise (its configs that were measured twice say so), so "
-        "slowdown tells more than tau, and a high tau would be luck or leakage.",
+        "layout",
+        "TPU: from unet3d to unet_3d.4x4.bf16",
+        "The order of the latter's configs is mostly noise (its configs that were measured twice "
+        "say so), so slowdown tells more than tau, and a high tau would be luck or leakage.",
         partial(_real, TWO_PROGRAMS),
         _across_graphs,
         needs_real=True,
     ),
-}
-TILE_TASKS = {
-    "sample": Task(
-        "Kernels of families never seen, by the sample's own split: learned from train, judged on "
-        "valid.",
+    "tiles": Task(
+        "tile",
+        "Tiles of the valid split's families",
+        "By the sample's own split: learned from train, judged on valid.",
         partial(labelled, "tile"),
-        partial(_official_split, "tile"),
+        _official_split,
     ),
-    "sample-folds": Task(
-        f"Kernels of families never seen: all labelled kernels of the embedded sample in {FOLDS} "
-        "folds by family, drawn anew for each seed.",
+    "tile-folds": Task(
+        "tile",
+        "Tiles of families never seen",
+        f"All labelled kernels of the embedded sample in {FOLDS} folds by family, drawn anew for "
+        "each seed.",
         partial(labelled, "tile"),
         partial(_folds, "tile"),
     ),
     "alexnet": Task(
-        "Another machine: learned from all labelled kernels of the sample, which were measured on "
-        "a CPU, judged on 15 kernels of `alexnet_train_batch_32` that were measured on a TPU v3 "
-        "(TpuGraphs). No model has learned from a TPU.",
+        "tile",
+        "TPU: tiles of alexnet's kernels, learned on a CPU",
+        "Another machine: learned from all labelled kernels of the sample, judged on 15 kernels of "
+        "`alexnet_train_batch_32` that were measured on a TPU v3 (TpuGraphs). No model has learned "
+        "from a TPU.",
         partial(labelled, "tile"),
         _alexnet,
         needs_real=True,
     ),
 }
-TASKS = {"layout": LAYOUT_TASKS, "tile": TILE_TASKS}

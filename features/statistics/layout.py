@@ -1,15 +1,17 @@
 """Hand-crafted statistics of layout configs, for rankers that see one row per config.
 
 Each statistic is a share between 0 and 1, or a logarithm, so that one model serves graphs of every
-size. Ideas: counts of layout kinds per opcode and copies implied by layout mismatches are what the
-competition's tree-based entries used; waste against the 8 x 128 tile is a fact of the TPU.
+size. Ideas: what the minor dimension of each tensor does, by the tensor's bytes, is what a layout
+costs on any machine; copies implied by layout mismatches are what the competition's tree-based
+entries used; waste against the 8 x 128 tile is a fact of the TPU.
 
 Copies: a layout chosen for a convolution's output travels through elementwise operations until
 another operation asks for a layout of its own; where the two differ the compiler inserts a copy.
 """
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +20,10 @@ from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, SHAPE_PRODUCT
 from data.graphs.node_layouts import dimension_sizes, minor_to_major
 from features.layout_codes import N_CODES, N_SYMBOLS, minor_codes
+from features.statistics.roles import ROLES, ROLES_OF, tensor_roles
 
 TENSORS = ("output", "input", "kernel")
 OPCODE_GROUPS = ("convolution", "dot", "reshape")
-SYMBOLS = ("default", *map(str, range(N_SYMBOLS - 1)))
 TILE_MINOR, TILE_SECOND = 128, 8
 # Programs hold long chains of elementwise operations of one shape; the walk back from one operand
 # takes no further step once it has seen this many nodes, which keeps its cost linear in
@@ -43,7 +45,9 @@ class LayoutTables:
     """What the statistics of one graph share between configs.
 
     Attributes:
-        weight: (k, 3) float32 share of the configurable bytes, by opcode group.
+        weight: (k, 3) float32 share of the bytes that configurable nodes put out, by opcode group.
+        role: (k, 3, 7) int8 what the minor dimension does, by tensor and layout symbol.
+        tensor_weight: (k, 3, 3) float32 share of the bytes of all tensors, by tensor and group.
         default_code: (k,) int8 layout of each configurable node's output as the compiler had it.
         padded_share: (k, 49) float32 padded bytes under each layout code, as a share of all bytes.
         sources: which configurable node's output reaches which configurable node.
@@ -51,28 +55,28 @@ class LayoutTables:
     """
 
     weight: NDArray[np.float32]
+    role: NDArray[np.int8]
+    tensor_weight: NDArray[np.float32]
     default_code: NDArray[np.int8]
     padded_share: NDArray[np.float32]
     sources: SourceEdges
     graph: NDArray[np.float32]
 
 
-def layout_counts(prefix: str = "") -> tuple[str, ...]:
-    """Name sums over nodes of an opcode whose tensor has a minor dimension, or is as it was."""
-    minors = product(TENSORS, SYMBOLS, OPCODE_GROUPS)
-    return (
-        *(f"{prefix}{tensor}_minor_{symbol}_{group}" for tensor, symbol, group in minors),
-        *(f"{prefix}output_as_default_{group}" for group in OPCODE_GROUPS),
-    )
-
-
+_ROLES = tuple(
+    (tensor, role, group)
+    for tensor, role, group in product(range(len(TENSORS)), range(len(ROLES)), OPCODE_GROUPS)
+    if role in ROLES_OF[group][tensor]
+)
 _GRAPH_STATISTICS = (
     *("log_nodes", "log_configurable", "log_bytes"),
     *(f"share_{group}" for group in OPCODE_GROUPS),
 )
 # STATISTICS.md has the formulas of these and of those in the other files.
 LAYOUT_STATISTICS = (
-    *layout_counts(),
+    *(f"{TENSORS[tensor]}_{ROLES[role]}_{group}" for tensor, role, group in _ROLES),
+    *("open_nodes", "all_open"),
+    *(f"output_as_default_{group}" for group in OPCODE_GROUPS),
     *("log_padding", "copied_bytes_share", "copied_edges_share", "open_edges_share"),
     *_GRAPH_STATISTICS,
 )
@@ -89,6 +93,7 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
     share = bytes_of[ids] / max(bytes_of[ids].sum(), 1.0)
     weight = groups * share[:, None]
     sizes = dimension_sizes(graph.node_feat[ids])
+    roles = tensor_roles(graph, bytes_of)
     graph_statistics = [
         np.log1p(graph.n_nodes),
         np.log1p(len(ids)),
@@ -98,6 +103,8 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
     default_code = minor_codes(layouts[ids])[:, 0]
     return LayoutTables(
         weight=weight.astype(np.float32),
+        role=roles.role,
+        tensor_weight=roles.bytes_share[:, :, None] * groups[:, None].astype(np.float32),
         default_code=default_code,
         padded_share=(padding_growth(sizes) * share[:, None]).astype(np.float32),
         sources=layout_sources(graph, bytes_of),
@@ -108,15 +115,17 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
 def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.float32]:
     """Compute what LAYOUT_STATISTICS names from `minor_codes` (c, k, 3); (c, f) float32."""
     minor = codes // np.int8(N_SYMBOLS)
-    columns = [
-        (minor[:, :, tensor] == symbol).astype(np.float32) @ tables.weight
-        for tensor in range(len(TENSORS))
-        for symbol in range(N_SYMBOLS)
-    ]
+    nodes = np.arange(codes.shape[1])
+    columns = []
+    for (tensor, role), found in groupby(_ROLES, itemgetter(0, 1)):
+        groups = [OPCODE_GROUPS.index(group) for _, _, group in found]
+        has_role = tables.role[nodes, tensor, minor[:, :, tensor]] == role  # (c, k)
+        columns.append(has_role.astype(np.float32) @ tables.tensor_weight[:, tensor, groups])
+    is_open = (codes == 0).all(axis=2)
+    columns.append(np.stack([is_open.mean(axis=1), is_open.all(axis=1)], axis=1))
     output = codes[:, :, 0]
     as_default = (output == 0) | (output == tables.default_code)
     columns.append(as_default.astype(np.float32) @ tables.weight)
-    nodes = np.arange(codes.shape[1])
     padding = tables.padded_share[nodes, _chosen(tables, codes)].sum(axis=1)
     columns.append(np.log(np.maximum(padding, 1e-6))[:, None])
     if len(tables.sources.consumer):

@@ -24,13 +24,11 @@ from data.graphs.node_layouts import dimension_sizes, minor_to_major
 from features.layout_codes import N_CODES, N_SYMBOLS, minor_codes
 from features.statistics.layout import (
     OPCODE_GROUPS,
-    SYMBOLS,
     TENSORS,
     TILE_MINOR,
     TILE_SECOND,
     LayoutTables,
     implied_copies,
-    layout_counts,
     output_bytes,
     padding_growth,
 )
@@ -39,7 +37,6 @@ CHUNK_CONFIGS = 4096  # looked at at once
 _PLACE = ["column", "place"]
 
 _SUMMED = (
-    *layout_counts("count_"),
     *("minor_size_below_8", "minor_size_below_128", "minor_size_whole_tiles", "minor_size_ragged"),
     *("second_size_below_8", "second_size_whole_tiles", "second_size_ragged"),
     *("fixed_operand_copied_bytes", "fixed_operand_copied_edges"),
@@ -190,9 +187,7 @@ def _entries(
             **{tensor: codes[:, i] for i, tensor in enumerate(TENSORS)},
             "rarity": rarity[column, place],
             "is_usual": place == usual[column],
-            "opcode": graph.node_opcode[ids].astype(np.int64)[node],
             "share": (bytes_of[ids] / max(bytes_of[ids].sum(), 1.0))[node],
-            "own": own,
             "chosen": chosen,
             "minor_size": sizes[node, chosen // N_SYMBOLS],
             "second_size": sizes[node, chosen % N_SYMBOLS],
@@ -202,23 +197,10 @@ def _entries(
 
 def _node_terms(n_configurable: int) -> dict[str, pl.Expr]:
     each = 1.0 / n_configurable
-    is_of = {group: pl.col("opcode") == OPCODES[group] for group in OPCODE_GROUPS}
-    terms = {
-        f"count_{tensor}_minor_{name}_{group}": (
-            (pl.col(tensor) // N_SYMBOLS == symbol) & is_of[group]
-        )
-        * each
-        for tensor in TENSORS
-        for symbol, name in enumerate(SYMBOLS)
-        for group in OPCODE_GROUPS
-    }
-    for group in OPCODE_GROUPS:
-        is_own = pl.col("chosen") == pl.col("own")
-        terms[f"count_output_as_default_{group}"] = (is_own & is_of[group]) * each
     minor, second, share = pl.col("minor_size"), pl.col("second_size"), pl.col("share")
     is_large, is_whole = minor >= TILE_MINOR, minor % TILE_MINOR == 0
     second_large, second_whole = second >= TILE_SECOND, second % TILE_SECOND == 0
-    return terms | {
+    return {
         "minor_size_below_8": minor.is_between(0, TILE_SECOND - 1) * share,
         "minor_size_below_128": minor.is_between(TILE_SECOND, TILE_MINOR - 1) * share,
         "minor_size_whole_tiles": (is_large & is_whole) * share,

@@ -39,6 +39,8 @@ class BoostingConfig(RowsConfig):
 
     Attributes:
         objective: "lambdarank", or "pairwise_logistic": every pair alike.
+        linear_start: trees begin from the scores of the linear ranker, fitted to the same configs'
+            plain statistics, and mend what it gets wrong.
         num_boost_round: trees, one after the other.
         learning_rate: how much of each tree is taken.
         num_leaves: of a tree, at most.
@@ -54,6 +56,7 @@ class BoostingConfig(RowsConfig):
     """
 
     objective: Literal["lambdarank", "pairwise_logistic"] = "lambdarank"
+    linear_start: bool = False
     num_boost_round: Positive = 200
     learning_rate: PositiveFloat = 0.08
     num_leaves: Annotated[int, Field(ge=2)] = 31
@@ -69,3 +72,4 @@ class ConfigColumnsConfig(BoostingConfig):
 
     configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
     min_rows_per_leaf: Positive = 5
+    linear_start: Literal[False] = False  # it reads no statistics

@@ -6,6 +6,9 @@ gain that grows linearly, so that all of the order matters and not only its top;
 logistic loss over all pairs (RankNet, Burges et al., 2005). LambdaRank weighs a pair by what
 swapping it would change of NDCG, which favours the top; Kendall's tau counts all pairs alike, as
 that does. LightGBM has no such objective of its own.
+
+Trees may begin from the scores of the linear ranker, and mend what it gets wrong: what a layout
+costs is nearly a sum over tensors, which trees can only approach step by step.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +32,7 @@ from models.config.rankers import BoostingConfig
 from models.config.recipe import Recipe
 from models.training.folds import family_of, grouped_folds
 from models.training.jobs import TrainJob
+from models.trees.linear import LINEAR, LINEAR_SCALE, LinearRanker, fit_linear, read
 from models.trees.rows import GraphRows, OpenGraph, Table, binned, dataset_parameters, sample_rows
 
 if TYPE_CHECKING:
@@ -47,7 +51,7 @@ Objective = Callable[[Values, "lightgbm.Dataset"], Derivatives]
 def train(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time.
 
-    Writes booster.txt and importances.parquet.
+    Writes booster.txt and importances.parquet, and linear.json if trees begin from its scores.
 
     Raises:
         PipelineError: no graph has two configs of different runtime, or the disk is full.
@@ -55,17 +59,32 @@ def train(job: TrainJob) -> None:
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed)
     names = statistics_names(job.files[0].collection.kind, config.statistics)
-    train_on_rows(job, graphs, OpenGraph(config.statistics), names)
+    table, start = OpenGraph(config.statistics), None
+    if config.linear_start:
+        linear, read = fit_linear(graphs, LINEAR), OpenGraph(LINEAR.statistics)
+        linear.write(job.run_dir)
+        start = np.concatenate([LINEAR_SCALE * linear.of(read(g.file, g.rows)) for g in graphs])
+    train_on_rows(job, graphs, table, names, start)
 
 
 def train_on_rows(
-    job: TrainJob, graphs: Sequence[GraphRows], table: Table, names: Sequence[str]
+    job: TrainJob,
+    graphs: Sequence[GraphRows],
+    table: Table,
+    names: Sequence[str],
+    start: Values | None = None,
 ) -> None:
-    """Train on some rows of graphs, whose columns `table` computes and `names` names."""
+    """Train on some rows of graphs, whose columns `table` computes and `names` names.
+
+    Args:
+        start: (r,) scores that trees begin from, lower = faster.
+    """
     import lightgbm
 
     config: BoostingConfig = getattr(job.recipe, job.model)
     dataset = binned(graphs, config, table, names)
+    if start is not None:
+        dataset.set_init_score(-start)
     runtime = np.concatenate([graph.runtime for graph in graphs])
     parameters = booster_parameters(
         config, len(runtime), seed=job.seed, threads=job.recipe.n_threads
@@ -151,11 +170,12 @@ def read_booster(run_dir: Path) -> "lightgbm.Booster":
 
 @dataclass(frozen=True)
 class BoostingRanker:
-    """A trained booster, and what gives the rows of a graph that it reads."""
+    """A trained booster, what gives the rows of a graph that it reads, and what it began from."""
 
     booster: "lightgbm.Booster"
     rows_of: Callable[[Graph], RowStatistics]
     threads: int
+    start: LinearRanker | None = None
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a graph; (c,) float32, lower = faster."""
@@ -165,7 +185,8 @@ class BoostingRanker:
             np.asarray(self.booster.predict(compute(part), num_threads=self.threads))
             for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
         ]
-        return -np.concatenate(parts).astype(np.float32)[group]
+        scores = -np.concatenate(parts).astype(np.float32)[group]
+        return scores if self.start is None else scores + LINEAR_SCALE * self.start.score(graph)
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
@@ -180,7 +201,8 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     if tuple(booster.feature_name()) not in known:
         raise PipelineError(f"{run_dir / MODEL_FILE}: of other statistics; train it again")
     rows_of = partial(statistics_of, chosen=config.statistics)
-    return BoostingRanker(booster, rows_of, recipe.n_threads)
+    start = read(run_dir, LINEAR) if config.linear_start else None
+    return BoostingRanker(booster, rows_of, recipe.n_threads, start)
 
 
 def choose_rounds(

@@ -5,6 +5,7 @@ each less its mean over the graph's configs; so only differences within a graph 
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +16,16 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
-from features.statistics.configs import STATISTICS, statistics_names, statistics_of
+from features.statistics.configs import STATISTICS, StatisticsSet, statistics_names, statistics_of
 from models.config.rankers import LinearConfig
 from models.config.recipe import Recipe
 from models.training.jobs import TrainJob
-from models.trees.rows import OpenGraph, sample_rows
+from models.trees.rows import GraphRows, OpenGraph, sample_rows
 
 MODEL_FILE = "linear.json"
+# What trees may begin from. Its scores have a deviation of about 1 in a graph; a
+# pair's loss is logistic, so the scale says how sure it is.
+LINEAR, LINEAR_SCALE = LinearConfig(statistics="plain"), 2.0
 
 
 def train(job: TrainJob) -> None:
@@ -30,15 +34,20 @@ def train(job: TrainJob) -> None:
     Raises:
         PipelineError: no graph has two configs of different runtime, or the disk is full.
     """
+    config: LinearConfig = getattr(job.recipe, job.model)
+    fit_linear(sample_rows(job.files, config, job.seed), config).write(job.run_dir)
+
+
+def fit_linear(graphs: Sequence[GraphRows], config: LinearConfig) -> "LinearRanker":
+    """Fit a linear ranker to some rows of graphs of one kind."""
     from scipy.stats import rankdata
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    config: LinearConfig = getattr(job.recipe, job.model)
     open_graph = OpenGraph(config.statistics)
     tables, targets = [], []
-    for graph in sample_rows(job.files, config, job.seed):
+    for graph in graphs:
         statistics = open_graph(graph.file, graph.rows)
         tables.append(statistics - statistics.mean(axis=0))
         ranks = rankdata(graph.runtime)  # a few very slow configs would decide all weights
@@ -47,35 +56,46 @@ def train(job: TrainJob) -> None:
         StandardScaler(with_mean=False), Ridge(alpha=config.penalty, fit_intercept=False)
     )
     model.fit(np.concatenate(tables).astype(np.float64), np.concatenate(targets))
-    weights = model[-1].coef_ / model[0].scale_
-    names = statistics_names(job.files[0].collection.kind, config.statistics)
-    content = dict(zip(names, weights.tolist(), strict=True))
-    write_text(job.run_dir / MODEL_FILE, json.dumps(content, indent=1) + "\n")
+    names = statistics_names(graphs[0].file.collection.kind, config.statistics)
+    weights = dict(zip(names, (model[-1].coef_ / model[0].scale_).tolist(), strict=True))
+    return LinearRanker(weights, config.statistics)
 
 
 @dataclass(frozen=True)
 class LinearRanker:
-    """Weights (f,) of the statistics that `config` names."""
+    """Weights by the names of the `chosen` statistics."""
 
-    weights: NDArray[np.float64]
-    config: LinearConfig
+    weights: dict[str, float]
+    chosen: StatisticsSet
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a graph; (c,) float32, lower = faster."""
         first, group = distinct_configs(graph)
-        statistics = statistics_of(graph, self.config.statistics)(first).astype(np.float64)
-        # The mean is the same for all, and would only cost digits.
-        scores = (statistics - statistics.mean(axis=0)) @ self.weights
+        scores = self.of(statistics_of(graph, self.chosen)(first))
         return scores.astype(np.float32)[group]
+
+    def of(self, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Score a graph's configs by their statistics (r, f); (r,) float64."""
+        # The mean is the same for all, and would only cost digits.
+        centred = statistics.astype(np.float64) - statistics.mean(axis=0, dtype=np.float64)
+        return np.asarray(centred @ list(self.weights.values()))
+
+    def write(self, run_dir: Path) -> None:
+        """Write linear.json."""
+        write_text(run_dir / MODEL_FILE, json.dumps(self.weights, indent=1) + "\n")
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
-    """Load what `train` wrote for the model `name`.
+    """Load what `train` wrote for the model `name`; raises as `read`."""
+    return read(run_dir, getattr(recipe, name))
+
+
+def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
+    """Read what `LinearRanker.write` wrote.
 
     Raises:
         PipelineError: the model file is missing, damaged, or was trained on other statistics.
     """
-    config: LinearConfig = getattr(recipe, name)
     path = run_dir / MODEL_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -84,4 +104,4 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     if not isinstance(content, dict) or tuple(content) not in known:
         raise PipelineError(f"{path}: of other statistics; train it again")
-    return LinearRanker(np.asarray(list(content.values())), config)
+    return LinearRanker(content, config.statistics)

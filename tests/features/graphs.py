@@ -7,11 +7,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import ELEMENT_BYTES
+from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES
 from data.graphs.node_layouts import tensor_ranks
 from data.packing.config_encoder import pack_values
 from data.tree import GraphFile, collection_named
 
+CONVOLUTION = [i for i, name in enumerate(NODE_FEATURE_NAMES) if "convolution_dim" in name]
 SIZES = (1, 2, 7, 8, 64, 128, 129, 1000)
 OPCODES = (26, 34, 75, 63, 2, 11)  # convolution, dot, reshape, parameter, two others
 
@@ -32,6 +33,7 @@ def random_nodes(rng: Generator, n_nodes: int, *, n_shapes: int = 5) -> NDArray[
         node_feat[node, 27:29] = sizes.sum(), sizes.prod()
         node_feat[node, 134 : 134 + len(sizes)] = rng.permutation(len(sizes))
         node_feat[node, 40:60] = rng.integers(0, 300, 20)
+        node_feat[node, CONVOLUTION] = rng.integers(0, 6, len(CONVOLUTION))
     node_feat[rng.integers(n_nodes), 0] = 1
     return node_feat
 

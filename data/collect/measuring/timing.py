@@ -2,7 +2,7 @@
 
 The shortest of many runs is what a program takes when nothing disturbs it. Disturbances last, so
 the runs of one config are spread over several rounds, each of which visits all configs in a new
-random order. How well two rounds agree is the ceiling for any predictor.
+random order. How well one half of them agrees with the other is the ceiling for any predictor.
 
 A host may stop a virtual core for most of every 10 ms, and the CPU time of a process counts the
 stops: every run of more than a millisecond or two then reads 10, 20 or 30 ms. Such stops are looked
@@ -145,10 +145,11 @@ class Figures:
 
     Attributes:
         runtime_ns: (c,) int64, the shortest run of each config over all rounds.
-        repeat_tau: Kendall tau between the first two interleaved rounds; nan without an order.
-        aa_ratio: median over configs of second / first of these rounds: of each with itself.
+        repeat_tau: Kendall tau between the shortest runs of the odd and of the even interleaved
+            rounds; nan without an order.
+        aa_ratio: median over configs of even / odd of these: of each with itself.
         aa_range: (2,) what 95 % of these ratios lie between.
-        relative_noise: median over configs of |first - second| / first of these rounds.
+        relative_noise: median over configs of |even - odd| / odd of these.
         spread: runtime of the slowest config over that of the fastest.
     """
 
@@ -163,14 +164,14 @@ class Figures:
 def figures(rounds_ns: NDArray[np.int64]) -> Figures:
     """Summarise (r, c) runtimes: row 0 of the search, rows 1.. of at least two rounds."""
     runtime_ns = rounds_ns.min(axis=0)
-    first, second = rounds_ns[1], rounds_ns[2]
-    ratios = second / first
+    odd, even = rounds_ns[1::2].min(axis=0), rounds_ns[2::2].min(axis=0)
+    ratios = even / odd
     low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
     return Figures(
         runtime_ns=runtime_ns,
-        repeat_tau=kendall_tau(first, second),
+        repeat_tau=kendall_tau(odd, even),
         aa_ratio=float(np.median(ratios)),
         aa_range=(low, high),
-        relative_noise=float(np.median(np.abs(first - second) / first)),
+        relative_noise=float(np.median(np.abs(even - odd) / odd)),
         spread=float(runtime_ns.max() / runtime_ns.min()),
     )

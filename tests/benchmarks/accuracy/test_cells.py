@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.accuracy.__main__ import cells_of, main
 from benchmarks.accuracy.cells import CONTENDERS, Cell, judge, run_cell
-from benchmarks.accuracy.tasks import LAYOUT_TASKS, XLA_DEFAULT, Sources, labelled
+from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources, labelled
 from common.metrics import kendall_tau, slowdown_at_k, tile_score
 from data.read import read_layout, read_tile
 from models.run_folder import DONE
@@ -32,20 +32,24 @@ SMALL = (
 def test_what_cannot_be_learned_or_had_is_left_out(
     sources: Sources, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["columns", "linear", "two-seeds"]  # the last is judged on the way of another
-    cells = list(cells_of("layout", list(LAYOUT_TASKS), names, [0], sources))
-    tasks = {name: {c.task for c in cells if c.contender == name} for name in names}
+    names = ["columns", "gcn", "floor", "best-first", "early-join"]
+    found = list(cells_of(list(TASKS), names, [0], sources))
+    tasks = {name: {c.task for c in found if c.contender == name} for name in names}
     within = {"unet3d-all", "unet3d-100"}
-    assert tasks == {"columns": within, "linear": set(LAYOUT_TASKS), "two-seeds": set()}
+    tiles = {"tiles", "tile-folds", "alexnet"}
+    assert tasks["gcn"] == {"layouts", "cross-graph"} | within
+    assert tasks["early-join"] == tiles
+    for served in ("columns", "floor", "best-first"):  # judged on the way of another
+        assert tasks[served] == set()
     here = Sources(sources.sample, None)
-    assert not list(cells_of("layout", ["cross-graph"], names, [0], here))
+    assert not list(cells_of(["cross-graph"], names, [0], here))
     assert "cross-graph: left out: needs real" in capsys.readouterr().out
 
 
 def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
     sources: Sources, tmp_path: Path
 ) -> None:
-    cell = Cell("unet3d-100", "ours", 2, SMALL)
+    cell = Cell("unet3d-100", "gcn", 2, ("baseline_gcn.hidden=8", "baseline_gcn.training.steps=3"))
     leftover = tmp_path / "work" / cell.path(tmp_path).stem / "unet3d" / "run"
     leftover.mkdir(parents=True)
     (leftover / DONE).write_text("a run that was killed")
@@ -57,11 +61,11 @@ def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
 
 
 def test_a_blend_is_judged_with_and_without_its_trees(sources: Sources, tmp_path: Path) -> None:
-    cell = Cell("cross-graph", "blend", 3, SMALL)
+    cell = Cell("cross-graph", "shipped", 3, (*SMALL, "blend.layout_spread=0"))
     assert run_cell(cell, sources, tmp_path)
     networks = ["cross_config_sage-seed3", "cross_config_sage-seed1003"]
     trees = ["layout_boosting-seed3", "layout_boosting-seed1003"]
-    (part,) = LAYOUT_TASKS["cross-graph"].parts(sources, 3, tmp_path / "data")
+    (part,) = TASKS["cross-graph"].parts(sources, 3, tmp_path / "data")
     graph, recipe = read_layout(part.judged[0]), cell.recipe()
     scores = {}
     for name, (model, seed) in cell.members.items():
@@ -73,8 +77,8 @@ def test_a_blend_is_judged_with_and_without_its_trees(sources: Sources, tmp_path
     weight = recipe.blend.weights["layout_boosting"]
     both = np.sum([scores[name] for name in networks], axis=0)
     by_hand = {
-        "two-seeds": both,
-        "blend": both + weight * np.sum([scores[n] for n in trees], axis=0),
+        "network": scores[networks[0]],
+        "shipped": both + weight * np.sum([scores[n] for n in trees], axis=0),
     }
     for contender, blended in by_hand.items():
         (path,) = (tmp_path / "cells").glob(f"*--{contender}--3.json")
@@ -82,7 +86,7 @@ def test_a_blend_is_judged_with_and_without_its_trees(sources: Sources, tmp_path
         (judged,) = content["graphs"].values()
         place = np.argsort(np.argsort(blended.astype(np.float32), kind="stable"))
         assert judged["kendall_tau"] == pytest.approx(kendall_tau(place, graph.runtime_ns))
-        assert content["recipe"]["seeds"] == [3, 1003]
+        assert content["recipe"]["seeds"] == ([3, 1003] if contender == "shipped" else [3])
 
 
 def test_a_kernel_is_judged_by_runtimes_over_their_normalizers(sources: Sources) -> None:
@@ -101,27 +105,31 @@ def test_the_command_trains_resumes_and_reports(
 ) -> None:
     base = ["--out", str(tmp_path), "--sample", str(sources.sample)]
     settings = [word for setting in SMALL for word in ("--set", setting)]
-    run = ["tile", *base, *settings, "--tasks", "sample", "--seeds", "0"]
+    run = [*base, *settings, "--tasks", "tiles", "--seeds", "0"]
     assert main(run) == main(run) == 0
-    known = CONTENDERS["tile"]
-    trained = [name for name, contender in known.items() if contender.part_of is None]
+    trained = ("early-join", "late-join", "shipped")
     assert capsys.readouterr().out.count("was there") == len(trained)
-    assert {path.name.split("--")[1] for path in (tmp_path / "cells").iterdir()} == set(known)
-    floor = json.loads((tmp_path / "cells" / "sample--floor--0.json").read_text())
-    assert (floor["wall_s"], floor["cpu_s"]) == (0, 0)
-    assert main(["tile", *base, "--report", str(tmp_path)]) == 0
-    assert "early-fusion − ours" in (tmp_path / "tile_accuracy.md").read_text()
+    made = {path.name.split("--")[1] for path in (tmp_path / "cells").iterdir()}
+    assert made == set(CONTENDERS["tile"])
+    floor, shipped = (
+        json.loads((tmp_path / "cells" / f"tiles--{name}--0.json").read_text())
+        for name in ("floor", "shipped")
+    )
+    assert floor["train_cpu_s"] == 0 < shipped["train_cpu_s"]
+    assert main([*base, "--report", str(tmp_path)]) == 0
+    assert "| early-join | 1 | " in (tmp_path / "accuracy.md").read_text()
 
 
 def test_a_failed_cell_does_not_stop_the_others(
     sources: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--out", str(tmp_path), "--sample", str(sources.sample), "--tasks", "sample"]
-    options += ["--models", "boosting", "linear", "--seeds", "0"]
-    assert main(["tile", *options]) == 0
-    (tmp_path / "cells" / "sample--linear--0.json").unlink()
-    assert main(["tile", *options, "--set", "tile_boosting.num_boost_round=3"]) == 1
+    options = ["--out", str(tmp_path), "--sample", str(sources.sample), "--tasks", "tiles"]
+    options += ["--models", "early-join", "late-join", "--seeds", "0"]
+    small = [word for setting in SMALL for word in ("--set", setting)]
+    assert main([*options, *small]) == 0
+    (tmp_path / "cells" / "tiles--late-join--0.json").unlink()
+    assert main([*options, *small, "--set", "early_fusion_sage.hidden=16"]) == 1
     said = capsys.readouterr().out
-    assert "boosting, seed 0: failed: " in said
-    assert "num_boost_round = " in said and ", now 3; choose another --out" in said
-    assert (tmp_path / "cells" / "sample--linear--0.json").exists()
+    assert "early-join, seed 0: failed: " in said
+    assert "hidden = 8, now 16; choose another --out" in said
+    assert (tmp_path / "cells" / "tiles--late-join--0.json").exists()

@@ -6,9 +6,7 @@ import pytest
 
 from benchmarks.accuracy.tasks import (
     ALEXNET,
-    LAYOUT_TASKS,
     TASKS,
-    TILE_TASKS,
     Sources,
     family_folds,
     labelled,
@@ -35,7 +33,7 @@ def _hashes(file: GraphFile) -> set[int]:
 def test_no_distinct_config_is_on_both_sides(
     n_train: int | None, sources: Sources, tmp_path: Path
 ) -> None:
-    whole = read_layout(LAYOUT_TASKS["unet3d-all"].files(sources)[0])
+    whole = read_layout(TASKS["unet3d-all"].files(sources)[0])
     first, _ = distinct_configs(whole)
     assert len(first) < whole.n_configs
     (part,) = within_graph(n_train, sources, 1, tmp_path)
@@ -48,8 +46,8 @@ def test_no_distinct_config_is_on_both_sides(
 
 
 def test_written_rows_keep_their_configs_and_runtimes(sources: Sources, tmp_path: Path) -> None:
-    whole = read_layout(LAYOUT_TASKS["unet3d-all"].files(sources)[0])
-    (part,) = LAYOUT_TASKS["unet3d-all"].parts(sources, 0, tmp_path)
+    whole = read_layout(TASKS["unet3d-all"].files(sources)[0])
+    (part,) = TASKS["unet3d-all"].parts(sources, 0, tmp_path)
     found = []
     for file in (*part.train, *part.judged):
         graph = read_layout(file)
@@ -65,25 +63,25 @@ def test_folds_keep_families_together() -> None:
     collection = collection_named("layout:xla:default")
     files = [GraphFile(collection, "train", name, Path(f"{name}.npz")) for name in names]
     families = {file.submission_id: file.name.split("_")[0] for file in files}
-    parts = family_folds("xla", files, families, seed=0)
+    parts = family_folds(files, families, seed=0)
     assert len(parts) == 4
     assert sorted(file.name for part in parts for file in part.judged) == sorted(names)
     for part in parts:
         assert sorted((*part.train, *part.judged), key=files.index) == files
-    assert len(family_folds("xla", files[:5], families, seed=0)) == 3
+    assert len(family_folds(files[:5], families, seed=0)) == 3
 
 
-@pytest.mark.parametrize("kind", ["layout", "tile"])
 @pytest.mark.parametrize(
-    ("task", "splits"), [("sample", {"valid"}), ("sample-folds", {"train", "valid"})]
+    ("task", "splits"),
+    [("tiles", {"valid"}), ("layouts", {"train", "valid"}), ("tile-folds", {"train", "valid"})],
 )
 def test_no_family_of_the_sample_is_on_both_sides(
-    kind: str, task: str, splits: set[str], tmp_path: Path
+    task: str, splits: set[str], tmp_path: Path
 ) -> None:
     families = sample_families(SAMPLE)
-    parts = TASKS[kind][task].parts(HERE, 0, tmp_path)
+    parts = TASKS[task].parts(HERE, 0, tmp_path)
     judged = [file.submission_id for part in parts for file in part.judged]
-    known = [file for file in labelled(kind, HERE) if file.split in splits]
+    known = [file for file in labelled(TASKS[task].kind, HERE) if file.split in splits]
     expected = [file.submission_id for file in known]
     assert sorted(judged) == sorted(expected)  # each once
     for part in parts:
@@ -94,16 +92,16 @@ def test_no_family_of_the_sample_is_on_both_sides(
 @pytest.mark.skipif(not (REAL / ALEXNET).is_file(), reason=f"needs {ALEXNET} at {REAL}")
 def test_the_real_kernels_are_judged_and_never_learned_from(tmp_path: Path) -> None:
     sources = Sources(SAMPLE, REAL)
-    (part,) = TILE_TASKS["alexnet"].parts(sources, 0, tmp_path)
+    (part,) = TASKS["alexnet"].parts(sources, 0, tmp_path)
     assert part.train == tuple(labelled("tile", sources))
     kernels = [read_tile(file) for file in part.judged]
     assert len(kernels) == 15 and sum(kernel.n_configs for kernel in kernels) == 752
     assert not {family_of(file) for file in part.judged} & set(sample_families(SAMPLE).values())
-    assert TILE_TASKS["alexnet"].parts(sources, 0, tmp_path) == [part]
+    assert TASKS["alexnet"].parts(sources, 0, tmp_path) == [part]
 
 
 def test_missing_data_is_named(tmp_path: Path) -> None:
-    task = LAYOUT_TASKS["cross-graph"]
+    task = TASKS["cross-graph"]
     assert "TPUGRAPHS_REAL" in str(why_no_data(task, HERE))
     (tmp_path / "npz").mkdir()
     assert "unet3d.npz is missing" in str(why_no_data(task, Sources(SAMPLE, tmp_path)))

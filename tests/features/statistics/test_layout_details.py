@@ -18,7 +18,6 @@ from features.statistics.layout_details import LAYOUT_DETAILS
 from tests.features.graphs import node_bytes, random_layout_graph, sizes_of
 from tests.features.statistics.test_layout import (
     OPCODES,
-    TENSORS,
     own_layout,
     padding_factor,
     slow_pairs,
@@ -81,13 +80,6 @@ class SlowDetails:
 
     def add_nodes(self, found, layouts, chosen) -> None:
         for node in self.nodes:
-            group = self.group(node)
-            if group:
-                for tensor, layout in zip(TENSORS, layouts[node], strict=True):
-                    minor = "default" if layout[0] < 0 else layout[0]
-                    found[f"count_{tensor}_minor_{minor}_{group}"] += 1 / len(self.nodes)
-                if chosen[node] == self.own[node]:
-                    found[f"count_output_as_default_{group}"] += 1 / len(self.nodes)
             dims = sizes_of(self.graph, node)
             minor, second = (dims[d] if 0 <= d < len(dims) else None for d in chosen[node])
             for part, size, tile in (("minor", minor, 128), ("second", second, 8)):

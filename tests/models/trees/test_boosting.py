@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.speed.measuring import peak_mib
 from common.errors import PipelineError
 from common.metrics import kendall_tau
+from data.graphs.distinct import distinct_configs
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
@@ -124,6 +125,31 @@ def test_graphs_are_read_one_at_a_time(files: list[GraphFile], monkeypatch) -> N
         expected = statistics_of(read_graph(file), "plain")(rows)
         np.testing.assert_array_equal(table(file, rows), expected)
     assert calls == [files[0].name, files[1].name, files[0].name]
+
+
+def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
+    files: list[GraphFile], tmp_path: Path
+) -> None:
+    graph = read_graph(files[0])
+    scores = {}
+    for n_trees, folder in ((1, tmp_path / "one"), (60, tmp_path / "many")):
+        config = BoostingConfig(
+            linear_start=True, num_boost_round=n_trees, learning_rate=0.05, min_rows_per_leaf=2
+        )
+        train(files, config, folder)
+        ranker = load("layout_boosting", folder, Recipe(threads=1, layout_boosting=config))
+        assert ranker.start is not None
+        linear = module.LINEAR_SCALE * ranker.start.score(graph)
+        first = distinct_configs(graph)[0]
+        trees = ranker.booster.predict(statistics_of(graph, "plain")(first))
+        scores[n_trees] = ranker.score(graph)
+        mended = scores[n_trees][first] - linear[first]
+        assert mended == pytest.approx(-np.asarray(trees), abs=1e-4)
+        assert np.abs(mended).max() < (0.2 if n_trees == 1 else np.inf)
+    assert kendall_tau(scores[60], graph.runtime_ns) > kendall_tau(scores[1], graph.runtime_ns)
+    (tmp_path / "one" / "linear.json").unlink()
+    with pytest.raises(PipelineError, match=r"linear\.json: cannot be read"):
+        load("layout_boosting", tmp_path / "one", Recipe(threads=1, layout_boosting=config))
 
 
 def test_a_graph_of_many_configs_is_parted_into_groups() -> None:

@@ -1,8 +1,8 @@
-"""The reports on accuracy: Markdown tables from the cells' JSON files, and from nothing else."""
+"""The page on accuracy: a table and a picture of each task, from the cells' JSON files alone."""
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,35 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from benchmarks import render
-from benchmarks.accuracy.cells import CONTENDERS
+from benchmarks import render, write_page
+from benchmarks.accuracy.cells import CONTENDERS, SHIPPED
 from benchmarks.accuracy.tasks import TASKS
+from common.atomic import atomic_path
 from common.bootstrap import CONFIDENCE, DRAWS, family_means, interval_of
 from common.errors import PipelineError
 
 Cell = dict[str, Any]
-OURS, TAU, SCORE = "ours", "kendall_tau", "tile_score"
+TAU, SCORE = "kendall_tau", "tile_score"
+# Columns by kind of config; the first one leads, and is drawn.
 LABELS = {
     "layout": {
         TAU: "tau",
+        "opa": "OPA",
         "slowdown@1": "slowdown@1",
         "slowdown@5": "@5",
         "slowdown@10": "@10",
     },
     "tile": {
         SCORE: "tile score",
-        "top1_error": "error@1",
-        "top5_error": "@5",
-        "top10_error": "@10",
         TAU: "tau",
+        "opa": "OPA",
+        "slowdown@1": "slowdown@1",
+        "slowdown@5": "@5",
+        "slowdown@10": "@10",
     },
 }
+PICTURE = "accuracy.png"
+COLUMNS, WIDTH_INCHES, ROW_INCHES, DPI = 2, 11.0, 2.7, 110  # of the picture's panels
 
 
 @dataclass(frozen=True)
@@ -104,46 +110,93 @@ def read_cells(folder: Path) -> list[Cell]:
     return cells
 
 
-def report(kind: str, cells: Sequence[Cell]) -> str:
-    """Return the page on models of a kind, "layout" or "tile"."""
-    parts = []
-    for task, known in TASKS[kind].items():
-        own = [cell for cell in cells if cell["task"] == task]
-        if by_name := by_contender(own, CONTENDERS[kind]):
-            parts.append({"task": task, "note": known.note, **section(kind, by_name)})
-    header = ["model", "seeds", *LABELS[kind].values(), "CPU s", "wall s"]
+def write_report(cells: Sequence[Cell], folder: Path) -> None:
+    """Write accuracy.md and its picture.
+
+    Raises:
+        PipelineError: a file cannot be written.
+    """
+    by_task = {
+        task: found
+        for task, known in TASKS.items()
+        if (found := by_contender([c for c in cells if c["task"] == task], CONTENDERS[known.kind]))
+    }
+    draw(by_task, folder / PICTURE)
+    parts = [table_of(task, found) for task, found in by_task.items()]
     made = {"made_with": made_with(cells), "confidence": f"{CONFIDENCE:.0%}", "draws": f"{DRAWS:,}"}
-    return render("accuracy", kind=kind, parts=parts, header=header, **made)
+    write_page(folder / "accuracy.md", render("accuracy", parts=parts, picture=PICTURE, **made))
 
 
-def section(kind: str, by_name: dict[str, list[Cell]]) -> dict[str, Any]:
-    """Return what one task has shown: a row per contender, and one per paired difference to ours.
+def table_of(task: str, by_name: Mapping[str, list[Cell]]) -> dict[str, Any]:
+    """Return what one task has shown: a row per contender, and what its graphs are.
 
     Args:
-        by_name: cells by contender.
+        by_name: cells by contender, of one task.
     """
+    kind = TASKS[task].kind
     labels = LABELS[kind]
+    leading = next(iter(labels))
     rows = []
     for name, own in by_name.items():
-        costs = [f"{np.mean([cell[key] for cell in own]):,.1f}" for key in ("cpu_s", "wall_s")]
         texts = [text_of(estimate_of(own, metric), metric) for metric in labels]
-        rows.append([name, f"{len(own)}", *texts, *costs])
-    for name, own in by_name.items():
-        gains = [difference(own, by_name.get(OURS, []), metric) for metric in labels]
-        if name != OURS and None not in gains:
-            texts = list(map(text_of, gains, labels, [True] * len(labels)))
-            rows.append([f"{name} − ours", "", *texts, "", ""])
-    cells = next(iter(by_name.values()))
-    graphs = cells[0]["graphs"].values()
+        leads = [
+            _lead(difference(by_name[SHIPPED], own, metric), metric)
+            if name != SHIPPED and SHIPPED in by_name
+            else ""
+            for metric in (leading, "slowdown@1")
+        ]
+        trained = np.mean([cell["train_cpu_s"] for cell in own])
+        ranked = np.mean([graph["rank_cpu_s"] for cell in own for graph in cell["graphs"].values()])
+        rows.append([name, f"{len(own)}", *texts, *leads, f"{trained:,.1f}", f"{ranked:.2f}"])
+    shown = list(by_name.values())[-1]
+    graphs = shown[0]["graphs"].values()
     again = [graph["again_tau"] for graph in graphs if graph["again_tau"]]
-    noise = [g["noise"] for cell in cells for g in cell["graphs"].values() if g.get("noise")]
+    noise = [g["noise"] for cell in shown for g in cell["graphs"].values() if g.get("noise")]
+    first = labels[leading]
+    leads = [f"shipped − it: {first}", "@1"]
     return {
+        "title": TASKS[task].title,
+        "note": TASKS[task].note,
+        "header": ["model", "seeds", *labels.values(), *leads, "training CPU s", "ranking CPU s"],
         "rows": rows,
         "n_graphs": len(graphs),
         "n_families": len({graph["family"] for graph in graphs}),
         "again": {"tau": np.mean(again), "count": len(again)} if again else None,
         "noise": noise and {key: np.mean([found[key] for found in noise]) for key in noise[0]},
     }
+
+
+def _lead(found: Estimate | None, metric: str) -> str:
+    """Write a difference, bold where its interval leaves out 0."""
+    text = text_of(found, metric, signed=True)
+    return f"**{text}**" if found and (found.low > 0 or found.high < 0) else text
+
+
+def draw(by_task: Mapping[str, Mapping[str, list[Cell]]], path: Path) -> None:
+    """Draw a panel for each task, a row for each contender, the simplest on top."""
+    from matplotlib import rc_context
+
+    from submissions.report.pictures import FAINT, OURS, STYLE, new_figure
+
+    n_rows = -(-len(by_task) // COLUMNS)
+    with rc_context(STYLE):
+        figure = new_figure((WIDTH_INCHES, ROW_INCHES * n_rows))
+        for number, (task, by_name) in enumerate(by_task.items()):
+            line, column = divmod(number, COLUMNS)
+            place = (0.13 + 0.5 * column, 1 - (line + 0.87) / n_rows, 0.34, 0.72 / n_rows)
+            axes = figure.add_axes(place)
+            metric, label = next(iter(LABELS[TASKS[task].kind].items()))
+            found = [estimate_of(own, metric) for own in by_name.values()]
+            axes.axvline(found[-1].mean, color=FAINT, linewidth=0.8, linestyle="--")
+            for row, value in enumerate(found):
+                ends = [value.low, value.high]
+                axes.plot(ends, [row] * 2, color=OURS, linewidth=5, alpha=0.35)
+                axes.plot(value.mean, row, "o", color=OURS, markersize=6)
+            axes.set_yticks(range(len(found)), list(by_name))
+            axes.set_ylim(len(found) - 0.4, -0.6)
+            axes.set_title(f"{TASKS[task].title} ({label})", loc="right")
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
 def made_with(cells: Sequence[Cell]) -> str:
@@ -154,10 +207,10 @@ def made_with(cells: Sequence[Cell]) -> str:
 
 
 def text_of(found: Estimate | None, metric: str = TAU, signed: bool = False) -> str:
-    """Write a mean with its interval: three digits of a tau, four of all else; "" for None."""
+    """Write a mean with its interval: three digits of tau and OPA, four else; "" for None."""
     if found is None:
         return ""
-    form = f"{'+' if signed else ''}.{3 if metric == TAU else 4}f"
+    form = f"{'+' if signed else ''}.{3 if metric in (TAU, 'opa') else 4}f"
     if math.isnan(found.low):
         return f"{found.mean:{form}}"
     return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"

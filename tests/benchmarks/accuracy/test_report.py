@@ -1,0 +1,105 @@
+"""The page and its picture come from the cells alone; figures against figures by hand."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.report import (
+    difference,
+    estimate,
+    read_cells,
+    table_of,
+    values,
+    write_report,
+)
+from common.atomic import write_text
+
+FAMILIES = ["b", "a", "b", "c", "a", "b"]
+
+
+def cell(task: str, contender: str, seed: int, taus: list[float], **more: Any) -> dict[str, Any]:
+    metrics = ("kendall_tau", "opa", "tile_score", "slowdown@1", "slowdown@5", "slowdown@10")
+    graphs = {
+        f"g{i}": {
+            "split": "valid",
+            "family": FAMILIES[i],
+            "again_tau": None,
+            "noise": {"n_repeated": 20, "tau": 0.81, "best_tau": 0.9},
+            "rank_cpu_s": 0.5,
+            **dict.fromkeys(metrics, tau),
+        }
+        for i, tau in enumerate(taus)
+    }
+    made = {"revision": "abc", "environment": {"system": "Linux"}, "train_cpu_s": 4.0}
+    known = {"task": task, "contender": contender, "seed": seed, "graphs": graphs}
+    return {**known, **made, **more}
+
+
+def write_cells(folder: Path, task: str, contenders: Any, n_graphs: int = 6) -> None:
+    for place, name in enumerate(contenders):
+        for seed in (0, 1):
+            taus = [0.1 * place + 0.01 * graph + 0.002 * seed for graph in range(n_graphs)]
+            path = folder / "cells" / f"{task}--{name}--{seed}.json"
+            write_text(path, json.dumps(cell(task, name, seed, taus)))
+
+
+def test_one_graph_has_students_interval_over_seeds() -> None:
+    found = estimate(np.array([[0.5, 0.6, 0.7, 0.8, 0.4]]), ["a"])
+    half = 2.7764451 * math.sqrt(sum((v - 0.6) ** 2 for v in (0.5, 0.6, 0.7, 0.8, 0.4)) / 4 / 5)
+    assert (found.low, found.high) == pytest.approx((0.6 - half, 0.6 + half))
+    assert math.isnan(estimate(np.ones((1, 1)), ["a"]).low)
+    assert math.isnan(estimate(np.ones((2, 1)), ["a", "a"]).low)
+
+
+def test_differences_are_paired_by_seed_and_graph() -> None:
+    shipped = [cell("layouts", "shipped", seed, [0.1 * seed, 0.5]) for seed in (0, 1, 2)]
+    other = [cell("layouts", "gcn", seed, [0.1 * seed, 0.4]) for seed in (2, 1)]
+    found = difference(shipped, other, "kendall_tau")
+    assert found is not None
+    assert (found.mean, found.low, found.high) == pytest.approx((0.05, 0.0, 0.1))
+    assert difference(other, [], "kendall_tau") is None
+    table, families = values([*other, *shipped[1:]], "kendall_tau")
+    assert families == ["b", "a"] and table.shape == (2, 4)
+    gcn, top = table_of("layouts", {"gcn": other, "shipped": shipped})["rows"]
+    assert gcn[7:] == ["+0.050 [+0.000, +0.100]", "+0.0500 [+0.0000, +0.1000]", "4.0", "0.50"]
+    assert top[7:9] == ["", ""]
+
+
+def test_a_lead_is_bold_where_its_interval_leaves_out_nothing() -> None:
+    of_one = {
+        name: [cell("unet3d-all", name, seed, [tau + 0.001 * seed]) for seed in range(3)]
+        for name, tau in (("linear", 0.2), ("columns", 0.5), ("shipped", 0.5))
+    }
+    linear, columns, _ = table_of("unet3d-all", of_one)["rows"]
+    assert linear[7] == "**+0.300 [+0.300, +0.300]**"
+    assert columns[7] == "+0.000 [+0.000, +0.000]"
+
+
+@pytest.mark.parametrize("task", ["layouts", "tiles"])
+def test_the_page_and_its_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -> None:
+    write_cells(tmp_path, task, ["boosting", "shipped"])
+    cells = read_cells(tmp_path / "cells")
+    pages = []
+    for order in (cells, list(reversed(cells))):
+        write_report(order, tmp_path)
+        pages.append((tmp_path / "accuracy.md").read_text())
+    assert pages[0] == pages[1]
+    lines = pages[0].splitlines()
+    assert "Held out: graphs 6, families 3." in lines
+    assert "agree to tau 0.810; " in pages[0] and " and 0.900." in pages[0]
+    rows = [line for line in lines if line.startswith(("| boosting |", "| shipped |"))]
+    assert len(rows) == 2 and len({row.count("|") for row in rows}) == 1
+    shown = imread(tmp_path / "accuracy.png")
+    assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
+
+
+def test_no_cells_are_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path), "--report", str(tmp_path)]) == 1
+    assert "cells: no results; run without --report first" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
