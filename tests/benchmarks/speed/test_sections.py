@@ -58,11 +58,12 @@ def test_steps_of_tile_networks_find_their_kernels_in_the_cache() -> None:
 
 @pytest.mark.slow
 def test_segments_have_a_line_for_each_size() -> None:
-    line = cells(segment_memory.report((SMALL,))[-1])
-    assert line[:2] == ["1,500", "60"]
-    libraries, train, predict = map(int, line[2:5])
-    assert 0 < libraries < train <= predict
-    assert min(map(float, line[5:])) > 0
+    lines = segment_memory.report((SMALL,))[-2:]
+    for line, network in zip(lines, segment_memory.NETWORKS, strict=True):
+        assert cells(line)[:3] == ["1,500", "60", network]
+        libraries, train, predict = map(int, cells(line)[3:6])
+        assert 0 < libraries < train <= predict
+        assert min(map(float, cells(line)[6:])) > 0
 
 
 def test_ratios_compare_the_best_seconds_with_the_best() -> None:
