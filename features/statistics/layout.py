@@ -117,10 +117,13 @@ def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[
     minor = codes // np.int8(N_SYMBOLS)
     nodes = np.arange(codes.shape[1])
     columns = []
-    for (tensor, role), found in groupby(_ROLES, itemgetter(0, 1)):
-        groups = [OPCODE_GROUPS.index(group) for _, _, group in found]
-        has_role = tables.role[nodes, tensor, minor[:, :, tensor]] == role  # (c, k)
-        columns.append(has_role.astype(np.float32) @ tables.tensor_weight[:, tensor, groups])
+    for tensor, named in groupby(_ROLES, itemgetter(0)):
+        flat = tables.role[:, tensor].reshape(-1)
+        role = flat.take(minor[:, :, tensor] + (nodes * N_SYMBOLS).astype(np.int32))  # (c, k)
+        for number, found in groupby(named, itemgetter(1)):
+            groups = [OPCODE_GROUPS.index(group) for _, _, group in found]
+            weight = tables.tensor_weight[:, tensor, groups]
+            columns.append((role == number).astype(np.float32) @ weight)
     is_open = (codes == 0).all(axis=2)
     columns.append(np.stack([is_open.mean(axis=1), is_open.all(axis=1)], axis=1))
     output = codes[:, :, 0]
