@@ -14,7 +14,8 @@ from data.tree import GraphFile, find_graphs, missing_parts
 from data.withheld import read_withheld
 
 MAX_BYTES = 12 << 20
-MIN_LAYOUT_GRAPHS, MIN_CONFIGS, MIN_KERNELS, MIN_VALID_KERNELS = 24, 100, 300, 100
+MIN_CONFIGS, MIN_KERNELS, MIN_VALID_KERNELS = 80, 300, 100
+MIN_PROGRAMS, MIN_FAMILIES, MIN_NODES = 60, 36, 2_000  # of layouts; one is that large
 MIN_SPREAD, MIN_AGAIN_TAU = 1.2, 0.85
 
 FILES = find_graphs(SAMPLE)
@@ -36,7 +37,11 @@ def test_it_is_small_and_holds_every_collection_and_split() -> None:
     layouts, kernels = (
         [file for file in FILES if file.collection.kind == kind] for kind in ("layout", "tile")
     )
-    assert len(layouts) >= MIN_LAYOUT_GRAPHS and len(kernels) >= MIN_KERNELS
+    entries = [MANIFEST["graphs"][file.submission_id] for file in layouts]
+    assert len({entry["program"] for entry in entries}) >= MIN_PROGRAMS
+    assert len({entry["family"] for entry in entries}) >= MIN_FAMILIES
+    assert max(entry["n_nodes"] for entry in entries) > MIN_NODES
+    assert len(kernels) >= MIN_KERNELS
     assert sum(file.split == "valid" for file in kernels) >= MIN_VALID_KERNELS
     assert all(read_graph(file).n_configs >= MIN_CONFIGS for file in layouts)
     assert all(row.error is None for row in audit(FILES))
@@ -60,14 +65,13 @@ def test_every_graph_is_in_the_manifest_as_it_was_measured(file: GraphFile) -> N
     assert entry["spread"] == pytest.approx(runtime_ns.max() / runtime_ns.min(), rel=1e-5)
     assert entry["spread"] >= MIN_SPREAD
     assert entry["environment"] in MANIFEST["environments"]
-    assert entry["again_tau"] is not None
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
 def test_two_measurements_agree_in_the_median_over_graphs(kind: str) -> None:
-    taus = [
-        entry["again_tau"] for name, entry in MANIFEST["graphs"].items() if name.startswith(kind)
-    ]
+    entries = [entry for name, entry in MANIFEST["graphs"].items() if name.startswith(kind)]
+    taus = [entry["again_tau"] for entry in entries if entry["again_tau"] is not None]
+    assert len(taus) >= 0.75 * len(entries)
     assert statistics.median(taus) >= MIN_AGAIN_TAU
 
 
