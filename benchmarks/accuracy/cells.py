@@ -66,20 +66,31 @@ class Contender:
 NETWORK, TREES, COLUMNS = "cross_config_sage", "layout_boosting", "config_columns_boosting"
 SHIPPED = "shipped"  # what the recipe `cpu` does
 BEST_FIRST = ("blend.tile_spread=0",)
+BEST_LAYOUT_FIRST = ("blend.layout_spread=0",)
 BY_TILE = "late_fusion_sage"
 # By kind of config, in the page's order: what needs no training, the dataset's baselines, others'
 # models, and ours from the simplest on.
 CONTENDERS = {
     "layout": {
-        "floor": Contender(),
-        "gcn": Contender(("baseline_gcn",)),
+        "floor": Contender(overrides=BEST_LAYOUT_FIRST),
+        "gcn": Contender(("baseline_gcn",), overrides=BEST_LAYOUT_FIRST),
         "segments": Contender(("segment_sage",), "segments"),
         "tgraph": Contender(("tgraph",), "reference"),
-        "linear": Contender(("layout_linear",)),
-        "boosting": Contender((TREES,)),
+        "linear": Contender(("layout_linear",), overrides=BEST_LAYOUT_FIRST),
+        "boosting": Contender((TREES,), overrides=BEST_LAYOUT_FIRST),
         "columns": Contender((COLUMNS,), "within_graph", tasks=WITHIN_GRAPH),
-        "no-attention": Contender((NETWORK,), overrides=(f"{NETWORK}.cross_config=false",)),
-        "network": Contender((NETWORK,), within_graph=("within_graph", (NETWORK,))),
+        "no-attention": Contender(
+            (NETWORK,), overrides=(*BEST_LAYOUT_FIRST, f"{NETWORK}.cross_config=false")
+        ),
+        "network": Contender(
+            (NETWORK,), overrides=BEST_LAYOUT_FIRST, within_graph=("within_graph", (NETWORK,))
+        ),
+        "best-first": Contender(
+            load_recipe("cpu").layout.models,
+            overrides=BEST_LAYOUT_FIRST,
+            within_graph=("within_graph", load_recipe("within_graph").layout.models),
+            n_seeds=2,
+        ),
         SHIPPED: Contender(
             load_recipe("cpu").layout.models,
             within_graph=("within_graph", load_recipe("within_graph").layout.models),
