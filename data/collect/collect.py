@@ -198,8 +198,8 @@ def _why_left_out(found: Figures, *, keep_noisy: bool, has_default: bool) -> str
         return f"slowest over fastest config is {found.spread:.3f}; expected {MIN_SPREAD} or more"
     if found.repeat_tau < MIN_REPEAT_TAU and not keep_noisy:
         return (
-            f"the halves of its rounds agree to tau {found.repeat_tau:.2f}; expected {MIN_REPEAT_TAU} or more; "
-            "--keep-noisy writes it all the same"
+            f"the halves of its rounds agree to tau {found.repeat_tau:.2f}; expected "
+            f"{MIN_REPEAT_TAU} or more; --keep-noisy writes it all the same"
         )
     return ""
 
