@@ -18,7 +18,6 @@ from data.tree import LAYOUTS, Collection
 from ensembles.members import members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
-from models.training.jobs import SHARED_FOLDER
 
 _NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none of them a model
 
@@ -28,7 +27,7 @@ class FoundModel:
     """A model's run folder."""
 
     folder: Path
-    place: str  # the slug of what it learned from, or "layout-shared" of one that others begin from
+    place: str  # the slug of what it learned from
     member: str  # "<model>-seed<number>"
     config: dict[str, Any]
 
@@ -51,27 +50,23 @@ def find_models(root: Path) -> list[FoundModel]:
         below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
         config = read_config(Path(place)) if CONFIG in files else {}
         if "model" in config and "seed" in config:  # a whole run's own folder holds none itself
-            slug = config.get("collection", "").replace(":", "-")
-            if "collections" in config:
-                together = config.get("recipe", {}).get("layout", {}).get("together")
-                slug = LAYOUTS.slug if together else SHARED_FOLDER
+            learned = LAYOUTS.name if "collections" in config else config.get("collection", "")
             member = f"{config['model']}-seed{config['seed']}"
-            found.append(FoundModel(Path(place), slug, member, config))
+            found.append(FoundModel(Path(place), learned.replace(":", "-"), member, config))
     return found
 
 
-def continue_earlier(earlier: Path, collection: Collection, out: Path, shared: Path) -> list[Path]:
+def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[Path]:
     """Copy what an earlier training of a collection, or of LAYOUTS, left, to go on with.
 
-    What lies in `out` or in `shared`, for models that several collections share, stays.
+    What lies in `out` stays.
 
     Raises:
         PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
-    targets = {collection.slug: out, SHARED_FOLDER: shared}
-    wanted = one_of_each(found for found in find_models(earlier) if found.place in targets)
-    copies = [(model, targets[place] / member) for (place, member), model in wanted.items()]
-    return [target for model, target in copies if _copy(model.folder, target)]
+    found = (model for model in find_models(earlier) if model.place == collection.slug)
+    copies = [(model.folder, out / model.member) for model in one_of_each(found).values()]
+    return [target for folder, target in copies if _copy(folder, target)]
 
 
 def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path) -> None:

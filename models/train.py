@@ -1,29 +1,25 @@
 """Train one model into its run folder, once."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.errors import OutOfTime, PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError
 from common.locks import alone_in
 from common.progress import out_of_time, progress
 from data.graph_store.stored_graph import fingerprint
-from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile
+from data.tree import COLLECTIONS, LAYOUTS, Collection
 from models.config.own_models import source_of
 from models.config.recipe import Recipe
 from models.registry import model_entry
 from models.run_folder import CONFIG, DONE, begin, check_done, is_done, mark_done, read_config
 from models.training.device import training_device
 from models.training.gpu import TRAINING_KEYS, memory_told
-from models.training.jobs import Ranker, TrainJob, pretrain_steps, recipe_of_shared
+from models.training.jobs import Ranker, TrainJob
 from models.training.loop import CHECKPOINT
 
 
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     """Train, or go on with, or skip what is done; the folder ends with a DONE mark.
-
-    The shared model that the job begins from, if there is one, is trained first unless it is done.
 
     Args:
         collection: of the job's graphs; LAYOUTS of a model that ranks all layout collections.
@@ -39,25 +35,14 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
             f"model '{job.model}' ranks {entry.kind} configs; expected one for {collection.name}"
         )
     check_device(job.recipe, job.model)
-    steps = pretrain_steps(job.recipe, job.model)
-    if steps and not (job.shared and job.shared.files):
-        raise UsageError(
-            f"{job.model}.training.pretrain_steps = {steps}: the graphs of all collections are not "
-            "at hand here; expected 0"
-        )
-    own = {"collection": collection.name}
-    config = _config(job, **(_collections(job.files) if collection == LAYOUTS else own))
-    if job.shared:
-        config["shared_data"] = fingerprint(job.shared.files)
     if out_of_time() and not is_done(job.run_dir):
         raise OutOfTime(f"{job.run_dir}: out of time before a step")
-    begin(job.run_dir, config, resume=resume)
+    begin(job.run_dir, _config(job, collection), resume=resume)
     if is_done(job.run_dir):
         check_done(job.run_dir)
         (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
         return
     with alone_in(job.run_dir):
-        train_shared(job)
         _train_begun(job, collection.name)
 
 
@@ -67,7 +52,11 @@ def check_device(recipe: Recipe, model: str) -> None:
         training_device(recipe.accelerator)
 
 
-def _config(job: TrainJob, **place: object) -> dict[str, Any]:
+def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
+    place: dict[str, object] = {"collection": collection.name}
+    if collection == LAYOUTS:
+        present = {file.collection for file in job.files}
+        place = {"collections": [c.name for c in COLLECTIONS if c in present]}
     own = job.recipe.own_models.get(job.model)
     return {
         "model": job.model,
@@ -77,24 +66,6 @@ def _config(job: TrainJob, **place: object) -> dict[str, Any]:
         **({"source": source_of(own)} if own else {}),
         "recipe": job.recipe.model_dump(mode="json"),
     }
-
-
-def _collections(files: Sequence[GraphFile]) -> dict[str, list[str]]:
-    present = {file.collection for file in files}
-    return {"collections": [c.name for c in COLLECTIONS if c in present]}
-
-
-def train_shared(job: TrainJob) -> None:
-    """Train the model that a job begins from, or go on with it, or skip it; raises as the job."""
-    shared = job.shared
-    if shared is None:
-        return
-    recipe = recipe_of_shared(job.recipe, job.model)
-    own = replace(job, recipe=recipe, files=shared.files, run_dir=shared.run_dir, shared=None)
-    begin(own.run_dir, _config(own, **_collections(shared.files)), resume=True)
-    if not is_done(own.run_dir):
-        with alone_in(own.run_dir):  # trainings of two collections may come here at once
-            _train_begun(own, "layouts of all collections")
 
 
 def _train_begun(job: TrainJob, place: str) -> None:

@@ -32,7 +32,7 @@ class Kind:
 _RUN = "run --recipe {recipe} --data {data} --out {working}/run --resume"
 _TRAIN = (
     "train --recipe {recipe} --data {data} --collection NAME --out {working}/models/SLUG "
-    "--shared {working}/models/layout-shared --resume-from {input}"
+    "--resume-from {input}"
 )
 KINDS = {
     "run": Kind("run", "", _RUN, "run", result="submission.csv"),

@@ -18,7 +18,6 @@ from ensembles.trained_models import find_models, one_of_each
 from kernels.building.build import REQUIRED_MODULES
 from kernels.building.metadata import read_object, slug_of
 from models.run_folder import CONFIG, DONE
-from models.training.jobs import SHARED_FOLDER
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
 _SHORTEST, _LONGEST = 6, 50  # characters of a title, Kaggle's limits
@@ -49,8 +48,7 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
     require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
     metadata = dataset_metadata(title, subtitle=subtitle, licence="CC-BY-4.0")
-    found = (model for model in find_models(run) if model.place != SHARED_FOLDER)
-    models = dict(sorted(one_of_each(found).items()))
+    models = dict(sorted(one_of_each(find_models(run)).items()))
     for model in models.values():
         if not model.is_done:
             raise PipelineError(f"{model.folder}: its training has not ended; --resume ends it")

@@ -39,9 +39,6 @@ class TrainingConfig(FrozenConfig):
             end with the best weights; 0 = take every step. What is judged on is held out of the
             train split, see models/training/folds.py.
         eval_interval: steps between evaluations, where `early_stop` asks for such.
-        pretrain_steps: a layout GNN is first trained for so many steps on the train graphs of all
-            layout collections, once per seed; each collection's training begins from its weights.
-            0 = from random ones. Both trainings go by the other keys.
     """
 
     steps: Positive = 300
@@ -55,17 +52,6 @@ class TrainingConfig(FrozenConfig):
     swa_start: Annotated[float, Field(ge=0, le=1)] = 1.0
     early_stop: Annotated[int, Field(ge=0)] = 0
     eval_interval: Positive = 100
-    pretrain_steps: Annotated[int, Field(ge=0)] = 0
-
-
-def _each_collection_by_itself(training: TrainingConfig) -> TrainingConfig:
-    if steps := training.pretrain_steps:
-        message = "this network is trained on each collection by itself; expected 0"
-        raise ValueError(f"pretrain_steps = {steps}: {message}")
-    return training
-
-
-OwnTraining = Annotated[TrainingConfig, AfterValidator(_each_collection_by_itself)]
 
 
 def _exact_if_auto(training: TrainingConfig) -> TrainingConfig:
@@ -171,7 +157,6 @@ class SegmentSageConfig(CrossConfigSageConfig):
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
     table_configs: Annotated[int, Field(ge=2)] = 128
     head_steps: Annotated[int, Field(ge=0)] = 50
-    training: OwnTraining = TrainingConfig()
 
     @field_validator("pool_by_bytes")
     @classmethod
@@ -236,7 +221,7 @@ class TileGnnConfig(FrozenConfig):
     kernels_per_step: Positive = 16
     configs_per_kernel: Annotated[int, Field(ge=2)] = 64
     opcode_width: Positive = 16
-    training: Annotated[OwnTraining, AfterValidator(_exact_if_auto)] = TrainingConfig()
+    training: Annotated[TrainingConfig, AfterValidator(_exact_if_auto)] = TrainingConfig()
 
 
 class LateFusionSageConfig(TileGnnConfig):

@@ -27,7 +27,7 @@ from models.training.jobs import TrainJob
 from models.training.loop import fit
 from models.training.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
 from models.training.samplers import SAMPLERS
-from models.training.weights import load_network, save_network
+from models.training.weights import save_network
 
 JUDGED_SAMPLES = 4
 SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
@@ -81,10 +81,7 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
         model = network(config)
-        if job.shared:  # scaling and known opcodes belong to the weights
-            scaler = load_network(model, job.shared.run_dir)
-        else:
-            scaler = _learn(model, held_out.learned, job.recipe.features)
+        scaler = _learn(model, held_out.learned, job.recipe.features)
         read = model.reader(job.recipe.features, scaler)
         inputs = LRUCache(lambda file: read(read_layout(file)).to(device))
         task = LayoutTask(held_out.learned, inputs, config, held_out)

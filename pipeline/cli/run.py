@@ -89,9 +89,6 @@ def train(
     data: DataDir = None,
     recipe: RecipeName = "cpu",
     model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
-    shared: Annotated[
-        Path | None, typer.Option(help="Models that collections share. Default: OUT/layout-shared.")
-    ] = None,
     overrides: Overrides = None,
     resume: Resume = False,
     resume_from: Annotated[
@@ -118,13 +115,11 @@ def train(
     (out / DONE).unlink(missing_ok=True)
     say_that_libraries_load()
     from ensembles.trained_models import continue_earlier
-    from models.training.jobs import SHARED_FOLDER
     from pipeline.jobs.workers import Workers
     from pipeline.run.single_stages import train_collection
 
     if resume_from:
-        below, place = shared or out / SHARED_FOLDER, chosen.learned_as(wanted)
-        for folder in continue_earlier(resume_from, place, out, below):
+        for folder in continue_earlier(resume_from, chosen.learned_as(wanted), out):
             log.info(f"goes on with an earlier training: {folder}")
     folders = train_collection(
         data_dir(data),
@@ -132,7 +127,6 @@ def train(
         chosen,
         out,
         model=model,
-        shared_folder=shared,
         resume=resume or resume_from is not None,
         workers=Workers(workers, ray),
     )

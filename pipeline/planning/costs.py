@@ -181,10 +181,9 @@ def training_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) ->
     """Return the seconds in which one seed of a model is trained."""
     config = getattr(recipe, model)
     if is_network(recipe, model):
-        steps = config.training.steps + config.training.pretrain_steps  # shared ones in each
         counts, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
         on_gpu = uses_gpu(recipe, model, machine)
-        return float(steps * machine.seconds(counts, on_gpu=on_gpu, work=work))
+        return float(config.training.steps * machine.seconds(counts, on_gpu=on_gpu, work=work))
     sampled = min(config.configs_per_graph, train.distinct)
     seconds = train.graphs * processor_s(f"{train.kind} statistics", train, sampled)
     if model in TREES:

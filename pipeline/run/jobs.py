@@ -22,7 +22,7 @@ from ensembles.scores import begun_path, scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled
 from models.run_folder import is_done
-from models.train import train_model, train_shared
+from models.train import train_model
 from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Job
 from pipeline.planning.cards import CARDS
@@ -93,23 +93,8 @@ class Law:
 def training_jobs(
     trainings: Sequence[tuple[Collection, TrainJob]], law: Law, *, resume: bool = True
 ) -> Iterator[Job]:
-    """Return a job for each training, and before them one for each model that some begin from."""
-    shared = dict[Path, str]()
+    """Return a job for each training."""
     for collection, training in trainings:
-        if training.shared and training.shared.run_dir not in shared:
-            name = shared[training.shared.run_dir] = training_name(training.shared.run_dir)
-            yield Job(
-                name,
-                train_shared,
-                (training,),
-                seconds=law.left_s(collection, training.model, training.shared.run_dir),
-                threads=training.recipe.n_threads,
-                on_gpu=law.takes_gpu(training.model),
-                reads=tuple(file.path for file in training.shared.files),
-                makes=(training.shared.run_dir,),
-                stage=f"train {training.shared.run_dir.name}",
-            )
-        shares = [training.shared] if training.shared else []
         yield Job(
             training_name(training.run_dir),
             _train,
@@ -117,12 +102,7 @@ def training_jobs(
             seconds=law.left_s(collection, training.model, training.run_dir),
             threads=training.recipe.n_threads,
             on_gpu=law.takes_gpu(training.model),
-            after=frozenset(shared[model.run_dir] for model in shares),
-            reads=(
-                *(file.path for file in training.files),
-                *(file.path for model in shares for file in model.files),
-                *(model.run_dir for model in shares),
-            ),
+            reads=tuple(file.path for file in training.files),
             makes=(training.run_dir,),
             stage=f"train {collection.name} {training.run_dir.name}",
         )

@@ -38,7 +38,7 @@ from models.config.recipe import Recipe
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device
 from models.training.gpu import gpu_here, tell_device
-from models.training.jobs import SHARED_FOLDER, TrainJob, shared_model
+from models.training.jobs import TrainJob
 from pipeline.jobs.files import auditing, packing
 from pipeline.jobs.job import Job
 from pipeline.jobs.workers import HERE, Workers
@@ -230,15 +230,11 @@ def jobs_of(state: RunState, law: Law, *, trains: bool = True) -> list[Job]:
 
 def _trainings(state: RunState) -> list[tuple[Collection, TrainJob]]:
     layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
-    shared_folder = state.out / "models" / SHARED_FOLDER
     usable = state.usable | {LAYOUTS.name: layout}
-    trainings = []
-    for collection, member in state.trainings():
-        shared = shared_model(state.recipe, member.model, member.seed, layout, shared_folder)
-        own = usable[collection.name]
-        job = TrainJob(member.model, state.recipe, own, member.seed, member.folder, shared)
-        trainings.append((collection, job))
-    return trainings
+    return [
+        (place, TrainJob(own.model, state.recipe, usable[place.name], own.seed, own.folder))
+        for place, own in state.trainings()
+    ]
 
 
 def _submit(

@@ -30,7 +30,7 @@ from models.run_folder import CONFIG, check_free, read_config
 from models.train import check_device
 from models.training.dataset import split_usable
 from models.training.gpu import gpu_here, tell_device
-from models.training.jobs import SHARED_FOLDER, TrainJob, pretrain_steps, shared_model
+from models.training.jobs import TrainJob
 from pipeline.jobs.files import packing
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.planning.plan import part_size
@@ -48,17 +48,12 @@ def train_collection(
     out: Path,
     *,
     model: str | None,
-    shared_folder: Path | None = None,
     resume: bool,
     workers: Workers = HERE,
 ) -> list[Path]:
     """Train a recipe's models, with each of its seeds, on one collection.
 
     With the recipe's `layout.together`, a layout collection's are trained on all of them.
-
-    Args:
-        shared_folder: holds, or gets, the models of all layout collections that this one's begin
-            from, where the recipe has such; `out`/layout-shared if None.
 
     Raises:
         UsageError: no such model, a folder holds another run, or there is no GPU.
@@ -72,27 +67,16 @@ def train_collection(
     for name in chosen:
         check_device(recipe, name)
     device = tell_device(recipe, gpu_here())
-    shares = any(pretrain_steps(recipe, name) for name in chosen)
     place = recipe.learned_as(collection)
     learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
-    needed = LAYOUT_COLLECTIONS if shares else learned
-    files = stored_graphs(data_dir, collections=needed, splits=("train",), pack=packing(workers))
+    files = stored_graphs(data_dir, collections=learned, splits=("train",), pack=packing(workers))
     usable, unusable = split_usable(files)
     for item in unusable:
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
-    own = [file for file in usable if file.collection in learned]
-    if not own:
+    if not usable:
         raise PipelineError(f"{data_dir}: {place.name} has no train graph to learn from")
-    below = shared_folder or out / SHARED_FOLDER
     trainings = [
-        TrainJob(
-            name,
-            recipe,
-            own,
-            seed,
-            out / f"{name}-seed{seed}",
-            shared=shared_model(recipe, name, seed, usable, below),
-        )
+        TrainJob(name, recipe, usable, seed, out / f"{name}-seed{seed}")
         for name in chosen
         for seed in recipe.seeds
     ]

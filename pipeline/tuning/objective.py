@@ -28,7 +28,7 @@ from models.train import load_model, train_model
 from models.training.dataset import split_usable
 from models.training.device import training_device
 from models.training.folds import family_of, grouped_folds
-from models.training.jobs import SHARED_FOLDER, Ranker, TrainJob, pretrain_steps, shared_model
+from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Job
 from pipeline.tuning.space import BLEND, Parameters, SearchSpace, StudyConfig, value_at, with_values
 from pipeline.tuning.storage import REASON
@@ -50,7 +50,7 @@ class Question:
 
     Attributes:
         files: the train graphs that can be learned from; `folds` are the same, whole families each.
-        shared: graphs of all layout collections, where a trial may learn from them.
+        shared: train graphs of all layout collections, where a model learns from all.
     """
 
     recipe: Recipe
@@ -94,11 +94,7 @@ def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Questi
         PipelineError: damaged or too little data.
     """
     collection = collection_named(space.study.collection)
-    shares = any(
-        pretrain_steps(recipe, model) or f"{model}.training.pretrain_steps" in space.parameters
-        for model in space.study.models(recipe)
-    )
-    shares = shares or recipe.learned_as(collection) == LAYOUTS
+    shares = recipe.learned_as(collection) == LAYOUTS
     needed = LAYOUT_COLLECTIONS if shares else (collection,)
     files = stored_graphs(data_dir, collections=needed, splits=("train",))
     usable, unusable = split_usable(files)
@@ -129,9 +125,7 @@ class _ScoredRanker:
 class _Fold(NamedTuple):
     learned: Sequence[GraphFile]
     held_out: Sequence[GraphFile]
-    shared: Sequence[GraphFile]
     folder: Path
-    shared_folder: Path
     kept_scores: Path | None
 
 
@@ -152,8 +146,8 @@ def cross_validate(
 
     Args:
         folds: labelled graphs of one collection, each family in one fold.
-        shared: train graphs of all layout collections, for models that learn from all or begin
-            from one that does; in a fold, it learns from none of the fold's families.
+        shared: train graphs of all layout collections, for models that learn from all; in a fold,
+            from none of the fold's families.
         kept_scores: a folder where blends share what members alike score. None = train all.
         after_fold: told each fold's value per graph.
 
@@ -172,20 +166,14 @@ def cross_validate(
     begin(run_dir, config, resume=True)
     if is_done(run_dir):
         return CrossValidation(**json.loads((run_dir / REPORT).read_text()))
+    own = [file for fold in folds for file in fold]
+    every = shared if recipe.learned_as(collection) == LAYOUTS else own
     per_graph: dict[str, float] = {}
     means = []
     for number, held_out in enumerate(folds):
         families = set(map(family_of, held_out))
-        own = [file for other in folds if other is not held_out for file in other]
-        every = [file for file in shared if family_of(file) not in families]
-        fold = _Fold(
-            learned=every if recipe.learned_as(collection) == LAYOUTS else own,
-            held_out=held_out,
-            shared=every,
-            folder=run_dir / f"fold-{number}",
-            shared_folder=run_dir / SHARED_FOLDER / f"fold-{number}",
-            kept_scores=kept_scores,
-        )
+        learned = [file for file in every if family_of(file) not in families]
+        fold = _Fold(learned, held_out, run_dir / f"fold-{number}", kept_scores)
         ranker = _ranker(recipe, model, fold)
         graphs = map(read_graph, held_out)  # one in memory at a time
         values = {graph.file.name: _value(graph, ranker.score(graph)) for graph in graphs}
@@ -204,20 +192,16 @@ def _ranker(recipe: Recipe, model: str, fold: _Fold) -> Ranker:
 
     collection, seed = fold.held_out[0].collection, recipe.seeds[0]
 
-    def job_of(name: str, folder: Path) -> TrainJob:
-        begins_from = shared_model(recipe, name, seed, fold.shared, fold.shared_folder)
-        return TrainJob(name, recipe, fold.learned, seed, folder, shared=begins_from)
-
     def trained(job: TrainJob) -> Ranker:
         train_model(job, recipe.learned_as(collection), resume=True)
         return load_model(job.run_dir)
 
     if model != BLEND:
-        return trained(job_of(model, fold.folder))
+        return trained(TrainJob(model, recipe, fold.learned, seed, fold.folder))
     rankers: dict[str, Ranker] = {}
     for own in recipe.models_of(collection.kind):
         name = f"{own}-seed{seed}"
-        job = job_of(own, fold.folder / name)
+        job = TrainJob(own, recipe, fold.learned, seed, fold.folder / name)
         rankers[name] = _kept(job, fold, trained) if fold.kept_scores else trained(job)
     mixing = recipe_mixing(recipe.blend, collection.kind, list(rankers))
     return Ensemble(collection, rankers, mixing)
@@ -229,7 +213,6 @@ def _kept(job: TrainJob, fold: _Fold, train: Callable[[TrainJob], Ranker]) -> Ra
     decisive = {
         "recipe": job.recipe.model_dump(mode="json", exclude=others | _NOT_LEARNED_FROM),
         "train_data": fingerprint(job.files),
-        "shared_data": fingerprint(job.shared.files) if job.shared else None,
         "held_out": fingerprint(fold.held_out),
     }
     text = json.dumps(decisive, sort_keys=True).encode()

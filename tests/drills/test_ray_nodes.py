@@ -45,7 +45,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(not has_namespaces(), reason="needs mounts of its own: unshare -rm"),
 ]
-SHARED = "cross_config_sage.training.pretrain_steps=4"
 WORKER = b"ray::_on_a_machine"  # how Ray calls a process that does a job of ours
 
 
@@ -137,16 +136,16 @@ def test_machines_that_do_not_see_the_files_do_the_same(
 def test_every_kind_of_job_is_done_there(
     cluster: Cluster, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packing and audit as well, a model that collections share, and graphs ranked one by one."""
+    """Packing and audit as well, models of all layout collections, and graphs ranked one by one."""
     monkeypatch.setattr(workers, "SOON_S", 0.0)
     monkeypatch.setattr(jobs, "BLOCK_S", 0.01)
-    place = ("run", "--data", tiny_tree, "--recipe", "smoke", "--set", SHARED)
+    place = ("run", "--data", tiny_tree, "--recipe", "smoke", "--set", "layout.together=true")
     ends = {"one": ("--workers", 1), "ray": ("--ray", cluster.address)}
     for name, words in ends.items():
         call(*place, *words, "--store", tmp_path / f"{name}-store", "--out", tmp_path / name)
     check_same(tmp_path / "ray", tmp_path / "one")
     check_same_store(tmp_path / "ray-store", tmp_path / "one-store")
-    for part in ("ray-store", "ray/models/layout-shared", "ray/scores"):
+    for part in ("ray-store", "ray/models/layout", "ray/scores"):
         assert any(list(path.rglob("*")) for path in cluster.copies(tmp_path / part)), part
 
 

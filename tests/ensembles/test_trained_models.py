@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from data.tree import collection_named
+from data.tree import LAYOUTS, collection_named
 from ensembles.trained_models import continue_earlier, find_models, take_models
 from models.config.recipe import load_recipe
 from tests.command_line import call
@@ -43,7 +43,7 @@ def test_models_are_known_by_their_configuration(trained: Path, tmp_path: Path) 
     (root / "run").mkdir()
     (root / "run" / "config.toml").write_text('[recipe]\nname = "a whole run"\n')
     found = {(model.place, model.member, model.is_done) for model in find_models(root)}
-    assert found == {("tile-xla", "tile_linear-seed0", True), ("layout-shared", "a-seed0", False)}
+    assert found == {("tile-xla", "tile_linear-seed0", True), ("layout", "a-seed0", False)}
 
 
 def test_taken_models_can_be_written_to_and_stay_whatever_lies_in_the_source(
@@ -90,7 +90,7 @@ def test_models_of_other_settings_are_refused(trained: Path, tmp_path: Path) -> 
 def test_of_unfinished_trainings_one_is_continued_unless_one_is_finished(tmp_path: Path) -> None:
     write_model(tmp_path / "in" / "first", done=False)
     write_model(tmp_path / "in" / "second", done=False)
-    places = TILE, tmp_path / "out", tmp_path / "shared"
+    places = TILE, tmp_path / "out"
     assert len(continue_earlier(tmp_path / "in", *places)) == 1  # copies of one
     (tmp_path / "in" / "second" / "checkpoint.safetensors").write_bytes(b"other")
     with pytest.raises(PipelineError, match=r"the same model is in .*first; expected one"):
@@ -103,14 +103,15 @@ def test_of_unfinished_trainings_one_is_continued_unless_one_is_finished(tmp_pat
     assert names == {"DONE", "config.toml", "checkpoint.safetensors"}
 
 
-def test_shared_models_go_to_their_own_place_and_what_is_there_stays(tmp_path: Path) -> None:
-    shared = 'collections = ["layout:xla:random"]'
-    write_model(tmp_path / "in" / "s", done=True, place=shared)
+def test_models_of_what_is_asked_are_continued_and_what_is_there_stays(tmp_path: Path) -> None:
+    every = 'collections = ["layout:xla:random"]'
+    write_model(tmp_path / "in" / "s", done=True, place=every)
     write_model(tmp_path / "in" / "x", done=False, place='collection = "layout:xla:random"')
-    write_model(tmp_path / "in" / "t", done=True)
-    (tmp_path / "out" / "a-seed0").mkdir(parents=True)
-    copied = continue_earlier(tmp_path / "in", XLA, tmp_path / "out", tmp_path / "shared")
-    assert copied == [tmp_path / "shared" / "a-seed0"]
+    (tmp_path / "xla" / "a-seed0").mkdir(parents=True)
+    assert continue_earlier(tmp_path / "in", XLA, tmp_path / "xla") == []
+    assert continue_earlier(tmp_path / "in", TILE, tmp_path / "out") == []
+    (copied,) = continue_earlier(tmp_path / "in", LAYOUTS, tmp_path / "out")
+    assert copied == tmp_path / "out" / "a-seed0" and (copied / "DONE").exists()
 
 
 def test_a_damaged_configuration_or_no_folder_is_named(tmp_path: Path) -> None:

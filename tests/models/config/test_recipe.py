@@ -34,19 +34,12 @@ def test_a_wrong_value_is_refused_with_its_key(override: str, named: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        ("layout.models=[config_columns_boosting]", "config_columns_boosting learns one graph"),
-        ("cross_config_sage.training.pretrain_steps=3", "pretrain_steps = 3: .*; expected 0"),
-    ],
-)
-def test_what_cannot_learn_from_all_collections_is_refused(more: str, named: str) -> None:
-    with pytest.raises(UsageError, match=rf"^recipe smoke: layout\.together: .*{named}") as caught:
+def test_what_cannot_learn_from_all_collections_is_refused() -> None:
+    more, named = "layout.models=[config_columns_boosting]", "config_columns_boosting learns one"
+    with pytest.raises(UsageError, match=rf"^recipe smoke: layout\.together: {named}") as caught:
         load_recipe("smoke", ["layout.together=true", more])
     assert "\n" not in str(caught.value)
     load_recipe("smoke", [more])  # without it
-    load_recipe("smoke", ["layout.together=true", "tgraph.training.pretrain_steps=3"])  # not used
 
 
 def test_bare_words_make_a_list_of_models() -> None:

@@ -10,7 +10,7 @@ from ensembles.members import FLOOR, Member
 from models.config.recipe import load_recipe
 from models.predict import read_scores
 from models.run_folder import CONFIG, mark_done
-from models.training.jobs import SharedModel, TrainJob
+from models.training.jobs import TrainJob
 from pipeline.jobs.workers import HERE
 from pipeline.planning.cards import CARDS
 from pipeline.planning.costs import Machine
@@ -88,22 +88,20 @@ def test_parts_hold_every_graph_once_and_are_no_more_than_graphs(
         assert len({path for part in parts for path in part.members}) == 2 * len(parts)
 
 
-def test_rankings_wait_for_the_trainings_that_they_take_and_these_for_a_shared_one(
+def test_rankings_wait_for_the_trainings_that_they_take(
     kernels: list[GraphFile], tmp_path: Path
 ) -> None:
     recipe = load_recipe("smoke", ["layout.models=[cross_config_sage, layout_boosting]"])
     law = Law(recipe, [part_size(kernels)], Machine(CARDS["t4"]))
     folder = tmp_path / "models/layout-xla-random"
-    shared = SharedModel(kernels, tmp_path / "models/layout-shared/cross_config_sage-seed0")
     trainings = [
-        (XLA, TrainJob("cross_config_sage", recipe, [], 0, folder / "net", shared)),
-        (XLA, TrainJob("cross_config_sage", recipe, [], 1, folder / "other", shared)),
+        (XLA, TrainJob("cross_config_sage", recipe, [], 0, folder / "net")),
+        (XLA, TrainJob("cross_config_sage", recipe, [], 1, folder / "other")),
         (XLA, TrainJob("layout_boosting", recipe, [], 0, folder / "trees")),
     ]
-    first, net, other, trees = training_jobs(trainings, law)
-    assert first.name == "train layout-shared/cross_config_sage-seed0" and not first.after
-    assert net.after == other.after == {first.name} and not trees.after
-    assert first.on_gpu and net.on_gpu and not trees.on_gpu
+    net, other, trees = training_jobs(trainings, law)
+    assert not net.after and not other.after and not trees.after
+    assert net.on_gpu and not trees.on_gpu
     assert net.seconds == UNKNOWN_S  # there is no train graph to count by
     names = ("cross_config_sage", "net"), ("layout_boosting", "trees"), (FLOOR, "no training")
     members = {
@@ -147,7 +145,6 @@ def test_of_valid_graphs_as_many_configs_are_counted_as_are_ranked(tiny_tree: Pa
 
 
 SHORT = (  # each kind of training, a blend that is chosen, subsets of valid configs
-    "cross_config_sage.training.pretrain_steps=3",
     "cross_config_sage.training.early_stop=1",
     "cross_config_sage.training.eval_interval=2",
     "cross_config_sage.training.steps=6",
@@ -169,7 +166,7 @@ def test_the_bytes_are_the_same_whoever_the_workers_are(
 ) -> None:
     words = ["run", "--data", tiny_tree, "--recipe", recipe, "--store", tmp_path / "store"]
     words += ["--collections", "tile:xla,layout:xla:random"]
-    for key in SHORT if recipe == "smoke" else SHORT[1:]:  # cpu has one model for all layouts
+    for key in SHORT:
         words += ["--set", key]
     call(*words, "--workers", 1, "--out", tmp_path / "one")
     monkeypatch.setattr(jobs, "BLOCK_S", 1e-4)

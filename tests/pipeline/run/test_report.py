@@ -20,10 +20,10 @@ def put(folder: Path, lines: list[dict[str, float]], *, done: bool = True) -> No
 
 
 def test_models_come_in_the_order_of_the_competition(tmp_path: Path) -> None:
-    for group in ("layout-nlp-random", "layout-shared", "tile-xla", "layout-xla-default"):
+    for group in ("layout-nlp-random", "layout", "tile-xla", "layout-xla-default"):
         put(tmp_path / "models" / group / "net-seed0", [{"step": 1, "loss": 2.0}])
     groups = [curve["group"] for curve in learning_curves(tmp_path)]
-    assert groups == ["layout-shared", "tile:xla", "layout:xla:default", "layout:nlp:random"]
+    assert groups == ["layout", "tile:xla", "layout:xla:default", "layout:nlp:random"]
 
 
 def test_losses_and_held_out_values_are_told_apart(tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def test_rank_takes_it_for_any_layout_collection(
     assert [config["config"] for config in ranked["configs"]] == best
     one = finished / "models" / "layout" / MEMBERS[0]
     assert MEMBERS[0] in call("rank", file.path, "--run", one, *asked[:-1])
+    tile = find_graphs(tree, splits=("train",))[0]
+    assert "ranks layout configs, not tile:xla" in call("rank", tile.path, "--run", one, expect=1)
 
 
 def test_killed_and_resumed_it_ends_with_the_same_bytes(
@@ -132,6 +134,7 @@ def test_train_learns_from_all_whichever_is_named_and_run_takes_what_it_left(
         assert (tmp_path / "given" / name).read_bytes() == (finished / name).read_bytes()
     one = parts / "a" / MEMBERS[1]
     predict = ("predict", "--data", tree, "--run", one, "--split", "test")
+    assert "many collections; pass --collection" in call(*predict, expect=1)
     call(*predict, "--collection", LEARNED[1].name, "--out", tmp_path / "scores.parquet")
     again = ("train", *words, "--collection", LEARNED[0].name, "--out", tmp_path / "again")
     assert call(*again, "--resume-from", parts).count("goes on with an earlier training") == 2
