@@ -122,8 +122,8 @@ def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[
         role = flat.take(minor[:, :, tensor] + (nodes * N_SYMBOLS).astype(np.int32))  # (c, k)
         for number, found in groupby(named, itemgetter(1)):
             groups = [OPCODE_GROUPS.index(group) for _, _, group in found]
-            weight = tables.tensor_weight[:, tensor, groups]
-            columns.append((role == number).astype(np.float32) @ weight)
+            sums = (role == number).astype(np.float32) @ tables.tensor_weight[:, tensor]
+            columns.append(sums[:, groups])
     is_open = (codes == 0).all(axis=2)
     columns.append(np.stack([is_open.mean(axis=1), is_open.all(axis=1)], axis=1))
     output = codes[:, :, 0]
