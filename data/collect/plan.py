@@ -11,9 +11,8 @@ from data.collect.tiles.catalogue import families
 TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
 
 
-LAYOUTS = Effort(
-    n_rounds=6, timeout_s=120.0
-)  # of each program and search; the catalogue says how many
+# Of each program and search; the catalogue says how many configs.
+LAYOUTS = Effort(n_rounds=6, timeout_s=120.0)
 TILES = Effort(40, timeout_s=120.0)  # of each kernel
 
 

@@ -40,7 +40,7 @@ class BoostingConfig(RowsConfig):
     Attributes:
         objective: "lambdarank", or "pairwise_logistic": every pair alike.
         linear_start: trees begin from the scores of the linear ranker, fitted to the same configs'
-            plain statistics, and mend what it gets wrong.
+            plain statistics, and mend what it gets wrong; folds of `early_stop` begin alike.
         num_boost_round: trees, one after the other.
         learning_rate: how much of each tree is taken.
         num_leaves: of a tree, at most.

@@ -59,12 +59,12 @@ def train(job: TrainJob) -> None:
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed)
     names = statistics_names(job.files[0].collection.kind, config.statistics)
-    table, start = OpenGraph(config.statistics), None
+    start = None
     if config.linear_start:
-        linear, read = fit_linear(graphs, LINEAR), OpenGraph(LINEAR.statistics)
+        linear, scores = fit_linear(graphs, LINEAR)
         linear.write(job.run_dir)
-        start = np.concatenate([LINEAR_SCALE * linear.of(read(g.file, g.rows)) for g in graphs])
-    train_on_rows(job, graphs, table, names, start)
+        start = LINEAR_SCALE * scores
+    train_on_rows(job, graphs, OpenGraph(config.statistics), names, start)
 
 
 def train_on_rows(

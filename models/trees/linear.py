@@ -35,11 +35,13 @@ def train(job: TrainJob) -> None:
         PipelineError: no graph has two configs of different runtime, or the disk is full.
     """
     config: LinearConfig = getattr(job.recipe, job.model)
-    fit_linear(sample_rows(job.files, config, job.seed), config).write(job.run_dir)
+    fit_linear(sample_rows(job.files, config, job.seed), config)[0].write(job.run_dir)
 
 
-def fit_linear(graphs: Sequence[GraphRows], config: LinearConfig) -> "LinearRanker":
-    """Fit a linear ranker to some rows of graphs of one kind."""
+def fit_linear(
+    graphs: Sequence[GraphRows], config: LinearConfig
+) -> "tuple[LinearRanker, NDArray[np.float64]]":
+    """Fit a linear ranker to r rows of graphs of one kind; return their scores (r,) as well."""
     from scipy.stats import rankdata
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
@@ -49,16 +51,18 @@ def fit_linear(graphs: Sequence[GraphRows], config: LinearConfig) -> "LinearRank
     tables, targets = [], []
     for graph in graphs:
         statistics = open_graph(graph.file, graph.rows)
-        tables.append(statistics - statistics.mean(axis=0))
+        tables.append(statistics)
         ranks = rankdata(graph.runtime)  # a few very slow configs would decide all weights
         targets.append((ranks - ranks.mean()) / ranks.std())
     model = make_pipeline(
         StandardScaler(with_mean=False), Ridge(alpha=config.penalty, fit_intercept=False)
     )
-    model.fit(np.concatenate(tables).astype(np.float64), np.concatenate(targets))
+    centred = np.concatenate([table - table.mean(axis=0) for table in tables])
+    model.fit(centred.astype(np.float64), np.concatenate(targets))
     names = statistics_names(graphs[0].file.collection.kind, config.statistics)
     weights = dict(zip(names, (model[-1].coef_ / model[0].scale_).tolist(), strict=True))
-    return LinearRanker(weights, config.statistics)
+    ranker = LinearRanker(weights, config.statistics)
+    return ranker, np.concatenate([ranker.of(table) for table in tables])
 
 
 @dataclass(frozen=True)
