@@ -1,5 +1,6 @@
 """Picks that cover for each other: against the definition, whatever the row order, and in a run."""
 
+import math
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,17 @@ def test_layout_picks_are_distinct_and_come_first(layout_graph: LayoutGraph) -> 
     again = ranking_from_scores(diversify_scores(elsewhere, scores[mixed], LAYOUT_SPREAD))
     hashes = config_hashes(whole)
     assert config_hashes(elsewhere)[again[:5]].tolist() == hashes[picks].tolist()
+
+
+def test_layout_picks_are_among_the_best_fifth(layout_graph: LayoutGraph) -> None:
+    """However unlike the best config the worst are."""
+    first, group = distinct_configs(layout_graph)
+    distances = layout_distances(layout_graph.configs, first)[0]
+    place = np.argsort(np.argsort(distances, kind="stable"))
+    far = PickDiversity(error=20.0, length=0.3)
+    given = diversify_scores(layout_graph, place[group].astype(np.float32), far)
+    picked = place[group][ranking_from_scores(given)[:N_LAYOUT_PICKS]]
+    assert N_LAYOUT_PICKS < picked.max() < math.ceil(len(first) / 5)
 
 
 def test_the_memory_of_many_layouts_is_bounded() -> None:

@@ -11,6 +11,7 @@ from matplotlib.image import imread
 
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.report import (
+    collection_rows,
     difference,
     estimate,
     read_cells,
@@ -97,6 +98,22 @@ def test_the_page_and_its_picture_come_from_the_cells_alone(task: str, tmp_path:
     assert len(rows) == 2 and len({row.count("|") for row in rows}) == 1
     shown = imread(tmp_path / "accuracy.png")
     assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
+
+
+def test_what_is_shipped_is_held_against_the_best_member_of_each_collection() -> None:
+    taus = {"network": [0.6, 0.2], "boosting": [0.5, 0.3], "best-first": [0.7, 0.2]}
+    found = {name: [cell("layouts", name, 0, own)] for name, own in taus.items()}
+    assert collection_rows(found) == []  # nothing is shipped
+    found["shipped"] = [cell("layouts", "shipped", 0, [0.65, 0.25])]
+    for own in found.values():
+        own[0]["graphs"] = {
+            f"layout:{name}": own[0]["graphs"][graph]
+            for name, graph in (("nlp:default:a", "g0"), ("xla:default:b", "g1"))
+        }
+    assert collection_rows(found) == [
+        ["layout:nlp:default", "1", "network, 0.600", "+0.100", "+0.050", "+0.0500"],
+        ["layout:xla:default", "1", "boosting, 0.300", "-0.100", "-0.050", "-0.0500"],
+    ]
 
 
 def test_no_cells_are_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
