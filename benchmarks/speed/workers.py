@@ -15,23 +15,25 @@ HOW = {"--workers 1": ("--workers", "1"), "default": ()}
 SUBMISSION = "submission.csv"
 
 
-def run_once(folder: Path, recipe: str, words: tuple[str, ...]) -> tuple[TreeCost, bytes]:
-    """Run a recipe on the sample, packing included; return its cost and its submission."""
+def run_once(
+    folder: Path, data: Path, recipe: str, words: tuple[str, ...]
+) -> tuple[TreeCost, bytes]:
+    """Run a recipe on a data folder, packing included; return its cost and its submission."""
     cost, out = TreeCost(), folder / "run"
-    command = [sys.executable, "-m", "pipeline", "run", "--data", str(SAMPLE), "--recipe", recipe]
+    command = [sys.executable, "-m", "pipeline", "run", "--data", str(data), "--recipe", recipe]
     command += ["--store", str(folder / "store"), "--out", str(out), *words]
     add_tree_cost(cost, command, every_s=0.1)
     return cost, (out / SUBMISSION).read_bytes()
 
 
-def report(rounds: int = ROUNDS, recipe: str = "cpu") -> list[str]:
+def report(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu") -> list[str]:
     """Measure both in turn; return the section of the page."""
     costs: dict[str, list[TreeCost]] = {name: [] for name in HOW}
     made = set[bytes]()
     for _ in range(rounds):
         for name, words in HOW.items():
             with tempfile.TemporaryDirectory() as folder:
-                cost, submission = run_once(Path(folder), recipe, words)
+                cost, submission = run_once(Path(folder), data, recipe, words)
             costs[name].append(cost)
             made.add(submission)
     one, many = costs.values()

@@ -6,12 +6,14 @@ the nodes kept; what the processor does is from the constants in pipeline/planni
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from statistics import fmean
+from typing import Any
 
 from common.errors import UsageError
 from common.progress import progress
 from data.official.published import CONFIGURABLE_SHARE, PartSize
-from models.config.networks import TgraphConfig
+from models.config.networks import SegmentSageConfig, TgraphConfig
 from models.config.recipe import Recipe
 from models.registry import model_entry
 from pipeline.planning import cards
@@ -79,7 +81,7 @@ class StageCost:
 
 def is_network(recipe: Recipe, model: str) -> bool:
     """Tell whether a model's steps can be counted."""
-    return bool(model_entry(recipe, model).network) and model != "segment_sage"
+    return bool(model_entry(recipe, model).network)
 
 
 def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> list[StageCost]:
@@ -91,8 +93,8 @@ def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> 
     for model in recipe.all_models:
         if model not in (*TREES, *LINEAR) and not is_network(recipe, model):
             raise UsageError(
-                f"recipe {recipe.name}: what {model} costs is not known; expected networks, but "
-                f"segment_sage, and {', '.join((*TREES, *LINEAR))}"
+                f"recipe {recipe.name}: what {model} costs is not known; expected networks and "
+                f"{', '.join((*TREES, *LINEAR))}"
             )
     costs: list[StageCost] = []
     names = list(dict.fromkeys(part.collection for part in sizes))
@@ -183,7 +185,12 @@ def training_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) ->
     if is_network(recipe, model):
         counts, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
         on_gpu = uses_gpu(recipe, model, machine)
-        return float(config.training.steps * machine.seconds(counts, on_gpu=on_gpu, work=work))
+        seconds = config.training.steps * machine.seconds(counts, on_gpu=on_gpu, work=work)
+        if isinstance(config, SegmentSageConfig):  # the head learns from graphs embedded whole
+            embedded = min(train.graphs, config.head_steps * config.graphs_per_step)
+            pool = replace(train, configs=min(config.table_configs, round(train.distinct)))
+            seconds += embedded * ranking_s(recipe, model, replace(pool, repeated=0.0), machine)
+        return float(seconds)
     sampled = min(config.configs_per_graph, train.distinct)
     seconds = train.graphs * processor_s(f"{train.kind} statistics", train, sampled)
     if model in TREES:
@@ -205,9 +212,12 @@ def step_counts(
     if entry.kind == "tile":
         return counted_step(entry, config, _kernel(nodes, distinct), card), 1.0
     configs = min(config.configs_per_step, max(2, round(distinct)))
-    kept = kept_nodes(recipe.features.prune, nodes)
-    counts = counted_step(entry, config, replace(COUNTED, configs=configs), card)
-    return counts, kept / COUNTED.nodes
+    kept, learned = kept_nodes(recipe.features.prune, nodes), COUNTED.nodes
+    size = _graph(recipe, config)
+    if isinstance(config, SegmentSageConfig):  # a step computes one segment with gradients
+        kept = min(kept, config.segment_nodes)
+        learned = ceil(COUNTED.nodes / ceil(COUNTED.nodes / config.segment_nodes))
+    return counted_step(entry, config, replace(size, configs=configs), card), kept / learned
 
 
 def ranking_s(recipe: Recipe, model: str, part: PartSize, machine: Machine) -> float:
@@ -231,11 +241,19 @@ def ranking_counts(
     if entry.kind == "tile":
         return counted_ranking(entry, config, _kernel(part.nodes, part.configs), card), 1.0
     share = kept_nodes(recipe.features.prune, part.nodes) / COUNTED.nodes
-    size = COUNTED.times(share) if whole else COUNTED
+    size = _graph(recipe, config).times(share if whole else 1.0)
     if whole and isinstance(config, TgraphConfig):  # all of its shuffles hold as much as one
         config = config.model_copy(update={"permutations": 1})
     work = share * part.distinct / COUNTED.configs
     return counted_ranking(entry, config, size, card), work
+
+
+def _graph(recipe: Recipe, config: Any) -> Size:
+    """Return the graph that is counted: to segments it matters how many nodes are configurable."""
+    if not isinstance(config, SegmentSageConfig):
+        return COUNTED
+    share = CONFIGURABLE_SHARE / kept_nodes(recipe.features.prune, 1.0)
+    return replace(COUNTED, configurable=round(share * COUNTED.nodes))
 
 
 def _kernel(nodes: float, configs: float) -> Size:

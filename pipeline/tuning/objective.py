@@ -18,7 +18,7 @@ from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
-from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, GraphFile, collection_named
+from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores
@@ -49,22 +49,21 @@ class Question:
     """Which recipe near this one ranks these graphs best; can be handed to another process.
 
     Attributes:
-        files: the train graphs that can be learned from; `folds` are the same, whole families each.
-        shared: train graphs of all layout collections, where a model learns from all.
+        learned: the train graphs that can be learned from; of all layout collections, where models
+            learn from all.
+        folds: those of the study's collection, whole families each.
     """
 
     recipe: Recipe
     space: SearchSpace
-    files: list[GraphFile]
-    shared: list[GraphFile]
+    learned: list[GraphFile]
     folds: tuple[tuple[GraphFile, ...], ...]
     out: Path
 
     def config(self) -> dict[str, Any]:
         """Return all that decides a trial's value, as TOML values."""
         return {
-            "train_data": fingerprint(self.files),
-            "shared_data": fingerprint(self.shared),
+            "train_data": fingerprint(self.learned),
             "recipe": self.recipe.model_dump(mode="json", exclude=_NOT_ASKED),
             "space": self.space.decisive(),
         }
@@ -94,15 +93,16 @@ def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Questi
         PipelineError: damaged or too little data.
     """
     collection = collection_named(space.study.collection)
-    shares = recipe.learned_as(collection) == LAYOUTS
-    needed = LAYOUT_COLLECTIONS if shares else (collection,)
+    is_one = recipe.learned_as(collection) == collection
+    needed = (collection,) if is_one else LAYOUT_COLLECTIONS
     files = stored_graphs(data_dir, collections=needed, splits=("train",))
     usable, unusable = split_usable(files)
     for graph in unusable:
         log.info(f"left out: {graph.file.name}: {graph.reason}")
     own = [file for file in usable if file.collection == collection]
     folds = grouped_folds(own, space.study.folds, space.study.seed)
-    return Question(recipe, space, own, usable if shares else [], folds, out)
+    learned = [file for fold in folds for file in fold] if is_one else usable
+    return Question(recipe, space, learned, folds, out)
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ def cross_validate(
     recipe: Recipe,
     model: str,
     folds: Sequence[Sequence[GraphFile]],
+    learned: Sequence[GraphFile],
     run_dir: Path,
     *,
-    shared: Sequence[GraphFile] = (),
     kept_scores: Path | None = None,
     after_fold: Callable[[Mapping[str, float]], None] = lambda values: None,
 ) -> CrossValidation:
@@ -146,8 +146,8 @@ def cross_validate(
 
     Args:
         folds: labelled graphs of one collection, each family in one fold.
-        shared: train graphs of all layout collections, for models that learn from all; in a fold,
-            from none of the fold's families.
+        learned: these, and those of other collections that the recipe's models learn from; for a
+            fold, none of its families are.
         kept_scores: a folder where blends share what members alike score. None = train all.
         after_fold: told each fold's value per graph.
 
@@ -160,20 +160,18 @@ def cross_validate(
         "model": model,
         "collection": collection.name,
         "folds": [fingerprint(fold) for fold in folds],
-        "shared_data": fingerprint(shared),
+        "train_data": fingerprint(learned),
         "recipe": recipe.model_dump(mode="json"),
     }
     begin(run_dir, config, resume=True)
     if is_done(run_dir):
         return CrossValidation(**json.loads((run_dir / REPORT).read_text()))
-    own = [file for fold in folds for file in fold]
-    every = shared if recipe.learned_as(collection) == LAYOUTS else own
     per_graph: dict[str, float] = {}
     means = []
     for number, held_out in enumerate(folds):
         families = set(map(family_of, held_out))
-        learned = [file for file in every if family_of(file) not in families]
-        fold = _Fold(learned, held_out, run_dir / f"fold-{number}", kept_scores)
+        others = [file for file in learned if family_of(file) not in families]
+        fold = _Fold(others, held_out, run_dir / f"fold-{number}", kept_scores)
         ranker = _ranker(recipe, model, fold)
         graphs = map(read_graph, held_out)  # one in memory at a time
         values = {graph.file.name: _value(graph, ranker.score(graph)) for graph in graphs}

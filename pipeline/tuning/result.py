@@ -149,8 +149,8 @@ def train_finalist(question: Question, record: TrialRecord, seed: int) -> CrossV
             recipe,
             question.space.study.model,
             question.folds,
+            question.learned,
             folder,
-            shared=question.shared,
             kept_scores=question.out / MEMBER_SCORES,
         )
     except PipelineError as error:
@@ -189,12 +189,13 @@ def judge_finalists(
     if not whole:
         return None
     values = {number: [result.value for result in own] for number, own in whole.items()}
+    judged = [file for fold in question.folds for file in fold]
     per_graph = {
-        number: np.mean([[r.per_graph[file.name] for file in question.files] for r in own], axis=0)
+        number: np.mean([[r.per_graph[file.name] for file in judged] for r in own], axis=0)
         for number, own in whole.items()
     }
     baseline = next((number for number in whole if records[number].is_baseline), None)
-    families = [family_of(file) for file in question.files]
+    families = [family_of(file) for file in judged]
     chosen, reason = verdict_of(per_graph, values, baseline, families)
     failed = "".join(f"; trial {n} failed with another seed" for n in found if n not in whole)
     return Verdict(chosen, values, reason + failed)

@@ -203,8 +203,8 @@ def _judge(trial: "Trial", recipe: Recipe, question: Question) -> float:
         recipe,
         study.model,
         question.folds,
+        question.learned,
         question.out / "trials" / str(trial.user_attrs.get(FIRST, trial.number)),
-        shared=question.shared,
         kept_scores=question.out / MEMBER_SCORES,
         after_fold=give_up_or_go_on(trial, study, never=BASELINE in trial.user_attrs),
     )

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from data.tree import find_graphs
+from ensembles.ensemble import load_ensemble
+from models.graph_task import NetworkRanker
+from models.run_folder import mark_done
 from tests.command_line import call
+from tests.ensembles.programs import LAYOUT_MODEL
 
 MODELS = ('layout.models=["layout_linear", "layout_boosting"]', 'tile.models=["tile_linear"]')
 
@@ -53,3 +57,14 @@ def test_a_folder_of_models_names_them(tree: Path, finished: Path) -> None:
     assert f"{models}: not a run folder, but holds such: layout_boosting-seed0, layout_lin" in said
     none = call("rank", file.path, "--run", models / "none", expect=1)
     assert f"{models / 'none'}: no such folder" in none
+
+
+def test_a_model_ranks_with_as_many_threads_as_its_recipe_says(
+    rankers: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(rankers / LAYOUT_MODEL, tmp_path / "two")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("threads = 1\n", "threads = 2\n"))
+    mark_done(folder)
+    (ranker,) = load_ensemble(folder, None).rankers.values()
+    assert isinstance(ranker, NetworkRanker) and ranker.threads == 2

@@ -1,8 +1,10 @@
 """Sections of the page on speed hold what was measured, on sizes that take no time."""
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.speed import layout_model, packing, segment_memory, training_cache
+from benchmarks.speed import layout_model, packing, segment_memory, training_cache, workers
 from benchmarks.speed.measuring import TreeCost, in_turn, peak_mib
 from benchmarks.speed.packing import STEPS, cost_rows, over_inflating
 from data.synthetic.plans import GraphSize
@@ -78,3 +80,10 @@ def test_packing_is_measured_in_processes_of_their_own(monkeypatch: pytest.Monke
     lines = packing.report([GraphSize(300, 10, 20)])
     assert "300 nodes, 10 configurable, 20 configs:" in lines
     assert all(sum(f"| {label} |" in line for line in lines) == 1 for label, _ in STEPS.values())
+
+
+def test_workers_end_with_the_bytes_of_one(tiny_tree: Path) -> None:
+    *_, one, many, _, told = workers.report(1, tiny_tree, "smoke")
+    for line, name in ((one, "--workers 1"), (many, "default")):
+        assert cells(line)[0] == name and min(map(float, cells(line)[1:])) > 0
+    assert told.startswith("The default takes ") and told.endswith("are the same bytes.")

@@ -10,7 +10,7 @@ from models.registry import model_entry
 from pipeline.planning.budget import Budget, reductions
 from pipeline.planning.calibration import calibrated, card_named
 from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card
-from pipeline.planning.costs import COUNTED, Machine, kept_nodes, stage_costs
+from pipeline.planning.costs import COUNTED, Machine, kept_nodes, ranking_s, stage_costs, training_s
 from pipeline.planning.counts import Counts
 from pipeline.planning.made_up import counted_step
 from pipeline.planning.memory import CACHE_MIB, card_memory, fit_memory, peak_mib
@@ -75,8 +75,27 @@ def test_a_plan_adds_seeds_up() -> None:
 
 
 def test_a_model_whose_cost_is_not_known_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"what segment_sage costs is not known; expected"):
-        stage_costs(load_recipe("cpu", ["layout.models=[segment_sage]"]), SIZES, SLOW)
+    with pytest.raises(UsageError, match=r"what config_columns_boosting costs is not known"):
+        stage_costs(
+            load_recipe("segments", ["layout.models=[config_columns_boosting]"]), SIZES, SLOW
+        )
+
+
+def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> None:
+    keys = ["segment_sage.hidden=8", "segment_sage.segment_nodes=500"]
+
+    def seconds(nodes: int, head_steps: int) -> tuple[float, float]:
+        recipe = load_recipe("segments", [*keys, f"segment_sage.head_steps={head_steps}"])
+        train = part(LAYOUT, "train", 10, nodes=nodes)
+        of_rank = ranking_s(recipe, "segment_sage", train, SLOW)
+        return training_s(recipe, "segment_sage", train, SLOW), of_rank
+
+    (small, rank), (large, rank_large) = seconds(2_000, 0), seconds(8_000, 0)
+    assert small == large > 0 and rank_large == pytest.approx(4 * rank)
+    assert seconds(250, 0)[0] == pytest.approx(small / 2)
+    # All of a graph's 100 configs are learned from: its head sees each of ten graphs once.
+    assert seconds(2_000, 3)[0] - small == pytest.approx(3 * rank)
+    assert seconds(2_000, 50)[0] - small == pytest.approx(10 * rank)
 
 
 def test_pruning_keeps_what_was_counted_and_never_more_than_all() -> None:

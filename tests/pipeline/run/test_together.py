@@ -145,7 +145,7 @@ def test_a_fold_learns_from_all_but_its_families(tiny_tree: Path, tmp_path: Path
         tiny_tree, collections=LAYOUT_COLLECTIONS, splits=("train",)
     )
     folds = grouped_folds([file for file in files if file.collection == LEARNED[0]], 2, seed=0)
-    cross_validate(RECIPE, "layout_linear", folds, tmp_path, shared=files)
+    cross_validate(RECIPE, "layout_linear", folds, files, tmp_path)
     for number, held_out in enumerate(folds):
         families = set(map(family_of, held_out))
         others = [file for file in files if family_of(file) not in families]

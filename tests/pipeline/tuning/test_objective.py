@@ -19,7 +19,13 @@ from models.config.recipe import Recipe
 from models.run_folder import is_done
 from models.train import load_model
 from models.training.folds import grouped_folds
-from pipeline.tuning.objective import P_THRESHOLD, cross_validate, give_up_or_go_on, pruner_of
+from pipeline.tuning.objective import (
+    P_THRESHOLD,
+    CrossValidation,
+    cross_validate,
+    give_up_or_go_on,
+    pruner_of,
+)
 from pipeline.tuning.result import TuneResult
 from pipeline.tuning.space import StudyConfig, with_values
 from pipeline.tuning.storage import REASON
@@ -45,6 +51,13 @@ def folds_of(tree: Path) -> tuple[tuple[GraphFile, ...], ...]:
     return grouped_folds(find_graphs(tree, collections=(PLACE,), splits=("train",)), 2, seed=0)
 
 
+def validated(
+    recipe: Recipe, model: str, folds: tuple[tuple[GraphFile, ...], ...], run: Path, **kept: Path
+) -> CrossValidation:
+    learned = [file for fold in folds for file in fold]
+    return cross_validate(recipe, model, folds, learned, run, **kept)
+
+
 def trainings(out: Path) -> list[str]:
     """Name the models that the trials of a blend's study have trained, once per training."""
     return sorted(path.parent.name for path in out.glob("**/fold-*/*/DONE"))
@@ -68,13 +81,13 @@ def test_a_value_is_the_mean_over_folds_of_graphs_not_learned_from(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     folds, model = folds_of(tiny_tree), "cross_config_sage"
-    result = cross_validate(small_recipe(), model, folds, tmp_path)
+    result = validated(small_recipe(), model, folds, tmp_path)
     assert result.value == pytest.approx(value_by_hand(model, folds, tmp_path), abs=1e-12)
     assert is_done(tmp_path)
-    assert cross_validate(small_recipe(), model, folds, tmp_path) == result
+    assert validated(small_recipe(), model, folds, tmp_path) == result
     with pytest.raises(UsageError, match="was begun with"):
         other = small_recipe(**{"cross_config_sage.hidden": 16})
-        cross_validate(other, model, folds, tmp_path)
+        validated(other, model, folds, tmp_path)
 
 
 def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:
@@ -82,7 +95,7 @@ def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:
     synthesize(data, plan=PLANS["tiny"]._replace(layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0)))
     place = collection_named("tile:xla")
     folds = grouped_folds(find_graphs(data, collections=(place,), splits=("train",)), 2, seed=0)
-    result = cross_validate(small_recipe(), model, folds, tmp_path / "run")
+    result = validated(small_recipe(), model, folds, tmp_path / "run")
     assert result.value == pytest.approx(value_by_hand(model, folds, tmp_path / "run"), abs=1e-12)
 
 
@@ -102,7 +115,7 @@ def test_a_blends_value_is_that_of_models_trained_for_it_alone(
     assert len({trial.params["blend.method"] for trial in result.trials}) == 2
     for trial in result.trials:
         own = blend_recipe(**trial.params)
-        alone = cross_validate(own, "blend", folds_of(tiny_tree), tmp_path / str(trial.number))
+        alone = validated(own, "blend", folds_of(tiny_tree), tmp_path / str(trial.number))
         assert trial.value == pytest.approx(alone.value, abs=1e-9)
     assert len({trial.value for trial in result.trials}) > 1
     once = sorted(2 * [f"{model}-seed0" for model in MODELS])
@@ -115,9 +128,9 @@ def test_kept_scores_change_no_value_and_tell_features_apart(
     folds, kept = folds_of(tiny_tree), tmp_path / "kept"
     for padding in ("zero", "minus-one"):
         recipe = blend_recipe(**{"features.padding": padding})
-        own = cross_validate(recipe, "blend", folds, tmp_path / padding, kept_scores=kept)
+        own = validated(recipe, "blend", folds, tmp_path / padding, kept_scores=kept)
         assert len(trainings(tmp_path / padding)) == 4
-    anew = cross_validate(recipe, "blend", folds, tmp_path / "anew")
+    anew = validated(recipe, "blend", folds, tmp_path / "anew")
     assert own.per_graph == anew.per_graph and own.folds == anew.folds
 
 
