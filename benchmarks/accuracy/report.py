@@ -145,7 +145,7 @@ def table_of(task: str, by_name: Mapping[str, list[Cell]]) -> dict[str, Any]:
     for name, own in by_name.items():
         texts = [text_of(estimate_of(own, metric), metric) for metric in labels]
         leads = [
-            _lead(difference(by_name[SHIPPED], own, metric), metric)
+            lead_text(difference(by_name[SHIPPED], own, metric), metric)
             if name != SHIPPED and SHIPPED in by_name
             else ""
             for metric in (leading, "slowdown@1")
@@ -183,7 +183,7 @@ def collection_rows(by_name: Mapping[str, list[Cell]]) -> list[list[str]]:
         own = {name: [_within(cell, collection) for cell in by_name[name]] for name in by_name}
         best = max(MEMBERS, key=lambda name: estimate_of(own[name], TAU).mean)
         leads = [
-            _lead(difference(own[name], own[best], metric), metric)
+            lead_text(difference(own[name], own[best], metric), metric)
             for name, metric in ((UNSPREAD, TAU), (SHIPPED, TAU), (SHIPPED, "slowdown@5"))
         ]
         n_graphs = len(own[best][0]["graphs"])
@@ -201,7 +201,7 @@ def _within(cell: Cell, collection: str) -> Cell:
     return {**cell, "graphs": found}
 
 
-def _lead(found: Estimate | None, metric: str) -> str:
+def lead_text(found: Estimate | None, metric: str) -> str:
     """Write a difference, bold where its interval leaves out 0."""
     text = text_of(found, metric, signed=True)
     return f"**{text}**" if found and (found.low > 0 or found.high < 0) else text

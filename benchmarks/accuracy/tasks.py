@@ -223,8 +223,8 @@ TASKS = {
         "layout",
         "Layouts of families never seen",
         f"All labelled layout graphs of the embedded sample in {FOLDS} folds by family, drawn anew "
-        "for each seed. What is shipped and its parts learn from all collections together, the "
-        "others from xla's programs and from nlp's apart.",
+        "for each seed. What is shipped and its parts, and `segments`, learn from all collections "
+        "together, the others from xla's programs and from nlp's apart.",
         partial(labelled, "layout"),
         partial(_folds, "layout"),
     ),

@@ -1,18 +1,22 @@
 """Memory and time on unpruned graphs as they grow: by segments, and the whole graph per step."""
 
+import resource
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks import section
 from benchmarks.speed.measuring import in_own_process, own_peak_mib
 from benchmarks.speed.stages import write_graph
+from common.progress import watched_by
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
-from data.tree import file_from_path
+from data.tree import GraphFile, file_from_path
 from models.config.networks import CrossConfigSageConfig, SegmentSageConfig, TrainingConfig
-from models.config.recipe import FeaturesConfig, Recipe
+from models.config.recipe import FeaturesConfig, Recipe, load_recipe
 from models.registry import MODELS
 from models.training.jobs import TrainJob
 
@@ -21,58 +25,127 @@ SIZES = (
     *(GraphSize(1_000, 72, 1_000), GraphSize(5_000, 360, 1_000), GraphSize(21_808, 1_571, 1_000)),
     LARGEST_REAL,
 )
-STEPS, HEAD_STEPS = 12, 5
-NETWORKS = ("segment_sage", "cross_config_sage")
-HEADER = (
-    *("nodes", "configurable", "network", "peak MiB: libraries", "training", "predicting"),
-    *("seconds: per step", "per 1,000 configs"),
-)
+MEMORY_GIB = 16
+SEGMENT_NODES, ONE_SEGMENT = SegmentSageConfig().segment_nodes, 1_000_000
+# By name: the model, the nodes of a segment, and steps. What is remembered of segments is computed
+# in the first steps; with the whole graph in each, a step is like another.
+NETWORKS = {
+    "segment_sage": ("segment_sage", SEGMENT_NODES, 40),
+    "segment_sage, one segment": ("segment_sage", ONE_SEGMENT, 4),
+    "cross_config_sage": ("cross_config_sage", SEGMENT_NODES, 4),
+}
+HEAD_STEPS, TOTAL_STEPS = 1, load_recipe("segments").segment_sage.training.steps
+# What is measured: its column, how it is written, and whether its growth is told.
+COSTS = {
+    "libraries_mib": ("peak MiB: libraries", ",.0f", False),
+    "train_mib": ("training", ",.0f", True),
+    "predict_mib": ("predicting", ",.0f", False),
+    "first_s": ("seconds: first step", ".2f", False),
+    "step_s": ("later step", ".2f", True),
+    "total_s": (f"{TOTAL_STEPS} steps", ",.0f", True),
+    "predict_s": ("per 1,000 configs", ".2f", True),
+}
+Costs = dict[str, float]
 
 
-def recipe() -> Recipe:
+def recipe(segment_nodes: int, steps: int) -> Recipe:
     """Return both networks at their default widths, unpruned, for a few steps on one thread."""
-    training = TrainingConfig(steps=STEPS, warmup_steps=2, checkpoint_every=STEPS)
+    training = TrainingConfig(steps=steps, warmup_steps=2, checkpoint_every=steps)
     return Recipe(
         threads=1,
         features=FeaturesConfig(prune="none"),
-        segment_sage=SegmentSageConfig(training=training, head_steps=HEAD_STEPS),
+        segment_sage=SegmentSageConfig(
+            training=training, head_steps=HEAD_STEPS, segment_nodes=segment_nodes
+        ),
         cross_config_sage=CrossConfigSageConfig(training=training),
     )
 
 
-def train_and_predict(path: Path, model: str) -> dict[str, float]:
+def train_and_predict(path: Path, name: str, memory_gib: float = MEMORY_GIB) -> Costs | None:
     """Train on the graph at `path`, then score all its configs; return peaks and CPU seconds.
 
     `libraries_mib` is the peak before any graph is read, `train_mib` and `predict_mib` those after
-    each; `train_s` is of a step, with reading the graph and, by segments, training the head;
-    `predict_s` is of 1,000 configs, with cutting the graph.
+    each; `first_s` is of the first step, with reading the graph; `step_s` the median of the last
+    half of the steps; `total_s` of TOTAL_STEPS, those that were not taken being as that;
+    `predict_s` is of 1,000 configs, with cutting the graph. None where `memory_gib` do not suffice;
+    this process has no more from then on.
     """
-    found, file = {"libraries_mib": own_peak_mib()}, file_from_path(path)
-    with tempfile.TemporaryDirectory() as name:
-        start = time.process_time()
-        MODELS[model].train(TrainJob(model, recipe(), [file], 0, Path(name)))
-        found |= {"train_s": (time.process_time() - start) / STEPS, "train_mib": own_peak_mib()}
+    limit = int(memory_gib * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    try:
+        return _costs(file_from_path(path), name)
+    except (MemoryError, RuntimeError) as error:  # the latter is torch's
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            return None
+        raise
+
+
+def _costs(file: GraphFile, name: str) -> Costs:
+    model, segment_nodes, steps = NETWORKS[name]
+    own_recipe, ends = recipe(segment_nodes, steps), [time.process_time()]
+    found = {"libraries_mib": own_peak_mib()}
+    with tempfile.TemporaryDirectory() as folder:
+        with watched_by(lambda what, done, total: ends.append(time.process_time())):
+            MODELS[model].train(TrainJob(model, own_recipe, [file], 0, Path(folder)))
+        found["train_mib"] = own_peak_mib()
         graph = read_layout(file)
-        ranker = MODELS[model].load(Path(name), recipe())
+        ranker = MODELS[model].load(Path(folder), own_recipe)
+    seconds = np.diff(ends[: steps + 1])  # those of the head come after
+    step_s = float(np.median(seconds[steps // 2 :]))
+    total_s = float(seconds.sum()) + (TOTAL_STEPS - steps) * step_s
+    found |= {"first_s": float(seconds[0]), "step_s": step_s, "total_s": total_s}
     start = time.process_time()
     assert len(ranker.score(graph)) == graph.n_configs
-    seconds = (time.process_time() - start) * 1_000 / graph.n_configs
-    return found | {"predict_s": seconds, "predict_mib": own_peak_mib()}
+    found["predict_s"] = (time.process_time() - start) * 1_000 / graph.n_configs
+    return found | {"predict_mib": own_peak_mib()}
 
 
-def measure(size: GraphSize, model: str) -> list[str]:
-    """Measure a graph of this size in a fresh process; return the cells of its line."""
-    with tempfile.TemporaryDirectory() as name:
-        file = write_graph(Path(name), size)
+def measure(size: GraphSize, name: str) -> Costs | None:
+    """Measure a graph of this size in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = write_graph(Path(folder), size)
         setup = "from benchmarks.speed.segment_memory import train_and_predict"
-        costs = in_own_process(setup, f"train_and_predict(Path({str(file.path)!r}), {model!r})")
-    cells = [f"{size.n_nodes:,}", f"{size.n_configurable:,}", model]
-    cells += [f"{costs[f'{name}_mib']:,.0f}" for name in ("libraries", "train", "predict")]
-    return [*cells, *(f"{costs[f'{name}_s']:.2f}" for name in ("train", "predict"))]
+        work = f"train_and_predict(Path({str(file.path)!r}), {name!r})"
+        costs: Costs | None = in_own_process(setup, work)
+    return costs
+
+
+def line(size: GraphSize, name: str, costs: Costs | None) -> list[str]:
+    """Return the cells of a line."""
+    head = [f"{size.n_nodes:,}", f"{size.n_configurable:,}", name]
+    if costs is None:
+        return [*head, "", f"does not fit in {MEMORY_GIB} GiB", *[""] * (len(COSTS) - 2)]
+    return [*head, *(f"{costs[key]:{form}}" for key, (_, form, _) in COSTS.items())]
+
+
+def growth(by_size: Mapping[GraphSize, Costs | None]) -> list[str]:
+    """Return b of cost = a · nodes^b, from the second size on, for each cost that it is told of.
+
+    Memory is beyond what the libraries take.
+    """
+    known = [(size.n_nodes, costs) for size, costs in by_size.items() if costs][1:]
+    if len(known) < 2:
+        return ["" for *_, grows in COSTS.values() if grows]
+    found, nodes = [], np.log([n_nodes for n_nodes, _ in known])
+    for key in (key for key, (*_, grows) in COSTS.items() if grows):
+        base = "libraries_mib" if key.endswith("_mib") else None
+        values = [costs[key] - (costs[base] if base else 0) for _, costs in known]
+        found.append(f"{np.polyfit(nodes, np.log(values), 1)[0]:.2f}")
+    return found
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
     """Measure; return the section of speed.md."""
-    facts = {"config": recipe().segment_sage, "steps": STEPS, "head_steps": HEAD_STEPS}
-    rows = [measure(size, model) for size in sizes for model in NETWORKS]
-    return section("segment_memory", header=HEADER, rows=rows, **facts)
+    found = {name: {size: measure(size, name) for size in sizes} for name in NETWORKS}
+    labels = {key: label for key, (label, _, grows) in COSTS.items() if grows}
+    return section(
+        "segment_memory",
+        header=("nodes", "configurable", "network", *(label for label, *_ in COSTS.values())),
+        rows=[line(size, name, found[name][size]) for size in sizes for name in NETWORKS],
+        growth_header=("network", "peak MiB of training", *list(labels.values())[1:]),
+        growth=[[name, *growth(by_size)] for name, by_size in found.items()],
+        config=recipe(SEGMENT_NODES, 1).segment_sage,
+        memory_gib=MEMORY_GIB,
+        steps=NETWORKS["segment_sage"][2],
+        whole_steps=NETWORKS["cross_config_sage"][2],
+    )

@@ -147,6 +147,8 @@ class SegmentSageConfig(CrossConfigSageConfig):
         segment_nodes: nodes in a segment, at most.
         keep_stale: the share of the other segments' remembered embeddings that a step keeps; what
             it drops is made up for by the live segment's weight, see models/segments/network.py.
+        history: take the other segments' embeddings as they were last computed; false = compute
+            them anew in each step, without gradients, which takes longer.
         table_configs: of each graph so many configs are learned from, and remembered.
         head_steps: steps that then train the head alone, on fresh embeddings of all segments.
     """
@@ -155,6 +157,7 @@ class SegmentSageConfig(CrossConfigSageConfig):
 
     segment_nodes: Positive = 1000
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
+    history: bool = True
     table_configs: Annotated[int, Field(ge=2)] = 128
     head_steps: Annotated[int, Field(ge=0)] = 50
 

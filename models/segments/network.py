@@ -9,7 +9,9 @@ channel, known after one pass. Where a graph of several segments is cut depends 
 nodes, so its scores do too.
 
 What is remembered of segments while training goes on is Graph Segment Training's memory (Cao et
-al., "Learning Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023).
+al., "Learning Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023). Their
+variants are keys of the config: `history` the table of what is remembered, `keep_stale` below 1 the
+dropout of it (0 leaves the live segment alone), `head_steps` the last phase of the head.
 """
 
 import math

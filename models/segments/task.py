@@ -56,7 +56,8 @@ class SegmentTask(PooledGraphs):
 
     The live segment and the dropped ones are the same for all configs of a step, so that these
     differ by their layouts alone. Segments in which configs do not differ are never live or
-    dropped. An embedding that is needed and was never computed is computed then, without gradients.
+    dropped. An embedding that is needed and was never computed, or that is not to be remembered, is
+    computed then, without gradients.
     """
 
     history: SegmentHistory
@@ -71,7 +72,7 @@ class SegmentTask(PooledGraphs):
         for number in np.flatnonzero(weights).tolist():
             if number != live:
                 rows = self.history.rows(index, number, positions)
-                if number == stalest:
+                if number == stalest or not self.config.history:
                     self.history.known[rows] = False
                 others = others + self._recall(graph.segments[number], rows, choices)
         scores, embedding = model(graph.segments[live], choices, others, float(weights[live]))

@@ -170,6 +170,23 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
         torch.testing.assert_close(loss.detach(), full)
 
 
+@pytest.mark.parametrize("history", [False, True])
+def test_without_history_no_step_sees_what_an_older_network_made(
+    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph, history: bool
+) -> None:
+    losses = []
+    task = one_graph_task(model, layout_graph, parts, keep_stale=1, history=history)
+    anew = one_graph_task(model, layout_graph, parts, keep_stale=1)
+    for _ in range(3):
+        task.step_loss(model, np.random.default_rng(0))
+    with torch.no_grad():
+        for parameter in model.nodes.parameters():
+            parameter.mul_(1.5)
+    for some in (task, anew):
+        losses.append(some.step_loss(model, np.random.default_rng(0))[0].detach())
+    assert torch.allclose(*losses) is not history
+
+
 def test_only_the_live_segment_carries_gradients(
     model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph
 ) -> None:
