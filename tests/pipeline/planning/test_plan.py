@@ -77,7 +77,7 @@ def test_a_plan_adds_seeds_up() -> None:
 def test_a_model_whose_cost_is_not_known_is_refused() -> None:
     with pytest.raises(UsageError, match=r"what config_columns_boosting costs is not known"):
         stage_costs(
-            load_recipe("segments", ["layout.models=[config_columns_boosting]"]), SIZES, SLOW
+            load_recipe("within_graph", ["layout.models=[config_columns_boosting]"]), SIZES, SLOW
         )
 
 
