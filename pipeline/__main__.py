@@ -16,6 +16,7 @@ from pipeline.cli.collect import collect
 from pipeline.cli.data import audit, featurize, fetch, prepare, statistics, synthesize
 from pipeline.cli.kernel import app as kernel_app
 from pipeline.cli.kernel import dataset_app
+from pipeline.cli.optimize import optimize
 from pipeline.cli.plan import plan
 from pipeline.cli.rank import rank
 from pipeline.cli.run import blend, predict, run, train
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 for function in (
     *(run, plan, synthesize, fetch, audit, prepare, featurize, statistics, collect),
-    *(train, predict, blend, score, rank, report, runs, compare),
+    *(train, predict, blend, score, rank, optimize, report, runs, compare),
 ):
     app.command()(function)
 app.add_typer(submission_app, name="submission")

@@ -240,21 +240,22 @@ def write_graph(
 
 def _header(job: Job, description: Description) -> dict[str, Any]:
     n_genes = len(description.n_options)
-    program = {"n_genes": n_genes, "program_digest": _digest(description)}
+    program = {"n_genes": n_genes, "program_digest": program_digest(description)}
     return job.request() | program | dict(description.facts)
 
 
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
     """Refuse a user's own program that was edited since it was measured."""
     with Session(job.open_subject, timeout_s=job.timeout_s) as session:
-        if _digest(session.describe()) != entry["program_digest"]:
+        if program_digest(session.describe()) != entry["program_digest"]:
             raise UsageError(
                 f"{job.submission_id}: the program is another one than was measured; "
                 "give another --out"
             )
 
 
-def _digest(description: Description) -> str:
+def program_digest(description: Description) -> str:
+    """Return what tells a program, with its options, from an edited one; 16 hex digits."""
     digest = hashlib.blake2b(description.n_options.tobytes(), digest_size=8)
     for name, values in sorted(description.arrays.items()):
         digest.update(f"{name} {values.dtype} {values.shape}".encode())
@@ -274,7 +275,7 @@ def _entry(
         "n_genes": len(description.n_options),
         "n_configs": len(choices),
         "n_distinct": len(distinct_rows(hash_rows(choices))[0]),
-        "program_digest": _digest(description),
+        "program_digest": program_digest(description),
         "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
         "spread": found.spread,
         "repeat_tau": found.repeat_tau,

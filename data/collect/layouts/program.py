@@ -4,9 +4,6 @@ A layout is set by a constraint in the HLO module: a custom call that hands its 
 given layout, which the compiler's layout assignment obeys, with copies where neighbours disagree.
 On CPU, whose convolutions and dots are row-major, the cost that is measured is that of those
 copies; the compiler's own choice is nearly always the best there.
-
-JAX has no public way to compile an HLO module. This file alone touches the private one; which
-releases of jaxlib it was tested with stands here, and others are refused by name.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +15,12 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.collect.layouts.module import configurable_nodes, dump_module
 from data.collect.layouts.options import Order, node_groups, node_options, read_row
-from data.collect.measuring.worker import Description, one_line, open_device
+from data.collect.measuring.worker import Description, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
+from data.collect.programs.compiled import check_jaxlib, compile_module
 from data.hlo.descriptor import message_class
 from data.hlo.graph import featurize_module
 
-TESTED_JAXLIB = ("0.10",)
 TARGET = "LayoutConstraint"
 API_VERSION_ORIGINAL = 1
 
@@ -59,7 +56,7 @@ class LayoutProgram:
             PipelineError: it cannot be compiled, has no configurable node, or this jaxlib was not
                 tested.
         """
-        _check_jaxlib(source.name)
+        check_jaxlib(source.name)
         self.name = source.name
         self._facts = facts or {}
         self.message, self._arguments = dump_module(source)
@@ -85,6 +82,19 @@ class LayoutProgram:
         rows = [options[choices[:, node]] for node, options in enumerate(self.options)]
         return np.stack(rows, axis=1)
 
+    def tell(self, choice: NDArray[np.int64]) -> dict[str, dict[str, list[int]]]:
+        """Say of each instruction that a choice (k,) decides its tensors' minor-to-major orders."""
+        config = self.spell(choice[None])[0]
+        return {
+            node.instruction.name: {
+                tensor: list(order[::-1])
+                for tensor, order in zip(("output", "input", "kernel"), read_row(row), strict=True)
+                if order
+            }
+            for node, row in zip(self._nodes, config, strict=True)
+            if (row >= 0).any()
+        }
+
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         """Compile under the config of a choice (k,), and run once."""
         return self.compile(self.spell(choice[None])[0])
@@ -97,28 +107,8 @@ class LayoutProgram:
         Raises:
             PipelineError: the compiler refuses the config; its first words in one line.
         """
-        import jax
-        from jaxlib import _jax
-
-        device = jax.devices()[0]
-        arguments = [jax.device_put(argument, device) for argument in self._arguments]
-        jax.block_until_ready(arguments)
-        try:
-            module = self.constrained_module(config).SerializeToString()
-            stable = _jax.mlir.hlo_to_stablehlo(module)
-            loaded = device.client.compile_and_load(stable, [device], _jax.CompileOptions())
-        except Exception as error:
-            line = one_line(error)
-            raise PipelineError(f"{self.name}: the compiler refuses: {line}") from error
-
-        def run() -> list[Any]:
-            results = loaded.execute_sharded(arguments).disassemble_into_single_device_arrays()
-            for array in (outputs := [arrays[0] for arrays in results]):
-                array.block_until_ready()
-            return outputs
-
-        run()
-        return run
+        module = self.constrained_module(config).SerializeToString()
+        return compile_module(self.name, module, self._arguments)
 
     def constrained_module(self, config: NDArray[np.int8]) -> Any:
         """Return a copy of the HLO module with the constraints of `config` (k, 18)."""
@@ -175,14 +165,3 @@ def _constraint(new_id: int, operand: int, shape: Any, order: Sequence[int]) -> 
     call.shape.layout.minor_to_major[:] = list(reversed(order))
     call.operand_shapes_with_layout.add().CopyFrom(call.shape)
     return call
-
-
-def _check_jaxlib(program: str) -> None:
-    import jaxlib
-
-    if ".".join(jaxlib.__version__.split(".")[:2]) not in TESTED_JAXLIB:
-        tested = ", ".join(f"{v}.x" for v in TESTED_JAXLIB)
-        raise PipelineError(
-            f"{program}: jaxlib {jaxlib.__version__} was not tested with edited HLO modules; "
-            f"tested: {tested}; pip install -r requirements-collect.txt"
-        )

@@ -67,14 +67,16 @@ def random_search(space: Space, n_configs: int, rng: np.random.Generator) -> Sea
     yield choices
 
 
-def genetic_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default, then generation after generation of children.
+def genetic_search(
+    space: Space, n_configs: int, rng: np.random.Generator, *, first: Choices | None = None
+) -> Search:
+    """Yield the default, or the `first` choices (b, g), then generations of children.
 
     A child crosses one of the fastest so far with any earlier choice, gene by gene, and changes a
     few genes or groups, at times many: a search that stays near the best would only measure configs
     that differ by less than the noise.
     """
-    choices = space.default
+    choices = space.default if first is None else first
     runtime_ns = yield choices
     while len(choices) < n_configs:
         n_children = min(GENERATION, n_configs - len(choices))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.measuring.timing import Visit
-from data.collect.measuring.worker import Description, OpenSubject, one_line
+from data.collect.measuring.worker import Description, OpenSubject, Told, one_line
 
 OPEN_TIMEOUT_S = 600.0
 KILL_WAIT_S = 10.0
@@ -64,6 +64,11 @@ class Session:
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
         """Return choices (c, g) as the file's config features (c, …)."""
         return np.asarray(self._ask("spell", choices, OPEN_TIMEOUT_S, ProgramFailed))
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        """Say what a choice (g,) decides; raises ProgramFailed: the subject cannot be opened."""
+        told: Told = self._ask("tell", choice, OPEN_TIMEOUT_S, ProgramFailed)
+        return told
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         """Compile and time one choice (g,).

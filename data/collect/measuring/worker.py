@@ -12,11 +12,11 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +39,21 @@ class Description:
         groups: (g,) int64, genes that may be drawn alike share a number.
         arrays: the arrays of the npz file that no config changes.
         facts: what the manifest says of it: platform, device, versions.
+        spaces: how many genes each space of decisions has, where there are several, in order.
     """
 
     n_options: NDArray[np.int64]
     groups: NDArray[np.int64]
     arrays: Mapping[str, NDArray[Any]]
     facts: Mapping[str, str]
+    spaces: Mapping[str, int] = field(default_factory=dict)
+
+
+class Told(NamedTuple):
+    """What a choice decides, in words for JSON, and the HLO module that it takes, if it does."""
+
+    decisions: Mapping[str, Any]
+    module: bytes | None = None
 
 
 class Subject(Protocol):
@@ -62,6 +71,13 @@ class Subject(Protocol):
         Raises:
             Exception: the compiler refuses; the first line of the message is kept.
         """
+
+
+class Decided(Subject, Protocol):
+    """A subject that can say what a choice decides."""
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        """Say what a choice (g,) decides."""
 
 
 # Makes the subject, in the worker; picklable. Raises PipelineError: no such program or device.
@@ -84,6 +100,10 @@ class _Server:
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
         return self.subject.spell(choices)
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        told: Told = self.subject.tell(choice)  # type: ignore[attr-defined]
+        return told
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         run = self.load(choice.tobytes())

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts.module import dump_module
-from data.collect.measuring.worker import Description, one_line, open_device
+from data.collect.measuring.worker import Description, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, named_object
 from data.collect.tiles.catalogue import catalogue
 from data.collect.tiles.kernel import TileKernel, tiled_function
@@ -78,6 +78,10 @@ class TileSubject:
     def spell(self, choices: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return choices (c, 1) as tile configs (c, 24)."""
         return self._kernel.config_feat(self._kernel.tiles[choices[:, 0]])
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        """Say which tile a choice (1,) takes."""
+        return Told({"tile": self._kernel.tiles[int(choice[0])].tolist()})
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         """Compile for the tile of a choice (1,)."""

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from common.errors import PipelineError
-from data.collect.layouts import program as program_module
 from data.collect.layouts.options import read_row, spell_row
 from data.collect.layouts.program import LayoutProgram
+from data.collect.programs import compiled
 from data.collect.programs.catalogue import ProgramSource, catalogue, load_program
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 
@@ -165,7 +165,7 @@ def test_programs_that_cannot_be_opened_are_named_in_one_line(
         load("plus_one", without_nodes)
     with pytest.raises(PipelineError, match=r"^broken: cannot be compiled: first line second"):
         load("broken", fails)
-    monkeypatch.setattr(program_module, "TESTED_JAXLIB", ("0.1",))
+    monkeypatch.setattr(compiled, "TESTED_JAXLIB", ("0.1",))
     message = r"jaxlib .* was not tested.*; tested: 0\.1\.x; pip install -r requirements-collect"
     with pytest.raises(PipelineError, match=message):
         load("small_network")

@@ -1,0 +1,111 @@
+"""Compile an HLO module as it is, edits included, and run it.
+
+JAX has no public way to compile an HLO module. This file alone touches the private one; which
+releases of jaxlib it was tested with stands here, and others are refused by name.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import PipelineError
+from data.collect.measuring.worker import one_line
+
+TESTED_JAXLIB = ("0.10",)
+
+Options = Mapping[str, str | bool]  # of the compiler, by name
+
+
+def check_jaxlib(program: str) -> None:
+    """Refuse a jaxlib that edited modules were not tested with.
+
+    Raises:
+        PipelineError: it is another one; names what to install.
+    """
+    import jaxlib
+
+    if ".".join(jaxlib.__version__.split(".")[:2]) not in TESTED_JAXLIB:
+        tested = ", ".join(f"{v}.x" for v in TESTED_JAXLIB)
+        raise PipelineError(
+            f"{program}: jaxlib {jaxlib.__version__} was not tested with edited HLO modules; "
+            f"tested: {tested}; pip install -r requirements-collect.txt"
+        )
+
+
+def compile_module(
+    name: str, module: bytes, arguments: Sequence[Any], options: Options | None = None
+) -> Callable[[], list[Any]]:
+    """Compile a serialized HloModuleProto; what it returns runs it and gives the flat outputs.
+
+    It has run once before it is returned, so that nothing is set up while it is timed.
+
+    Args:
+        arguments: arrays by parameter number.
+        options: the compiler's, by name.
+
+    Raises:
+        PipelineError: the compiler refuses; its first words in one line.
+    """
+    import jax
+
+    placed = [jax.device_put(argument, jax.devices()[0]) for argument in arguments]
+    jax.block_until_ready(placed)
+    loaded = _load(name, module, options or {})
+
+    def run() -> list[Any]:
+        return [array.block_until_ready() for array in loaded(placed)]
+
+    run()
+    return run
+
+
+def applied(
+    function: Callable[..., Any], arguments: Sequence[Any], path: Path, options: Options
+) -> Callable[..., Any]:
+    """Return a function that runs the HLO module in a file, edited from the function's own.
+
+    Args:
+        arguments: example arguments; the result takes those of equal shapes and types alone.
+        path: a serialized HloModuleProto.
+
+    Raises:
+        PipelineError: no such file, or the compiler refuses it.
+    """
+    import jax
+
+    check_jaxlib(str(path))
+    try:
+        module = path.read_bytes()
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+    loaded = _load(str(path), module, options)
+    outputs = jax.tree.structure(jax.eval_shape(function, *arguments))
+    expected = jax.tree.map(jax.typeof, tuple(arguments))
+
+    def run(*given: Any) -> Any:
+        if jax.tree.map(jax.typeof, given) != expected:
+            raise TypeError(f"expected arguments as the example's: {expected}")
+        placed = [jax.device_put(leaf, jax.devices()[0]) for leaf in jax.tree.leaves(given)]
+        return jax.tree.unflatten(outputs, loaded(placed))
+
+    return run
+
+
+def _load(name: str, module: bytes, options: Options) -> Callable[[Sequence[Any]], list[Any]]:
+    import jax
+    from jaxlib import _jax
+
+    device = jax.devices()[0]
+    try:
+        stable = _jax.mlir.hlo_to_stablehlo(module)
+        how = _jax.CompileOptions()
+        how.env_option_overrides = list(options.items())
+        loaded = device.client.compile_and_load(stable, [device], how)
+    except Exception as error:
+        raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
+
+    def run(placed: Sequence[Any]) -> list[Any]:
+        results = loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
+        return [arrays[0] for arrays in results]
+
+    return run

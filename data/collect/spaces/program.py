@@ -1,0 +1,210 @@
+"""A JAX program with the decisions of several spaces; each choice is compiled anew.
+
+A space is a run of genes, and says how its part of a choice is applied: compiler options, layouts
+by constraints, fusion by barriers. They add up, so any may be chosen with any other. A choice that
+is 0 throughout is what a user gets from `jax.jit`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PipelineError
+from data.collect.layouts.module import dump_module
+from data.collect.layouts.program import LayoutProgram
+from data.collect.measuring.worker import Decided, Description, Told, one_line, open_device
+from data.collect.programs.catalogue import ProgramSource, load_program
+from data.collect.programs.compiled import check_jaxlib, compile_module
+from data.collect.spaces import options
+from data.collect.spaces.barriers import KEEP_BARRIERS, fusible, fusible_groups, with_barriers
+from data.collect.tiles.subject import open_kernel
+from data.hlo.graph import featurize_module
+
+SPACES = ("options", "layouts", "fusion")
+TILES = "tiles"  # the one space of a TileKernel
+# Outputs may differ by rounding: by that share of the largest value of each output.
+TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
+
+
+def open_decided(program: str, spaces: tuple[str, ...], device: str | None) -> "SameOutputs":
+    """Open a program, or for the space "tiles" a kernel, whose choices must not change its outputs.
+
+    Raises:
+        PipelineError: as `open_program` and `open_kernel`.
+    """
+    if spaces == (TILES,):
+        return SameOutputs(open_kernel(program, device))
+    facts = open_device(device)
+    return SameOutputs(DecidedProgram(load_program(program), spaces, facts))
+
+
+class DecidedProgram:
+    """A program and some spaces; a choice is the genes of one space after the other.
+
+    Attributes:
+        message: the HLO module before layouts are chosen, which layouts and fusion edit.
+    """
+
+    def __init__(
+        self, source: ProgramSource, spaces: Sequence[str], facts: dict[str, str] | None = None
+    ) -> None:
+        """Compile a program once; raises as `LayoutProgram`."""
+        import jax
+
+        self.name, self._facts = source.name, facts or {}
+        self.layouts = LayoutProgram(source) if "layouts" in spaces else None
+        if set(spaces) != {"options"}:
+            check_jaxlib(source.name)
+        self.message, self._flat_arguments = dump_module(source)
+        function, arguments = source.build()
+        self._arguments = jax.device_put(arguments)
+        self._lowered = jax.jit(function, keep_unused=True).lower(*self._arguments)
+        self.fusible = fusible(self.message)
+        self._genes = {
+            "options": (options.N_OPTIONS, np.arange(len(options.GENES))),
+            "fusion": (np.full(len(self.fusible), 2), fusible_groups(self.message)),
+        }
+        if self.layouts:
+            known = self.layouts.describe()
+            self._genes["layouts"] = (known.n_options, known.groups)
+        self._spaces = {space: len(self._genes[space][0]) for space in spaces}
+
+    def describe(self) -> Description:
+        """Return the program's graph, and the genes of all spaces."""
+        arrays = (
+            self.layouts.graph
+            if self.layouts
+            else featurize_module(self.message, source=self.name).arrays
+        )
+        groups, n_groups = [], 0
+        for space in self._spaces:
+            groups.append(self._genes[space][1] + n_groups)
+            n_groups += len(groups[-1])
+        n_options = np.concatenate([self._genes[space][0] for space in self._spaces])
+        return Description(
+            n_options.astype(np.int64), np.concatenate(groups), arrays, self._facts, self._spaces
+        )
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the layouts of choices (c, g) as configs (c, k, 18), which rankers read."""
+        assert self.layouts is not None, "only layouts are spelled as configs"
+        parts = [dict(self._parts(choice)).get("layouts") for choice in choices]
+        return self.layouts.spell(np.array(parts))
+
+    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        """Compile under a choice (g,), and run once."""
+        parts = dict(self._parts(choice))
+        module, chosen = self._module(parts), self._options(parts)
+        if module is not None:
+            return compile_module(self.name, module, self._flat_arguments, chosen)
+        try:
+            compiled = self._lowered.compile(compiler_options=chosen)
+        except Exception as error:
+            raise PipelineError(f"{self.name}: the compiler refuses: {one_line(error)}") from error
+        run = partial(_wait, compiled, self._arguments)
+        run()
+        return run
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        """Say what a choice (g,) decides; nodes by the names of their instructions."""
+        parts = dict(self._parts(choice))
+        decided: dict[str, Any] = {"options": self._options(parts)}
+        if "layouts" in parts:
+            assert self.layouts is not None
+            decided["layouts"] = self.layouts.tell(parts["layouts"])
+        if "fusion" in parts:
+            decided["kept_apart"] = [given.name for given in self._kept_apart(parts)]
+        return Told({kind: what for kind, what in decided.items() if what}, self._module(parts))
+
+    def _module(self, parts: Mapping[str, NDArray[np.int64]]) -> bytes | None:
+        """Return the edited HLO module; None where nothing of it is edited."""
+        edited = None
+        if "layouts" in parts and parts["layouts"].any():
+            assert self.layouts is not None
+            config = self.layouts.spell(parts["layouts"][None])[0]
+            edited = self.layouts.constrained_module(config)
+        kept_apart = frozenset(given.id for given in self._kept_apart(parts))
+        if kept_apart:
+            edited = with_barriers(edited or self.message, kept_apart)
+        return edited.SerializeToString() if edited else None
+
+    def _kept_apart(self, parts: Mapping[str, NDArray[np.int64]]) -> list[Any]:
+        chosen = parts.get("fusion", np.zeros(len(self.fusible)))
+        return [given for given, one in zip(self.fusible, chosen, strict=True) if one]
+
+    def _options(self, parts: Mapping[str, NDArray[np.int64]]) -> dict[str, str | bool]:
+        chosen = options.options_of(parts["options"]) if "options" in parts else {}
+        if "fusion" in parts and parts["fusion"].any():
+            chosen = options.joined(chosen, KEEP_BARRIERS)
+        return chosen
+
+    def _parts(self, choice: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        start = 0
+        for space, n_genes in self._spaces.items():
+            yield space, choice[start : start + n_genes]
+            start += n_genes
+
+
+def _wait(compiled: Callable[..., Any], arguments: Any) -> Any:
+    import jax
+
+    return jax.block_until_ready(compiled(*arguments))
+
+
+class SameOutputs:
+    """A subject that refuses choices under which its outputs are others than the default's."""
+
+    def __init__(self, subject: Decided) -> None:
+        self.subject = subject
+        self._expected: list[NDArray[Any]] | None = None
+
+    def describe(self) -> Description:
+        """Return what the subject says of itself."""
+        return self.subject.describe()
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
+        """Return choices as the subject spells them."""
+        return self.subject.spell(choices)
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        """Say what a choice decides."""
+        return self.subject.tell(choice)
+
+    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        """Compile for a choice (g,), and compare what it gives with what the default gives.
+
+        Raises:
+            PipelineError: an output differs by more than TOLERANCE; names it and by how much.
+        """
+        if self._expected is None:
+            self._expected = _flat(self.subject.load(np.zeros_like(choice))())
+        run = self.subject.load(choice)
+        for number, (own, expected) in enumerate(zip(_flat(run()), self._expected, strict=True)):
+            _check_same(number, own, expected)
+        return run
+
+
+def _flat(outputs: object) -> list[NDArray[Any]]:
+    import jax
+
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(outputs)]
+
+
+def _check_same(number: int, own: NDArray[Any], expected: NDArray[Any]) -> None:
+    tolerance = TOLERANCE.get(str(expected.dtype), 0.0)
+    if not tolerance:
+        apart = float((own != expected).mean())
+    else:
+        wide = own.astype(np.float64), expected.astype(np.float64)
+        known = np.isfinite(wide[1])
+        scale = np.abs(wide[1][known]).max(initial=0.0)
+        apart = float(np.abs(wide[0] - wide[1])[known].max(initial=0.0) / max(scale, 1e-30))
+        apart = apart if np.array_equal(np.isfinite(wide[0]), known) else np.inf
+    if not apart <= tolerance:
+        raise PipelineError(
+            f"output {number} differs from the default's by {apart:.2g} of its largest value; "
+            f"expected at most {tolerance:g}"
+        )

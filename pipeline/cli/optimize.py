@@ -1,0 +1,71 @@
+"""The command `optimize`: a configuration of a JAX function that is verified to be faster."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.console import Json, Seed, command, print_json, print_table
+
+if TYPE_CHECKING:
+    from pipeline.optimize.optimize import Optimized
+
+
+@command
+def optimize(
+    program: Annotated[str, typer.Option(help="package.module:function, or a catalogue's name.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to; the same command goes on.")],
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long it may take.")] = 10.0,
+    space: Annotated[
+        str, typer.Option(help="What is decided: options,layouts,fusion; or tiles of a kernel.")
+    ] = "options",
+    run: Annotated[
+        Path | None, typer.Option(help="Run whose models propose layouts, or tiles.")
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=2, help="How many to compile at most.")] = 60,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a candidate.")] = 60.0,
+    device: Annotated[str | None, typer.Option(help="cpu, gpu or tpu. Default: JAX's own.")] = None,
+    json: Json = False,
+    seed: Seed = None,
+) -> None:
+    """Find a faster configuration of a JAX function on this machine, and verify it.
+
+    Ends with OUT/best.json, OUT/apply.py, which holds the function as fast as was found, and
+    OUT/optimize.html. Where nothing is faster than the compiler's default, it says so.
+
+    Example: python -m pipeline optimize --program my_model:step --out DIR
+    """
+    from pipeline.optimize.optimize import Ask
+    from pipeline.optimize.optimize import optimize as search
+    from pipeline.optimize.write import BEST, write_result
+
+    spaces = tuple(dict.fromkeys(space.split(",")))
+    ask = Ask(program, spaces, candidates, timeout_s, seed or 0, device)
+    pick = None
+    if run is not None:
+        from pipeline.optimize.ranker import pick_by
+
+        pick = pick_by(run, ask)
+    found = search(ask, out, minutes=minutes, pick=pick)
+    result = write_result(found, out)
+    if json:
+        print_json(result)
+    else:
+        _tell(found, result, out / BEST)
+
+
+def _tell(found: "Optimized", result: dict[str, Any], path: Path) -> None:
+    from pipeline.optimize.write import APPLY, PAGE, ratio_text, told_text
+
+    rows = [(v.candidate.source, ratio_text(v.ratio), told_text(v)) for v in found.finalists]
+    print_table(("from", "time / default's", "decisions"), rows)
+    same = ratio_text(found.same)
+    if found.best and found.is_faster:
+        ratio, default = ratio_text(found.best.ratio), f"{found.default_ms:.3f} ms"
+        typer.echo(f"faster      {ratio} of the default's {default}, in a fresh process")
+        typer.echo(f"by          {told_text(found.best)}")
+    else:
+        typer.echo(f"default     nothing is faster than its {found.default_ms:.3f} ms")
+    typer.echo(f"itself      {same}: the default over itself")
+    typer.echo(f"use         {path.with_name(APPLY)}")
+    typer.echo(f"page        {path.with_name(PAGE)}")

@@ -1,0 +1,281 @@
+"""Choose a configuration of a JAX function that is verified to be faster on this machine.
+
+Screen: the menu of compiler options, the first picks of a ranker, then a genetic search over all
+decisions. Verify: the few that were fastest, in a fresh process. Confirm: the best of these, in
+another. Every visit goes to a journal, so that a call that was killed goes on.
+
+c candidates of g genes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import OutOfTime, PipelineError, UsageError
+from common.locks import alone_in
+from common.progress import log, seconds_left, time_limit
+from common.seeds import generator
+from data.collect.collect import program_digest
+from data.collect.measuring.journal import open_journal
+from data.collect.measuring.rounds import Visitor, run_rounds, run_search
+from data.collect.measuring.search import Choices, Space, draw_choices, genetic_search
+from data.collect.measuring.session import Session
+from data.collect.measuring.worker import Description, Told
+from data.collect.spaces import options
+from data.collect.spaces.program import SPACES, TILES, open_decided
+from data.graphs.distinct import hash_rows
+from pipeline.optimize.verify import Ratio, is_faster, paired_ratio
+
+JOURNALS = "journal"
+N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
+N_FINALISTS, FINAL_ROUNDS, CONFIRM_ROUNDS, LEAST_ROUNDS = 4, 15, 40, 8
+ALIKE = 1.05  # screened times that may be one and the same
+SCREEN_SHARE = 0.7  # of the time
+DRAWN = 1_000  # layouts that a ranker picks from
+
+# Ranks choices (c, g) of layouts, of what is described: the best first.
+Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is to be optimised, and how hard.
+
+    Attributes:
+        program: module:function, a program of the catalogue, or for "tiles" a kernel.
+        spaces: names in SPACES, or "tiles" alone.
+        n_candidates: how many are screened at most, the default included.
+        timeout_s: after which a candidate counts as failed.
+    """
+
+    program: str
+    spaces: tuple[str, ...] = ("options",)
+    n_candidates: int = 60
+    timeout_s: float = 60.0
+    seed: int = 0
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse spaces that there are not; raises UsageError."""
+        known = (*SPACES, TILES)
+        for space in self.spaces:
+            if space not in known:
+                raise UsageError(f"--space {space}: no such space; known: {', '.join(known)}")
+        if TILES in self.spaces and len(self.spaces) > 1:
+            raise UsageError("--space tiles: is of kernels, and goes with no other space")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A choice that was screened; `source` says where it came from.
+
+    `ratio` is its shortest run over the default's, `reason` why it failed.
+    """
+
+    choice: tuple[int, ...]
+    source: str
+    ratio: float = float("inf")
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A finalist as a fresh process measured it, over the default."""
+
+    candidate: Candidate
+    ratio: Ratio
+    told: Told
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What was found. All ratios are of runtimes over the default's: below 1 is faster."""
+
+    ask: Ask
+    candidates: list[Candidate]
+    finalists: list[Verified]
+    best: Verified | None  # confirmed in one more process; None where no finalist is left
+    default_ms: float
+    same: Ratio  # the default over itself, beside `best`
+    n_rounds: int
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_faster(self) -> bool:
+        """Tell whether the best is faster than the default beyond what the A/A pair differs."""
+        return self.best is not None and is_faster(self.best.ratio, self.same)
+
+
+def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = None) -> Optimized:
+    """Search, verify and confirm; see the module.
+
+    Args:
+        out: holds the journals; the same call goes on.
+        minutes: how long it may take; the search gets what verifying leaves.
+        pick: a ranker of layouts, which proposes some; None for none.
+
+    Raises:
+        UsageError: `out` holds another call's journals.
+        ProgramFailed: the program cannot be opened, or its default does not run.
+        PipelineError: too little time to verify, or the disk is full.
+    """
+    with alone_in(out / JOURNALS), time_limit(minutes):
+        description, candidates = _screened(ask, out, pick)
+        finalists = chosen_finalists(candidates)
+        verified = _compared(ask, out, "verify", finalists, FINAL_ROUNDS)[0] if finalists else []
+        chosen = [simplest_of_best(verified).candidate] if verified else []
+        again, default_ms, same, n_rounds = _compared(ask, out, "confirm", chosen, CONFIRM_ROUNDS)
+    return Optimized(
+        ask=ask,
+        candidates=candidates,
+        finalists=verified,
+        best=again[0] if again else None,
+        default_ms=default_ms,
+        same=same,
+        n_rounds=n_rounds,
+        facts=description.facts,
+    )
+
+
+def chosen_finalists(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return what is measured again: the fastest, the simplest of its equals, the next fastest."""
+    faster = sorted((c for c in candidates if c.ratio < 1), key=lambda c: c.ratio)
+    alike = [c for c in faster if c.ratio < ALIKE * faster[0].ratio]
+    simplest = sorted(alike, key=lambda c: (np.count_nonzero(c.choice), c.ratio))
+    chosen = dict.fromkeys([*faster[:1], *simplest[: N_FINALISTS // 2], *faster])
+    return list(chosen)[:N_FINALISTS]
+
+
+def simplest_of_best(verified: Sequence[Verified]) -> Verified:
+    """Return the one that decides least among those that no interval tells from the fastest."""
+    fastest = min(verified, key=lambda v: v.ratio.value)
+    alike = [v for v in verified if v.ratio.low <= fastest.ratio.high]
+    return min(alike, key=lambda v: (np.count_nonzero(v.candidate.choice), v.ratio.value))
+
+
+def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list[Candidate]]:
+    """Visit the candidates once, and the fastest some times more; the default is the first."""
+    with _session(ask) as session, time_limit(SCREEN_SHARE * seconds_left() / 60):
+        description = session.describe()
+        journal = open_journal(out / JOURNALS / "screen.jsonl", _header(ask, description))
+        visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
+        sources, first = _proposed(ask, description, session, pick)
+        space = Space(description.n_options, description.groups)
+        rng = generator(ask.seed, "optimize", ask.program)
+        search = genetic_search(space, ask.n_candidates, rng, first=first)
+        try:
+            run_search(visitor, search)
+            fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
+            again = sorted({0, *(config for config, _ in fastest)})
+            for turn in range(1, 1 + AGAIN_ROUNDS):
+                for config in rng.permutation(again).tolist():
+                    visitor.visit(config, turn, np.array(journal.choices[config]))
+        except OutOfTime:
+            log.info(f"{ask.program}: the time for screening is over")
+    shortest = journal.shortest_ns()
+    if 0 not in shortest:
+        raise PipelineError(
+            f"{ask.program}: the default was not measured ({journal.failed.get(0, 'no time')}); "
+            "expected it to run within the time; give it more --minutes or --timeout-s"
+        )
+    found: dict[tuple[int, ...], Candidate] = {}
+    for config, genes in sorted(journal.choices.items()):
+        source = sources[config] if config < len(sources) else "search"
+        ratio = shortest.get(config, float("inf")) / shortest[0]
+        candidate = Candidate(tuple(genes), source, ratio, journal.failed.get(config, ""))
+        known = found.setdefault(candidate.choice, candidate)
+        if ratio < known.ratio and any(genes):  # a search comes back to what is fast
+            found[candidate.choice] = replace(known, ratio=ratio)
+    return description, list(found.values())
+
+
+def _proposed(
+    ask: Ask, description: Description, session: Session, pick: Pick | None
+) -> tuple[list[str], Choices]:
+    """Return what is visited before the search, the default first; and where each comes from."""
+    spaces = description.spaces or {TILES: len(description.n_options)}
+    ends = np.cumsum([*spaces.values()])
+    genes = {name: slice(end - spaces[name], end) for name, end in zip(spaces, ends, strict=True)}
+    default = np.zeros(len(description.n_options), np.int64)
+    rows, sources = [default], ["default"]
+    if "options" in genes:
+        for tried in options.menu():
+            rows.append(default.copy())
+            rows[-1][genes["options"]] = tried
+            sources.append("menu")
+    ranked = next((name for name in ("layouts", TILES) if name in genes), None)
+    if pick and ranked:
+        part = genes[ranked]
+        space = Space(description.n_options[part], description.groups[part])
+        drawn = np.zeros((DRAWN, len(default)), np.int64)
+        own = draw_choices(space, DRAWN, generator(ask.seed, "drawn", ask.program))
+        drawn = drawn[: len(own)]
+        drawn[:, part] = own
+        order = pick(description, session.spell(drawn))
+        best = [choice for choice in drawn[order] if choice.any()][: ask.n_candidates // 4]
+        rows += best
+        sources += ["ranker"] * len(best)
+    return sources[: ask.n_candidates], np.array(rows[: ask.n_candidates])
+
+
+def _compared(
+    ask: Ask, out: Path, stage: str, candidates: Sequence[Candidate], n_rounds: int
+) -> tuple[list[Verified], float, Ratio, int]:
+    """Measure candidates beside the default and the default again, in a fresh process.
+
+    Returns:
+        Those that ran, the default's shortest run in ms, the default over itself, and the rounds.
+    """
+    choices = np.array([c.choice for c in candidates], np.int64)
+    with _session(ask) as session:
+        description = session.describe()
+        default = np.zeros((2, len(description.n_options)), np.int64)
+        choices = np.concatenate([default, choices.reshape(-1, default.shape[1])])
+        name = f"{stage}-{hash_rows(choices).sum():016x}.jsonl"
+        journal = open_journal(out / JOURNALS / name, _header(ask, description))
+        what, total = f"{ask.program}: {stage}", len(choices) * n_rounds
+        visitor = Visitor(session, journal, what=what, total=total)
+        try:
+            order = generator(ask.seed, stage, ask.program)
+            run_rounds(visitor, choices, n_rounds=n_rounds, rng=order)
+        except OutOfTime:
+            pass
+        ran = [config for config in range(len(choices)) if config not in journal.failed]
+        done = [
+            turn
+            for turn in range(1, n_rounds + 1)
+            if all((config, turn) in journal.visits for config in ran)
+        ]
+        if len(done) < LEAST_ROUNDS or not {0, 1} <= set(ran):
+            raise PipelineError(
+                f"{what}: {len(done)} rounds were done; expected {LEAST_ROUNDS} or more; the same "
+                "command goes on, with more --minutes"
+            )
+        times = {
+            config: np.array([journal.visits[config, turn].runtime_ns for turn in done], float)
+            for config in ran
+        }
+        verified = [
+            Verified(
+                candidates[config - 2],
+                paired_ratio(times[config], times[0]),
+                session.tell(choices[config]),
+            )
+            for config in ran[2:]
+        ]
+    return verified, times[0].min() / 1e6, paired_ratio(times[1], times[0]), len(done)
+
+
+def _session(ask: Ask) -> Session:
+    open_subject = partial(open_decided, ask.program, ask.spaces, ask.device)
+    return Session(open_subject, timeout_s=ask.timeout_s)
+
+
+def _header(ask: Ask, description: Description) -> dict[str, Any]:
+    asked = {"program": ask.program, "spaces": list(ask.spaces), "seed": ask.seed}
+    return asked | {"program_digest": program_digest(description)} | dict(description.facts)

@@ -1,0 +1,49 @@
+"""A trained ranker as a source of candidates: of layouts drawn at random, or of all tiles."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.collect.measuring.worker import Description
+from data.collect.spaces.program import TILES
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.packing.config_encoder import pack_values
+from data.tree import GraphFile, collection_named
+from ensembles.ranking.program import NamedGraph
+from ensembles.ranking.rank import load_ranker, rank
+from pipeline.optimize.optimize import Ask, Pick
+
+
+def pick_by(run: Path, ask: Ask) -> Pick:
+    """Return what ranks described configs by the models of a run.
+
+    Raises:
+        PipelineError: no such run, or it has no models of that kind.
+    """
+    collection = collection_named("tile:xla" if TILES in ask.spaces else "layout:xla:random")
+    ranker = load_ranker(run, collection=collection.name)
+    file = GraphFile(collection, "test", ask.program, Path(ask.program))
+
+    def pick(description: Description, configs: NDArray[Any]) -> NDArray[np.int64]:
+        graph = NamedGraph(described_graph(file, description, configs), collection)
+        return np.asarray(rank(ranker, graph, top=len(configs)).order, np.int64)
+
+    return pick
+
+
+def described_graph(file: GraphFile, description: Description, configs: NDArray[Any]) -> Graph:
+    """Return a described program with configs (c, k, 18) or (c, 24), none of them measured."""
+    arrays = description.arrays
+    unknown = np.zeros(len(configs), np.int64)
+    nodes = (file, arrays["node_feat"], arrays["node_opcode"], arrays["edge_index"], unknown)
+    if file.collection.kind == "tile":
+        tiles = configs.astype(np.float32)
+        return TileGraph(*nodes, config_feat=tiles, runtime_normalizers=np.ones_like(unknown))
+    return LayoutGraph(
+        *nodes,
+        configs=pack_values(configs.astype(np.int8)),
+        node_config_ids=arrays["node_config_ids"],
+        node_splits=arrays["node_splits"],
+    )

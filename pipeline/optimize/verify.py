@@ -1,0 +1,45 @@
+"""Whether a candidate is faster than the default: paired rounds, with an A/A pair beside them.
+
+A candidate that was screened as the fastest of many is mostly lucky: its figure is too good. So a
+few are measured again in a fresh process, and the best of these once more in another; that last
+figure alone is reported. r rounds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 2_000
+CONFIDENCE = 0.95
+LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A runtime over another's: the median over rounds, and what 95 % of the bootstrap says."""
+
+    value: float
+    low: float
+    high: float
+
+
+def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
+    """Compare runtimes (r,) and (r,) round by round: what disturbs a round disturbs both."""
+    ratios = own_ns / base_ns
+    drawn = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
+    tails = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
+    low, high = np.quantile(np.median(ratios[drawn], axis=1), tails)
+    return Ratio(float(np.median(ratios)), float(low), float(high))
+
+
+def is_faster(candidate: Ratio, same: Ratio) -> bool:
+    """Tell whether a candidate is faster by more than the default differs from itself.
+
+    Args:
+        same: the default over the default, in the same rounds: the A/A pair.
+    """
+    band = max(LEAST_GAIN, 1 - same.low, same.high - 1)
+    return candidate.high < 1 - band

@@ -1,0 +1,198 @@
+"""What `optimize` leaves: best.json, apply.py, a page, and the edited module if there is one.
+
+from DIR.apply import step  # the function, as fast as was found; the plain one if nothing was
+"""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from pprint import pformat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from common.atomic import write_bytes, write_text
+from data.collect.spaces.program import TILES, TOLERANCE
+from pipeline.optimize.optimize import Optimized, Verified
+from pipeline.optimize.verify import Ratio
+from submissions.report.page import render_page
+from submissions.report.pictures import FAINT, FLOOR, OURS, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BEST, APPLY, MODULE, PAGE = "best.json", "apply.py", "module.hlo.pb", "optimize.html"
+TEMPLATE = Path(__file__).with_name("optimize.html.j2")
+SHOWN = 12  # of the candidates, in the page's table
+
+
+def write_result(found: Optimized, out: Path) -> dict[str, Any]:
+    """Write all files, best.json last; return what stands in that.
+
+    Raises:
+        PipelineError: a file cannot be written.
+    """
+    result = as_json(found)
+    module = found.best.told.module if found.best and found.is_faster else None
+    if module is not None:
+        write_bytes(out / MODULE, module)
+    else:
+        (out / MODULE).unlink(missing_ok=True)
+    write_text(out / APPLY, apply_text(found, result))
+    write_text(out / PAGE, _page(found, result))
+    write_text(out / BEST, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    return result
+
+
+def as_json(found: Optimized) -> dict[str, Any]:
+    """Return what was found, in milliseconds and as ratios over the default."""
+    best, same = found.best, found.same
+    return {
+        "program": found.ask.program,
+        "is_faster": found.is_faster,
+        "default_ms": found.default_ms,
+        "best_ms": found.default_ms * best.ratio.value if best and found.is_faster else None,
+        "ratio": best.ratio.value if best else None,
+        "ci95": [best.ratio.low, best.ratio.high] if best else None,
+        "aa_ratio": same.value,
+        "aa_ci95": [same.low, same.high],
+        "rounds": found.n_rounds,
+        "decisions": dict(best.told.decisions) if best else {},
+        "source": best.candidate.source if best else None,
+        "candidates": {
+            "tried": len(found.candidates),
+            "failed": sum(bool(candidate.reason) for candidate in found.candidates),
+            "verified": len(found.finalists),
+        },
+        "spaces": list(found.ask.spaces),
+        "seed": found.ask.seed,
+        "tolerance": TOLERANCE,
+        "threads": 1,
+        "environment": dict(found.facts),
+    }
+
+
+def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
+    """Return the Python file that holds the function with the best choice applied."""
+    module, _, name = found.ask.program.partition(":")
+    is_kernel = found.ask.spaces == (TILES,)
+    told = (
+        f"{result['ratio']:.2f} of the default's time, one thread on {found.facts.get('cpu')}."
+        if found.is_faster
+        else "nothing is faster than the default."
+    )
+    options = pformat(result["decisions"].get("options", {})) if found.is_faster else "{}"
+    if is_kernel:
+        tile = result["decisions"]["tile"] if found.is_faster else None
+        lines = [
+            "import jax",
+            "",
+            "from data.collect.tiles.kernel import tiled_function",
+            "from data.collect.tiles.subject import find_kernel",
+            "",
+            f"kernel = find_kernel({found.ask.program!r})",
+            f"tile = {tile!r} or kernel.tiles[0].tolist()",
+            "step = jax.jit(tiled_function(kernel, tile))",
+        ]
+    elif found.best and found.is_faster and found.best.told.module is not None:
+        lines = [
+            "from pathlib import Path",
+            "",
+            "from data.collect.programs.catalogue import load_program",
+            "from data.collect.programs.compiled import applied",
+            "",
+            f"_function, _arguments = load_program({found.ask.program!r}).build()",
+            f"_module = Path(__file__).with_name({MODULE!r})",
+            f"{name or 'step'} = applied(_function, _arguments, _module, {options})",
+        ]
+    elif name:
+        lines = [
+            "import jax",
+            f"from {module} import {name} as _function",
+            "",
+            f"{name} = jax.jit(_function, compiler_options={options})",
+        ]
+    else:
+        lines = [
+            "import jax",
+            "",
+            "from data.collect.programs.catalogue import load_program",
+            "",
+            f"_function, _arguments = load_program({found.ask.program!r}).build()",
+            f"step = jax.jit(_function, compiler_options={options})",
+        ]
+    return "\n".join([f'"""{found.ask.program}: {told}"""', "", *lines, ""])
+
+
+def _page(found: Optimized, result: Mapping[str, Any]) -> str:
+    ran = sorted((c for c in found.candidates if not c.reason), key=lambda c: c.ratio)
+    confirmed = found.best and ("confirmed", found.best.ratio)
+    named = [(f"finalist {n}", own.ratio) for n, own in enumerate(found.finalists, start=1)]
+    drawn = [*named, *([confirmed] if confirmed else []), ("default again", found.same)]
+    by_source = {
+        source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
+        for source in dict.fromkeys(c.source for c in ran)
+    }
+    pictures = [
+        picture(
+            "Candidates by time",
+            f"{len(ran)} candidates; the fastest takes {ran[0].ratio:.2f} of the default's time, "
+            f"the slowest {ran[-1].ratio:.2f}. One visit each: the fastest are partly lucky.",
+            partial(_draw_candidates, by_source=by_source),
+        ),
+        picture(
+            "Measured again in fresh processes",
+            "; ".join(f"{name} {ratio_text(ratio)}" for name, ratio in drawn),
+            partial(_draw_verified, drawn=drawn),
+        ),
+    ]
+    return render_page(
+        TEMPLATE,
+        result=result,
+        rows=[(name, ratio_text(ratio)) for name, ratio in drawn],
+        finalists=[(f"finalist {n}", own) for n, own in enumerate(found.finalists, start=1)],
+        pictures=pictures,
+        reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
+    )
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """Write a ratio with its interval."""
+    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def told_text(verified: Verified) -> str:
+    """Write what a choice decides in one line."""
+    parts = []
+    for kind, what in verified.told.decisions.items():
+        if kind == "options":
+            parts += [f"{option}={value}" for option, value in what.items()]
+        else:
+            parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, what))}")
+    return "; ".join(parts) or "as the compiler has it"
+
+
+def _draw_candidates(axes: "Axes", by_source: Mapping[str, list[tuple[int, float]]]) -> None:
+    colours = dict(
+        zip(("default", "menu", "ranker", "search"), (FAINT, OURS, FLOOR, "#9a6700"), strict=True)
+    )
+    for source, points in by_source.items():
+        places, ratios = np.array(points).T
+        axes.scatter(places, ratios, s=12, color=colours[source], label=source)
+    axes.axhline(1, color=FAINT, linewidth=0.8, linestyle="--")
+    axes.set_yscale("log")
+    axes.set_xlabel("candidates, fastest first")
+    axes.set_ylabel("time / default's")
+    axes.legend(frameon=False)
+
+
+def _draw_verified(axes: "Axes", drawn: list[tuple[str, Ratio]]) -> None:
+    for row, (name, ratio) in enumerate(drawn):
+        colour = FAINT if name == "default again" else OURS
+        axes.plot([ratio.low, ratio.high], [row, row], color=colour, linewidth=5, alpha=0.35)
+        axes.plot(ratio.value, row, "o", color=colour)
+    axes.axvline(1, color=FAINT, linewidth=0.8, linestyle="--")
+    axes.set_yticks(range(len(drawn)), [name for name, _ in drawn])
+    axes.set_ylim(len(drawn) - 0.4, -0.6)
+    axes.set_xlabel("time / default's")
