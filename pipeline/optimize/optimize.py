@@ -25,7 +25,7 @@ from data.collect.measuring.journal import open_journal
 from data.collect.measuring.rounds import Visitor, run_rounds, run_search
 from data.collect.measuring.search import Choices, Space, draw_choices, genetic_search
 from data.collect.measuring.session import Session
-from data.collect.measuring.worker import Description, Told
+from data.collect.measuring.worker import Decided, Description, Told
 from data.collect.spaces import options
 from data.collect.spaces.program import SPACES, TILES, open_decided
 from data.graphs.distinct import hash_rows
@@ -51,6 +51,7 @@ class Ask:
         spaces: names in SPACES, or "tiles" alone.
         n_candidates: how many are screened at most, the default included.
         timeout_s: after which a candidate counts as failed.
+        open_decided: opens the program in the worker, given its name, the spaces and the device.
     """
 
     program: str
@@ -59,6 +60,7 @@ class Ask:
     timeout_s: float = 60.0
     seed: int = 0
     device: str | None = None
+    open_decided: Callable[..., Decided] = open_decided
 
     def __post_init__(self) -> None:
         """Refuse spaces that there are not; raises UsageError."""
@@ -272,7 +274,7 @@ def _compared(
 
 
 def _session(ask: Ask) -> Session:
-    open_subject = partial(open_decided, ask.program, ask.spaces, ask.device)
+    open_subject = partial(ask.open_decided, ask.program, ask.spaces, ask.device)
     return Session(open_subject, timeout_s=ask.timeout_s)
 
 

@@ -198,11 +198,12 @@ def _check_same(number: int, own: NDArray[Any], expected: NDArray[Any]) -> None:
     if not tolerance:
         apart = float((own != expected).mean())
     else:
-        wide = own.astype(np.float64), expected.astype(np.float64)
-        known = np.isfinite(wide[1])
-        scale = np.abs(wide[1][known]).max(initial=0.0)
-        apart = float(np.abs(wide[0] - wide[1])[known].max(initial=0.0) / max(scale, 1e-30))
-        apart = apart if np.array_equal(np.isfinite(wide[0]), known) else np.inf
+        known = np.isfinite(expected)
+        wide, exact = own[known].astype(np.float64), expected[known].astype(np.float64)
+        apart = float(
+            np.abs(wide - exact).max(initial=0) / max(np.abs(exact).max(initial=0), 1e-30)
+        )
+        apart = apart if np.array_equal(np.isfinite(own), known) else np.inf
     if not apart <= tolerance:
         raise PipelineError(
             f"output {number} differs from the default's by {apart:.2g} of its largest value; "

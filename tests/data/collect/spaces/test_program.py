@@ -1,0 +1,155 @@
+"""Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from common.errors import PipelineError
+from data.collect.measuring.worker import Description, Told
+from data.collect.programs.catalogue import ProgramSource
+from data.collect.programs.compiled import applied
+from data.collect.spaces import options
+from data.collect.spaces.barriers import fusible, with_barriers
+from data.collect.spaces.program import DecidedProgram, SameOutputs
+
+pytest.importorskip("jax")
+
+
+def network(x, w):  # type: ignore[no-untyped-def]
+    from jax import numpy as jnp
+
+    hidden = jnp.tanh(x @ w) * 2
+    return {"out": (hidden - hidden.mean(0)) @ w.T, "norm": jnp.exp(hidden).sum()}
+
+
+def arguments() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(8, 16)).astype(np.float32), rng.normal(size=(16, 4)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def program() -> DecidedProgram:
+    source = ProgramSource("mine", "mine", "xla", lambda: (network, arguments()))
+    return DecidedProgram(source, ("options", "layouts", "fusion"))
+
+
+def choice_of(program: DecidedProgram, **genes: object) -> NDArray[np.int64]:
+    """A choice with some genes of a space set, by name: an array, or 1 for all."""
+    description = program.describe()
+    parts = [
+        np.broadcast_to(np.asarray(genes.get(space, 0), np.int64), n_genes)
+        for space, n_genes in description.spaces.items()
+    ]
+    return np.concatenate(parts)
+
+
+def test_every_space_has_its_genes(program: DecidedProgram) -> None:
+    description = program.describe()
+    assert list(description.spaces) == ["options", "layouts", "fusion"]
+    assert sum(description.spaces.values()) == len(description.n_options)
+    assert len(description.groups) == len(description.n_options)
+    by_space = np.split(description.groups, np.cumsum([*description.spaces.values()])[:-1])
+    assert not set(by_space[0]) & set(by_space[1]) and not set(by_space[1]) & set(by_space[2])
+    assert description.spaces["fusion"] == len(fusible(program.message)) > 5
+    assert (description.n_options >= 1).all()
+
+
+def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> None:
+    checked = SameOutputs(program)
+    for genes in (
+        {"options": options.menu()[0]},
+        {"layouts": 1},
+        {"fusion": 1},
+        {"options": options.menu()[-1], "layouts": 1, "fusion": 1},
+    ):
+        choice = choice_of(program, **genes)
+        checked.load(np.minimum(choice, program.describe().n_options - 1))()
+
+
+def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
+    assert program.tell(choice_of(program)) == Told({}, None)
+    told = program.tell(choice_of(program, options=options.menu()[0]))
+    assert told == Told({"options": {"xla_disable_hlo_passes": "dot-library-rewriter"}}, None)
+    kept = np.zeros(program.describe().spaces["fusion"], np.int64)
+    kept[2] = 1
+    told = program.tell(choice_of(program, options=options.menu()[0], fusion=kept))
+    assert told.decisions["kept_apart"] == [fusible(program.message)[2].name]
+    disabled = told.decisions["options"]["xla_disable_hlo_passes"]
+    assert disabled == "dot-library-rewriter,cse_barrier_expander"
+    assert told.module is not None
+    layouts = program.tell(choice_of(program, layouts=1)).decisions["layouts"]
+    assert all(
+        sorted(order) == list(range(len(order))) for o in layouts.values() for order in o.values()
+    )
+    assert layouts.keys() <= {
+        given.name for c in program.message.computations for given in c.instructions
+    }
+
+
+def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgram) -> None:
+    ids = frozenset(given.id for given in fusible(program.message)[1:4])
+    edited = with_barriers(program.message, ids)
+    entry = next(c for c in edited.computations if c.id == edited.entry_computation_id)
+    barriers = {given.id: given for given in entry.instructions if given.opcode == "opt-barrier"}
+    assert {given.operand_ids[0] for given in barriers.values()} == ids
+    for given in entry.instructions:
+        assert given.id in barriers or not ids & set(given.operand_ids)
+    assert len({given.id for given in entry.instructions}) == len(entry.instructions)
+    before = next(c for c in program.message.computations if c.id == edited.entry_computation_id)
+    assert (
+        len(before.instructions) == len(entry.instructions) - 3
+    )  # the module itself is left alone
+
+
+def test_an_edited_module_is_applied_to_other_arguments(
+    program: DecidedProgram, tmp_path: Path
+) -> None:
+    told = program.tell(choice_of(program, fusion=1))
+    assert told.module is not None
+    path = tmp_path / "module.hlo.pb"
+    path.write_bytes(told.module)
+    step = applied(network, arguments(), path, told.decisions["options"])
+    x, w = (2 * array for array in arguments())
+    given, expected = step(x, w), network(x, w)
+    assert given.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(given[name], expected[name], rtol=1e-4, atol=1e-4)
+    with pytest.raises(TypeError, match="expected arguments as the example's"):
+        step(x[:4], w)
+    with pytest.raises(PipelineError, match=r"none\.pb: cannot be read"):
+        applied(network, arguments(), tmp_path / "none.pb", {})
+
+
+class Drifting:
+    """Its outputs are off by `choice` thousandths."""
+
+    def describe(self) -> Description:
+        return Description(np.array([9]), np.zeros(1, np.int64), {}, {})
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return choices
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        return Told({})
+
+    def load(self, choice: NDArray[np.int64]):  # type: ignore[no-untyped-def]
+        off = np.float32(1e-3 * choice[0])
+        values = np.array([1, -2, np.inf], np.float32) * (1 + off)
+        return lambda: [values, np.arange(3) + (choice[0] == 8)]
+
+
+def test_other_outputs_are_refused() -> None:
+    checked = SameOutputs(Drifting())
+    checked.load(np.array([0]))
+    with pytest.raises(PipelineError, match=r"output 0 differs .* by 0\.001 .* at most 0\.0001"):
+        checked.load(np.array([1]))
+
+
+def test_the_menu_tries_each_option_alone_first() -> None:
+    menu = options.menu()
+    assert ((menu > 0).sum(axis=1) == 1).sum() == sum(options.N_OPTIONS - 1)
+    assert (menu < options.N_OPTIONS).all()
+    assert len(np.unique(menu, axis=0)) == len(menu)
+    assert options.joined({"a": "1"}, {"b": True}) == {"a": "1", "b": True}

@@ -1,0 +1,200 @@
+"""The search for something faster, on subjects of known runtimes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from common.errors import PipelineError, UsageError
+from data.collect.measuring.worker import Description, Told
+from pipeline.optimize.optimize import (
+    Ask,
+    Candidate,
+    Verified,
+    chosen_finalists,
+    optimize,
+    simplest_of_best,
+)
+from pipeline.optimize.verify import Ratio, is_faster, paired_ratio
+from pipeline.optimize.write import APPLY, BEST, PAGE, write_result
+from tests.command_line import stderr_of
+from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject, spin
+
+REVERSED = 17  # steps of the default where later options are faster
+
+
+@dataclass(frozen=True)
+class Spinning:
+    """Opens `source`; with `is_reversed` the default is the slowest and not the fastest."""
+
+    source: SpinSource = field(default_factory=SpinSource)
+    is_reversed: bool = False
+
+    def __call__(self, *_: object) -> "Decided":
+        return Decided(self)
+
+
+class Decided(SpinSubject):
+    def __init__(self, asked: Spinning) -> None:
+        super().__init__(asked.source)
+        self._is_reversed = asked.is_reversed
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        return Told({"options": {"first": int(choice[0])}}) if choice[0] else Told({})
+
+    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        run = super().load(choice)
+        first, second = choice.tolist()
+        return (
+            (lambda: spin((REVERSED - 4 * first - second) * STEP_NS)) if self._is_reversed else run
+        )
+
+
+def ask(opened: Spinning | None = None, **more: object) -> Ask:
+    given: dict[str, Any] = {"spaces": ("layouts",), "n_candidates": 12} | more
+    return Ask("mine:step", **given, open_decided=opened or Spinning())
+
+
+def test_what_is_faster_is_found_and_confirmed(tmp_path: Path) -> None:
+    found = optimize(ask(Spinning(is_reversed=True), n_candidates=24), tmp_path)
+    assert found.is_faster and found.best is not None
+    assert found.best.ratio.value < 0.6
+    assert found.same.value == pytest.approx(1, abs=0.1)
+    assert len({c.choice for c in found.candidates}) == len(found.candidates)
+    result = write_result(found, tmp_path)
+    assert json.loads((tmp_path / BEST).read_text()) == result
+    assert result["best_ms"] == pytest.approx(result["default_ms"] * result["ratio"])
+    assert result["ci95"][0] <= result["ratio"] <= result["ci95"][1] < 1
+    assert "of the default's" in (tmp_path / PAGE).read_text()
+
+
+def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
+    found = optimize(ask(), tmp_path)
+    result = write_result(found, tmp_path)
+    assert not found.is_faster
+    assert (result["is_faster"], result["best_ms"]) == (False, None)
+    assert result["default_ms"] * 1e6 == pytest.approx(STEP_NS, rel=0.5)
+    assert "Nothing is faster than the default" in (tmp_path / PAGE).read_text()
+    assert "compiler_options={}" in (tmp_path / APPLY).read_text()
+
+
+def test_candidates_that_crash_are_named_and_no_more(tmp_path: Path) -> None:
+    found = optimize(ask(Spinning(SpinSource(crashes=1, refuses=2), True)), tmp_path)
+    reasons = {c.choice[0]: c.reason for c in found.candidates if c.reason}
+    assert reasons.keys() <= {1, 2} and reasons
+    assert all(
+        ("Check failed" if gene == 1 else "not supported") in reasons[gene] for gene in reasons
+    )
+    assert all(np.isinf(c.ratio) for c in found.candidates if c.reason)
+
+
+def test_a_call_that_is_repeated_measures_nothing_anew(tmp_path: Path) -> None:
+    asked = ask(Spinning(is_reversed=True))
+    with pytest.raises(PipelineError, match="expected it to run within the time"):
+        optimize(asked, tmp_path, minutes=0.0)
+    first = optimize(asked, tmp_path)
+    sizes = {path: path.stat().st_size for path in (tmp_path / "journal").glob("*.jsonl")}
+    assert len(sizes) == 3  # screened, verified, confirmed
+    again = optimize(asked, tmp_path)
+    assert {path: path.stat().st_size for path in sizes} == sizes
+    assert (again.candidates, again.best, again.same) == (first.candidates, first.best, first.same)
+    with pytest.raises(UsageError, match="was begun with seed 0, not 1"):
+        optimize(ask(Spinning(is_reversed=True), seed=1), tmp_path)
+
+
+def test_a_search_that_is_cut_off_goes_on(tmp_path: Path) -> None:
+    asked = ask(Spinning(is_reversed=True))
+    whole = optimize(asked, tmp_path / "whole")
+    cut = tmp_path / "cut" / "journal" / "screen.jsonl"
+    cut.parent.mkdir(parents=True)
+    lines = (tmp_path / "whole" / "journal" / "screen.jsonl").read_bytes()
+    cut.write_bytes(lines[: len(lines) * 2 // 3])  # in the middle of a line
+    found = optimize(asked, tmp_path / "cut")
+    before, after = ({c.choice for c in o.candidates} for o in (whole, found))
+    assert before & after and len(after) > len(cut.read_bytes().splitlines()) / 8
+
+
+def test_a_ranker_proposes_what_is_tried_first(tmp_path: Path) -> None:
+    seen = []
+
+    def pick(description: Description, configs: NDArray[np.int8]) -> NDArray[np.int64]:
+        seen.append(configs.shape)
+        return np.argsort(-configs[:, :, 6].sum(axis=1), kind="stable")
+
+    opened = SpacedOut(is_reversed=True)
+    found = optimize(ask(opened, n_candidates=8), tmp_path, pick=pick)
+    assert seen == [(16, 2, 18)]
+    ranked = [c.choice for c in found.candidates if c.source == "ranker"]
+    assert ranked[0] == (3, 3) and len(ranked) == 2
+
+
+class SpacedOut(Spinning):
+    def __call__(self, *_: object) -> Decided:
+        return WithLayouts(self)
+
+
+class WithLayouts(Decided):
+    def describe(self) -> Description:
+        known = super().describe()
+        return Description(known.n_options, known.groups, known.arrays, known.facts, {"layouts": 2})
+
+
+@pytest.mark.parametrize(
+    ("spaces", "problem"),
+    [(("nonsense",), "no such space; known: options"), (("tiles", "options"), "no other")],
+)
+def test_spaces_that_there_are_not(spaces: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        Ask("mine:step", spaces)
+
+
+def test_a_default_that_fails_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"the default was not measured .*not supported"):
+        optimize(ask(Spinning(SpinSource(refuses=0))), tmp_path)
+
+
+def test_the_simplest_of_equals_is_taken() -> None:
+    def verified(*genes: int, value: float) -> Verified:
+        return Verified(
+            Candidate(genes, "menu"), Ratio(value, value - 0.01, value + 0.01), Told({})
+        )
+
+    best = simplest_of_best([verified(1, 1, 1, value=0.5), verified(1, 0, 0, value=0.505)])
+    assert best.candidate.choice == (1, 0, 0)
+    clear = simplest_of_best([verified(1, 1, 1, value=0.5), verified(1, 0, 0, value=0.6)])
+    assert clear.candidate.choice == (1, 1, 1)
+    candidates = [Candidate((n, n, n), "search", 0.5 + n / 1000) for n in range(1, 6)]
+    simple = Candidate((0, 0, 1), "menu", 0.52)
+    chosen = chosen_finalists([*candidates, simple, Candidate((0, 0, 0), "default", 1.0)])
+    assert chosen[:2] == [candidates[0], simple] and len(chosen) == 4
+    assert chosen_finalists([Candidate((1,), "menu", 1.01)]) == []
+
+
+def test_the_default_is_never_faster_than_itself() -> None:
+    """Of 300 candidates that are the default, in drifting noise, none is called faster."""
+    rng = np.random.default_rng(0)
+    n_faster = n_truly = 0
+    for _ in range(300):
+        drift = 1 + 0.3 * np.abs(np.cumsum(rng.normal(size=40))) / 40
+        base, same, own = drift * np.exp(0.05 * rng.normal(size=(3, 40)))
+        band = paired_ratio(same, base)
+        n_faster += is_faster(paired_ratio(own, base), band)
+        n_truly += is_faster(paired_ratio(0.85 * own, base), band)
+    assert n_faster == 0
+    assert n_truly > 290
+
+
+def test_a_ratio_is_the_median_over_rounds() -> None:
+    base = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    ratio = paired_ratio(base * [0.5, 0.5, 0.9, 0.5, 3.0], base)
+    assert (ratio.value, ratio.low) == (0.5, 0.5) and 0.5 < ratio.high <= 3.0
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
+    (line,) = stderr_of("optimize", "--program", "nonsense", "--out", tmp_path, expect=1)
+    assert "program 'nonsense': not in the catalogue" in line
