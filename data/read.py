@@ -1,5 +1,7 @@
 """Read one graph into memory, from a file of the official tree or of the store."""
 
+from typing import Any
+
 from data.graph_store.stored_graph import LAYOUT, TILE, configs_of, graph_tensors
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.tree import GraphFile
@@ -17,11 +19,12 @@ def read_graph(file: GraphFile) -> Graph:
 def read_layout(file: GraphFile) -> LayoutGraph:
     """Read a layout graph; raises as `read_graph`."""
     tensors = graph_tensors(file)
-    fields = {name: tensors[name] for name in LAYOUT}
+    fields: dict[str, Any] = {name: tensors[name] for name in LAYOUT}
     return LayoutGraph(file=file, configs=configs_of(tensors), **fields)
 
 
 def read_tile(file: GraphFile) -> TileGraph:
     """Read a tile kernel; raises as `read_graph`."""
     tensors = graph_tensors(file)
-    return TileGraph(file=file, **{name: tensors[name] for name in TILE})
+    fields: dict[str, Any] = {name: tensors[name] for name in TILE}
+    return TileGraph(file=file, **fields)

@@ -28,6 +28,8 @@ class Graph:
         edge_index: (e, 2) int64; a row [u, v] means that u consumes the output of v.
         runtime_ns: (c,) int64; all 0 where runtimes are withheld.
         rows: (c,) int64 which of its file's configs these are; None = all.
+        n_guests: how many of the last configs are scored beside the others without being counted
+            among them: what a config is compared with (means, rarity, attention) is the others.
         made: what is made of the graph once for all rankers that read it alike, by how they do.
     """
 
@@ -37,6 +39,7 @@ class Graph:
     edge_index: NDArray[np.int64]
     runtime_ns: NDArray[np.int64]
     rows: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    n_guests: int = field(default=0, kw_only=True)
     made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -48,6 +51,11 @@ class Graph:
     def n_configs(self) -> int:
         """Return c."""
         return len(self.runtime_ns)
+
+    @property
+    def n_counted(self) -> int:
+        """Return how many configs are no guests."""
+        return self.n_configs - self.n_guests
 
     @property
     def is_labelled(self) -> bool:

@@ -4,6 +4,7 @@ Minor-to-major lists by instruction, or tile sizes; and configs of an array, che
 program. c configs, k configurable nodes, u distinct layout vectors.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import RANK_MAX
-from data.packing.config_encoder import pack_values
+from data.packing.config_encoder import ConfigEncoder, pack_values
 from data.packing.vectors import HIGHEST, LOWEST
 from ensembles.ranking.program import NamedGraph
 
@@ -22,6 +23,7 @@ ONE_OPERAND = "reshape"  # of the operations that can be configured, the one wit
 TENSORS = ("output", "input", "kernel")
 TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
 VALUES_PER_BOUNDS = 8  # six sizes, their sum and their product
+SPELLED_AT_ONCE = 256  # configs
 
 Order = tuple[int, ...]
 
@@ -157,6 +159,24 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
     given = replace(named, graph=graph, run_numbers=None)
     check_layouts(given, "configs")
     return given
+
+
+def with_guests(graph: LayoutGraph, guests: Iterable[NDArray[np.int8]]) -> LayoutGraph:
+    """Return a graph with further configs behind its own, which do not count among them.
+
+    Args:
+        guests: some configs (r, k, 18) at a time, legal in this program.
+    """
+    encoder = ConfigEncoder(len(graph.node_config_ids))
+    for start in range(0, graph.n_configs, SPELLED_AT_ONCE):
+        rows = np.arange(start, min(start + SPELLED_AT_ONCE, graph.n_configs))
+        encoder.add(graph.configs.rows(rows).astype(np.float32).tobytes())
+    for values in guests:
+        encoder.add(np.ascontiguousarray(values, np.float32).tobytes())
+    packed = encoder.packed()
+    n_guests = packed.n_configs - graph.n_configs
+    runtime_ns = np.pad(graph.runtime_ns, (0, n_guests))
+    return replace(graph, configs=packed, runtime_ns=runtime_ns, rows=None, n_guests=n_guests)
 
 
 def _tiles(graph: TileGraph, values: NDArray[Any]) -> Graph:

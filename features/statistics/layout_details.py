@@ -119,7 +119,7 @@ def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
     bytes_of = output_bytes(graph.node_feat)
     default = minor_codes(minor_to_major(graph.node_feat))[:, 0]  # (n,) each node's own layout
     first, group = distinct_rows(graph.configs.content_hashes())
-    rarity = vector_rarity(graph, first)
+    rarity = vector_rarity(graph, first[first < graph.n_counted])
     entries = _entries(graph, bytes_of, default, rarity)
     parts = [
         _by_place(entries, _node_terms(len(graph.node_config_ids))),
@@ -136,13 +136,13 @@ def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
     return DetailTables(
         summed=table,
         rarity=rarity,
-        occurrences=np.bincount(group)[group],
+        occurrences=np.bincount(group[: graph.n_counted], minlength=len(first)).clip(1)[group],
         pair_weight=np.stack(weights, axis=1),
     )
 
 
 def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return −log of the share of distinct configs that have each vector; (m, a), else 0.
+    """Return −log of the share of distinct configs with each vector, of one at least; (m, a).
 
     Args:
         first: (d,) a row of each distinct config.
@@ -153,7 +153,7 @@ def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.fl
     for part in np.array_split(first, -(-len(first) // CHUNK_CONFIGS)):
         places = graph.configs.places(part) + starts
         counts += np.bincount(places.reshape(-1), minlength=len(counts))
-    return -np.log(np.maximum(counts, 1) / len(first)).reshape(shape) * (counts > 0).reshape(shape)
+    return -np.log(np.maximum(counts, 1) / len(first)).reshape(shape)
 
 
 def _by_place(rows: pl.LazyFrame, terms: dict[str, pl.Expr]) -> pl.LazyFrame:

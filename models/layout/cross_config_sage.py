@@ -423,21 +423,26 @@ class CrossConfigSage(LayoutNetwork):
                 or on a GPU a share of the memory that is free.
             kept_bytes: of what is kept of configs between two blocks; if None, likewise.
         """
-        n_distinct = len(inputs.first)
+        n_counted = len(inputs.first) - inputs.n_guests
         device = inputs.opcode.device
         tensor_bytes, kept_limit = ranking_bytes(device, self.config.inference_tensor_mib)
         if chunk_configs is None:
             width_bytes = self.config.hidden * storage_dtype(device).itemsize
             chunk_configs = max(4, tensor_bytes // (len(inputs.opcode) * width_bytes))
-        chunks = np.array_split(np.arange(n_distinct), max(1, -(-n_distinct // chunk_configs)))
+        chunks = [
+            part
+            for rows in np.split(np.arange(len(inputs.first)), [n_counted])
+            for part in np.array_split(rows, -(-len(rows) // chunk_configs) or 1)
+            if len(part)
+        ]
         if self.config.cross_config and len(chunks) > 1:
-            scores = self._scores_by_block(inputs, chunks, kept_bytes or kept_limit)
+            scores = self._scores_by_block(inputs, chunks, n_counted, kept_bytes or kept_limit)
         else:  # with all configs in one chunk, each block sees them all
             scores = [self(inputs, chunk) for chunk in chunks]
         return torch.cat(scores).cpu().numpy()[inputs.group]
 
     def _scores_by_block(
-        self, inputs: LayoutInputs, chunks: Sequence[Positions], kept_bytes: int
+        self, inputs: LayoutInputs, chunks: Sequence[Positions], n_counted: int, kept_bytes: int
     ) -> list[Tensor]:
         kept: list[Reached | None] = [None] * len(chunks)
         normalisers: list[Tensor] = []
@@ -448,12 +453,13 @@ class CrossConfigSage(LayoutNetwork):
                 reached = kept[number] or self._start(inputs, chunk)
                 reached = self._advance(inputs, reached, target, normalisers)
                 _, x, messages = reached
-                part = block.log_sum_exp(messages)
-                total = part if total is None else torch.logaddexp(total, part)
+                if chunk[0] < n_counted:  # what guests are does not matter to the others
+                    part = block.log_sum_exp(messages)
+                    total = part if total is None else torch.logaddexp(total, part)
                 left -= x.nbytes + messages.nbytes
                 kept[number] = reached if left >= 0 else None
             assert total is not None
-            normalisers.append(total - np.log(len(inputs.first)))  # (m, 1, h)
+            normalisers.append(total - np.log(n_counted))  # (m, 1, h)
         scores = []
         for number, chunk in enumerate(chunks):
             reached = kept[number] or self._start(inputs, chunk)

@@ -41,6 +41,7 @@ class LayoutInputs(OnDevice):
         configs: all configs by row.
         first: (u,) int64 the first row of each distinct config.
         group: (c,) int64 which distinct config a row is.
+        n_guests: how many of the last distinct configs are guests, see LayoutGraph.
         statistics: (u, s) float32 hand-crafted statistics of each distinct config, centred; None if
             nobody reads them.
         runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
@@ -60,6 +61,7 @@ class LayoutInputs(OnDevice):
     group: NDArray[np.int64]
     statistics: Tensor | None
     runtime_ns: NDArray[np.float64]
+    n_guests: int = 0
     noise: float = 0.0
     held: "HeldConfigs | None" = None
 
@@ -148,6 +150,7 @@ def layout_inputs(
         group=group,
         statistics=torch.from_numpy(centred_statistics(graph, first)) if with_statistics else None,
         runtime_ns=group_means(graph.runtime_ns, group),
+        n_guests=int((first >= graph.n_counted).sum()),
         noise=_noise(graph.runtime_ns, group) if with_noise else 0.0,
     )
 

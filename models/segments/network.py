@@ -213,7 +213,8 @@ class SegmentSage(nn.Module):
         """
         every = np.arange(len(graph.shared.first))
         pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
-        scores = self.head(pooled, self.head.normaliser(pooled))
+        n_counted = len(every) - graph.shared.n_guests
+        scores = self.head(pooled, self.head.normaliser(pooled[:n_counted]))
         scored: NDArray[np.float32] = scores.float().cpu().numpy()[graph.shared.group]
         return scored
 

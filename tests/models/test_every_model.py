@@ -12,6 +12,7 @@ from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import find_graphs
+from ensembles.ranking.configs import with_guests
 from models.config.own_models import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, ModelEntry, model_entry
@@ -124,6 +125,29 @@ def test_the_same_seed_gives_the_same_scores(name: str, tiny_tree: Path, tmp_pat
         entry_of(name).train(TrainJob(name, recipe, files, 7, tmp_path / run))
         scores.append(entry_of(name).load(tmp_path / run, recipe).score(graph))
     np.testing.assert_array_equal(scores[0], scores[1])
+
+
+# tgraph scores configs by shuffled batches, as the winners did: whoever is there takes part.
+BESIDE = [name for name in NAMES if entry_of(name).kind == "layout" and name != "tgraph"]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_guests_change_nobodys_score(name: str, trained) -> None:
+    ranker, graph = trained(name)
+    own = graph.configs.rows(np.arange(graph.n_configs))
+    new = own[[0, 1, 2]]
+    new[:, :3] = own[[3, 4, 5], :3]  # parts nodes that all configs of the file tie
+
+    def scored(*guests):
+        scores = ranker.score(with_guests(graph, guests)).astype(np.float64)
+        return scores - scores[0]  # linear rankers shift all of a graph's alike
+
+    together, scores = scored(new, own[:1]), scored()
+    near = {"atol": 1e-5 * np.ptp(scores), "rtol": 0}
+    np.testing.assert_allclose(together[: len(own)], scores, **near)
+    np.testing.assert_allclose(together[-1], 0, **near)
+    for guest, score in zip(new, together[len(own) :], strict=False):
+        np.testing.assert_allclose(score, scored(guest[None])[-1], **near)
 
 
 NETWORKS = [name for name in NAMES if smoke_recipe().training_of(name)]
