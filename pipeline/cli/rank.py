@@ -5,14 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.atomic import write_text
+from common.errors import UsageError
 from pipeline.cli.console import Json, Seed, command, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from ensembles.ranking.explain import Explanation
     from ensembles.ranking.program import NamedGraph
     from ensembles.ranking.rank import Ranked
 
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score", "same_as")
+MOST_PARTS = 15  # that are printed one by one
 
 
 @command
@@ -38,6 +42,15 @@ def rank(
     why: Annotated[
         bool, typer.Option("--why", help="Say of each what members think and what was measured.")
     ] = False,
+    explain: Annotated[
+        int | None, typer.Option(min=1, help="Say which nodes set the config of this rank apart.")
+    ] = None,
+    against: Annotated[
+        int | None, typer.Option(min=0, help="Compare it with this config, not the default.")
+    ] = None,
+    explain_out: Annotated[
+        Path | None, typer.Option(help="Draw the program around those nodes here, as .svg.")
+    ] = None,
     json: Json = False,
     seed: Seed = None,
 ) -> None:
@@ -48,6 +61,10 @@ def rank(
 
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """
+    if explain is None and (against is not None or explain_out):
+        raise UsageError("--against, --explain-out: of no use without --explain RANK")
+    if explain_out and explain_out.suffix != ".svg":
+        raise UsageError(f"--explain-out {explain_out}: expected a name that ends in .svg")
     from ensembles.ranking.program import chosen_kernel, load_graphs
 
     graphs = load_graphs(file, collection=collection)
@@ -56,6 +73,8 @@ def rank(
         graphs = [chosen_kernel(graphs, kernel)]
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
     # Takes seconds to import: a bad file is told before.
+    from ensembles.ranking.explain import explain as explained
+    from ensembles.ranking.picture import drawn
     from ensembles.ranking.rank import rank as rank_configs
     from ensembles.ranking.rank import ranker_for, warm_up
 
@@ -64,6 +83,15 @@ def rank(
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
     printed = [one.as_json(distinct=distinct, why=why) for one in ranked]
+    found = None
+    if explain is not None:
+        listed = ranked[0].best(explain, distinct=distinct)
+        if len(listed) < explain:
+            raise UsageError(f"--explain {explain}: expected a rank, 1..{len(listed)}")
+        found = explained(ranker, ranked[0].graph, listed[-1]["config"], against)
+        printed[0]["explained"] = found.as_json()
+        if explain_out:
+            write_text(explain_out, drawn(found))
     if json:
         print_json({"kernels": printed} if several else printed[0])
         return
@@ -71,6 +99,8 @@ def rank(
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part["configs"], show_layouts=show_layouts)
+    if found:
+        _print_explained(found)
 
 
 def _tell_device(run: Path, kind: str) -> None:
@@ -127,6 +157,27 @@ def _print_why(why: dict[str, Any], n_configs: int) -> None:
     print_table(
         ("member", "place"), [(name, f"{place:g}") for name, place in why["places"].items()]
     )
+
+
+def _print_explained(found: "Explanation") -> None:
+    typer.echo(f"\n{found.heading}")
+    rows: list[tuple[object, ...]] = []
+    for part in found.parts[:MOST_PARTS]:
+        of, together = part.after, f"{part.n_tied}: {found.said(part.tied_score)[0]}"
+        facts = of.node, of.name, of.opcode, part.shape, part.change
+        tied = together if part.n_tied > 1 else None
+        rows.append((*facts, tied, *found.said(part.score), part.error))
+    rest = found.parts[MOST_PARTS:]
+    if rest:
+        said = found.said(sum(part.score for part in rest))
+        rows.append((None, None, f"{len(rest)} more", "", "", None, *said, None))
+    header = ("node", "name", "opcode", "output", "change", "tied", "part", "share", "±")
+    if rows:
+        print_table(header, rows, if_known=("name", "tied", "share", "±"))
+    if round(found.together, 4):
+        together = ", ".join(filter(None, found.said(found.together)))
+        typer.echo(f"together    {together}: in the parts, but of no single node")
+    typer.echo(f"explained   {found.n_variants} variants in {found.seconds:.2f} s")
 
 
 def _sizes(bounds: list[int] | None) -> str | None:

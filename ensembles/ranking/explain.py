@@ -1,0 +1,283 @@
+"""Which nodes' decisions set a config apart from another, by the model's own account.
+
+The k nodes that two configs lay out differently are changed one after the other, along several
+orders; a node's part is what its change adds to the score, averaged over the orders: its Shapley
+value (1953). Orders are drawn in pairs, each with its reverse, so that what depends on two nodes at
+once, such as a copy between them, is halved exactly; nodes that all configs of the file change
+together stay together, so that most steps look like configs (Owen, 1977). Leaving the default costs
+most models something whatever is changed first, and so does arriving: these ends are scored for
+each node, not only for those that an order has there. Parts add up to the difference.
+
+k changed nodes, p pairs of orders, v variants of the two configs, m scores of each: of the blend,
+then of each member.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import UsageError
+from common.seeds import generator
+from data.graphs.graph import LayoutGraph
+from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES
+from data.graphs.node_layouts import dimension_sizes, minor_to_major
+from ensembles.ensemble import Ensemble
+from ensembles.ranking.configs import (
+    COMPILERS_CHOICE,
+    SPELLED_AT_ONCE,
+    TENSORS,
+    NodeLayouts,
+    check_layouts,
+    layouts_of,
+    spelled,
+    with_guests,
+)
+from ensembles.ranking.program import NamedGraph
+
+VARIANTS = 1024  # about so many are scored, unless two pairs of orders need more
+FEWEST_PAIRS, MOST_PAIRS = 2, 16
+
+Values = NDArray[np.float64]
+
+
+def shares(
+    value: Callable[[NDArray[np.bool_]], Values],
+    groups: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> tuple[Values, Values, Values, int]:
+    """Divide the difference that k changes make among them; all variants are asked for at once.
+
+    Exact for scores that are sums over changes and pairs of changes, and whatever the first and the
+    last change bring.
+
+    Args:
+        value: maps which changes are made (v, k) to scores (v, m).
+        groups: (k,) changes that stand together in every order have the same number.
+
+    Returns:
+        parts (k, m), which add up to the difference; how far each may be off for the orders that
+        were drawn, nan = not known; what of the difference (m,) the changes bring not amid others,
+        but as the first or the last one, whichever that is; and v.
+    """
+    k = len(groups)
+    n_pairs = int(np.clip(VARIANTS // max(1, 2 * k), FEWEST_PAIRS, MOST_PAIRS))
+    numbers, own, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    orders = []
+    for _ in range(n_pairs):  # those of one group stand together
+        order = np.lexsort((rng.random(k), rng.permutation(len(numbers))[own]))
+        orders += [order, order[::-1]]
+    place = np.argsort(orders, axis=1)  # (2p, k)
+    walks = place[:, None] < np.arange(k + 1)[:, None]  # (2p, k + 1, k): changes after each step
+    alone = np.eye(k, dtype=np.bool_)
+    asked = np.concatenate([*walks, alone, ~alone])
+    masks, which = np.unique(asked, axis=0, return_inverse=True)
+    scores = value(masks)[which.reshape(-1)]  # (2p (k + 1) + 2k, m)
+    walked, first, last = np.split(scores, [len(asked) - 2 * k, len(asked) - k])
+    none, every = walked[0], walked[k]
+    ends = (first - none + every - last) / 2  # (k, m) what each adds as the first and as the last
+    added = np.diff(walked.reshape(*walks.shape[:2], -1), axis=1)  # by step
+    added = np.take_along_axis(added, place[:, :, None], axis=1)  # by change
+    added = (added[::2] + added[1::2]) / 2  # (p, k, m)
+    amid = ((place > 0) & (place < k - 1))[::2, :, None]  # (p, k, 1), alike in the reverse
+    n_amid = amid.sum(axis=0)  # (k, 1)
+    inner = np.where(n_amid, (added * amid).sum(axis=0) / np.maximum(n_amid, 1), ends)
+    at_end = np.minimum(2 / (len(sizes) * sizes[own])[:, None], 1)  # (k, 1) how often it is
+    parts = at_end * ends + (1 - at_end) * inner
+    parts += (every - none - parts.sum(axis=0)) / max(1, k)  # for the orders that were not drawn
+    squares = (np.square(added - inner) * amid).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.sqrt(squares / (n_amid - 1) / n_amid) * (1 - at_end)
+    together = every - none - inner.sum(axis=0)
+    return parts, np.where(at_end < 1, errors, 0), together, len(masks)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one node's layouts, `after` in the place of `before`, add to a config's score.
+
+    Attributes:
+        shape: element type and sizes of its output, such as "f32[8,128]".
+        score: below 0 = faster.
+        error: how far `score` may be off for the orders that were drawn; None = not known.
+        members: the part of each member's own score; their scales differ.
+        n_tied: how many of the changed nodes change where it does, in all configs; 1 = it alone.
+        tied_score: of these together, one decision.
+    """
+
+    before: NodeLayouts
+    after: NodeLayouts
+    shape: str
+    score: float
+    error: float | None
+    members: dict[str, float]
+    n_tied: int
+    tied_score: float
+
+    @property
+    def change(self) -> str:
+        """Return what changes, such as "output {1,0} → {0,1}"; - = the compiler's choice."""
+        old, new = self.before.tensors, self.after.tensors
+        return ", ".join(
+            f"{tensor} {spelled(old.get(tensor)) or '-'} → {spelled(new.get(tensor)) or '-'}"
+            for tensor in TENSORS
+            if old.get(tensor) != new.get(tensor)
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What sets a config apart from another.
+
+    Attributes:
+        against: the row of the other config.
+        baseline: "the compiler's choice", "the nearest to the compiler's choice"; else "".
+        difference: the sum of the parts, below 0 = predicted faster; of a single model's scores, or
+            of the weighted mean of several models', each brought to 0..1 over the graph's configs.
+        parts: of the k nodes that differ, one of each decision in turn, the largest first.
+        together: what of the difference the changes bring not amid others, but as the first or the
+            last one, whichever that is; the parts hold about equal shares of it.
+        n_variants: how many configs were scored beside the graph's own.
+    """
+
+    graph: NamedGraph
+    config: int
+    against: int
+    baseline: str
+    difference: float
+    parts: tuple[Part, ...]
+    together: float
+    n_variants: int
+    seconds: float
+
+    def __repr__(self) -> str:
+        """Say what it is in one line."""
+        return f"<{self.heading}>"
+
+    @property
+    def heading(self) -> str:
+        """Say in one line what is compared, and how the models see it."""
+        baseline = f", {self.baseline}" if self.baseline else ""
+        said = f"predicted {self.said(self.difference)[0]}; nodes that differ: {len(self.parts)}"
+        return f"config {self.config} against config {self.against}{baseline}: {said}"
+
+    def said(self, score: float) -> tuple[str, str | None]:
+        """Say what a score does, and its share of the difference; None where that is 0."""
+        what = f"{abs(score):.4f} {'faster' if score < 0 else 'slower'}" if score else "as fast"
+        return what, f"{score / self.difference:.0%}" if self.difference else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it for JSON."""
+        parts = [
+            vars(part) | {"before": part.before.as_json(), "after": part.after.as_json()}
+            for part in self.parts
+        ]
+        return vars(self) | {"graph": self.graph.name, "parts": parts}
+
+
+def explain(
+    ranker: Ensemble, graph: NamedGraph, config: int, against: int | None = None
+) -> Explanation:
+    """Say which nodes' layouts set a config apart from another, by the models' own account.
+
+    It costs one ranking of the graph's configs and about a thousand others.
+
+    Args:
+        graph: what was ranked, `Ranked.graph`.
+        config: a row of its configs.
+        against: the row to compare with; default: `default_row`.
+
+    Raises:
+        UsageError: no such config, a graph with one config, or tiles.
+        PipelineError: configs do not fit the program.
+    """
+    whole = graph.graph
+    if ranker.collection.kind != "layout" or not isinstance(whole, LayoutGraph):
+        raise UsageError(f"{graph.name}: a tile is one decision for all nodes; expected layouts")
+    last, start = whole.n_configs - 1, time.perf_counter()
+    if not last:
+        raise UsageError(f"{graph.name}: has one config; expected another to compare it with")
+    other = default_row(whole) if against is None else against
+    for row in (config, other):
+        if not 0 <= row <= last:
+            raise UsageError(f"{graph.name}: no config {row}; expected 0..{last}")
+    check_layouts(graph, str(graph.path))
+    before, after = whole.configs.rows(np.array([other, config]))  # (nodes, 18) each
+    places = np.flatnonzero((before != after).any(axis=1))  # (k,) by config order
+
+    def variants(masks: NDArray[np.bool_]) -> Iterator[NDArray[np.int8]]:
+        for first in range(0, len(masks), SPELLED_AT_ONCE):
+            made = masks[first : first + SPELLED_AT_ONCE, :, None]
+            values = np.repeat(before[None], len(made), axis=0)
+            values[:, places] = np.where(made, after[places], before[places])
+            yield values
+
+    def value(masks: NDArray[np.bool_]) -> Values:
+        return _scores(ranker, with_guests(whole, variants(masks)))[whole.n_configs :]
+
+    choice = f"the {COMPILERS_CHOICE}"
+    nearest = f"the nearest to {choice}" if against is None else ""
+    groups = whole.configs.alphabets.column_of[places]
+    scores, errors, together, n_variants = shares(value, groups, generator(0, "explain"))
+    same, size = groups == groups[:, None], np.abs(scores[:, 0])  # (k, k), (k,)
+    tied = np.where(same, scores[:, 0], 0).sum(axis=1)
+    smaller = (same & (size > size[:, None])).sum(axis=1)  # than how many of its own decision
+    old, new = layouts_of(graph, other), layouts_of(graph, config)
+    parts = tuple(
+        Part(
+            *(old[places[i]], new[places[i]], shape_of(graph, old[places[i]].node)),
+            score=float(scores[i, 0]),
+            error=None if np.isnan(errors[i, 0]) else float(errors[i, 0]),
+            members=dict(zip(ranker.rankers, scores[i, 1:].tolist(), strict=True)),
+            n_tied=int((groups == groups[i]).sum()),
+            tied_score=float(tied[i]),
+        )
+        for i in np.lexsort((-np.abs(tied), smaller))
+    )
+    return Explanation(
+        *(graph, int(config), int(other)),
+        baseline=nearest if (before >= 0).any() else choice,
+        difference=float(scores[:, 0].sum()),
+        parts=parts,
+        together=float(together[0]),
+        n_variants=n_variants,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _scores(ranker: Ensemble, graph: LayoutGraph) -> Values:
+    """Return (c, 1 + members) scores, of the blend first."""
+    own = np.stack([*ranker.member_scores(graph).values()], axis=1).astype(np.float64)
+    if own.shape[1] == 1:
+        return own.repeat(2, axis=1)
+    span = np.ptp(own[: graph.n_counted], axis=0)
+    weights = np.array([ranker.mixing.weights[name] for name in ranker.rankers])
+    scaled = own * np.divide(weights / weights.sum(), span, out=np.zeros_like(span), where=span > 0)
+    return np.concatenate([scaled.sum(axis=1, keepdims=True), own], axis=1)
+
+
+def default_row(graph: LayoutGraph) -> int:
+    """Return the config that is nearest to what the compiler itself would do.
+
+    The first of those that leave to the compiler, or give as it had it, the most nodes' outputs,
+    and of these leave the most tensors to it: where there is one that leaves all, that.
+    """
+    own = minor_to_major(graph.node_feat)[graph.node_config_ids]  # (k, 6)
+    given = graph.configs.vectors.reshape(-1, 3, own.shape[1])  # (u, 3, 6)
+    agrees = ((given[:, 0] < 0) | (given[:, 0] == own[:, None])).all(axis=2)  # (k, u)
+    n_open = (given < 0).all(axis=2).sum(axis=1)  # (u,)
+    nearness = agrees * (1 + given.shape[1] * len(own)) + n_open
+    alphabets, total = graph.configs.alphabets, np.zeros(graph.n_configs)
+    for of_node, column in zip(nearness, alphabets.column_of, strict=True):
+        total += of_node[alphabets.vectors[column]].take(graph.configs.indices[:, column])
+    return int(total.argmax())
+
+
+def shape_of(graph: NamedGraph, node: int) -> str:
+    """Return element type and sizes of a node's output, such as "f32[8,128]"."""
+    row = graph.graph.node_feat[node : node + 1]
+    sizes = ",".join(str(size) for size in dimension_sizes(row)[0].tolist() if size >= 0)
+    return f"{ELEMENT_TYPES[int(row[0, ELEMENT_TYPE].argmax())]}[{sizes}]"

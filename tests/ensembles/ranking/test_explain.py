@@ -1,0 +1,313 @@
+"""Parts of a config's score: exact where they can be, true to planted causes, told in one line."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from common.errors import UsageError
+from common.seeds import generator
+from common.settings import SAMPLE
+from data.synthetic.layouts import LayoutCost, LayoutSpace, layout_cost, layout_space
+from data.synthetic.plans import GraphSize, PlannedGraph
+from data.synthetic.programs import BATCHES, FAMILIES, sized_program
+from data.synthetic.write import write_graphs
+from data.tree import collection_named
+from ensembles import explain, load_graph, load_ranker, rank
+from ensembles.ensemble import Ensemble
+from ensembles.ranking.configs import with_configs, with_guests
+from ensembles.ranking.explain import default_row, shares
+from ensembles.ranking.program import NamedGraph
+from tests.command_line import call
+from tests.ensembles.programs import (
+    LAYOUT_MODEL,
+    LAYOUTS,
+    TILE_MODEL,
+    TILES,
+    dense_module,
+    first_of,
+    write,
+)
+
+RANDOM = collection_named(LAYOUTS)
+LINEAR = ("--model", "layout_linear", "--set", "layout.models=[layout_linear]")
+Masks = NDArray[np.bool_]
+
+
+def trained_linear(data: Path, out: Path) -> Ensemble:
+    call("train", "--data", data, "--collection", LAYOUTS, *LINEAR, "--out", out)
+    return load_ranker(out / "layout_linear-seed0", collection=LAYOUTS)
+
+
+@pytest.fixture(scope="module")
+def of_sample(tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+    """A ridge ranker of the sample's train graphs."""
+    return trained_linear(SAMPLE, tmp_path_factory.mktemp("sample"))
+
+
+def exact_shares(value: Any, groups: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Average what each change adds over all orders that keep groups together."""
+    k, found = len(groups), []
+    for order in itertools.permutations(range(k)):
+        changes = sum(groups[a] != groups[b] for a, b in itertools.pairwise(order))
+        if changes == len(set(groups.tolist())) - 1:
+            steps = np.zeros((k + 1, k), np.bool_)
+            for step, change in enumerate(order):
+                steps[step + 1 :, change] = True
+            found.append(np.diff(value(steps), axis=0)[np.argsort(order)])
+    return np.mean(found, axis=0)
+
+
+@pytest.mark.parametrize("groups", [[0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 2], [0, 0, 0], [7], [3, 4]])
+def test_pairs_and_whatever_comes_first_or_last_are_shared_exactly(groups: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    k = len(groups)
+    own, pairs = rng.normal(size=(k, 2)), rng.normal(size=(k, k))
+    first, last = 3.0, -2.0  # such as the statistic all_open, and how often a config occurs
+
+    def value(masks: Masks) -> NDArray[np.float64]:
+        made = masks.astype(np.float64)
+        common = first * masks.any(axis=1) + last * masks.all(axis=1)
+        return made @ own + (common + np.einsum("vi,ij,vj->v", made, pairs, made))[:, None]
+
+    numbers = np.array(groups)
+    parts, errors, together, n_variants = shares(value, numbers, rng)
+    np.testing.assert_allclose(parts, exact_shares(value, numbers), atol=1e-12)
+    if k > 2:
+        np.testing.assert_allclose(together, first + last, atol=1e-12)
+        np.testing.assert_allclose(errors, 0, atol=1e-7)
+    assert n_variants <= 2**k
+
+
+def test_nodes_that_are_tied_change_one_after_the_other() -> None:
+    groups = np.repeat(np.arange(5), 4)
+    asked: list[Masks] = []
+
+    def value(masks: Masks) -> NDArray[np.float64]:
+        asked.append(masks)
+        return np.zeros((len(masks), 1))
+
+    shares(value, groups, np.random.default_rng(0))
+    (masks,) = asked  # in one call
+    changed = np.stack([masks[:, groups == group].sum(axis=1) for group in range(5)], axis=1)
+    n_broken = ((changed > 0) & (changed < 4)).sum(axis=1)
+    assert n_broken.max() == 1
+    assert (changed == 2).any()
+
+
+def test_what_many_nodes_do_together_is_shared_out_whole_and_nearly_alike() -> None:
+    rng = np.random.default_rng(1)
+    k = 7
+    weights = rng.uniform(0.5, 1.5, k)
+
+    def value(masks: Masks) -> NDArray[np.float64]:
+        return np.tanh(masks @ weights)[:, None]
+
+    groups = np.arange(k)
+    parts, errors, _, _ = shares(value, groups, rng)
+    exact = exact_shares(value, groups)
+    assert parts.sum() == pytest.approx(math.tanh(weights.sum()))
+    assert (np.abs(parts - exact) < 4 * errors + 1e-3).all()
+    assert 0 < errors.max() < 0.2 * exact.max()
+
+
+def three_changes(named: NamedGraph, seed: int) -> NamedGraph:
+    """Put before a graph's configs the compiler's choice, and what decides three nodes as one."""
+    graph = named.graph
+    rng = np.random.default_rng(seed)
+    rows = graph.configs.rows(np.arange(graph.n_configs))
+    decided = np.argwhere((rows >= 0).any(axis=2))  # config and place
+    changed = np.full_like(rows[0], -1)
+    for place in rng.permutation(np.unique(decided[:, 1]))[:3]:
+        changed[place] = rows[rng.choice(decided[decided[:, 1] == place, 0]), place]
+    return with_configs(named, np.stack([np.full_like(changed, -1), changed, *rows]))
+
+
+@pytest.mark.parametrize("name", ["autoencoder_b4", "gru_b8", "inception_b2", "ode_b8", "vae_b32"])
+def test_parts_of_three_nodes_add_up_on_a_ridge_ranker(of_sample: Ensemble, name: str) -> None:
+    own = load_graph(SAMPLE / "npz" / RANDOM.folder / "valid" / f"{name}.npz")
+    for seed in range(4):
+        graph = three_changes(own, seed)
+        found = explain(of_sample, graph, 1, 0)
+        scores = rank(of_sample, graph).scores.astype(np.float64)
+        assert len(found.parts) == 3
+        assert sum(p.score for p in found.parts) == pytest.approx(scores[1] - scores[0], abs=1e-4)
+        assert found.difference == pytest.approx(scores[1] - scores[0], abs=1e-4)
+        assert [p.members for p in found.parts] == [
+            {"layout_linear-seed0": p.score} for p in found.parts
+        ]
+
+
+SIZE = GraphSize(300, 16, 200)
+XLA = [family for (source, _), few in FAMILIES.items() if source == "xla" for family in few]
+
+
+def planted(space: LayoutSpace, cost: LayoutCost, seed: int) -> tuple[NDArray[np.int8], int]:
+    """Return choices (2, g), the default's and three groups' decisions, and which causes most.
+
+    Of all options of all groups one costs the most; the two others less than a third of it.
+    """
+    n_groups = len(space.options)
+    options = [(g, o) for g in range(n_groups) for o in range(1, space.n_options[g])]
+    alone = np.zeros((1 + len(options), n_groups), np.int8)
+    for row, (group, option) in enumerate(options, start=1):
+        alone[row, group] = option
+    costs = cost.runtime_ns(alone)
+    adds = np.abs(costs[1:] - costs[0])
+    cause, option = options[int(adds.argmax())]
+    choices = np.zeros((2, n_groups), np.int8)
+    choices[1, cause] = option
+    for index in np.random.default_rng(seed).permutation(len(options)):
+        group, option = options[index]
+        if adds[index] < adds.max() / 3 and group != cause and np.count_nonzero(choices) < 3:
+            choices[1, group] = option
+    return choices, cause
+
+
+def test_a_planted_cause_is_named_on_graphs_with_a_known_cost(tmp_path: Path) -> None:
+    train = [
+        PlannedGraph(RANDOM, "train", f"train{i}", SIZE, XLA[i % len(XLA)], BATCHES[i % 3])
+        for i in range(12)
+    ]
+    write_graphs(tmp_path, 0, train)
+    ranker = trained_linear(tmp_path, tmp_path / "out")
+    hits = []
+    for i in range(10):
+        plan = PlannedGraph(
+            RANDOM, "valid", f"valid{i}", SIZE, XLA[3 * i % len(XLA)], BATCHES[3 + i % 3]
+        )
+        write_graphs(tmp_path, 0, [plan])
+        program = sized_program(SIZE.n_nodes, SIZE.n_configurable, plan.family, plan.batch)
+        space = layout_space(program, generator(0, "space", plan.name))  # as it was written with
+        choices, cause = planted(space, layout_cost(program, space), seed=i)
+        own = load_graph(plan.file(tmp_path).path)
+        rows = own.graph.configs.rows(np.arange(own.graph.n_configs))
+        graph = with_configs(own, np.concatenate([space.configs(choices), rows]))
+        top = explain(ranker, graph, 1, 0).parts[0].after.node
+        place = int(np.flatnonzero(program.node_config_ids == top)[0])
+        hits.append(space.group_of[place] == cause)
+    assert sum(hits) >= 9
+
+
+def test_a_networks_parts_are_those_of_variants_scored_one_by_one(
+    rankers: Path, tiny_tree: Path
+) -> None:
+    graph = load_graph(first_of(tiny_tree, LAYOUTS).path)
+    ranker = load_ranker(rankers / LAYOUT_MODEL)
+    config, other = 3, default_row(graph.graph)
+    found = explain(ranker, graph, config)
+    assert found.against == other
+    before, after = graph.graph.configs.rows(np.array([other, config]))
+    places = np.flatnonzero((before != after).any(axis=1))
+
+    def value(masks: Masks) -> NDArray[np.float64]:
+        scores = []
+        for made in masks:
+            variant = before.copy()
+            variant[places[made]] = after[places[made]]
+            scores.append(ranker.score(with_guests(graph.graph, [variant[None]]))[-1])
+        return np.array(scores, np.float64)[:, None]
+
+    groups = graph.graph.configs.alphabets.column_of[places]
+    parts = shares(value, groups, generator(0, "explain"))[0][:, 0]
+    named = {part.after.node: part.score for part in found.parts}
+    nodes = graph.graph.node_config_ids[places].tolist()
+    tolerance = 1e-4 * np.abs(parts).max() + 1e-6
+    np.testing.assert_allclose([named[node] for node in nodes], parts, atol=tolerance)
+    scores = rank(ranker, graph).scores.astype(np.float64)
+    assert found.difference == pytest.approx(scores[config] - scores[other], abs=tolerance)
+    for part in found.parts:
+        tied = [p.score for p in found.parts if p.tied_score == part.tied_score]
+        assert part.tied_score == pytest.approx(sum(tied))
+        assert part.n_tied == len(tied)
+
+
+def test_the_default_is_what_leaves_most_to_the_compiler(tiny_tree: Path) -> None:
+    named = load_graph(first_of(tiny_tree, LAYOUTS).path)
+    rows = named.graph.configs.rows(np.arange(named.graph.n_configs))
+    decided = rows[(rows >= 0).any(axis=(1, 2))]
+    is_open = np.full_like(rows[:1], -1)
+    with_it = with_configs(named, np.concatenate([decided[:5], is_open, decided[5:], is_open]))
+    assert default_row(with_it.graph) == 5
+    like = is_open.copy()  # two outputs of one graph: one as the compiler had it, one not
+    own = named.graph.node_feat[named.graph.node_config_ids, 134:140].astype(np.int8)
+    place = int(np.flatnonzero((own[:, :2] == [1, 0]).all(axis=1) & (own[:, 2] == 0))[0])
+    like[0, place, :2] = [1, 0]
+    unlike = is_open.copy()
+    unlike[0, place, :2] = [0, 1]
+    two = with_configs(named, np.concatenate([unlike, like]))
+    assert default_row(two.graph) == 1
+
+
+def explained(file: Path, run: Path, *words: object) -> Any:
+    return json.loads(call("rank", file, "--run", run, "--json", *words))["explained"]
+
+
+def test_the_command_says_why_by_instruction_name(rankers: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "dense.hlo.pb", dense_module())
+    words = ("--candidates", 40, "--top", 3, "--explain", 30)
+    found = explained(path, rankers / LAYOUT_MODEL, *words)
+    assert found["against"] == 0
+    assert found["baseline"] == "the compiler's choice"
+    assert sum(part["score"] for part in found["parts"]) == pytest.approx(found["difference"])
+    text = call("rank", path, "--run", rankers / LAYOUT_MODEL, *words)
+    heading = next(line for line in text.splitlines() if " against config 0" in line)
+    how = "faster" if found["difference"] < 0 else "slower"
+    assert heading == (
+        f"config {found['config']} against config 0, the compiler's choice: "
+        f"predicted {abs(found['difference']):.4f} {how}; nodes that differ: {len(found['parts'])}"
+    )
+    for part in found["parts"]:
+        line = next(line for line in text.splitlines() if f" {part['after']['name']} " in line)
+        assert f"{abs(part['score']):.4f} " in line
+        assert f" {part['shape']} " in line
+    other = explained(path, rankers / LAYOUT_MODEL, *words, "--against", found["config"])
+    assert (other["parts"], other["difference"], other["baseline"]) == ([], 0, "")
+
+
+def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path) -> None:
+    models = "layout.models=[layout_linear,layout_boosting]"
+    words = ("--recipe", "smoke", "--collections", LAYOUTS, "--set", models)
+    call("run", "--data", tiny_tree, *words, "--out", tmp_path / "run")
+    file = first_of(tiny_tree, LAYOUTS).path
+    ranker, graph = load_ranker(tmp_path / "run", collection=LAYOUTS), load_graph(file)
+    ranked = rank(ranker, graph)
+    found = explain(ranker, graph, int(ranked.order[-1]), int(ranked.order[0]))
+    spans = {name: float(np.ptp(scores)) for name, scores in ranked.member_scores.items()}
+    for part in found.parts:
+        scaled = [part.members[name] / span for name, span in spans.items()]
+        assert part.score == pytest.approx(np.mean(scaled), abs=1e-5)
+    difference = ranked.scores[ranked.order[-1]] - ranked.scores[ranked.order[0]]
+    assert found.difference == pytest.approx(difference, abs=1e-5)
+    assert len(repr(found)) < 200
+
+
+def test_what_cannot_be_explained_is_one_line(
+    rankers: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    layouts, tiles = first_of(tiny_tree, LAYOUTS).path, first_of(tiny_tree, TILES).path
+    alone = write(tmp_path / "dense.pb", dense_module())
+    model, of_tiles = rankers / LAYOUT_MODEL, rankers / TILE_MODEL
+    cases: list[tuple[tuple[object, ...], str]] = [
+        ((layouts, "--run", model, "--explain", 1000), "--explain 1000: expected a rank, 1.."),
+        (
+            (layouts, "--run", model, "--explain", 1, "--against", 99),
+            "no config 99; expected 0..39",
+        ),
+        ((alone, "--run", model, "--candidates", 1, "--explain", 1), "has one config; expected"),
+        ((tiles, "--run", of_tiles, "--explain", 1), "a tile is one decision for all nodes"),
+        ((layouts, "--run", model, "--against", 1), "of no use without --explain"),
+        ((layouts, "--run", model, "--explain", 1, "--explain-out", "x.pdf"), "ends in .svg"),
+    ]
+    for words, expected in cases:
+        line = call("rank", *words, expect=2).splitlines()[-1]
+        assert line.startswith("error: "), line
+        assert expected in line, line
+    ranker, graph = load_ranker(model), load_graph(layouts)
+    with pytest.raises(UsageError, match="no config -1"):
+        explain(ranker, graph, -1)
