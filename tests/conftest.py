@@ -10,7 +10,7 @@ import pytest
 from common.retry import RetryPolicy
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_layout, read_tile
-from data.synthetic.plans import PLANS
+from data.synthetic.plans import PLANS, planned_graphs
 from data.synthetic.write import synthesize
 from data.tree import collection_named, find_graphs
 from tests.fake_kaggle import FakeKaggle, logged_in_at
@@ -37,7 +37,7 @@ def store_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 def tiny_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree of all five collections with a few small graphs each; read it, never write to it."""
     folder = tmp_path_factory.mktemp("tiny") / "tree"
-    synthesize(folder, seed=0, plan=PLANS["tiny"])
+    synthesize(folder, list(planned_graphs(PLANS["tiny"])))
     return folder
 
 

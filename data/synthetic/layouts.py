@@ -1,4 +1,4 @@
-"""Layout configs of programs, drawn or searched for, and the cost model behind their runtimes.
+"""Layout configs of programs, and the cost model behind their runtimes.
 
 It knows an accelerator that moves whole tiles of 128 elements along a tensor's most minor
 dimension.
@@ -27,8 +27,8 @@ from data.synthetic.programs import (
 LOOSE_SHARE, MOST_LOOSE = 0.15, 12
 CLOSED_TENSORS = 0.08  # share of tensors that no config of the graph sets
 UNSET_CHOICES = 0.11  # how often a config leaves a node to the compiler
-REPEATED_RANDOM = 0.06  # share of random configs that are measured again
-MUTATIONS = 2.5  # groups of tied nodes that change in a child, on average
+REPEATED = 0.06  # share of configs that are measured again
+NEARNESS = 0.25  # of the share of unset groups, evenly drawn, the power near the default
 MOST_OPTIONS = 9  # of a group: 2 · 2 · 2 vectors, as in the real files, and one that is all unset
 MINOR = [0, 6, 12]  # places in a layout vector: the most minor dimension of each tensor
 
@@ -62,12 +62,22 @@ class LayoutSpace:
         rows = vectors.take(places.take(self.group_of, axis=1), mode="clip")  # all are places
         return rows.view(np.float32).reshape(c, k, N_LAYOUT_VALUES)
 
-    def draw(self, n_configs: int, rng: np.random.Generator) -> NDArray[np.int8]:
-        """Draw choices (c, g) at random, now and then none."""
+    def draw(
+        self, n_configs: int, rng: np.random.Generator, *, near_default: bool
+    ) -> NDArray[np.int8]:
+        """Draw choices (c, g) at random; a few come twice.
+
+        Near the compiler's default most leave nearly all groups to it, and one leaves all.
+        """
         shape = (n_configs, len(self.options))
-        drawn = rng.integers(1, self.n_options, shape, dtype=np.int8)
-        drawn[rng.random(shape, dtype=np.float32) < UNSET_CHOICES] = 0
-        return drawn
+        choices = rng.integers(1, self.n_options, shape, dtype=np.int8)
+        unset = rng.random((n_configs, 1)) ** NEARNESS if near_default else UNSET_CHOICES
+        choices[rng.random(shape, dtype=np.float32) < unset] = 0
+        repeated = np.flatnonzero(rng.random(n_configs) < REPEATED)
+        choices[repeated] = choices[rng.integers(0, n_configs, len(repeated))]
+        if near_default:
+            choices[rng.integers(n_configs)] = 0
+        return choices
 
 
 def layout_space(program: LayoutProgram, rng: np.random.Generator) -> LayoutSpace:
@@ -203,34 +213,3 @@ def _sources(shapes: list[Shape], operands: list[list[int]], group_of: dict[int,
         handed_on = [source[u] for u in operands[node] if shape and shapes[u] == shape]
         source[node] = group_of.get(node, handed_on[0] if handed_on else -1)
     return source
-
-
-def random_search(space: LayoutSpace, n_configs: int, rng: np.random.Generator) -> NDArray[np.int8]:
-    """Draw choices (c, g) at random; a few appear twice."""
-    choices = space.draw(n_configs, rng)
-    repeated = np.flatnonzero(rng.random(n_configs) < REPEATED_RANDOM)
-    choices[repeated] = choices[rng.integers(0, n_configs, len(repeated))]
-    return choices
-
-
-def default_search(
-    space: LayoutSpace, cost: LayoutCost, n_configs: int, rng: np.random.Generator
-) -> NDArray[np.int8]:
-    """Evolve choices from the compiler's default, and return all that were measured (c, g).
-
-    Each generation changes some groups of the fastest so far. The rows are in random order.
-    """
-    size = min(max(16, n_configs // 25), 512)
-    measured = np.zeros((1, len(space.options)), np.int8)
-    parents, parents_ns = measured, cost.runtime_ns(measured)
-    while len(measured) < n_configs:
-        n_children = min(size, n_configs - len(measured))
-        children = parents[rng.integers(0, len(parents), n_children)]
-        changed = rng.random(children.shape, dtype=np.float32) < MUTATIONS / len(space.options)
-        children = np.where(changed, space.draw(n_children, rng), children)
-        measured = np.concatenate([measured, children])
-        parents = np.concatenate([parents, children])
-        parents_ns = np.concatenate([parents_ns, cost.runtime_ns(children)])
-        fastest = np.argsort(parents_ns, kind="stable")[: max(4, size // 4)]
-        parents, parents_ns = parents[fastest], parents_ns[fastest]
-    return rng.permutation(measured)

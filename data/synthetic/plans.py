@@ -108,8 +108,8 @@ PLANS = {
 }
 
 
-def planned_graphs(plan: SyntheticPlan, seed: int) -> Iterator[PlannedGraph]:
-    """List a plan's graphs; both searches of a layout source have the same programs."""
+def planned_graphs(plan: SyntheticPlan, seed: int = 0) -> Iterator[PlannedGraph]:
+    """Yield a plan's graphs; both searches of a layout source have the same programs."""
 
     def draw(limits: Range, *labels: str) -> int:
         return int(generator(seed, "size", *labels).integers(*limits, endpoint=True))

@@ -4,7 +4,6 @@ The graph of a program is what `data.hlo` makes of any HLO module. Readers of a 
 the order of their positions, so a weight always comes after the tensor that it multiplies.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,6 +22,8 @@ CONFIGURABLE = ("convolution", "dot", "reshape")
 ELEMENT_NUMBERS = {"f32": 11, "tuple": 13, "bf16": 16}  # XLA's
 # Sizes that tell siblings of a family apart, in the order in which they are made.
 BATCHES = (8, 32, 16, 12, 64, 24, 4, 48)
+
+WIDTHS = (256, 384, 512, 768, 1000, 1024)  # of kernels
 
 LANES = 128  # of the accelerator that the cost models know
 
@@ -51,28 +52,13 @@ class ProgramBuilder:
     """Appends instructions to an HLO module; a node is named by its position."""
 
     def __init__(self, element_type: str = "f32") -> None:  # of all arrays
-        self.module = message_class("HloModuleProto")(name="synthetic")
+        self.module = message_class("HloModuleProto")(name="synthetic", entry_computation_id=1)
         self.shapes: list[Shape] = []
         self.opcodes: list[str] = []
         self.weights: list[int] = []
         self._element_type = element_type
-        self._reducers: dict[str, int] = {}
-        self._computation = self._begin("cluster_main")
-
-    def reducer(self, opcode: str) -> None:
-        """Open the program with a computation of two scalars, for `reduce`."""
-        self._computation.name = f"cluster_{opcode}"
-        self.add(opcode, (), (self.parameter(()), self.parameter(())))
-        self._reducers[opcode] = self._end()
-        self._computation = self._begin("cluster_main")
-
-    def _begin(self, name: str) -> Any:
         self._n_parameters = 0
-        return self.module.computations.add(name=name, id=1 + len(self.module.computations))
-
-    def _end(self) -> int:
-        self._computation.root_id = len(self.shapes) - 1
-        return int(self._computation.id)
+        self._computation = self.module.computations.add(name="cluster_main", id=1)
 
     def add(
         self, opcode: str, shape: Sequence[int], operands: Sequence[int] = (), **fields: Any
@@ -91,7 +77,6 @@ class ProgramBuilder:
         return node
 
     def parameter(self, shape: Sequence[int]) -> int:
-        """Append the computation's next parameter."""
         self._n_parameters += 1
         return self.add("parameter", shape, parameter_number=self._n_parameters - 1)
 
@@ -104,142 +89,71 @@ class ProgramBuilder:
         """Append an elementwise instruction on operands of one shape."""
         return self.add(opcode, self.shapes[operands[0]], operands)
 
-    def broadcast(self, x: int, shape: Shape, dimensions: Sequence[int]) -> int:
+    def broadcast(self, x: int, shape: Shape, dimensions: Sequence[int] = ()) -> int:
         """Append the broadcast of `x`, whose axes become `dimensions` of `shape`."""
         return self.add("broadcast", shape, (x,), dimensions=dimensions)
-
-    def scalar_like(self, x: int) -> int:
-        """Append a constant, broadcast to the shape of `x`."""
-        return self.broadcast(self.add("constant", ()), self.shapes[x], ())
-
-    def reduce(self, x: int, axes: Sequence[int], opcode: str = "add") -> int:
-        """Append the reduction of `x` over `axes`, by one of the program's reducers."""
-        shape = [size for axis, size in enumerate(self.shapes[x]) if axis not in axes]
-        start = self.add("constant", ())
-        called = [self._reducers[opcode]]
-        return self.add("reduce", shape, (x, start), dimensions=axes, called_computation_ids=called)
-
-    def reshape(self, x: int, shape: Shape) -> int:
-        """Append `x` in a new shape of as many elements."""
-        assert math.prod(self.shapes[x]) == math.prod(shape)
-        return self.add("reshape", shape, (x,))
-
-    def transpose(self, x: int, order: Sequence[int]) -> int:
-        """Append the transposition of `x` to the axis order `order`."""
-        shape = [self.shapes[x][axis] for axis in order]
-        return self.add("transpose", shape, (x,), dimensions=order)
 
     def dense(self, x: int, width: int) -> int:
         """Append x · W + bias over the last axis."""
         shape = (*self.shapes[x][:-1], width)
         product = self.add("dot", shape, (x, self.weight((self.shapes[x][-1], width))))
-        return self.map(
-            "add", product, self.broadcast(self.weight((width,)), shape, (len(shape) - 1,))
-        )
+        bias = self.broadcast(self.weight((width,)), shape, (len(shape) - 1,))
+        return self.map("add", product, bias)
 
     def convolve(self, x: int, features: int, *, size: int = 3, stride: int = 1) -> int:
         """Append a same-size (or strided) convolution of NHWC `x` with an HWIO weight."""
         batch, height, width, channels = self.shapes[x]
         weight = self.weight((size, size, channels, features))
-        dimension = message_class("WindowDimension")(
-            size=size,
-            stride=stride,
-            padding_low=size // 2,
-            padding_high=size // 2,
-            window_dilation=1,
-            base_dilation=1,
-        )
-        numbers = message_class("ConvolutionDimensionNumbers")(
-            input_feature_dimension=3,
-            output_feature_dimension=3,
-            kernel_input_feature_dimension=2,
-            kernel_output_feature_dimension=3,
-            input_spatial_dimensions=(1, 2),
-            output_spatial_dimensions=(1, 2),
-            kernel_spatial_dimensions=(0, 1),
-        )
+        side = {"size": size, "stride": stride, "window_dilation": 1, "base_dilation": 1}
+        side |= {"padding_low": size // 2, "padding_high": size // 2}
+        numbers = {"input_feature_dimension": 3, "output_feature_dimension": 3}
+        numbers |= {"kernel_input_feature_dimension": 2, "kernel_output_feature_dimension": 3}
         return self.add(
             "convolution",
             (batch, -(-height // stride), -(-width // stride), features),
             (x, weight),
-            window=message_class("Window")(dimensions=[dimension, dimension]),
-            convolution_dimension_numbers=numbers,
+            window={"dimensions": [side, side]},
+            convolution_dimension_numbers={
+                **numbers,
+                "input_spatial_dimensions": (1, 2),
+                "output_spatial_dimensions": (1, 2),
+                "kernel_spatial_dimensions": (0, 1),
+            },
             feature_group_count=1,
             batch_group_count=1,
         )
 
-    def softmax(self, x: int) -> int:
-        """Append a softmax over the last axis."""
-        last = len(self.shapes[x]) - 1
-        others, shape = range(last), self.shapes[x]
-        peak = self.broadcast(self.reduce(x, [last], "maximum"), shape, others)
-        powers = self.map("exponential", self.map("subtract", x, peak))
-        total = self.broadcast(self.reduce(powers, [last]), shape, others)
-        return self.map("divide", powers, total)
+    def gate(self, x: int) -> int:
+        """Append max(x, 0) · x."""
+        zeros = self.broadcast(self.add("constant", ()), self.shapes[x])
+        return self.map("multiply", self.map("maximum", x, zeros), x)
 
-    def attend(self, x: int, heads: int) -> int:
-        """Append multi-head self-attention of `x` (batch, sequence, width)."""
-        batch, length, width = self.shapes[x]
-        query, key = self._split_heads(x, heads), self._split_heads(x, heads)
-        scores = self.softmax(self.add("dot", (batch, heads, length, length), (query, key)))
-        value = self._split_heads(x, heads)
-        mixed = self.add("dot", (batch, heads, length, width // heads), (scores, value))
-        joined = self.reshape(self.transpose(mixed, (0, 2, 1, 3)), (batch, length, width))
-        return self.dense(joined, width)
-
-    def _split_heads(self, x: int, heads: int) -> int:
-        batch, length, width = self.shapes[x]
-        parts = self.reshape(self.dense(x, width), (batch, length, heads, width // heads))
-        return self.transpose(parts, (0, 2, 1, 3))
+    def split(self, x: int, parts: int) -> int:
+        """Append `x` with its last axis in parts, mixed within each, and joined again."""
+        *outer, width = self.shapes[x]
+        heads = self.add("reshape", (*outer, parts, width // parts), (x,))
+        return self.add("reshape", self.shapes[x], (self.dense(heads, width // parts),))
 
     def finish(self) -> HloGraph:
         """Close the program, whose root is its last instruction, and return its graph."""
-        self.module.entry_computation_id = self._end()
+        self._computation.root_id = len(self.shapes) - 1
         return featurize_module(self.module)
 
 
 Block = Callable[[ProgramBuilder, int], int]
-
-
-def _scale(b: ProgramBuilder, x: int) -> int:
-    for opcode in ("multiply", "add"):
-        shape = b.shapes[x]
-        x = b.map(opcode, x, b.broadcast(b.weight(shape[-1:]), shape, (len(shape) - 1,)))
-    return x
-
-
-def _gate(b: ProgramBuilder, x: int) -> int:
-    batch, _, _, channels = b.shapes[x]
-    gate = b.map("logistic", b.dense(b.reduce(x, [1, 2]), channels))
-    spread = b.reshape(gate, (batch, 1, 1, channels))
-    return b.map("multiply", x, b.broadcast(spread, b.shapes[x], range(4)))
-
-
-def _normalise(b: ProgramBuilder, x: int) -> int:
-    last = len(b.shapes[x]) - 1
-    root = b.map("rsqrt", b.reduce(b.map("multiply", x, x), [last]))
-    return _scale(b, b.map("multiply", x, b.broadcast(root, b.shapes[x], range(last))))
-
-
-def _perceptron(b: ProgramBuilder, x: int) -> int:
-    width = b.shapes[x][-1]
-    return b.dense(b.map("tanh", b.dense(x, 4 * width)), width)
-
-
 BLOCKS: dict[str, Block] = {
     "conv1": lambda b, x: b.convolve(x, b.shapes[x][-1], size=1),
     "conv3": lambda b, x: b.convolve(x, b.shapes[x][-1]),
     "conv5": lambda b, x: b.convolve(x, b.shapes[x][-1], size=5),
     "widen": lambda b, x: b.convolve(x, 2 * b.shapes[x][-1], size=1),
     "narrow": lambda b, x: b.convolve(x, b.shapes[x][-1] // 2, size=1),
-    "scale": _scale,
-    "relu": lambda b, x: b.map("maximum", x, b.scalar_like(x)),
-    "swish": lambda b, x: b.map("multiply", x, b.map("logistic", x)),
-    "gate": _gate,
-    "attend4": lambda b, x: b.attend(x, 4),
-    "attend8": lambda b, x: b.attend(x, 8),
-    "perceptron": _perceptron,
-    "normalise": _normalise,
+    "dense": lambda b, x: b.dense(x, b.shapes[x][-1]),
+    "grow": lambda b, x: b.dense(x, 4 * b.shapes[x][-1]),
+    "shrink": lambda b, x: b.dense(x, b.shapes[x][-1] // 4),
+    "split4": lambda b, x: b.split(x, 4),
+    "split8": lambda b, x: b.split(x, 8),
+    "tanh": lambda b, x: b.map("tanh", x),
+    "gate": lambda b, x: b.gate(x),
 }
 
 
@@ -254,35 +168,35 @@ class Family(NamedTuple):
     element_type: str = "f32"  # or "bf16"
 
 
-_TEXT = "attend8 add normalise perceptron add"
+_TEXT = "split8 add grow tanh shrink add"
 FAMILIES: dict[tuple[str, str], tuple[Family, ...]] = {
     ("xla", "train"): (
-        Family("resnet_like", "conv3 scale relu conv3 scale relu add", 64, 56),
-        Family("vgg_like", "conv3 relu conv3 relu", 48, 64),
-        Family("mobile_like", "widen scale swish conv3 swish narrow add", 32, 56),
-        Family("gated_like", "conv3 scale relu gate add", 48, 48, element_type="bf16"),
+        Family("resnet_like", "conv3 gate conv3 add gate", 64, 56),
+        Family("vgg_like", "conv3 gate conv3 gate", 48, 64),
+        Family("mobile_like", "widen gate conv3 gate narrow add", 32, 56),
+        Family("gated_like", "conv3 gate tanh add", 48, 48, element_type="bf16"),
     ),
     ("xla", "valid"): (
-        Family("inception_like", "conv1 scale relu conv5 scale relu add", 48, 64),
-        Family("wide_like", "widen relu narrow scale relu", 96, 48),
+        Family("inception_like", "conv1 gate conv5 gate add", 48, 64),
+        Family("wide_like", "widen gate narrow gate", 96, 48),
     ),
     ("xla", "test"): (
-        Family("dense_like", "conv1 relu conv3 scale add", 64, 48),
-        Family("efficient_like", "widen swish gate narrow add", 40, 56),
+        Family("dense_like", "conv1 gate conv3 add", 64, 48),
+        Family("efficient_like", "widen tanh gate narrow add", 40, 56),
     ),
     ("nlp", "train"): (
         Family("bert_like", _TEXT, 512, 128, False),
-        Family("albert_like", "normalise attend8 add perceptron", 768, 64, False),
-        Family("gpt_like", "normalise attend8 add perceptron add", 640, 256, False, "bf16"),
-        Family("electra_like", "attend4 perceptron add normalise", 256, 128, False),
+        Family("albert_like", "gate split8 add grow gate shrink", 768, 64, False),
+        Family("gpt_like", "tanh split8 add tanh grow gate shrink add", 640, 256, False, "bf16"),
+        Family("electra_like", "split4 grow tanh shrink add dense", 256, 128, False),
     ),
     ("nlp", "valid"): (
-        Family("roberta_like", f"{_TEXT} normalise", 384, 128, False),
-        Family("opt_like", "attend4 add perceptron add", 512, 192, False),
+        Family("roberta_like", f"{_TEXT} dense", 384, 128, False),
+        Family("opt_like", "split4 add grow gate shrink add", 512, 192, False),
     ),
     ("nlp", "test"): (
-        Family("t5_like", "attend8 normalise perceptron normalise", 512, 96, False),
-        Family("deberta_like", "attend4 add normalise perceptron", 768, 128, False),
+        Family("t5_like", "split8 dense grow gate shrink tanh", 512, 96, False),
+        Family("deberta_like", "split4 add dense grow tanh shrink", 768, 128, False),
     ),
 }
 
@@ -334,8 +248,6 @@ def _candidates(b: ProgramBuilder) -> NDArray[np.int64]:
 
 def _network(family: Family, depth: int, batch: int) -> ProgramBuilder:
     b = ProgramBuilder(family.element_type)
-    for opcode in ("add", "maximum"):
-        b.reducer(opcode)
     if family.is_image:
         x = b.parameter((batch, family.extent, family.extent, 3))
         x = b.convolve(x, family.width, size=7, stride=2)
@@ -345,8 +257,7 @@ def _network(family: Family, depth: int, batch: int) -> ProgramBuilder:
         start = x
         for name in family.layer.split():
             x = b.map("add", x, start) if name == "add" else BLOCKS[name](b, x)
-    pooled = b.reduce(x, [1, 2]) if family.is_image else x
-    b.softmax(b.dense(pooled, 2 * family.width))
+    b.dense(x, 2 * family.width)
     return b
 
 
@@ -364,20 +275,13 @@ def _update_weights(b: ProgramBuilder, n_nodes: int) -> None:
     b.add("tuple", (), outputs)
 
 
-WIDTHS = (48, 64, 100, 128, 192, 256, 384, 512, 768, 1000, 1024)
-
-
 def sized_kernel(n_nodes: int, rng: np.random.Generator) -> HloGraph:
-    """Draw one fused kernel of so many nodes, 2 at least, that can be tiled in many ways."""
+    """Draw one fused elementwise kernel of so many nodes, 2 at least, of many tilings."""
     b = ProgramBuilder("f32" if rng.random() < 0.7 else "bf16")
-    x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), 1024))
-    if n_nodes > 6:
-        features = int(rng.choice(WIDTHS))
-        x = b.dense(x, features) if rng.random() < 0.5 else b.convolve(x, features)
+    x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), int(rng.choice(WIDTHS))))
     while len(b.shapes) < n_nodes:
-        room = n_nodes - len(b.shapes)
-        if room >= 3 and rng.random() < 0.5:
-            x = b.map("multiply", x, b.scalar_like(x))
+        if n_nodes - len(b.shapes) >= 2 and rng.random() < 0.5:
+            x = b.map("multiply", x, b.parameter(b.shapes[x]))
         else:
             x = b.map("tanh", x)
     return b.finish()

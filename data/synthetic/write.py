@@ -19,8 +19,8 @@ from common.seeds import generator
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.hlo.graph import HloGraph
 from data.npz.write import Member, Streamed, write_npz
-from data.synthetic.layouts import default_search, layout_cost, layout_space, random_search
-from data.synthetic.plans import PLANS, GraphSize, PlannedGraph, SyntheticPlan, planned_graphs
+from data.synthetic.layouts import layout_cost, layout_space
+from data.synthetic.plans import GraphSize, PlannedGraph
 from data.synthetic.programs import sized_kernel, sized_program
 from data.synthetic.tiles import tile_configs, tile_problem, tile_runtime_ns
 from data.tree import Collection, GraphFile
@@ -32,20 +32,16 @@ CHUNK_BYTES = 2**20
 SEED_FILE = "seed.txt"
 
 
-def synthesize(out: Path, *, seed: int = 0, plan: SyntheticPlan = PLANS["small"]) -> None:
-    """Write a tree of all five collections below `out`, whole or not at all.
+def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> None:
+    """Write graphs as a tree below `out`, all or none.
 
     `out`/npz/… is what the official tree is; `out`/private holds the test runtimes.
 
     Raises:
-        UsageError: `out` exists and is not an empty folder.
+        UsageError: `out` exists and is not an empty folder, a graph is given twice, or has too few
+            nodes for so many configurable ones.
         PipelineError: the tree cannot be written.
     """
-    synthesize_graphs(out, list(planned_graphs(plan, seed)), seed)
-
-
-def synthesize_graphs(out: Path, graphs: Sequence[PlannedGraph], seed: int = 0) -> None:
-    """Write graphs below `out`, all or none; raises as `synthesize`, or if one is impossible."""
     if len(set(graphs)) < len(graphs):
         raise UsageError("a graph is given twice; files are named by their size")
     runtimes: dict[str, NDArray[np.int64]] = {}
@@ -158,20 +154,18 @@ def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray[
 
 
 def _program(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray[np.int64]]:
-    """Search for configs of a program and measure them; they are written by chunks.
+    """Draw configs of a program and measure them; they are written by chunks.
 
-    The collection says which search makes them. Both searches of a program share its space of
-    configs and its noise.
+    The collection says how near the default they are. Both of a program share its space of configs
+    and its noise.
     """
     size, name = graph.size, graph.name
     program = sized_program(size.n_nodes, size.n_configurable, graph.family, graph.batch)
     shared = generator(seed, "space", name)
     space, noise = layout_space(program, shared), _log_uniform(shared, LAYOUT_NOISE)
     cost, rng = layout_cost(program, space), generator(seed, "search", graph.collection.name, name)
-    if graph.collection.name.endswith(":random"):
-        choices = random_search(space, size.n_configs, rng)
-    else:
-        choices = default_search(space, cost, size.n_configs, rng)
+    near_default = graph.collection.name.endswith(":default")
+    choices = space.draw(size.n_configs, rng, near_default=near_default)
     runtime_ns = _measured_ns(cost.runtime_ns(choices), noise, rng)
     shape = (size.n_configs, size.n_configurable, N_LAYOUT_VALUES)
     step = max(1, CHUNK_BYTES // (4 * shape[1] * shape[2]))

@@ -79,14 +79,15 @@ def synthesize(
     if graph:
         place, sizes = collection_named("layout:xla:random"), map(planning.parse_size, graph)
         planned = [planning.PlannedGraph(place, "train", size.name, size) for size in sizes]
-        writing.synthesize_graphs(out, planned, seed=seed or 0)
+        writing.synthesize(out, planned, seed=seed or 0)
     elif plan == PUBLISHED:
         named, parts = collections_named(collections), splits_named(splits)
         planned = planning.published_graphs(named, parts, share)
         left = writing.missing_graphs(out, planned, seed=seed or 0)
         make(left, out, seed or 0, Workers(workers))
     else:
-        writing.synthesize(out, seed=seed or 0, plan=planning.PLANS[plan or "small"])
+        own = planning.planned_graphs(planning.PLANS[plan or "small"], seed or 0)
+        writing.synthesize(out, list(own), seed=seed or 0)
     files = [one.file(out).path for one in planned]
     told = [f"graph       {file}" for file in files if graph]
     print_result({"out": out, "graphs": files}, f"data        {out}", *told, as_json=json)

@@ -57,10 +57,9 @@ def test_layout_cost_equals_the_slow_reference(family: Family) -> None:
     program = sized_program(400, 16, family, batch=12)
     rng = np.random.default_rng(0)
     space = layout_space(program, rng)
-    choices = space.draw(10, rng)
-    choices[0] = 0
+    choices = space.draw(10, rng, near_default=True)
     configs = space.configs(choices)
-    assert (configs[0] == -1).all()
+    assert (configs == -1).all(axis=(1, 2)).any()
     slow = [slow_layout_ns(program, config) for config in configs]
     assert len(set(slow)) > 3
     np.testing.assert_allclose(layout_cost(program, space).runtime_ns(choices), slow, rtol=1e-9)

@@ -15,10 +15,10 @@ from scipy.stats import kendalltau
 from common.progress import watched_by
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.node_columns import OPCODES
-from data.synthetic.plans import PLANS, GraphSize, PlannedGraph
+from data.synthetic.plans import PLANS, GraphSize, PlannedGraph, planned_graphs
 from data.synthetic.programs import FAMILIES, sibling
 from data.synthetic.tiles import tile_problem, tile_runtime_ns
-from data.synthetic.write import synthesize, synthesize_graphs
+from data.synthetic.write import synthesize
 from data.tree import Collection, GraphFile, collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
 from tests.command_line import call
@@ -33,7 +33,7 @@ ONE, OTHER = GraphSize(600, 20, 30), GraphSize(700, 40, 50)
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("synthetic") / "tree"
-    synthesize(out, seed=3, plan=PLANS["tiny"])
+    synthesize(out, list(planned_graphs(PLANS["tiny"], 3)), seed=3)
     return out
 
 
@@ -41,7 +41,7 @@ def synthesize_sizes(
     out: Path, sizes: list[GraphSize], *, collection: Collection = RANDOM, seed: int = 0
 ) -> list[GraphFile]:
     graphs = [PlannedGraph(collection, "train", size.name, size) for size in sizes]
-    synthesize_graphs(out, graphs, seed)
+    synthesize(out, graphs, seed=seed)
     return [graph.file(out) for graph in graphs]
 
 
@@ -165,14 +165,14 @@ def test_the_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) 
     told: list[tuple[str, int, int]] = []
     (tmp_path / "other").mkdir()  # an empty folder is not in the way
     with watched_by(lambda *now: told.append(now)):
-        synthesize(tmp_path / "other", seed=4, plan=PLANS["tiny"])
+        synthesize(tmp_path / "other", list(planned_graphs(PLANS["tiny"], 4)), seed=4)
     assert tree_bytes(tmp_path / "other") != tree_bytes(tree)
     told = [now for now in told if now[0] == "synthesize"]
     assert told == [("synthesize", i, len(told)) for i in range(1, 1 + len(told))] and told
     script = (
-        "import sys; from pathlib import Path; from data.synthetic.plans import PLANS; "
-        "from data.synthetic.write import synthesize; "
-        "synthesize(Path(sys.argv[1]), seed=3, plan=PLANS['tiny'])"
+        "import sys; from pathlib import Path; from data.synthetic.write import synthesize; "
+        "from data.synthetic.plans import PLANS, planned_graphs; "
+        "synthesize(Path(sys.argv[1]), list(planned_graphs(PLANS['tiny'], 3)), seed=3)"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script, str(tmp_path / "again")]

@@ -12,7 +12,7 @@ from scipy.stats import wilcoxon
 from common.errors import UsageError
 from common.metrics import kendall_tau, tile_score
 from data.read import read_graph
-from data.synthetic.plans import PLANS
+from data.synthetic.plans import PLANS, planned_graphs
 from data.synthetic.write import synthesize
 from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe
@@ -92,7 +92,8 @@ def test_a_value_is_the_mean_over_folds_of_graphs_not_learned_from(
 
 def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:
     data, model = tmp_path / "data", "tile_boosting"
-    synthesize(data, plan=PLANS["tiny"]._replace(layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0)))
+    plan = PLANS["tiny"]._replace(layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0))
+    synthesize(data, list(planned_graphs(plan)))
     place = collection_named("tile:xla")
     folds = grouped_folds(find_graphs(data, collections=(place,), splits=("train",)), 2, seed=0)
     result = validated(small_recipe(), model, folds, tmp_path / "run")
