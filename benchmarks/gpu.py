@@ -75,7 +75,7 @@ class Work:
 
     def case(self, *, n_configs: int | None = None, in_one_chunk: bool = False) -> Case:
         """Make the network, and graphs of so many configs."""
-        own = tuple(text for text in self.settings if text.startswith(f"{self.network}."))
+        own = self.settings
         if in_one_chunk and self.network not in ("tgraph", "late_fusion_sage"):
             own = (*own, f"{self.network}.inference_tensor_mib={ONE_CHUNK_MIB}")
         size = KERNEL if self.network.endswith("fusion_sage") else GRAPH
@@ -121,12 +121,6 @@ WORKS = {
 }
 
 
-def works(settings: Sequence[str], names: Sequence[str]) -> dict[str, Work]:
-    """Return each network, or those of these names, with further settings."""
-    chosen = {name: WORKS[name] for name in names or WORKS}
-    return {k: replace(one, settings=(*one.settings, *settings)) for k, one in chosen.items()}
-
-
 def figures(counts: Counts, unit_bytes: int) -> dict[str, float]:
     """Return what is told of counts; units are float32 (nodes, configs, channels) of one graph."""
     return {
@@ -140,19 +134,16 @@ def figures(counts: Counts, unit_bytes: int) -> dict[str, float]:
     }
 
 
-def count_all(settings: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str, Any]:
-    """Count each network, or those of these names."""
-    return {
-        name: {**work.step(), "ranked_chunk": work.ranked_chunk()}
-        for name, work in works(settings, names).items()
-    }
+def count_all() -> dict[str, Any]:
+    """Count each network."""
+    return {k: {**one.step(), "ranked_chunk": one.ranked_chunk()} for k, one in WORKS.items()}
 
 
-def time_all(found: Mapping[str, Mapping[str, Any]], settings: Sequence[str]) -> dict[str, Any]:
+def time_all(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Time each network's step, and its ranking of 1,000 configs or of a kernel, on the GPU."""
     card, device, timed = card_named(torch.cuda.get_device_name()), torch.device("cuda", 0), {}
-    for name, work in works(settings, list(found)).items():
-        counts = found[name]
+    for name, counts in found.items():
+        work = WORKS[name]
         torch.cuda.reset_peak_memory_stats()
         seconds = step_seconds(work.case(), device)
         moved = counts["byte_units"] * counts["unit_mb"] * 1e6
@@ -179,7 +170,7 @@ def report(
     """Return the section; counted and, on a GPU, timed anew if not given."""
     found = found or count_all()
     if timed is None and torch.cuda.is_available():
-        timed = time_all(found, ())
+        timed = time_all(found)
     rows = []
     for name, of_step in found.items():
         told = [_with_goal(of_step, key, WORKS[name].goals) for key in KEYS]
@@ -209,32 +200,11 @@ def _with_goal(found: Mapping[str, Any], key: str, goals: Mapping[str, float]) -
 def main(arguments: Sequence[str] | None = None) -> None:
     """Count, time where there is a GPU, and write the page, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="*", help=f"of {'; '.join(WORKS)}; default: all")
     parser.add_argument("--counts", action="store_true", help="time nothing, GPU or not")
     parser.add_argument("--json", metavar="FILE", help="write figures there, - = print, no page")
-    parser.add_argument(
-        "--set",
-        metavar="NETWORK.KEY=VALUE",
-        action="append",
-        default=[],
-        dest="settings",
-        help="another value of a network's recipe, for figures by --json",
-    )
     given = parser.parse_args(arguments)
-    if not set(given.networks) <= set(WORKS):
-        parser.error(f"networks: expected some of {'; '.join(WORKS)}")
-    for setting in given.settings:
-        if (
-            setting.partition(".")[0] not in {work.network for work in WORKS.values()}
-            or "=" not in setting
-        ):
-            parser.error(f"--set {setting}: expected NETWORK.KEY=VALUE")
-    if (given.networks or given.settings) and not given.json:
-        parser.error("the page is of all networks as they are: give --json FILE, or - to print")
-    found = count_all(given.settings, given.networks)
-    timed = {}
-    if torch.cuda.is_available() and not given.counts:
-        timed = time_all(found, given.settings)
+    found = count_all()
+    timed = time_all(found) if torch.cuda.is_available() and not given.counts else {}
     if given.json:
         merged = {name: {**counts, **timed.get(name, {})} for name, counts in found.items()}
         text = json.dumps(merged, indent=1) + "\n"

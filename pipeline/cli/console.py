@@ -89,7 +89,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         debug = bool(kwargs.pop("debug", False))
         fail = functools.partial(_fail, debug=debug)
-        started_s, begun, stops = time.time(), list[str](), list[int]()
+        begun, stops = list[str](), list[int]()
         max_minutes: Any = kwargs.get("max_minutes")
         try:
             told = _told_here(begun, debug=debug)
@@ -117,26 +117,12 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             raise
         except Exception as error:  # a defect of ours: still one line, and how to see more
             line = " ".join(f"{type(error).__name__}: {error}".split())
-            changed = _changed_since(started_s)
-            if changed:
-                line = f"{changed}: the code changed while the command ran ({line}); run it again"
-            else:
-                line = f"internal error: {line}; --debug shows where"
-            fail(line, EXIT_FAULT)
+            fail(f"internal error: {line}; --debug shows where", EXIT_FAULT)
 
     own = inspect.signature(function)
     options = own.replace(parameters=[*own.parameters.values(), DEBUG])
     vars(guarded)["__signature__"] = options  # what typer reads
     return guarded
-
-
-def _changed_since(started_s: float) -> Path | None:
-    """Return a file of our code that was changed since: heavy modules are imported late."""
-    from common.settings import ROOT
-
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    own = (Path(file) for file in files if file and Path(file).is_relative_to(ROOT))
-    return next((p for p in own if p.is_file() and p.stat().st_mtime > started_s), None)
 
 
 @contextmanager

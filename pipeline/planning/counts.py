@@ -72,7 +72,7 @@ class Counts:
         flops, half_flops: of matrix products, all and with operands of 16 bits.
         elements, half_elements: of results of all other kernels.
         peak_bytes: the most that was held at once, what was there before included.
-        operations, moved, waits: kernels and bytes by operation, waits by their reason.
+        operations, waits: kernels by operation, waits by their reason.
     """
 
     kernels: int = 0
@@ -84,7 +84,6 @@ class Counts:
     host_syncs: int = 0
     peak_bytes: float = 0
     operations: Counter[str] = field(default_factory=Counter)
-    moved: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
 
     def since(self, before: "Counts") -> "Counts":
@@ -258,11 +257,9 @@ class _Counting(TorchDispatchMode):
             return
         counts, name = self.counts, call.name
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        moved = moved_bytes(call, sum(map(nbytes, results)))
         counts.kernels += 1
-        counts.bytes += moved
+        counts.bytes += moved_bytes(call, sum(map(nbytes, results)))
         counts.operations[name] += 1
-        counts.moved[name] += moved
         if call.factors:
             left, right = call.factors
             flops = 2.0 * (left._nnz() if left.layout in SPARSE else left.numel()) * right.shape[-1]

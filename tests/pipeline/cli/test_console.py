@@ -2,7 +2,6 @@
 
 import io
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,36 +54,6 @@ def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) 
     assert shown[io.StringIO] == "stage: train\n"
     assert "stage" not in shown[Terminal]
     assert "train" in shown[Terminal]
-
-
-EDITED = """
-from pathlib import Path
-import typer
-from pipeline.cli import console
-
-@console.command
-def edited() -> None:
-    import common.git
-    path = Path(common.git.__file__)
-    path.write_text(path.read_text().replace("def revision", "def revision_of"))
-    from common.git import revision_of
-
-typer.run(edited)
-"""
-
-
-def test_code_that_is_edited_while_a_command_starts_is_said(tmp_path: Path) -> None:
-    """It is no defect of ours, though a late import fails."""
-    for package in ("common", "models", "pipeline"):
-        shutil.copytree(ROOT / package, tmp_path / package)
-    done = subprocess.run(
-        [sys.executable, "-c", EDITED], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    changed = f"error: {tmp_path / 'common/git.py'}: the code changed while the command ran"
-    assert done.stderr.startswith(changed)
-    assert "run it again" in done.stderr
 
 
 def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: Path) -> None:
