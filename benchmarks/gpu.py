@@ -74,7 +74,6 @@ class Work:
     goals: Mapping[str, float] = field(default_factory=dict)
 
     def case(self, *, n_configs: int | None = None, in_one_chunk: bool = False) -> Case:
-        """Make the network, and graphs of so many configs."""
         own = self.settings
         if in_one_chunk and self.network not in ("tgraph", "late_fusion_sage"):
             own = (*own, f"{self.network}.inference_tensor_mib={ONE_CHUNK_MIB}")
@@ -90,7 +89,6 @@ class Work:
         return int(getattr(config, "configs_per_step", 0) or config.configs_per_kernel)
 
     def step(self) -> dict[str, float]:
-        """Count a training step."""
         case = self.case()
         found = figures(count_step(case), case.tensor_bytes(self.n_configs))
         return {"graphs": len(case.graphs), **found}

@@ -45,7 +45,6 @@ class Rehearsal:
     keep_raw: bool = False  # keep the train split's npz files and what was packed of them
 
     def commands(self, collection: Collection) -> dict[str, list[str]]:
-        """Return what is called for a collection, by stage."""
         made = ["--plan", "published", "--share", str(self.share), "--collections", collection.name]
         run = ["--collections", collection.name, "--out", f"{self.out}/runs/{collection.slug}"]
         workers = ["--workers", str(self.workers)]
@@ -56,7 +55,6 @@ class Rehearsal:
         }
 
     def last_commands(self) -> dict[str, list[str]]:
-        """Return what is called to make one submission of all, and to check it."""
         models = ["--models", f"{self.out}/runs", "--workers", str(self.workers)]
         out = ["--out", f"{self.out}/joined", "--resume"]
         answer = [f"{self.out}/joined/submission.csv", "--data", f"{self.out}/data"]
@@ -150,7 +148,6 @@ def _now() -> str:
 
 
 def page(todo: Rehearsal, journal: Mapping[str, Entry]) -> str:
-    """Return the results page."""
     ended = {name: entry for name, entry in journal.items() if entry["done"]}
     done = [c for c in COLLECTIONS if f"{c.name} run" in ended]
     loads = [entry["load"] for entry in ended.values()]

@@ -30,7 +30,6 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the member's name in folders, blends and reports."""
         return f"{self.model}-seed{self.seed}"
 
     def load(self) -> Ranker:

@@ -33,7 +33,6 @@ class FoundModel:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether its training has ended."""
         return is_done(self.folder)
 
 

@@ -49,7 +49,6 @@ class DrawnGraphs(Generic[Inputs]):
 
     @property
     def n_per_step(self) -> int:
-        """Return how many graphs a step takes."""
         return int(self.config.graphs_per_step)
 
     def chosen(self, rng: np.random.Generator) -> list[int]:
@@ -58,7 +57,6 @@ class DrawnGraphs(Generic[Inputs]):
         return chosen
 
     def prefetch(self, rng: np.random.Generator) -> None:
-        """Begin to read the graphs of the step that `rng` draws."""
         self.inputs.prefetch([self.files[i] for i in self.chosen(rng)])
 
     def named(self, indices: Iterable[int]) -> str:
@@ -141,7 +139,6 @@ class NetworkRanker:
     threads: int
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of a graph; (c,) float32, lower = faster."""
         device, config, name = device_of(self.model), self.model.config, type(self.model).__name__
         tf32 = allows_tf32(config.training)
         with (

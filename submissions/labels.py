@@ -34,7 +34,6 @@ class Labels:
 
     @property
     def is_labelled(self) -> bool:
-        """Tell whether the runtimes are known."""
         return bool(self.runtime_ns.any())
 
     @property

@@ -145,7 +145,6 @@ def _judge_collection(
 
 
 def _reason_to_leave_out(collection: Collection, labels: Labels, *, answered: bool) -> str | None:
-    """Say why a graph cannot be judged; None if it can."""
     if not labels.is_labelled:
         return "runtimes are withheld"
     if not answered:

@@ -168,7 +168,6 @@ def ratio_cells(seconds: dict[str, list[float]]) -> list[str]:
 
 
 def report(settings: Sequence[Setting] = SETTINGS) -> list[str]:
-    """Measure; return the section of speed.md."""
     return section("layout_model", rounds=ROUNDS, header=HEADER, rows=map(measure, settings))
 
 
@@ -215,6 +214,5 @@ def step_of(model: Any, inputs: LayoutInputs, loss: str, n_configs: int) -> Call
 def report_winning(
     sizes: Sequence[tuple[int, int]] = WINNING_SIZES, *, n_scored: int = N_SCORED
 ) -> list[str]:
-    """Measure; return the section of speed.md."""
     rows = (measure_winning(*size, n_scored) for size in sizes)
     return section("winning_model", n_scored=n_scored, header=WINNING_HEADER, rows=rows)

@@ -166,7 +166,6 @@ def measure_size(folder: Path, size: GraphSize) -> dict[str, Any]:
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
-    """Measure; return the section of speed.md."""
     with tempfile.TemporaryDirectory() as name:
         parts = [measure_size(Path(name), size) for size in sizes]
     facts = {"rounds": ROUNDS, "n_rows": N_ROWS, "n_cores": os.cpu_count()}

@@ -135,7 +135,6 @@ def growth(by_size: Mapping[GraphSize, Costs | None]) -> list[str]:
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
-    """Measure; return the section of speed.md."""
     found = {name: {size: measure(size, name) for size in sizes} for name in NETWORKS}
     labels = {key: label for key, (label, _, grows) in COSTS.items() if grows}
     return section(

@@ -81,7 +81,6 @@ def stage_table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str
 
 
 def report() -> list[str]:
-    """Measure everything; return the section of speed.md."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         by_configs = stage_table(MORE_CONFIGS, "n_configs", folder)

@@ -85,7 +85,6 @@ def measure_tiles(name: str, n_kernels: int, n_configs: int) -> list[str]:
 
 
 def report(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
-    """Measure; return the section of speed.md."""
     prepare_torch(seed=0, threads=THREADS)
     facts = {"n_kernels": n_kernels, "n_nodes": N_NODES, "n_configs": n_configs}
     facts |= {"threads": THREADS, "n_steps": N_STEPS, "cache_mib": CACHE_BYTES >> 20}

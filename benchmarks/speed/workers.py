@@ -27,7 +27,6 @@ def run_once(
 
 
 def report(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu") -> list[str]:
-    """Measure both in turn; return the section of the page."""
     costs: dict[str, list[TreeCost]] = {name: [] for name in HOW}
     made = set[bytes]()
     for _ in range(rounds):

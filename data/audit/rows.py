@@ -163,7 +163,6 @@ def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) 
 
 
 def as_dict(row: AuditRow) -> dict[str, object]:
-    """Return a row as plain values for JSON."""
     values = vars(row).copy()
     file: GraphFile = values.pop("file")
     place = {"id": file.submission_id, "split": file.split, "path": str(file.path)}

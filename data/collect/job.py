@@ -50,11 +50,9 @@ class Job(Effort):
 
     @property
     def submission_id(self) -> str:
-        """Return the ID of the graph's submission row."""
         return f"{self.collection.name}:{self.stem}"
 
     def file(self, out: Path) -> GraphFile:
-        """Return where the graph's file lies below `out`."""
         path = out / "npz" / self.collection.folder / self.split / f"{self.stem}.npz"
         return GraphFile(self.collection, self.split, self.stem, path)
 

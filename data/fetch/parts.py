@@ -29,7 +29,6 @@ class Part:
 
     @property
     def folder(self) -> Path:
-        """Return the folder of its graphs below the data folder."""
         return Path("npz", *self.collection.folder.split("/"), self.split)
 
 

@@ -148,7 +148,6 @@ def stored_graphs(
 
 
 def as_dict(entry: Prepared) -> dict[str, object]:
-    """Return an entry as plain values for JSON."""
     return {
         "id": entry.source.submission_id,
         "split": entry.source.split,

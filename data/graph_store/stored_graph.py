@@ -53,7 +53,6 @@ def is_stored(file: GraphFile) -> bool:
 
 
 def stored_file(store: Path, file: GraphFile) -> GraphFile:
-    """Return where `store` keeps a graph of the official tree."""
     folder = store / file.collection.folder / file.split
     return replace(file, path=folder / f"{file.name}{STORE_SUFFIX}")
 

@@ -44,12 +44,10 @@ class Graph:
 
     @property
     def n_nodes(self) -> int:
-        """Return n."""
         return len(self.node_opcode)
 
     @property
     def n_configs(self) -> int:
-        """Return c."""
         return len(self.runtime_ns)
 
     @property

@@ -41,7 +41,6 @@ class HloGraph:
 
     @property
     def n_nodes(self) -> int:
-        """Return n."""
         return len(self.node_opcode)
 
     @property

@@ -63,7 +63,6 @@ class ArrayHeader:
 
     @property
     def n_bytes(self) -> int:
-        """Return how many bytes the array takes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
@@ -123,7 +122,6 @@ class Archive:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the names of the arrays, in the order of the file."""
         return tuple(self._members)
 
     @property

@@ -46,7 +46,6 @@ class PartSize:
 
     @property
     def kind(self) -> str:
-        """Return "layout" or "tile"."""
         return self.collection.split(":", 1)[0]
 
     @property
@@ -67,5 +66,4 @@ def official_names() -> Mapping[str, frozenset[str]]:
 
 
 def official_sizes() -> list[PartSize]:
-    """Return the sizes of the published parts."""
     return [PartSize(**row) for row in pl.read_csv(SIZES).iter_rows(named=True)]

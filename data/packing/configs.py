@@ -62,12 +62,10 @@ class PackedConfigs:
 
     @property
     def n_configs(self) -> int:
-        """Return c."""
         return self.indices.shape[0]
 
     @property
     def n_configurable(self) -> int:
-        """Return k."""
         return len(self.alphabets.column_of)
 
     @property

@@ -170,7 +170,6 @@ class LayoutCost:
 
 
 def layout_cost(program: LayoutProgram, space: LayoutSpace) -> LayoutCost:
-    """Build the cost model of a program's configs."""
     shapes, operands = tensor_shapes(program.node_feat), operands_of(program)
     widths = element_bytes(program.node_feat).tolist()
     n_bytes = [math.prod(shape) * width for shape, width in zip(shapes, widths, strict=True)]

@@ -68,7 +68,6 @@ class PlannedGraph:
     batch: int = 8
 
     def file(self, tree: Path) -> GraphFile:
-        """Return where a tree has it."""
         path = tree / "npz" / self.collection.folder / self.split / f"{self.name}.npz"
         return GraphFile(self.collection, self.split, self.name, path)
 

@@ -81,7 +81,6 @@ class ProgramBuilder:
         return self.add("parameter", shape, parameter_number=self._n_parameters - 1)
 
     def weight(self, shape: Sequence[int]) -> int:
-        """Append a parameter that an optimizer updates."""
         self.weights.append(self.parameter(shape))
         return self.weights[-1]
 

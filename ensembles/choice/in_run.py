@@ -153,7 +153,6 @@ def choice_rows(choice: BlendChoice) -> list[Row]:
 
 
 def choice_file(out: Path, collection: Collection) -> Path:
-    """Return where a run keeps its choice for a collection."""
     return scores_path(out, collection, "blend", "valid").with_name("choice.json")
 
 

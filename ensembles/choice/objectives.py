@@ -34,11 +34,9 @@ class ScoredGraphs:
     runtime: Floats  # (n,) measured; comparable within a graph
 
     def __len__(self) -> int:
-        """Return g."""
         return len(self.families)
 
     def rows(self) -> Iterator[slice]:
-        """Yield the rows of each graph."""
         for first, end in zip(self.starts[:-1], self.starts[1:], strict=True):
             yield slice(int(first), int(end))
 

@@ -40,7 +40,6 @@ PruningRule = Callable[[Positions, int, Positions], PrunedGraph]
 
 
 def keep_all(edge_index: Positions, n_nodes: int, config_ids: Positions) -> PrunedGraph:
-    """Rule `none`: keep every node."""
     return _subgraph(np.ones(n_nodes, dtype=np.bool_), edge_index, config_ids)
 
 

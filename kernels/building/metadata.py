@@ -41,7 +41,6 @@ class KernelMetadata:
     docker_image_pinning_type: str = "original"  # later versions of the kernel keep the image
 
     def to_json(self) -> str:
-        """Return the file's text."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -56,7 +56,6 @@ def main() -> None:
 
 
 def log(line: str) -> None:
-    """Write a line to the kernel's log at once."""
     sys.stdout.write(f"kernel: {line}\n")
     sys.stdout.flush()
 
@@ -134,7 +133,6 @@ def copy_folder(source: Path, target: Path) -> None:
 
 
 def unpack(folder: Path) -> None:
-    """Unpack the embedded archive into `folder`."""
     content = lzma.decompress(base64.b64decode(ARCHIVE))  # which checks it
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         archive.extractall(folder)

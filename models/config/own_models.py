@@ -21,7 +21,6 @@ BASES = {"layout": "models.layout.network:LayoutNetwork", "tile": "models.tile.n
 
 
 def is_own(model: str) -> bool:
-    """Tell whether a recipe's entry says where a class stands."""
     return PLACE.fullmatch(model) is not None
 
 

@@ -262,7 +262,6 @@ class Recipe(FrozenConfig):
 
     @property
     def all_models(self) -> tuple[str, ...]:
-        """Return the names of all models that are trained."""
         return (*self.models_of("layout"), *self.models_of("tile"))
 
     @property

@@ -32,7 +32,6 @@ one's own have a table of their own: [models.md](models.md)."""
 
 
 def page() -> str:
-    """Return the page as Markdown."""
     lines = [HEADER, "", "## The recipe itself", "", *_table(Recipe)]
     for name, field in Recipe.model_fields.items():
         if _is_table(field):

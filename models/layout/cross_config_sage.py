@@ -72,7 +72,6 @@ class CrossConfigAttention(nn.Module):
         self.log_temperature = nn.Parameter(torch.zeros(()))
 
     def sharpness(self) -> Tensor:
-        """Return 1 / T, ()."""
         return torch.exp(-self.log_temperature)
 
     def forward(self, x: Tensor, normaliser: Tensor | None = None) -> Tensor:

@@ -39,7 +39,6 @@ def _operation(function: Callable[Given, Made]) -> Callable[Given, Made]:
 
 
 def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
-    """See plain_ops.attend."""
     if sharpness is None or gated.shape[1] > MAX_CONFIGS:
         return plain_ops.attend(gated, sharpness)
 
@@ -53,7 +52,6 @@ def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
 def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
 ) -> Tensor:
-    """See plain_ops.aggregate."""
     h = _norm(x, *norm)[0]
     projected = h.flatten(0, 1) @ weights.flatten(0, 1).T
     out = _product(aggregation.joint, projected.view(*x.shape[:2], 3, -1), added)
@@ -63,7 +61,6 @@ def aggregate(
 def aggregate_backward(
     grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: Aggregation
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See plain_ops.aggregate_backward."""
     nothing = torch.zeros(grad.shape[2], dtype=grad.dtype, device=grad.device)
     given = grad[:, :, None]
     projected = _product(aggregation.joint, given, nothing, transposed=True).flatten(2)
@@ -86,7 +83,6 @@ def _product(
 
 
 def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple[Tensor, ...]:
-    """See plain_ops.pool."""
     sums, largest, place, mean, rstd = _pool(x, *norm, shares)
     highest, program = largest.max(dim=0)
     return sums.sum(0), highest, place.gather(0, program[None])[0], mean, rstd
@@ -95,7 +91,6 @@ def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple
 def pool_backward(
     grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, kept: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See plain_ops.pool_backward."""
     of_sums, of_largest = (grad.contiguous() for grad in grads)
     of_x, of_gain, of_shift = _pool_backward(of_sums, of_largest, x, gain, shares, *kept)
     return of_x, of_gain.sum((0, 1)), of_shift.sum((0, 1))
@@ -111,7 +106,6 @@ def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
 
 @_operation
 def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
-    """See plain_ops.weigh."""
     out = torch.empty_like(messages)
     size, (_, n_configs, width) = messages.numel(), messages.shape
     given = messages, sharpness, normaliser, out, size, n_configs * width, width
@@ -121,7 +115,6 @@ def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
 
 @_operation
 def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
-    """See plain_ops.log_sum_exp."""
     n_nodes, n_configs, width = messages.shape
     out = messages.new_empty(n_nodes, 1, width, dtype=torch.float32)
     block, configs = (min(64, _power_of_two(size)) for size in (width, n_configs))

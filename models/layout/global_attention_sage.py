@@ -66,12 +66,10 @@ class GlobalAttentionBlock(SageBlock):
 
     @by_own_types
     def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
-        """Return the block's result, (n, c, h); see SageBlock."""
         return super().forward(x, aggregated) + self._read(x)
 
     @by_own_types
     def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
-        """Return the block's result, (n, c, h); see SageBlock."""
         return super().finish(x, messages, normaliser) + self._read(x)
 
     def _read(self, x: Tensor) -> Tensor:
@@ -82,7 +80,5 @@ class GlobalAttentionBlock(SageBlock):
 
 
 class GlobalAttentionSage(CrossConfigSage):
-    """Score configs of one graph; lower = faster. See CrossConfigSage."""
-
     Config: ClassVar[type[LayoutGnnConfig]] = GlobalAttentionSageConfig
     Block: ClassVar[type[SageBlock]] = GlobalAttentionBlock

@@ -100,7 +100,6 @@ def _messages(gated, at, h, inside):
 
 @triton.jit
 def _softmax(logits, inside):
-    """Return the softmax over axis 0 of what is inside."""
     logits = tl.where(inside, logits, float("-inf"))
     highest = tl.max(logits, axis=0)
     highest = tl.where(highest == float("-inf"), 0.0, highest)

@@ -157,7 +157,6 @@ class TileBatch:
 
     @property
     def n_kernels(self) -> int:
-        """Return g."""
         return len(self.runtime)
 
 

@@ -27,7 +27,6 @@ class TileTask(JudgedGraphs[TileInputs]):
 
     @property
     def n_per_step(self) -> int:
-        """Return how many kernels a step takes."""
         return int(self.config.kernels_per_step)
 
     def step_loss(self, model: Any, rng: np.random.Generator) -> StepLoss:

@@ -21,7 +21,6 @@ class Baseline:
     weights: dict[str, float]
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of a graph; (c,) float32, lower = faster."""
         first, group = distinct_configs(graph)
         statistics = statistics_of(graph, "plain")(first)
         scores = np.zeros(len(first), np.float32)

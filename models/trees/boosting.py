@@ -178,7 +178,6 @@ class BoostingRanker:
     start: LinearRanker | None = None
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of a graph; (c,) float32, lower = faster."""
         compute = self.rows_of(graph)
         first, group = distinct_configs(graph)
         parts = [

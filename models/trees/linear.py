@@ -73,7 +73,6 @@ class LinearRanker:
     chosen: StatisticsSet
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of a graph; (c,) float32, lower = faster."""
         first, group = distinct_configs(graph)
         scores = self.of(statistics_of(graph, self.chosen)(first))
         return scores.astype(np.float32)[group]
@@ -85,12 +84,10 @@ class LinearRanker:
         return np.asarray(centred @ list(self.weights.values()))
 
     def write(self, run_dir: Path) -> None:
-        """Write linear.json."""
         write_text(run_dir / MODEL_FILE, json.dumps(self.weights, indent=1) + "\n")
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
-    """Load what `train` wrote for the model `name`; raises as `read`."""
     return read(run_dir, getattr(recipe, name))
 
 

@@ -49,7 +49,6 @@ class ColumnFeatures:
 
     @property
     def names(self) -> list[str]:
-        """Return a name per feature."""
         return [
             f"node_{node}_{TENSORS[tensor]}_{'_'.join(str(d) for d in layout if d >= 0) or 'open'}"
             for node, tensor, layout in zip(self.node, self.tensor, self.layout, strict=True)

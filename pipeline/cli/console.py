@@ -168,7 +168,6 @@ def _fail(line: str, code: int, *, debug: bool) -> None:
 
 
 def data_dir(given: Path | None) -> Path:
-    """Return the data folder that was given, else the default one."""
     from common.settings import SAMPLE, default_data_dir
 
     folder = given or default_data_dir()

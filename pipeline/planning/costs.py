@@ -164,7 +164,6 @@ def as_ranked(recipe: Recipe, part: PartSize) -> PartSize:
 
 
 def uses_gpu(recipe: Recipe, model: str, machine: Machine) -> bool:
-    """Tell whether a model is trained and ranks on a GPU."""
     has_gpu = machine.card is not None and recipe.accelerator != "cpu"
     return has_gpu and is_network(recipe, model)
 
@@ -180,7 +179,6 @@ def processor_s(what: str, part: PartSize, n_configs: float | None = None) -> fl
 
 
 def training_s(recipe: Recipe, model: str, train: PartSize, machine: Machine) -> float:
-    """Return the seconds in which one seed of a model is trained."""
     config = getattr(recipe, model)
     if is_network(recipe, model):
         counts, work = step_counts(recipe, model, train.nodes, train.distinct, machine.card)
@@ -221,7 +219,6 @@ def step_counts(
 
 
 def ranking_s(recipe: Recipe, model: str, part: PartSize, machine: Machine) -> float:
-    """Return the seconds in which a model ranks one graph."""
     if not is_network(recipe, model):
         return processor_s(f"rank {model}", part)
     counts, work = ranking_counts(recipe, model, part, machine.card)

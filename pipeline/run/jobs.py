@@ -109,7 +109,6 @@ def training_jobs(
 
 
 def training_name(folder: Path) -> str:
-    """Return the name of the job that trains a model into a folder."""
     return f"train {folder.parent.name}/{folder.name}"
 
 
@@ -146,7 +145,6 @@ class Ranking:
     at_most: int
 
     def seconds(self, law: Law) -> float:
-        """Return about how long all of it takes."""
         return sum(law.ranking_s(self.collection, self.split, model) for model in self.models)
 
     def parts(self, law: Law) -> "list[Ranking]":

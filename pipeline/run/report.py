@@ -115,7 +115,6 @@ def draw_report(out: Path, report: dict[str, Any]) -> Path:
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """Describe what the figures were made with."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

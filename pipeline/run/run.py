@@ -222,7 +222,6 @@ def _train_and_rank(
 
 
 def jobs_of(state: RunState, law: Law, *, trains: bool = True) -> list[Job]:
-    """Return the jobs that train and rank."""
     trainings = list(training_jobs(_trainings(state), law)) if trains else []
     trained = {job.name for job in trainings}
     return [*trainings, *ranking_jobs(rankings_of(state), trained, law)]

@@ -65,7 +65,6 @@ class RunState:
     sources: dict[str, Source] = field(default_factory=dict)
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
-        """Return a collection's files of one split."""
         return [f for f in self.files if f.collection == collection and f.split == split]
 
     def members(self, collection: Collection) -> list[Member]:

@@ -75,7 +75,6 @@ class Question:
         return Job(name, function, arguments, threads=self.recipe.n_threads, on_gpu=on_gpu)
 
     def recipe_with(self, params: Parameters) -> Recipe:
-        """Return the recipe with `params` in the place of its own values."""
         table = with_values(self.recipe.model_dump(mode="json"), params)
         return Recipe.from_table(table, source="trial")
 
@@ -234,7 +233,6 @@ def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":
-    """Return the study's pruner."""
     from optuna import pruners
 
     if study.pruner == "hyperband":

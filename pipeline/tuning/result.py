@@ -80,7 +80,6 @@ class TuneResult:
 
 
 def records_of(study: "Study") -> tuple[TrialRecord, ...]:
-    """Return all trials of a study, by number."""
     return tuple(
         TrialRecord(
             number=trial.number,

@@ -48,16 +48,13 @@ class StudyConfig(FrozenConfig):
 
     @property
     def kind(self) -> str:
-        """Return what is ranked: "layout" or "tile"."""
         return collection_named(self.collection).kind
 
     @property
     def name(self) -> str:
-        """Return the study's name in its storage."""
         return f"{self.collection}:{self.model}"
 
     def models(self, recipe: Recipe) -> tuple[str, ...]:
-        """Return the models that a trial trains."""
         return recipe.models_of(self.kind) if self.model == BLEND else (self.model,)
 
 

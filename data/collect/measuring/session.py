@@ -62,7 +62,6 @@ class Session:
         return description
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return choices (c, g) as the file's config features (c, …)."""
         return np.asarray(self._ask("spell", choices, OPEN_TIMEOUT_S, ProgramFailed))
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
@@ -154,6 +153,5 @@ def idlest_core() -> int | None:
 
 
 def _idle_ticks() -> dict[int, int]:
-    """Return the idle time of each core since boot, in ticks."""
     rows = re.findall(r"^cpu(\d+) \d+ \d+ \d+ (\d+)", Path("/proc/stat").read_text(), re.M)
     return {int(core): int(ticks) for core, ticks in rows}
