@@ -168,11 +168,7 @@ def _by_content(value: Any) -> Hashable:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> NetworkRanker:
-    """Load what was trained as the model `name`, a network of that class.
-
-    Raises:
-        PipelineError: the weights are missing, damaged or of another model.
-    """
+    """Load what was trained as the model `name`, a network of that class."""
     device = ranking_device(recipe.accelerator)
     with torch_prepared(threads=recipe.n_threads, device=device):
         model = network(getattr(recipe, name))

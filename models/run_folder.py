@@ -30,11 +30,7 @@ def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
 
 
 def check_done(folder: Path) -> None:
-    """Compare the files of a folder with the checksums in its DONE mark.
-
-    Raises:
-        PipelineError: a file, or the mark itself, is not as it was written.
-    """
+    """Compare the files of a folder with the checksums in its DONE mark."""
     mark = folder / DONE
     try:
         _, *lines = mark.read_text(encoding="utf-8").split("\n")
@@ -93,11 +89,7 @@ def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run folder's config.toml.
-
-    Raises:
-        PipelineError: `folder` is no run folder, or its configuration is damaged.
-    """
+    """Read a run folder's config.toml."""
     if not (folder / CONFIG).exists():
         raise PipelineError(f"{folder}: {_why_no_run(folder)}")
     return read_toml(folder / CONFIG)

@@ -58,11 +58,7 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
 
 
 def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
-    """Read the labels of a split's graphs by submission ID, and nothing else of their files.
-
-    Raises:
-        PipelineError: the split has no graph, or a file is damaged; the line names it.
-    """
+    """Read the labels of a split's graphs by submission ID, and nothing else of their files."""
     files = find_graphs(data_dir, splits=(split,))
     return {file.submission_id: read_labels_of(file) for file in files}
 
@@ -135,9 +131,6 @@ def cut_to_samples(
 
     How many configs are ranked tells which are drawn (data.graphs.distinct.sample_rows). A ranking
     of others is no sample and stays, so that whoever judges it refuses it.
-
-    Raises:
-        PipelineError: a file is damaged.
     """
     own, known = dict(rankings), dict(labels)
     for file in files:

@@ -35,11 +35,7 @@ class Prepared:
 
 
 def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
-    """Pack files into the store; return what is wrong with each, None = it is there.
-
-    Raises:
-        PipelineError: the store cannot be written.
-    """
+    """Pack files into the store; return what is wrong with each, None = it is there."""
     keep_freed_memory()
     what, errors = f"pack {len(files)} files", list[str | None]()
     for file in files:
@@ -56,9 +52,6 @@ def prepare(
 
     A call that was killed goes on with the next one, and the store ends with the same bytes.
     Another process that prepares the same store is waited for.
-
-    Raises:
-        PipelineError: the store cannot be written: no space, no permission.
     """
     with alone(store):
         todo = [file for file in files if not _is_fresh(store, file)]
@@ -80,11 +73,7 @@ def _is_fresh(store: Path, file: GraphFile) -> bool:
 
 
 def _pack_one(file: GraphFile, store: Path) -> str | None:
-    """Pack one file; return what is wrong with it. Then nothing older is left in its place.
-
-    Raises:
-        PipelineError: the store cannot be written.
-    """
+    """Pack one file; return what is wrong with it. Then nothing older is left in its place."""
     target = stored_file(store, file)
     try:
         store_graph(file, target)

@@ -30,11 +30,7 @@ KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_n
 
 
 def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
-    """Read and check all of a layout graph but its configs, as the fields of LayoutGraph.
-
-    Raises:
-        PipelineError: names the key and what was expected; a missing key comes first.
-    """
+    """Read and check all of a layout graph but its configs, as the fields of LayoutGraph."""
     archive.require(LAYOUT_KEYS)
     arrays = _shared_arrays(archive)
     arrays["node_config_ids"] = archive.array("node_config_ids", dtype=np.int64, shape=(None,))
@@ -44,11 +40,7 @@ def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
 
 
 def tile_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
-    """Read and check a tile kernel, as the fields of TileGraph.
-
-    Raises:
-        PipelineError: names the key and what was expected; a missing key comes first.
-    """
+    """Read and check a tile kernel, as the fields of TileGraph."""
     archive.require(TILE_KEYS)
     arrays = _shared_arrays(archive)
     c = len(arrays["runtime_ns"])

@@ -67,11 +67,7 @@ class ArrayHeader:
 
 
 class Archive:
-    """An open npz file; use it as a context manager.
-
-    Raises:
-        PipelineError: not a zip archive, or its index is damaged; the line names the file.
-    """
+    """An open npz file; use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

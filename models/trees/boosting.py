@@ -135,9 +135,6 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
 
     Returns:
         statistic, gain (share of all gain) and splits (share of all splits), largest gain first.
-
-    Raises:
-        PipelineError: a file is damaged.
     """
     paths = [run_dir / IMPORTANCES for run_dir in run_dirs if (run_dir / IMPORTANCES).exists()]
     if not paths:
@@ -154,11 +151,7 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
 
 
 def read_booster(run_dir: Path) -> "lightgbm.Booster":
-    """Read the model of a run folder.
-
-    Raises:
-        PipelineError: it is missing or damaged.
-    """
+    """Read the model of a run folder."""
     import lightgbm
 
     path = run_dir / MODEL_FILE
@@ -189,11 +182,7 @@ class BoostingRanker:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
-    """Load what `train` wrote for the model `name`.
-
-    Raises:
-        PipelineError: the model file is missing, damaged or was trained on other statistics.
-    """
+    """Load what `train` wrote for the model `name`."""
     config: BoostingConfig = getattr(recipe, name)
     booster = read_booster(run_dir)
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]

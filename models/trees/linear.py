@@ -92,11 +92,7 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
 
 
 def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
-    """Read what `LinearRanker.write` wrote.
-
-    Raises:
-        PipelineError: the model file is missing, damaged, or was trained on other statistics.
-    """
+    """Read what `LinearRanker.write` wrote."""
     path = run_dir / MODEL_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -108,11 +108,7 @@ def train(job: TrainJob) -> None:
 
 
 def load(_name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
-    """Load what `train` wrote; what it gives refuses other programs.
-
-    Raises:
-        PipelineError: the model's files are missing or damaged.
-    """
+    """Load what `train` wrote; what it gives refuses other programs."""
     path = run_dir / COLUMNS_FILE
     try:
         features = ColumnFeatures(**json.loads(path.read_text(encoding="utf-8")))

@@ -27,11 +27,7 @@ class Workers:
     ray: str | None = None
 
     def check(self) -> None:
-        """Refuse a Ray cluster that does not answer, before work is done for it.
-
-        Raises:
-            UsageError: so, or Ray is not installed.
-        """
+        """Refuse a Ray cluster that does not answer, before work is done for it."""
         if self.ray is not None:
             from pipeline.jobs.ray_cluster import check_cluster
 
