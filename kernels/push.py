@@ -75,11 +75,7 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
 
 
 def status(kernel_id: str) -> KernelStatus:
-    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
-
-    Raises:
-        PipelineError: missing or refused credentials, no such kernel, no connection.
-    """
+    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own."""
     with kaggle_session(f"status of kernel {kernel_id}") as session:
         return ask(session, lambda: kernel_status(session, session.own(kernel_id)))
 

@@ -119,11 +119,7 @@ def learn_nodes(
 
 @contextmanager
 def torch_for(job: TrainJob) -> Iterator[tuple[Any, torch.device]]:
-    """Prepare torch to train a network by its recipe; yield the network's config and its device.
-
-    Raises:
-        UsageError: a GPU is asked for where there is none.
-    """
+    """Prepare torch to train a network by its recipe; yield the network's config and its device."""
     recipe, config = job.recipe, getattr(job.recipe, job.model)
     device, tf32 = training_device(recipe.accelerator), allows_tf32(config.training)
     with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):

@@ -51,7 +51,6 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
     Raises:
         UsageError: the folder is in use and `resume` is off, or belongs to another run.
-        PipelineError: its configuration cannot be read.
     """
     # Listed before the look at config.toml: another process may begin the very same run now.
     held = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
@@ -67,12 +66,7 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Make a run folder with a config.toml of what decides the run's outcome, or go on with it.
-
-    Raises:
-        UsageError: as `check_free`.
-        PipelineError: the folder cannot be written.
-    """
+    """Make a run folder with a config.toml of what decides the run's outcome, or go on with it."""
     check_free(folder, config, resume=resume)
     path = folder / CONFIG
     if not path.exists() and not create_text(path, tomli_w.dumps(config)):

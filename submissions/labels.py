@@ -47,9 +47,6 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
 
     Args:
         private: take the withheld test runtimes instead, whatever the split.
-
-    Raises:
-        PipelineError: no such split, a damaged file, or nothing was withheld.
     """
     if not private:
         return read_labels(data_dir, split)
@@ -64,11 +61,7 @@ def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
 
 
 def read_labels_of(file: GraphFile) -> Labels:
-    """Read one graph's labels, from its npz file or from the store.
-
-    Raises:
-        PipelineError: damaged, no configs, or a runtime or normalizer that is not positive.
-    """
+    """Read one graph's labels, from its npz file or from the store."""
     if is_stored(file):
         graph = read_graph(file)
         normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
@@ -152,9 +145,6 @@ def read_ceilings(files: Sequence[GraphFile], labels: Mapping[str, Labels]) -> d
 
     Returns:
         Kendall tau by submission ID, of the graphs where it is known.
-
-    Raises:
-        PipelineError: a file is damaged, or the labels do not fit its configs.
     """
     ceilings = {}
     for file in files:

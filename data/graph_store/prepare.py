@@ -123,9 +123,6 @@ def stored_graphs(
 
     Args:
         store: the store's folder; None for the data folder's own below the default place.
-
-    Raises:
-        PipelineError: no such graph, a damaged file (the first is named), or no space.
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
     found = []

@@ -74,11 +74,7 @@ def _naming_keys(archive: Archive) -> Fail:
 
 
 def encode_configs(archive: Archive, n_configs: int | None, n_configurable: int) -> PackedConfigs:
-    """Pack node_config_feat (c, k, 18) as it streams by, checking every value.
-
-    Raises:
-        PipelineError: damaged, of another shape, or a value that is no layout value.
-    """
+    """Pack node_config_feat (c, k, 18) as it streams by, checking every value."""
     key = "node_config_feat"
     shape = (n_configs, n_configurable, N_LAYOUT_VALUES)
     if not archive.header(key, dtype=np.float32, shape=shape).shape[0]:

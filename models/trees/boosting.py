@@ -52,9 +52,6 @@ def train(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time.
 
     Writes booster.txt and importances.parquet, and linear.json if trees begin from its scores.
-
-    Raises:
-        PipelineError: no graph has two configs of different runtime, or the disk is full.
     """
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed)

@@ -29,11 +29,7 @@ LINEAR, LINEAR_SCALE = LinearConfig(statistics="plain"), 2.0
 
 
 def train(job: TrainJob) -> None:
-    """Train on labelled graphs of one kind, one in memory at a time, and write linear.json.
-
-    Raises:
-        PipelineError: no graph has two configs of different runtime, or the disk is full.
-    """
+    """Train on labelled graphs of one kind, one in memory at a time, and write linear.json."""
     config: LinearConfig = getattr(job.recipe, job.model)
     fit_linear(sample_rows(job.files, config, job.seed), config)[0].write(job.run_dir)
 

@@ -34,12 +34,7 @@ class Workers:
             check_cluster(self.ray)
 
     def do(self, jobs: Sequence[Job]) -> dict[str, Done]:
-        """Do jobs; see `run_jobs`.
-
-        Raises:
-            UsageError: Ray is not installed, or its cluster cannot be reached.
-            PipelineError, OutOfTime: as `run_jobs`.
-        """
+        """Do jobs; see `run_jobs`."""
         return run_jobs(jobs, self._executor(jobs)) if jobs else {}
 
     def are_here(self, jobs: Sequence[Job]) -> bool:
