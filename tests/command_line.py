@@ -44,5 +44,4 @@ def python_in(folder: Path, *words: str) -> str:
 
 
 def without_stages(text: str) -> str:
-    """Leave out the lines that say which stage begins."""
     return "".join(line for line in text.splitlines(True) if not line.startswith(STAGE_PREFIX))

@@ -43,14 +43,12 @@ def tiny_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def layout_graph(tiny_tree: Path) -> LayoutGraph:
-    """A labelled layout graph."""
     collection = collection_named("layout:xla:random")
     return read_layout(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
 
 
 @pytest.fixture(scope="session")
 def tile_graph(tiny_tree: Path) -> TileGraph:
-    """A labelled kernel."""
     collection = collection_named("tile:xla")
     return read_tile(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
 
@@ -71,5 +69,4 @@ def waits() -> list[float]:
 
 @pytest.fixture
 def policy(waits: list[float]) -> RetryPolicy:
-    """A policy of retries that notes its waits instead of sleeping."""
     return RetryPolicy(attempts=4, first_wait_s=2.0, sleep=waits.append)

@@ -77,8 +77,6 @@ class Received:
 
 @dataclass
 class Dataset:
-    """What the server keeps of a dataset."""
-
     version: int = 1
     files: dict[str, bytes] = field(default_factory=dict)
     asked: dict[str, Any] = field(default_factory=dict)  # of the request that made it
@@ -130,7 +128,6 @@ class FakeKaggle(ThreadingHTTPServer):
         return ref
 
     def act(self, method: str, path: str, body: bytes) -> Answer:
-        """Do what is asked for."""
         if method == "PUT":
             token = path.rpartition("/")[2].partition("?")[0]
             self._blobs[token] = (self._blobs[token][0], body)
@@ -207,7 +204,6 @@ class FakeKaggle(ThreadingHTTPServer):
         return {"ref": name, "url": "https://www.kaggle.com/x", "status": "ok"}
 
     def _files(self, asked: dict[str, Any]) -> dict[str, bytes]:
-        """Unpack zip archives, as Kaggle does."""
         files = {}
         for entry in asked["files"]:
             name, content = self._blobs[entry["token"]]
@@ -266,7 +262,6 @@ class KaggleHandler(BaseHTTPRequestHandler):
             self.send(acted if acted and answer in (None, LATE) else answer)
 
     def drop(self) -> None:
-        """End the connection without an answer."""
         self.connection.shutdown(socket.SHUT_RDWR)
         self.close_connection = True
 

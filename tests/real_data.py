@@ -39,5 +39,4 @@ def real_file(submission_id: str) -> GraphFile:
 
 
 def real_layout_graphs(*, max_bytes: int | None = None) -> list[LayoutGraph]:
-    """Read the real layout graphs."""
     return [read_layout(file) for file in real_files("layout", max_bytes=max_bytes)]

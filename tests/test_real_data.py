@@ -17,7 +17,6 @@ LONG_GRAPH = "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba"
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished smoke run on the real files."""
     out = tmp_path_factory.mktemp("real") / "run"
     call("run", "--data", REAL, "--recipe", "smoke", "--out", out)
     return out

@@ -2,27 +2,12 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from common.atomic import atomic_path, write_bytes, write_text
 from common.errors import PipelineError
-from tests.real_data import ROOT
-
-WRITER = """
-import sys, time
-from pathlib import Path
-from common.atomic import atomic_path
-with atomic_path(Path(sys.argv[1])) as temporary:
-    with temporary.open("wb") as stream:
-        stream.write(b"half")
-        stream.flush()
-        print("begun", flush=True)
-        time.sleep(60)
-"""
 
 
 def test_text_is_written_as_utf_8_with_unix_line_ends(tmp_path: Path) -> None:
@@ -130,21 +115,3 @@ def test_an_error_of_something_else_in_the_block_is_its_own(tmp_path: Path, erro
     with pytest.raises(type(error)), atomic_path(tmp_path / "file"):
         raise error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"begun\n"
-        writer.kill()
-    assert path.read_text() == "old"
-    # Nobody can clean up after SIGKILL; what it leaves is hidden and never takes the file's place.
-    (left,) = [p for p in tmp_path.iterdir() if p != path]
-    assert left.name.startswith(".file.") and left.suffix == ".tmp"

@@ -125,16 +125,6 @@ def test_an_override_that_cannot_be_is_refused(override: str, named: str) -> Non
         apply_overrides({"a": {"b": 3}}, [override])
 
 
-def test_a_recipe_with_an_unknown_override_names_it_and_what_is_allowed() -> None:
-    with pytest.raises(UsageError) as caught:
-        load_recipe("smoke", ["features.prun=config"])
-    assert str(caught.value) == (
-        "recipe smoke: unknown key 'features.prun'; expected one of: padding, prune, scaling"
-    )
-    with pytest.raises(UsageError, match=r"'features.prune' is 'Hops-1': .*'Hops-1': no such rule"):
-        load_recipe("smoke", ["features.prune=Hops-1"])
-
-
 RECIPES = [*sorted(CONFIGS.glob("*.toml")), ROOT / "tests/drills/drill.toml"]
 
 

@@ -53,7 +53,6 @@ def pickled_objects(victim: Victim, rng: Generator) -> Damaged:
 
 
 def other_axes(victim: Victim, rng: Generator) -> Damaged:
-    """Add an axis, drop all axes, or swap two."""
     key = some_key(victim, rng)
     values = victim.arrays[key]
     choices = [values[None], values[..., None], values.ravel()[0]]
@@ -90,7 +89,6 @@ def zero_nodes(victim: Victim, rng: Generator) -> Damaged:
 
 
 def _with_value(victim: Victim, rng: Generator, *, key: str, choices: tuple[float, ...]) -> Damaged:
-    """Put one of `choices` somewhere into an array."""
     values = victim.arrays[key].copy()
     values.reshape(-1)[int(rng.integers(values.size))] = choices[int(rng.integers(len(choices)))]
     return altered(victim, key, values)

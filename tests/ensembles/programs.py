@@ -11,13 +11,11 @@ LAYOUT_MODEL, TILE_MODEL = "cross_config_sage-seed0", "tile_linear-seed0"
 
 
 def first_of(tree: Path, collection: str, split: str = "train") -> GraphFile:
-    """Return the first graph of a collection's split."""
     files = find_graphs(tree, splits=(split,))
     return next(file for file in files if file.collection.name == collection)
 
 
 def write(path: Path, message: Any) -> Path:
-    """Write a message as a file."""
     path.write_bytes(message.SerializeToString())
     return path
 
@@ -48,7 +46,6 @@ def dense_module(*, deepest: int = 2) -> Any:
 
 
 def plain_module() -> Any:
-    """Return a module in which there are no layouts to choose."""
     build = ModuleBuilder("plain")
     build.computation("main")
     build.add("negate", build.add("parameter", shape=(16, 32)), shape=(16, 32))

@@ -33,7 +33,6 @@ def even(*names: str) -> dict[str, float]:
 
 
 def slow_scale(values: list[float], method: str) -> list[float]:
-    """Scale one graph's scores."""
     if method == "rank-mean":
         return [(rank - 1) / max(len(values) - 1, 1) for rank in rankdata(values)]
     low, high = min(values), max(values)
@@ -43,7 +42,6 @@ def slow_scale(values: list[float], method: str) -> list[float]:
 def slow_blend(
     members: dict[str, Rows], method: str, weights: dict[str, float]
 ) -> dict[tuple[str, int], float]:
-    """Blend by graph and hash with plain dictionaries."""
     total = sum(weights[name] for name in members)
     result: dict[tuple[str, int], float] = defaultdict(float)
     for name, rows in members.items():

@@ -39,7 +39,6 @@ LAYOUT_SPREAD = PickDiversity(error=1.0, length=0.3)
 
 
 def tiles_at(*bounds: tuple[int, ...]) -> NDArray[np.float32]:
-    """Configs whose output bounds are given, with sums and products."""
     config_feat = np.zeros((len(bounds), 24), np.float32)
     for row, sizes in enumerate(bounds):
         config_feat[row, 8 : 8 + len(sizes)] = sizes

@@ -89,13 +89,11 @@ def random_tile_graph(seed: int) -> TileGraph:
 
 
 def node_bytes(graph: Graph, node: int) -> float:
-    """The bytes of a node's output, read off its features."""
     features = graph.node_feat[node]
     kind = next(i for i in range(19) if features[2 + i])
     return float(ELEMENT_BYTES[kind]) * float(features[28])
 
 
 def sizes_of(graph: Graph, node: int) -> list[int]:
-    """The sizes of the dimensions that a node's output has."""
     rank = int(tensor_ranks(graph.node_feat[[node]])[0])
     return graph.node_feat[node, 21 : 21 + rank].astype(int).tolist()

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import PipelineError
 from common.settings import ROOT
-from tests.fuzz.doors import DOORS, Door, try_door
+from tests.fuzz.doors import DOORS, try_door
 
 
 @pytest.mark.slow
@@ -26,11 +25,3 @@ def test_the_seeds_are_let_in(door: str, tmp_path: Path) -> None:
     assert len(seeds) > 1
     for content in seeds:
         try_door(DOORS[door], content, tmp_path / f"input{DOORS[door].suffix}")
-
-
-def test_a_message_without_the_file_is_a_defect(tmp_path: Path) -> None:
-    def enter(path: Path) -> None:
-        raise PipelineError("something is wrong")
-
-    with pytest.raises(AssertionError, match="something is wrong"):
-        try_door(Door(".x", enter, lambda: iter(())), b"", tmp_path / "input.x")

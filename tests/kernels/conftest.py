@@ -109,6 +109,5 @@ def storage() -> Iterator[FileServer]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return what each file below a folder holds."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

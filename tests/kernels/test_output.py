@@ -27,7 +27,6 @@ LARGE = "/run/models/tile-xla/a-seed0/model.safetensors"
 
 @pytest.fixture
 def kaggle(fake_kaggle: FakeKaggle, storage: FileServer) -> FakeKaggle:
-    """A server with one finished kernel."""
     fake_kaggle.kernels[ID] = 3
     fake_kaggle.log = "all went well\n"
     fake_kaggle.will_answer("GetKernelSessionStatus", *[Answer(body={"status": "COMPLETE"})] * 9)

@@ -65,7 +65,6 @@ def scored_report(n_graphs: int = 3) -> dict[str, Any]:
 
 
 def illustrated_report(n_graphs: int = 3) -> tuple[dict[str, Any], pl.DataFrame]:
-    """Add everything that pictures are drawn from to a scored report."""
     report, rng = scored_report(n_graphs), np.random.default_rng(1)
     part = report["collections"][LAYOUT]
     tables, rankings, runtimes = [], [], []

@@ -25,7 +25,6 @@ def row(collection: str, split: str, name: str, n_configs: int = 1000, **facts: 
 
 
 def rows_of(part: str, n_configs: int = 1000) -> list[AuditRow]:
-    """Make a row for each official graph of a part."""
     collection, split = part.split("/")
     return [row(collection, split, name, n_configs) for name in sorted(official_names()[part])]
 

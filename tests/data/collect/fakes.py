@@ -73,14 +73,12 @@ class SpinSubject:
 
 
 def spin(ns: int) -> None:
-    """Use the CPU for `ns`."""
     end = time.process_time_ns() + ns
     while time.process_time_ns() < end:
         sum(range(50))  # asking the clock all the time is work of the system's
 
 
 def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
-    """A quick layout job."""
     given: dict[str, Any] = {
         "program": "spin_b8",
         "family": "spin",

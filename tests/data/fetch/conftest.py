@@ -63,7 +63,6 @@ def graph_bytes(seed: int, size: int = 100_000) -> bytes:
 
 
 def part_files(part: Part, count: int = 2) -> dict[str, bytes]:
-    """Return path below the data folder to content of a part's graphs."""
     seed = list(PUBLISHED_GRAPHS).index(part) * 10
     return {f"{part.folder.as_posix()}/g.{i}.npz": graph_bytes(seed + i) for i in range(count)}
 
@@ -82,7 +81,6 @@ def tar_bytes(members: Mapping[str, bytes], *extra: tarfile.TarInfo, lead: str =
 
 
 def tree_of(out: Path) -> dict[str, bytes]:
-    """Return path to content of all that lies below OUT/npz."""
     return {
         path.relative_to(out).as_posix(): path.read_bytes()
         for path in (out / "npz").rglob("*")

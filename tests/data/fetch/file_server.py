@@ -15,8 +15,6 @@ from urllib.parse import unquote
 
 @dataclass(frozen=True)
 class Trouble:
-    """How one GET goes wrong."""
-
     status: int = 0  # answered instead of the file
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""  # of that answer
@@ -30,8 +28,6 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request."""
-
     method: str
     path: str
     headers: dict[str, str]

@@ -37,7 +37,6 @@ def serve(files: FileServer, *parts: Part) -> dict[str, bytes]:
 
 @pytest.fixture
 def two_graphs(files: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command expect two graphs per part and ask our own server."""
     monkeypatch.setenv(BASE_VARIABLE, files.url)
     monkeypatch.setattr("data.fetch.fetch.PUBLISHED_GRAPHS", dict.fromkeys(PUBLISHED_GRAPHS, 2))
 

@@ -8,11 +8,9 @@ import pytest
 
 @pytest.fixture
 def tree(tiny_tree: Path, tmp_path: Path) -> Path:
-    """A tree to change."""
     return Path(shutil.copytree(tiny_tree, tmp_path / "data"))
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store that does not exist yet."""
     return tmp_path / "store"

@@ -16,7 +16,7 @@ from data.graph_store import stored_graph
 from data.graph_store.prepare import Prepared, prepare, stored_graphs
 from data.graph_store.stored_graph import stored_file
 from data.read import read_graph
-from data.tree import GraphFile, collection_named, find_graphs
+from data.tree import GraphFile, find_graphs
 from pipeline.jobs import files as blocks
 from pipeline.jobs.files import packing
 from pipeline.jobs.workers import Workers
@@ -30,7 +30,6 @@ def new_ones(prepared: list[Prepared]) -> list[GraphFile]:
 
 
 def with_runtimes(path: Path, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-    """Write a graph again with other runtimes."""
     arrays = read_arrays(path.read_bytes())
     runtimes = change(arrays["config_runtime"])
     path.write_bytes(repacked(arrays, config_runtime=runtimes))
@@ -200,17 +199,6 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
     assert packed.items() <= want.items()
     assert [entry.is_new for entry in prepare(files, store)].count(False) == len(packed)
     assert contents(store) == want
-
-
-def test_a_full_disk_in_a_process_of_its_own_is_one_line(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 0)
-    files = find_graphs(tiny_tree, collections=(collection_named("layout:nlp:random"),))
-    with file_limit(20_000), pytest.raises(PipelineError) as error:  # processes inherit it
-        prepare(files, tmp_path / "store", pack=packing(Workers(2)))
-    assert str(error.value).endswith(".safetensors: cannot be written: File too large")
-    assert contents(tmp_path / "store") == {}
 
 
 @pytest.mark.parametrize("place", ["", ".lock", "layout", "tile/xla/train"])

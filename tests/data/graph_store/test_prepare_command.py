@@ -83,12 +83,6 @@ def test_wrong_usage_is_refused_before_anything_is_read(
     assert not store.exists()
 
 
-def test_a_store_in_the_way_is_one_line(tree: Path, store: Path) -> None:
-    store.write_text("in the way")
-    printed = prepare(tree, store, expect=1)
-    assert printed == f"error: {store}: cannot be written: File exists\n"
-
-
 def test_nobody_else_may_sweep_the_store_while_graphs_are_pruned(
     tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,28 +1,22 @@
 """A store survives processes that are killed or work at once; packing takes little memory."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from data.graph_store.prepare import LOCK, prepare
+from data.graph_store.prepare import prepare
 from data.synthetic.plans import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import collection_named, find_graphs
-from features.pruning.store import store_pruned
-from tests.command_line import without_stages
 from tests.data.packing.stores import begin_prepare, contents
 from tests.drills.processes import descendants, wait_until_gone
-from tests.real_data import ROOT
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree that takes a good second to pack."""
     folder = tmp_path_factory.mktemp("many") / "tree"
     for name in ("layout:xla:random", "layout:nlp:default"):
         for number in range(10):
@@ -33,7 +27,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What the tree's store holds in the end."""
     store = tmp_path_factory.mktemp("undisturbed")
     prepare(find_graphs(tree), store)
     return contents(store)
@@ -77,33 +70,6 @@ def test_a_killed_store_is_made_whole_and_no_process_is_left(
     for part in (0.3, 0.7):
         store = tmp_path / str(part)
         kill_and_go_on(tree, store, undisturbed, workers=workers, delay_s=part * wall_s)
-
-
-def test_two_commands_at_once_on_one_store_end_well(
-    tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    arguments = ["prepare", "--data", tree, "--store", store, "--prune", "hops-1"]
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "pipeline", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for process in both:
-        _, errors = process.communicate()
-        assert (process.returncode, without_stages(errors)) == (0, "")
-    found = contents(store)
-    assert undisturbed.items() <= found.items()
-    files = find_graphs(tree)
-    prepared = prepare(files, tmp_path / "alone")
-    store_pruned([entry.stored for entry in prepared if entry.stored], "hops-1")
-    assert found == contents(tmp_path / "alone")
-    assert (store / LOCK).is_file() and len(found) == 2 * len(files)
 
 
 @needs_proc

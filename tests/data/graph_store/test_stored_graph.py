@@ -39,7 +39,6 @@ def packed(source: GraphFile, store: Path) -> GraphFile:
 
 
 def check_stored(source: GraphFile, store: Path) -> None:
-    """Check a stored graph against its source, read in the plainest way."""
     stored = packed(source, store)
     assert is_fresh(stored, source)
     graph = read_graph(stored)
@@ -51,7 +50,6 @@ def check_stored(source: GraphFile, store: Path) -> None:
 
 
 def check_arrays(graph: object, arrays: dict[str, NDArray[Any]]) -> None:
-    """Check a graph against what np.load says of its file."""
     plain = {"node_feat", "node_opcode", "edge_index"}
     if isinstance(graph, LayoutGraph):
         plain |= {"node_config_ids", "node_splits"}
@@ -111,7 +109,6 @@ def test_values_are_checked_once_in_a_process(
 
 
 def base_of(values: Any) -> object:
-    """Return what an array is a view of, in the end."""
     while isinstance(values, np.ndarray | memoryview):
         values = values.obj if isinstance(values, memoryview) else values.base
     return values

@@ -40,7 +40,6 @@ def check_same(one: NDArray[Any], other: NDArray[Any]) -> None:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A file with a few tensors."""
     path = tmp_path_factory.mktemp("small") / "file"
     tensors: dict[str, NDArray[Any]] = {
         "wide": np.arange(3),

@@ -33,7 +33,6 @@ XLA_TYPE_NUMBERS = dict(zip(ELEMENT_TYPES[:13], range(13), strict=True)) | {
 
 
 def named_list(instruction: Any, prefix: str) -> list[int]:
-    """Return the list of numbers that a feature's prefix names."""
     numbers = instruction.convolution_dimension_numbers
     if prefix == "shape_dimensions":
         return list(instruction.shape.dimensions)
@@ -55,7 +54,6 @@ def named_list(instruction: Any, prefix: str) -> list[int]:
 
 
 def feature_by_name(instruction: Any, name: str, *, is_root: bool) -> float:
-    """Compute one feature from its name alone."""
     value: Any
     if name == "is_root":
         value = is_root
@@ -174,7 +172,6 @@ def test_sums_and_products_cover_all_values_and_wrap_at_64_bits() -> None:
 
 
 def main_of(module: Any, number: int) -> Any:
-    """Return an instruction of the main computation."""
     return module.computations[3].instructions[number]
 
 

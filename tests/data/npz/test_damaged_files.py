@@ -46,7 +46,6 @@ def name_of(damage: Damage) -> str:
 
 
 def cases() -> list[object]:
-    """Cycle through kinds, and within a kind through its damages."""
     chosen = []
     for number in range(N_COPIES):
         kind = ("layout", "tile")[number % 2]
@@ -112,12 +111,6 @@ def test_a_damaged_copy_of_a_real_file_is_refused(
 ) -> None:
     files = real_files(kind, max_bytes=120_000)
     check(files[number % len(files)], damage, 1_000 + number, tmp_path)
-
-
-def test_every_damage_has_its_turn() -> None:
-    for kind, damages in DAMAGES.items():
-        assert len(damages) <= N_COPIES // 2, kind
-    assert len(cases()) == N_COPIES
 
 
 def test_the_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:

@@ -45,8 +45,6 @@ def reference_hash(codes: list[int]) -> int:
 
 @dataclass(frozen=True)
 class ReferencePacking:
-    """What must come out of packing some configs."""
-
     codes: list[int]  # of the distinct vectors
     column_of: list[int]  # by node
     letters: list[list[int]]  # by stored column, positions in `codes`
@@ -79,7 +77,6 @@ class ReferencePacking:
 
 
 def check_packed(configs: PackedConfigs, values: NDArray[np.int8]) -> None:
-    """Check each part of packed configs against the reference."""
     want = ReferencePacking.of(values)
     alphabets = configs.alphabets
     assert (configs.n_configs, configs.n_configurable) == values.shape[:2]
@@ -95,14 +92,12 @@ def check_packed(configs: PackedConfigs, values: NDArray[np.int8]) -> None:
 
 
 def check_rows(configs: PackedConfigs, values: NDArray[np.int8]) -> None:
-    """Check that all configs come back bit for bit."""
     rows = configs.rows(np.arange(len(values)))
     assert (rows.dtype, rows.shape) == (np.dtype(np.int8), values.shape)
     assert rows.tobytes() == values.tobytes()
 
 
 def check_same(one: PackedConfigs, other: PackedConfigs) -> None:
-    """Check that two packings are the same to the bit, types included."""
     for mine, its in zip(_arrays(one), _arrays(other), strict=True):
         assert (mine.dtype, mine.shape) == (its.dtype, its.shape)
         assert mine.tobytes() == its.tobytes()

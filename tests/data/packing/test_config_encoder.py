@@ -11,7 +11,6 @@ from tests.data.packing.references import (
     SLOT_BITS,
     check_packed,
     check_rows,
-    check_same,
     config_tables,
     distinct_vectors,
     encoded,
@@ -28,14 +27,6 @@ def test_any_configs_are_packed_as_by_the_reference(
 ) -> None:
     with slots(bits):
         check_packed(encoded(values, rows_per_chunk=rows_per_chunk), values)
-
-
-@STEADY
-@given(config_tables())
-def test_chunks_of_every_size_give_the_same_bits(values: NDArray[np.int8]) -> None:
-    whole = encoded(values, rows_per_chunk=len(values))
-    for rows_per_chunk in range(1, len(values)):
-        check_same(encoded(values, rows_per_chunk=rows_per_chunk), whole)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ MANIFEST = json.loads((SAMPLE / "manifest.json").read_text())
 
 
 def runtimes(file: GraphFile) -> np.ndarray:
-    """Runtimes in ns as measured, the withheld ones included."""
     return (
         read_withheld(SAMPLE)[0][file.submission_id]
         if file.split == "test"

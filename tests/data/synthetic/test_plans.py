@@ -27,7 +27,6 @@ VALID_TILES = ("--collections", "tile:xla", "--splits", "valid", "--share", 0.01
 
 
 def small(collection: str = "layout:xla:random", split: str = "train") -> list[PlannedGraph]:
-    """Return the two graphs of a part with the fewest configs."""
     graphs = published_graphs([collection_named(collection)], [split])
     return sorted(graphs, key=lambda graph: (graph.size.n_configs, graph.size.n_nodes))[:2]
 

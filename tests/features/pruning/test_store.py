@@ -23,7 +23,6 @@ RULE = "hops-1"
 
 @pytest.fixture
 def stored(layout_graph: LayoutGraph, tmp_path: Path) -> GraphFile:
-    """A layout graph of a store."""
     file = stored_file(tmp_path / "store", layout_graph.file)
     store_graph(layout_graph.file, file)
     return file
@@ -92,7 +91,6 @@ def test_only_what_is_missing_or_not_as_it_should_be_is_pruned(
 
 
 def damage(path: Path) -> None:
-    """Flip a bit of the last tensor."""
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)

@@ -45,7 +45,6 @@ def test_links_are_not_followed(project: Path, tmp_path: Path) -> None:
 
 
 def git(project: Path, *arguments: str) -> None:
-    """Run git in a project, as somebody."""
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "-C", project, *who, *arguments], check=True, capture_output=True)
 

@@ -46,7 +46,6 @@ if "pipeline" in sys.orig_argv:
 
 @pytest.fixture
 def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
-    """What /kaggle holds when the competition's data are attached."""
     mount = tmp_path / "kaggle" / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all"
     shutil.copytree(tiny_tree / "npz", mount / "npz")
     return tmp_path / "kaggle"
@@ -54,8 +53,6 @@ def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
-    """Build a kernel, run it, and return its log."""
-
     def run(recipe: Recipe, kind: Kind, *, stops: str = "") -> str:
         number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
         place = tmp_path / f"version{number}"

@@ -37,8 +37,6 @@ HANGS = TWO_CALLS + "import time; time.sleep(60)\n"
 
 
 class Machine:
-    """Runs a kernel, version after version."""
-
     def __init__(
         self,
         project: Path,
@@ -68,7 +66,6 @@ class Machine:
         (self.data / "npz" / "graph_a.npz").write_bytes(b"")
 
     def version(self, *, expect: int = 0) -> str:
-        """Run the next version, without the project's folder."""
         ended = run_script(self.script, self.kaggle, self.elsewhere)
         assert ended.returncode == expect, ended.stderr
         return ended.stdout + ended.stderr

@@ -27,7 +27,6 @@ Push = Callable[[], DatasetVersion]
 
 
 def write_dataset(out: Path) -> Path:
-    """Write the files and seal them."""
     for name, content in FILES.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(content)

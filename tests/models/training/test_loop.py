@@ -227,13 +227,6 @@ def test_the_next_steps_draws_are_prefetched_and_change_nothing(tmp_path: Path) 
     assert torch.equal(plain.weight, ahead.weight)
 
 
-def test_another_seed_takes_another_way(tmp_path: Path) -> None:
-    one, other = new_model(), new_model()
-    fit(one, Line(), CONFIG, seed=0, run_dir=tmp_path / "a")
-    fit(other, Line(), CONFIG, seed=1, run_dir=tmp_path / "b")
-    assert not torch.equal(one.weight, other.weight)
-
-
 @pytest.mark.parametrize(
     ("task", "fault"),
     [

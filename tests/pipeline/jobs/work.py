@@ -24,7 +24,6 @@ def where() -> tuple[int, str | None, str | None]:
 
 
 def talk(name: str) -> None:
-    """Say things from several threads at once, beside progress."""
     saying = [threading.Thread(target=log.info, args=(f"{name} says {n}",)) for n in range(30)]
     for number, thread in enumerate(saying):
         progress(f"talk {name}", number, 2 * len(saying))

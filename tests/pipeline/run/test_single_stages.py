@@ -10,7 +10,7 @@ import pytest
 
 from common.checksums import write_table
 from common.settings import SAMPLE
-from data.read import read_graph, read_tile
+from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.blend import blend
 from ensembles.choice.choose import BEST_MEMBER, RECIPE
@@ -21,7 +21,6 @@ from ensembles.choice.in_run import (
     write_choice,
     written_mixing,
 )
-from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
 from models.predict import scores_table
 from models.training.folds import family_of
@@ -217,21 +216,6 @@ def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
     assert written_mixing(tmp_path, off, TILE, list(tables)) == recipe_mixing(
         off, "tile", list(tables)
     )
-
-
-def test_a_recipe_that_stays_keeps_its_spread_of_picks(tmp_path: Path) -> None:
-    blending = BlendConfig(choose=True, tile_spread=1.5, tile_spread_length=3.0)
-    files = kernels("valid")[:2]  # too few to choose by
-    tables = {
-        name: pl.concat([scores_table(g, g.config_feat[:, 8]) for g in map(read_tile, files)])
-        for name in ("tile_boosting-seed0", "tile_linear-seed0")
-    }
-    choose_in_run(tmp_path, blending, {TILE: files}, {TILE: tables}, seed=0)
-    record = json.loads(choice_file(tmp_path, TILE).read_text())
-    assert (record["chosen"], record["pick_diversity"]) == (RECIPE, {"error": 1.5, "length": 3.0})
-    mixing = written_mixing(tmp_path, blending, TILE, list(tables))
-    assert mixing.diversity == PickDiversity(1.5, 3.0)
-    assert recipe_mixing(blending, "layout", ["layout_linear-seed0"]).diversity is None
 
 
 def test_the_command_spreads_the_picks(runs: list[Path], tmp_path: Path) -> None:

@@ -21,12 +21,10 @@ from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 
 
 def default_of(program: LayoutProgram) -> NDArray[np.int8]:
-    """The config that leaves every choice to the compiler."""
     return program.spell(np.zeros((1, len(program.options)), np.int64))[0]
 
 
 def small_network():
-    """A convolution, pooling, padding, slices, a reshape and dots."""
     rng = np.random.default_rng(0)
     shapes = ((2, 8, 8, 4), (3, 3, 4, 6), (96, 24), (24, 5))
     arguments = tuple(rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
@@ -66,7 +64,6 @@ def random_config(program: LayoutProgram, seed: int) -> NDArray[np.int8]:
 
 
 def assert_same_outputs(program: LayoutProgram, config: NDArray[np.int8]) -> None:
-    """A config computes what the default does, within rounding."""
     pairs = zip(program.compile(default_of(program))(), program.compile(config)(), strict=True)
     for expected, found in pairs:
         assert found.dtype == expected.dtype

@@ -15,7 +15,6 @@ EXTENTS |= {"e": 6, "q": 7, "a": 6, "t": 3, "v": 4, "p": 2}
 
 
 def small_kernel(family: str) -> TileKernel:
-    """A kernel of the family with axes of a few elements."""
     extents = {axis: EXTENTS[axis] for axis in families()[family]["axes"]}
     if family == "max_pool":
         extents["q"] = 2  # here the width of a window
