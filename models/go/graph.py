@@ -1,0 +1,152 @@
+"""A program as the policy reads it: nodes in topological order, and which of them decide what.
+
+n nodes, e edges, d nodes that decide in a task, g genes: a choice is (g,) int64, an option a gene.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.errors import PipelineError
+from data.graphs.graph import N_NODE_FEATURES
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from features.scaling import NodeScaler
+from models.layout.network import N_OPCODES
+from models.layout.sparse_aggregation import Neighbours
+from models.training.device import OnDevice
+
+WHOLE_PROGRAM = -1  # what is given for the node of a gene that is of none
+MAX_PROGRAM_GENES = 64
+
+
+class Genes(NamedTuple):
+    """The genes of one task, in the order of a choice; the n nodes are numbered as in the arrays.
+
+    Attributes:
+        nodes: (d,) int64 which node each gene decides for, or WHOLE_PROGRAM.
+        n_options: (d,) int64.
+    """
+
+    nodes: NDArray[np.int64]
+    n_options: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Task(OnDevice):
+    """Decisions of one kind.
+
+    Attributes:
+        genes: which of a choice's genes they are.
+        nodes: (d,) int64 positions in topological order.
+        n_options: (d,) int64.
+    """
+
+    name: str
+    genes: slice
+    nodes: Tensor
+    n_options: Tensor
+
+
+@dataclass(frozen=True)
+class DecisionGraph(OnDevice):
+    """A graph and its tasks; each decision of the whole program is a node of its own, the last.
+
+    Attributes:
+        node_feat: (n, 140) float32 scaled, in topological order as all that follows.
+        opcode: (n,) int64; of a whole program's gene, 256 + its number within its task.
+        neighbours: what nodes read of operands and users.
+        tasks: in the order in which they are decided.
+    """
+
+    name: str
+    node_feat: Tensor
+    opcode: Tensor
+    neighbours: Neighbours
+    tasks: tuple[Task, ...]
+    n_genes: int
+
+
+def decision_graph(
+    name: str,
+    arrays: Mapping[str, NDArray[Any]],
+    tasks: Mapping[str, Genes],
+    scaler: NodeScaler,
+) -> DecisionGraph:
+    """Order and scale a graph.
+
+    Args:
+        arrays: node_feat (n, 140), node_opcode (n,), edge_index (e, 2) as of the dataset: a row
+            [u, v] means that u consumes v.
+        tasks: by name in the order of deciding, which is also that of the genes in a choice.
+
+    Raises:
+        PipelineError: edges run in a circle, or there are too many genes without a node.
+    """
+    opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
+    order = topological_order(edge_index, len(opcode), source=name)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    scaled = scaler(arrays["node_feat"])[order]
+    scaled[:, MINOR_TO_MAJOR] = 0
+    opcodes, start, found = [opcode[order]], 0, []
+    n_nodes = len(order)
+    for task, genes in tasks.items():
+        own = np.flatnonzero(genes.nodes == WHOLE_PROGRAM)
+        if len(own) > MAX_PROGRAM_GENES:
+            raise PipelineError(
+                f"{name}: task {task} has {len(own)} genes without a node; expected at most "
+                f"{MAX_PROGRAM_GENES}"
+            )
+        nodes = place[genes.nodes]
+        nodes[own] = n_nodes + np.arange(len(own))
+        opcodes.append(N_OPCODES + np.arange(len(own)))
+        end, n_nodes = start + len(nodes), n_nodes + len(own)
+        given = torch.from_numpy(nodes), torch.from_numpy(genes.n_options)
+        found.append(Task(task, slice(start, end), *given))
+        start = end
+    none = np.zeros((n_nodes - len(order), N_NODE_FEATURES), np.float32)
+    ordered = torch.from_numpy(place[edge_index].reshape(-1, 2))
+    return DecisionGraph(
+        name=name,
+        node_feat=torch.from_numpy(np.concatenate([scaled, none])),
+        opcode=torch.from_numpy(np.concatenate(opcodes)),
+        neighbours=Neighbours(ordered, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
+        tasks=tuple(found),
+        n_genes=start,
+    )
+
+
+def topological_order(
+    edge_index: NDArray[np.int64], n_nodes: int, *, source: str = "graph"
+) -> NDArray[np.int64]:
+    """Return the nodes (n,), each after all that it consumes; the least of those that may follow.
+
+    Raises:
+        PipelineError: edges run in a circle.
+    """
+    consumer, producer = edge_index.reshape(-1, 2).T
+    if (producer < consumer).all():  # as the dataset numbers nodes
+        return np.arange(n_nodes)
+    by_producer = np.argsort(producer, kind="stable")
+    users = consumer[by_producer].tolist()
+    first = np.searchsorted(producer[by_producer], np.arange(n_nodes + 1)).tolist()
+    waits_for = np.bincount(consumer, minlength=n_nodes).tolist()
+    ready = [node for node in range(n_nodes) if not waits_for[node]]
+    heapify(ready)
+    order = []
+    while ready:
+        node = heappop(ready)
+        order.append(node)
+        for user in users[first[node] : first[node + 1]]:
+            waits_for[user] -= 1
+            if not waits_for[user]:
+                heappush(ready, user)
+    if len(order) < n_nodes:
+        raise PipelineError(f"{source}: edges run in a circle; expected a graph without one")
+    return np.array(order, np.int64)

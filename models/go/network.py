@@ -1,0 +1,242 @@
+"""The policy of GO: all decisions of a program at once, task after task.
+
+"Transferable Graph Optimizers for ML Compilers" (Zhou et al., NeurIPS 2020) in three parts:
+
+- GraphSAGE (Hamilton et al., 2017) embeds the nodes, here by the blocks of the layout GNN.
+- Attention over nodes in topological order, with the segment-level recurrence of Transformer-XL
+  (Dai et al., 2019): the nodes of segment s attend to H_s and to stop-gradient(H_s-1), without
+  positions, which would only tell node numbers. Layers are the same for all tasks; that of task t
+  sees what was decided in task t-1.
+- Parameter superposition (Cheung et al., 2019): x in a layer becomes g(c) * x, where c is the mean
+  of the graph's embedding, so that one set of weights serves unlike graphs.
+
+Different here: decisions also pass over edges, through one more GraphSAGE block in front of the
+attention, since attention without positions cannot tell a neighbour from any other node.
+
+Tensors are (n, b, h): nodes, choices that are drawn or judged at once, channels. A task has d nodes
+that decide, with at most a options each. Memory is linear in n: nothing of n x n is ever made, a
+segment sees at most two segments.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common.atomic import write_text
+from common.errors import PipelineError
+from common.settings import FrozenConfig
+from data.graphs.graph import N_NODE_FEATURES
+from features.scaling import NodeScaler
+from models.config.networks import CrossConfigSageConfig, Positive
+from models.go.graph import MAX_PROGRAM_GENES, DecisionGraph, Task
+from models.layout.cross_config_sage import SageBlock
+from models.layout.network import N_OPCODES
+from models.training.weights import load_network, save_network
+
+CONFIG = "policy.json"
+NO_OPTION = -1e9  # the logit of an option that a node has not; finite, so that gradients are
+
+# From a task and the log-probabilities (b or 1, d, a) of its options to choices (b, d) int64.
+Choose = Callable[[Task, Tensor], Tensor]
+
+
+class PolicyConfig(FrozenConfig):
+    """How large a policy is, and what it decides.
+
+    Attributes:
+        tasks: by name, how many options a node has at most; decided in this order.
+        hidden: channels of a node.
+        sage_blocks: rounds of message passing that embed the graph.
+        layers: of attention, in each task.
+        heads: attentions that stand side by side, of hidden / heads channels each.
+        segment: nodes; each also sees the segment before its own.
+    """
+
+    tasks: dict[str, Annotated[int, Field(ge=2)]]
+    hidden: Positive = 64
+    sage_blocks: Positive = 2
+    layers: Positive = 2
+    heads: Positive = 4
+    segment: Positive = 512
+
+
+class Decided(NamedTuple):
+    """Choices (b, g) int64 with the log-probability and the entropy of each decision, (b, g)."""
+
+    choices: Tensor
+    log_probs: Tensor
+    entropies: Tensor
+
+
+class SegmentAttention(nn.Module):
+    """One layer: x + A(g * norm(x)), then x + F(g' * norm(x)), with F a network of two layers."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        width = config.hidden
+        self.heads, self.segment = config.heads, config.segment
+        self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(2)])
+        self.queries = nn.Linear(width, width)
+        self.memory = nn.Linear(width, 2 * width)
+        self.join = nn.Linear(width, width)
+        self.inner = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x: Tensor, gates: Tensor) -> Tensor:
+        """Map (n, b, h) to (n, b, h); gates (2, h)."""
+        x = x + self.join(self.attend(self.norms[0](x) * gates[0]))
+        return x + self.inner(self.norms[1](x) * gates[1])
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Let each node read from its segment and the one before; (n, b, h) to (n, b, h)."""
+        parts = x.split(self.segment)
+        before = [x[:0], *(part.detach() for part in parts[:-1])]
+        return torch.cat(
+            [
+                self._attend(part, torch.cat([seen, part]))
+                for seen, part in zip(before, parts, strict=True)
+            ]
+        )
+
+    def _attend(self, own: Tensor, seen: Tensor) -> Tensor:
+        """Read (s, b, h) from (m, b, h)."""
+        keys, values = self.memory(seen).chunk(2, dim=-1)
+        heads = [
+            y.unflatten(-1, (self.heads, -1)).permute(1, 2, 0, 3)  # (b, heads, s or m, h / heads)
+            for y in (self.queries(own), keys, values)
+        ]
+        return F.scaled_dot_product_attention(*heads).permute(2, 0, 1, 3).flatten(2)
+
+
+class Policy(nn.Module):
+    """Decides for a graph; `forward` says how likely each choice is."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.config, width = config, config.hidden
+        sage = CrossConfigSageConfig(hidden=width, cross_config=False)
+        self.opcode = nn.Embedding(N_OPCODES + MAX_PROGRAM_GENES, width)
+        self.features = nn.Linear(N_NODE_FEATURES, width)
+        self.sage: Sequence[SageBlock] = nn.ModuleList(  # type: ignore[assignment]
+            SageBlock(sage) for _ in range(config.sage_blocks)
+        )
+        self.graph_norm = nn.LayerNorm(width)
+        self.gates = nn.Linear(width, (2 * config.layers + 2) * width)
+        self.spread = SageBlock(sage)
+        self.layers = nn.ModuleList([SegmentAttention(config) for _ in range(config.layers)])
+        self.head_norm = nn.LayerNorm(width)
+        self.heads = nn.ModuleDict(
+            {name: nn.Linear(width, most) for name, most in config.tasks.items()}
+        )
+        self.decisions = nn.ModuleDict(
+            {name: nn.Embedding(most, width) for name, most in config.tasks.items()}
+        )
+        for weight in self.heads.parameters():
+            nn.init.zeros_(weight)  # all options are alike at first
+
+    def embed(self, graph: DecisionGraph) -> tuple[Tensor, Tensor]:
+        """Return the nodes (n, 1, h) and the gates (2 + 2 layers, h), which are about 1."""
+        x = (self.opcode(graph.opcode) + self.features(graph.node_feat))[:, None]
+        for block in self.sage:
+            x = block(x, block.aggregate(x, graph.neighbours))
+        context = self.graph_norm(x).mean(dim=(0, 1))
+        return x, 2 * torch.sigmoid(self.gates(context)).view(-1, x.shape[-1])
+
+    def forward(self, graph: DecisionGraph, choose: Choose) -> Decided:
+        """Decide task after task; see `drawn`, `likeliest` and `given` for what chooses.
+
+        Raises:
+            PipelineError: the graph has a task that the policy does not know, or more options.
+        """
+        self._check(graph)
+        x, gates = self.embed(graph)
+        found = []
+        for task in graph.tasks:
+            x = x * gates[0]
+            x = self.spread(x, self.spread.aggregate(x, graph.neighbours))
+            for number, layer in enumerate(self.layers):
+                x = layer(x, gates[2 + 2 * number :][:2])
+            logits = self.heads[task.name](self.head_norm(x[task.nodes]) * gates[1])
+            log_probs = self._masked(logits, task).log_softmax(dim=-1).transpose(0, 1)
+            choices = choose(task, log_probs)  # (b, d)
+            found.append(_decided(choices, log_probs))
+            told = self.decisions[task.name](choices.T)  # (d, b, h)
+            x = x.expand(-1, len(choices), -1).index_add(0, task.nodes, told)
+        return Decided(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
+
+    @staticmethod
+    def _masked(logits: Tensor, task: Task) -> Tensor:
+        exists = torch.arange(logits.shape[-1], device=logits.device) < task.n_options[:, None]
+        return logits.masked_fill(~exists[:, None], NO_OPTION)
+
+    def _check(self, graph: DecisionGraph) -> None:
+        for task in graph.tasks:
+            most = self.config.tasks.get(task.name, 0)
+            asked = int(task.n_options.max()) if len(task.n_options) else 0
+            if task.name not in self.config.tasks or asked > most:
+                raise PipelineError(
+                    f"{graph.name}: task {task.name} with {asked} options; this policy knows "
+                    + ", ".join(f"{name} with {n}" for name, n in self.config.tasks.items())
+                )
+
+
+def _decided(choices: Tensor, log_probs: Tensor) -> Decided:
+    """Take the log-probabilities (b or 1, d, a) of choices (b, d)."""
+    every = log_probs.expand(len(choices), -1, -1)
+    taken = every.gather(2, choices[:, :, None]).squeeze(2)
+    return Decided(choices, taken, -(every.exp() * every).sum(dim=2))
+
+
+def drawn(n_choices: int, generator: torch.Generator) -> Choose:
+    """Draw choices as likely as the policy says."""
+
+    def choose(task: Task, log_probs: Tensor) -> Tensor:
+        every = log_probs.expand(n_choices, -1, -1)
+        noise = torch.empty_like(every).exponential_(generator=generator)
+        return (every - noise.log()).argmax(dim=2)  # Gumbel's way
+
+    return choose
+
+
+def likeliest(task: Task, log_probs: Tensor) -> Tensor:
+    """Take the likeliest option of each node; one choice."""
+    return log_probs[:1].argmax(dim=2)
+
+
+def given(choices: Tensor) -> Choose:
+    """Judge choices (b, g) that were made before."""
+    return lambda task, log_probs: choices[:, task.genes]
+
+
+def save_policy(policy: Policy, scaler: NodeScaler, folder: Path) -> None:
+    """Write the weights, what nodes are scaled by, and the config as JSON, into a folder.
+
+    Raises:
+        PipelineError: a file cannot be written.
+    """
+    save_network(policy, scaler, folder)
+    write_text(folder / CONFIG, policy.config.model_dump_json(indent=1) + "\n")
+
+
+def load_policy(folder: Path) -> tuple[Policy, NodeScaler]:
+    """Read what `save_policy` wrote.
+
+    Raises:
+        PipelineError: a file is missing or damaged, or the weights are of another policy.
+    """
+    path = folder / CONFIG
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise PipelineError(f"{path}: not the config of a policy ({error})") from error
+    policy = Policy(PolicyConfig.from_table(table, source=str(path)))
+    return policy, load_network(policy, folder)

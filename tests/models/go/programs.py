@@ -1,0 +1,55 @@
+"""Programs of random operations, and what a choice of theirs would cost."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.scaling import NodeScaler
+from models.go.graph import WHOLE_PROGRAM, DecisionGraph, Genes, decision_graph
+
+Arrays = dict[str, NDArray[Any]]
+
+UNSCALED = NodeScaler("log1p", np.zeros(140, np.float32), np.ones(140, np.float32))
+
+
+def random_arrays(seed: int, n_nodes: int = 24) -> Arrays:
+    """Each node but the first consumes one or two of the four before it."""
+    rng = np.random.default_rng(seed)
+    users = np.repeat(np.arange(1, n_nodes), 2)
+    edges = np.stack([users, np.maximum(0, users - rng.integers(1, 5, len(users)))], axis=1)
+    return {
+        "node_feat": rng.random((n_nodes, 140), dtype=np.float32),
+        "node_opcode": rng.integers(0, 6, n_nodes).astype(np.uint8),
+        "edge_index": np.unique(edges, axis=0),
+    }
+
+
+def two_tasks(name: str, arrays: Arrays) -> DecisionGraph:
+    """Every node decides twice between two options."""
+    nodes = np.arange(len(arrays["node_opcode"]))
+    genes = Genes(nodes, np.full(len(nodes), 2))
+    return decision_graph(name, arrays, {"first": genes, "second": genes}, UNSCALED)
+
+
+def mixed_tasks(arrays: Arrays, order: NDArray[np.int64] | None = None) -> DecisionGraph:
+    """Some nodes decide between two or three options, then the program and a node, up to four."""
+    place = np.arange(len(arrays["node_opcode"])) if order is None else order
+    first = Genes(place[[5, 2, 9, 11]], np.array([2, 3, 3, 2]))
+    nodes = np.array([WHOLE_PROGRAM, place[7], WHOLE_PROGRAM])
+    return decision_graph(
+        "mixed", arrays, {"first": first, "second": Genes(nodes, np.array([4, 2, 1]))}, UNSCALED
+    )
+
+
+def runtimes(arrays: Arrays, choices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return 1 where each node decides first by its opcode, then as its operand did or for 0.
+
+    Each share of wrong decisions, per task, adds itself; choices (b, 2n), runtimes (b,). A node of
+    the opcodes 0 to 3 is to follow each operand, the others are to take 0.
+    """
+    opcode = arrays["node_opcode"].astype(np.int64)
+    first, second = np.split(choices, 2, axis=1)
+    user, operand = arrays["edge_index"].T
+    best = first[:, operand] * (opcode[user] < 4)
+    return 1 + (first != opcode % 2).mean(axis=1) + (second[:, user] != best).mean(axis=1)

@@ -1,0 +1,53 @@
+"""The order of nodes, and where decisions stand in it."""
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError
+from models.go.graph import (
+    MAX_PROGRAM_GENES,
+    WHOLE_PROGRAM,
+    Genes,
+    decision_graph,
+    topological_order,
+)
+from tests.models.go.programs import UNSCALED, mixed_tasks, random_arrays
+
+
+def test_of_all_nodes_whose_operands_stand_the_least_comes_next() -> None:
+    edges = np.array([[0, 3], [0, 5], [2, 0], [1, 4]])
+    order = topological_order(edges, 6).tolist()
+    slow, left = [], set(range(6))
+    while left:
+        ready = [n for n in left if not any(u == n and v in left for u, v in edges.tolist())]
+        slow.append(min(ready))
+        left.remove(min(ready))
+    assert order == slow == [3, 4, 1, 5, 0, 2]
+
+
+def test_numbers_that_are_in_order_stay() -> None:
+    arrays = random_arrays(0)
+    assert topological_order(arrays["edge_index"], 24).tolist() == list(range(24))
+    assert topological_order(np.empty((0, 2), np.int64), 3).tolist() == [0, 1, 2]
+
+
+def test_a_circle_is_refused() -> None:
+    with pytest.raises(PipelineError, match="here: edges run in a circle"):
+        topological_order(np.array([[0, 1], [1, 2], [2, 1]]), 3, source="here")
+
+
+def test_decisions_of_the_whole_program_are_nodes_at_the_end() -> None:
+    graph = mixed_tasks(random_arrays(0))
+    first, second = graph.tasks
+    assert (first.genes, second.genes, graph.n_genes) == (slice(0, 4), slice(4, 7), 7)
+    assert first.nodes.tolist() == [5, 2, 9, 11]
+    assert second.nodes.tolist() == [24, 7, 25]
+    assert graph.opcode[24:].tolist() == [256, 257]
+    assert not graph.node_feat[24:].any()
+
+
+def test_too_many_decisions_without_a_node_are_refused() -> None:
+    many = MAX_PROGRAM_GENES + 1
+    genes = Genes(np.full(many, WHOLE_PROGRAM), np.full(many, 2))
+    with pytest.raises(PipelineError, match="task options has 65 genes without a node"):
+        decision_graph("here", random_arrays(0), {"options": genes}, UNSCALED)
