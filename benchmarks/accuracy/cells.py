@@ -235,6 +235,12 @@ def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, d
     yield from results.items()
 
 
+def trained_ranker(cell: Cell, part: Part, folder: Path) -> Ensemble:
+    """Train a cell's models on a part, below `folder`, and return them as one."""
+    rankers, _ = _trained(cell, part, folder)
+    return _blended(cell, rankers, part.train[0].collection)
+
+
 def _trained(cell: Cell, part: Part, folder: Path) -> tuple[dict[str, Ranker], dict[str, float]]:
     recipe, cpu_s = cell.recipe(), {}
     for name, (model, seed) in cell.members.items():

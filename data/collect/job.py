@@ -9,6 +9,7 @@ from common.errors import UsageError
 from data.collect.layouts.program import open_program
 from data.collect.measuring.worker import DEVICES, OpenSubject
 from data.collect.programs.catalogue import catalogue, load_program
+from data.collect.spaces.program import open_decided
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
 from data.collect.tiles.subject import find_kernel, open_kernel
 from data.tree import SPLITS, Collection, GraphFile, collection_named
@@ -16,7 +17,7 @@ from data.withheld import file_stem
 
 MANIFEST = "manifest.json"
 JOURNALS = "journal"
-KINDS = ("layout", "tile")
+KINDS = ("layout", "tile", "options", "fusion")
 LAYOUT_SEARCHES = ("random", "default")
 
 
@@ -84,7 +85,10 @@ def make_job(
     device: str | None = None,
     effort: Effort,
 ) -> Job:
-    """Return the job that measures a program's layouts under one search, or a kernel's tiles.
+    """Return the job that measures one kind of decisions on a program, or a kernel's tiles.
+
+    Fusion goes where layouts go, and options where tiles go; neither is what those hold, so that
+    they belong into a tree of their own.
 
     Raises:
         UsageError: there is no such kind, search, split or device.
@@ -101,8 +105,13 @@ def make_job(
     else:
         source = load_program(program)
         name, family, place = source.name, source.family, f"layout:{source.source}:{search}"
+        place = "tile:xla" if kind == "options" else place
+    opened: dict[str, OpenSubject] = {
+        "tile": partial(open_kernel, program, device),
+        "layout": partial(open_program, program, device),
+    }
     return Job(
-        open_subject=partial(open_kernel if kind == "tile" else open_program, program, device),
+        open_subject=opened.get(kind, partial(open_decided, program, (kind,), device)),
         program=name,
         family=family,
         collection=collection_named(place),

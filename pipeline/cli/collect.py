@@ -35,12 +35,16 @@ def collect(
     program: Annotated[
         str | None, typer.Option(help="Name in the catalogue, or package.module:function.")
     ] = None,
-    kind: Annotated[str, typer.Option(help="What is varied: layout or tile.")] = "layout",
+    kind: Annotated[
+        str, typer.Option(help="What is varied: layout, tile, options or fusion.")
+    ] = "layout",
     plan: Annotated[
         str | None, typer.Option(help="Measure a plan instead, with settings of its own: sample.")
     ] = None,
     configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
-    search: Annotated[str, typer.Option(help="Layouts: random or default (genetic).")] = "random",
+    search: Annotated[
+        str, typer.Option(help="random, or default (genetic); of tiles all.")
+    ] = "random",
     split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
     device: Annotated[str | None, typer.Option(help="cpu, gpu or tpu. Default: JAX's own.")] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds of visits.")] = 2,

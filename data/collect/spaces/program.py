@@ -21,6 +21,7 @@ from data.collect.programs.compiled import check_jaxlib, compile_module
 from data.collect.spaces import options
 from data.collect.spaces.barriers import KEEP_BARRIERS, fusible, fusible_groups, with_barriers
 from data.collect.tiles.subject import open_kernel
+from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.graph import featurize_module
 
 SPACES = ("options", "layouts", "fusion")
@@ -74,11 +75,7 @@ class DecidedProgram:
 
     def describe(self) -> Description:
         """Return the program's graph, and the genes of all spaces."""
-        arrays = (
-            self.layouts.graph
-            if self.layouts
-            else featurize_module(self.message, source=self.name).arrays
-        )
+        arrays = dict(self.layouts.graph if self.layouts else self._featurized())
         groups, n_groups = [], 0
         for space in self._spaces:
             groups.append(self._genes[space][1] + n_groups)
@@ -88,11 +85,28 @@ class DecidedProgram:
             n_options.astype(np.int64), np.concatenate(groups), arrays, self._facts, self._spaces
         )
 
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.int8]:
-        """Return the layouts of choices (c, g) as configs (c, k, 18), which rankers read."""
-        assert self.layouts is not None, "only layouts are spelled as configs"
-        parts = [dict(self._parts(choice)).get("layouts") for choice in choices]
-        return self.layouts.spell(np.array(parts))
+    def _featurized(self) -> dict[str, NDArray[Any]]:
+        arrays = dict(featurize_module(self.message, source=self.name).arrays)
+        given = [i.id for c in self.message.computations for i in c.instructions]
+        places = [given.index(one.id) for one in self.fusible]
+        return {**arrays, "node_config_ids": np.array(places, np.int64)}
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
+        """Return choices (c, g) as the dataset has configs, of the first space that it can hold.
+
+        Layouts (c, k, 18) as rankers read them; of fusion, for the k nodes that may be kept apart,
+        a 0 in the first place where one is; of options the number of each gene's value, (c, 24).
+        """
+        parts = [dict(self._parts(choice)) for choice in choices]
+        if self.layouts:
+            return self.layouts.spell(np.array([part["layouts"] for part in parts]))
+        if "fusion" in self._spaces:
+            configs = np.full((len(choices), len(self.fusible), N_LAYOUT_VALUES), -1, np.int8)
+            configs[:, :, 0] += np.array([part["fusion"] for part in parts], np.int8)
+            return configs
+        tiles = np.zeros((len(choices), N_TILE_VALUES), np.float32)
+        tiles[:, : choices.shape[1]] = choices
+        return tiles
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         """Compile under a choice (g,), and run once."""

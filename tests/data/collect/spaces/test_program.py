@@ -56,6 +56,24 @@ def test_every_space_has_its_genes(program: DecidedProgram) -> None:
     assert (description.n_options >= 1).all()
 
 
+def test_choices_are_spelled_as_the_dataset_has_configs() -> None:
+    source = ProgramSource("mine", "mine", "xla", lambda: (network, arguments()))
+    for space, shape in (("options", (24,)), ("fusion", (18,))):
+        program = DecidedProgram(source, (space,))
+        n_genes = program.describe().spaces[space]
+        choices = np.zeros((2, n_genes), np.int64)
+        choices[1, -1] = 1
+        configs = program.spell(choices)
+        assert configs.shape == ((2, *shape) if space == "options" else (2, n_genes, *shape))
+        place = n_genes - 1 if space == "options" else (n_genes - 1, 0)
+        assert [tuple(where) for where in np.argwhere(configs[1] != configs[0])] == [
+            place if isinstance(place, tuple) else (place,)
+        ]
+        if space == "fusion":
+            ids = program.describe().arrays["node_config_ids"]
+            assert len(ids) == n_genes and (np.diff(ids) > 0).all()
+
+
 def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> None:
     checked = SameOutputs(program)
     for genes in (

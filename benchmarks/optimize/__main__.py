@@ -1,0 +1,98 @@
+"""What `optimize` finds: on ten programs of nobody's catalogue, and on kernels never seen.
+
+`python -m benchmarks.optimize --out runs/optimize` does what is not there yet; `… --report` writes
+docs/results/optimize.md from what is there.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import PAGES, render, write_page
+from benchmarks.accuracy.tasks import Sources
+from benchmarks.optimize.tiles import BUDGETS, run_tiles, tile_rows
+from benchmarks.optimize.user_programs import PROGRAMS
+from common.atomic import write_text
+from common.errors import PipelineError
+from common.git import revision
+from common.settings import SAMPLE
+from pipeline.optimize.optimize import Ask, optimize
+from pipeline.optimize.write import BEST, write_result
+
+SEEDS = range(5)
+SECONDS = "seconds"
+
+
+def run_program(name: str, out: Path) -> None:
+    """Optimise one program with the usual settings, unless that was done."""
+    if (out / BEST).exists():
+        return
+    start = time.perf_counter()
+    found = optimize(Ask(f"benchmarks.optimize.user_programs:{name}"), out)
+    write_text(out / SECONDS, f"{time.perf_counter() - start:.0f}\n")
+    write_result(found, out)
+
+
+def program_row(name: str, out: Path) -> list[str]:
+    """Return what was found of a program."""
+    best = json.loads((out / BEST).read_text("utf-8"))
+    decided = best["decisions"].get("options", {}) if best["is_faster"] else {}
+    ratio = best["ratio"] and f"{best['ratio']:.3f} [{best['ci95'][0]:.3f}, {best['ci95'][1]:.3f}]"
+    return [
+        name,
+        f"{best['default_ms']:.3f}",
+        ratio if best["is_faster"] else "none is faster",
+        f"{best['aa_ratio']:.3f} [{best['aa_ci95'][0]:.3f}, {best['aa_ci95'][1]:.3f}]",
+        "; ".join(f"`{option}={value}`" for option, value in decided.items()),
+        str(best["candidates"]["tried"]),
+        (out / SECONDS).read_text("utf-8").strip(),
+    ]
+
+
+def write_report(out: Path, folder: Path) -> None:
+    """Write optimize.md from what there is."""
+    names = [function.__name__ for function in PROGRAMS]
+    done = [name for name in names if (out / name / BEST).exists()]
+    if len(done) < len(names) or not list(out.glob("tiles-*.json")):
+        raise PipelineError(f"{out}: not all is there; run without --report first")
+    rows, share, n_kernels = tile_rows(out)
+    page = render(
+        "optimize",
+        programs=[program_row(name, out / name) for name in names],
+        tiles=rows,
+        budgets=[str(budget) for budget in BUDGETS],
+        share=share,
+        n_kernels=n_kernels,
+        environment=json.loads((out / names[0] / BEST).read_text("utf-8"))["environment"],
+        revision=revision(),
+    )
+    write_page(folder / "optimize.md", page)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what is missing, or write the report; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
+    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
+    parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
+    options = parser.parse_args(arguments)
+    try:
+        if options.report:
+            write_report(options.out, options.report)
+            return 0
+        for seed in SEEDS:
+            run_tiles(seed, Sources(options.sample, None), options.out)
+        for function in PROGRAMS:
+            run_program(function.__name__, options.out / function.__name__)
+            print(program_row(function.__name__, options.out / function.__name__))  # noqa: T201
+    except PipelineError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
