@@ -1,6 +1,5 @@
 """Packing one layout file, beside inflating it alone: seconds and peak memory of each."""
 
-import os
 import sys
 import tempfile
 import time
@@ -33,10 +32,7 @@ ARRAYS: dict[str, tuple[type[np.generic], tuple[int | None, ...]]] = {
     "config_runtime": (np.int64, (None,)),
     "node_config_feat": (np.float32, (None, None, None)),
 }
-HEADER = (
-    *("step", "wall seconds: best", "median", "of inflating"),
-    *("CPU seconds: best", "median", "of inflating", "peak MiB"),
-)
+HEADER = ("step", "wall seconds", "of inflating", "CPU seconds", "of inflating", "peak MiB")
 ROUNDS, N_ROWS, N_READS = 9, 128, 21  # a training step reads about so many rows
 
 
@@ -124,27 +120,16 @@ def measure(path: Path) -> dict[str, list[TreeCost]]:
     return costs
 
 
-def seconds_of(runs: Sequence[TreeCost]) -> tuple[list[float], list[float]]:
-    """Return the wall and the CPU seconds of some runs."""
-    return [cost.seconds for cost in runs], [cost.cpu_s for cost in runs]
-
-
-def over_inflating(costs: Mapping[str, Sequence[TreeCost]]) -> dict[str, tuple[float, float]]:
-    """Return how packing compares with inflating, by the best runs and by the medians."""
-    pairs = zip(seconds_of(costs["pack"]), seconds_of(costs["inflate"]), strict=True)
-    return {
-        what: (min(pack) / min(inflate), median(pack) / median(inflate))
-        for what, (pack, inflate) in zip(("wall", "CPU"), pairs, strict=True)
-    }
-
-
 def cost_rows(costs: Mapping[str, Sequence[TreeCost]]) -> list[list[str]]:
-    """Return a row per step: its best seconds, also over those to inflate."""
+    """Return a row per step: its best seconds, also over the best to inflate, and its memory."""
     rows = []
     for step, runs in costs.items():
         seconds = []
-        for taken, inflating in zip(seconds_of(runs), seconds_of(costs["inflate"]), strict=True):
-            seconds += [min(taken), median(taken), min(taken) / min(inflating)]
+        for key in ("seconds", "cpu_s"):
+            best, inflating = (
+                min(getattr(cost, key) for cost in each) for each in (runs, costs["inflate"])
+            )
+            seconds += [best, best / inflating]
         peak_mib = max(cost.peak_mib for cost in runs)
         rows.append([STEPS[step][0], *(f"{value:.2f}" for value in seconds), f"{peak_mib:,.0f}"])
     return rows
@@ -154,22 +139,18 @@ def measure_size(folder: Path, size: GraphSize) -> dict[str, Any]:
     """Write a file of this size, measure, and remove it; return what the section tells of it."""
     file = write_sized(folder, size, collection=collection_named("layout:xla:random"))
     packed_mb = file.path.stat().st_size / 1e6
-    costs = measure(file.path)
-    found = {
-        "load": os.getloadavg()[1],  # of 5 minutes
-        "rows_ms": median(in_child("row_reads_s", file.path)) * 1e3,
-        "two_mib": two_workers_mib(file.path),
-    }
+    rows = cost_rows(measure(file.path))
+    rows_ms = median(in_child("row_reads_s", file.path)) * 1e3
+    two_mib = two_workers_mib(file.path)
     file.path.unlink()
-    rows, ratios = cost_rows(costs), over_inflating(costs)
-    return {"size": size, "packed_mb": packed_mb, "rows": rows, "ratios": ratios, **found}
+    facts = {"rows_ms": rows_ms, "two_mib": two_mib}
+    return {"size": size, "packed_mb": packed_mb, "rows": rows, **facts}
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         parts = [measure_size(Path(name), size) for size in sizes]
-    facts = {"rounds": ROUNDS, "n_rows": N_ROWS, "n_cores": os.cpu_count()}
-    return section("packing", parts=parts, header=HEADER, **facts)
+    return section("packing", parts=parts, header=HEADER, rounds=ROUNDS, n_rows=N_ROWS)
 
 
 if __name__ == "__main__":

@@ -58,11 +58,9 @@ def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> N
             write_withheld(tree / WITHHELD, runtimes, normalizers=normalizers)
 
 
-def write_sized(
-    tree: Path, size: GraphSize, *, collection: Collection, split: str = "train", seed: int = 0
-) -> GraphFile:
+def write_sized(tree: Path, size: GraphSize, *, collection: Collection, seed: int = 0) -> GraphFile:
     """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
-    graph = PlannedGraph(collection, split, size.name, size)
+    graph = PlannedGraph(collection, "train", size.name, size)
     write_graph(tree, seed, graph)
     return graph.file(tree)
 

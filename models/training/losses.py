@@ -35,15 +35,13 @@ class PairwiseLoss(Protocol):
         """Return (…) from scores (…, c), runtimes (…, c) and weights (…, c, c)."""
 
 
-def pairwise_hinge(
-    scores: Tensor, runtime: Tensor, *, margin: float = 1.0, weights: Tensor | None = None
-) -> Tensor:
-    """Mean of max(0, margin - (s_j - s_i)) over the pairs where config i is faster than j.
+def pairwise_hinge(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
+    """Mean of max(0, 1 - (s_j - s_i)) over the pairs where config i is faster than j.
 
     The ranking SVM's loss (Joachims, "Optimizing Search Engines using Clickthrough Data", 2002).
     """
     scores = _checked_scores(scores, runtime)
-    return _mean_over_pairs(F.relu(margin - _gaps(scores)), runtime, weights)
+    return _mean_over_pairs(F.relu(1.0 - _gaps(scores)), runtime, weights)
 
 
 def pairwise_logistic(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
