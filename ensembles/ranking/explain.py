@@ -167,7 +167,7 @@ class Explanation:
     def said(self, score: float) -> tuple[str, str | None]:
         """Say what a score does, and its share of the difference; None where that is 0."""
         what = f"{abs(score):.4f} {'faster' if score < 0 else 'slower'}" if score else "as fast"
-        return what, f"{score / self.difference:.0%}" if self.difference else None
+        return what, f"{score / self.difference:z.0%}" if self.difference else None
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it for JSON."""

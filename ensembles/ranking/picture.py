@@ -51,7 +51,7 @@ def drawn(explanation: Explanation) -> str:
     ET.SubElement(root, "style").text = STYLE
     ET.SubElement(root, "rect", {"class": "page", "width": "100%", "height": "100%"})
     n_drawn = len(set(nodes) & set(parts))
-    most = f"; the {n_drawn} largest parts are drawn" if n_drawn < len(parts) else ""
+    most = f"; drawn: {n_drawn}" if n_drawn < len(parts) else ""
     _text(root, (MARGIN, 28), explanation.graph.name, "head")
     _text(root, (MARGIN, 48), explanation.heading + most)
     _text(root, (MARGIN, 66), LEGEND, "faint")
@@ -147,6 +147,8 @@ def _draw_node(
     lines = [f"{names[node] if names else opcode} (node {node})", what]
     if part:
         lines[1:] = [part.change, ", ".join(filter(None, explanation.said(part.score)))]
+        if part.n_tied > 1:
+            lines[2] += f"; {part.n_tied} tied: {explanation.said(part.tied_score)[0]}"
     box = {"x": f"{x:g}", "y": f"{y:g}", "width": str(BOX[0]), "height": str(BOX[1]), "rx": "6"}
     group = ET.SubElement(root, "g")
     ET.SubElement(group, "title").text = _printable("\n".join([*lines, what]))

@@ -236,10 +236,10 @@ def test_the_default_is_what_leaves_most_to_the_compiler(tiny_tree: Path) -> Non
     assert default_row(with_it.graph) == 5
     like = is_open.copy()  # two outputs of one graph: one as the compiler had it, one not
     own = named.graph.node_feat[named.graph.node_config_ids, 134:140].astype(np.int8)
-    place = int(np.flatnonzero((own[:, :2] == [1, 0]).all(axis=1) & (own[:, 2] == 0))[0])
-    like[0, place, :2] = [1, 0]
+    place = int(np.flatnonzero(own[:, 0] != own[:, 1])[0])
+    like[0, place, :2] = own[place, :2]
     unlike = is_open.copy()
-    unlike[0, place, :2] = [0, 1]
+    unlike[0, place, :2] = own[place, [1, 0]]
     two = with_configs(named, np.concatenate([unlike, like]))
     assert default_row(two.graph) == 1
 
@@ -267,6 +267,7 @@ def test_the_command_says_why_by_instruction_name(rankers: Path, tmp_path: Path)
         assert f"{abs(part['score']):.4f} " in line
         assert f" {part['shape']} " in line
     other = explained(path, rankers / LAYOUT_MODEL, *words, "--against", found["config"])
+    assert "-0%" not in text
     assert (other["parts"], other["difference"], other["baseline"]) == ([], 0, "")
 
 
