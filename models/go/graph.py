@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.errors import PipelineError
+from data.collect.measuring.worker import Description
 from data.graphs.graph import N_NODE_FEATURES
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from features.scaling import NodeScaler
@@ -120,6 +121,21 @@ def decision_graph(
         tasks=tuple(found),
         n_genes=start,
     )
+
+
+def described_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
+    """Return a described subject as a graph, each space of its decisions a task.
+
+    Raises:
+        PipelineError: it does not say which nodes decide; and as `decision_graph`.
+    """
+    nodes, n_options = description.nodes, description.n_options
+    if nodes is None:
+        raise PipelineError(f"{name}: its genes say no node; expected a program with spaces")
+    ends = np.cumsum([*description.spaces.values()])[:-1]
+    parts = zip(np.split(nodes, ends), np.split(n_options, ends), strict=True)
+    tasks = {space: Genes(*part) for space, part in zip(description.spaces, parts, strict=True)}
+    return decision_graph(name, description.arrays, tasks, scaler)
 
 
 def topological_order(

@@ -19,7 +19,7 @@ segment sees at most two segments.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -115,39 +115,66 @@ class SegmentAttention(nn.Module):
         return F.scaled_dot_product_attention(*heads).permute(2, 0, 1, 3).flatten(2)
 
 
+class GraphEmbedding(nn.Module):
+    """GraphSAGE over the nodes as they are before any decision; and what decisions add to them."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        width = config.hidden
+        self.opcode = nn.Embedding(N_OPCODES + MAX_PROGRAM_GENES, width)
+        self.features = nn.Linear(N_NODE_FEATURES, width)
+        self.blocks = sage_blocks(width, config.sage_blocks)
+        self.decisions = nn.ModuleDict(
+            {name: nn.Embedding(most, width) for name, most in config.tasks.items()}
+        )
+
+    def forward(self, graph: DecisionGraph) -> Tensor:
+        """Return the nodes, (n, 1, h)."""
+        x = (self.opcode(graph.opcode) + self.features(graph.node_feat))[:, None]
+        return passed_on(self.blocks, x, graph)
+
+    def tell(self, x: Tensor, task: Task, choices: Tensor) -> Tensor:
+        """Add the choices (b, d) of a task to (n, b or 1, h); (n, b, h)."""
+        told = self.decisions[task.name](choices.T)
+        return x.expand(-1, len(choices), -1).index_add(0, task.nodes, told)
+
+
+def sage_blocks(width: int, count: int) -> nn.ModuleList:
+    """Return blocks of the layout GNN that see each choice by itself."""
+    sage = CrossConfigSageConfig(hidden=width, cross_config=False)
+    return nn.ModuleList(SageBlock(sage) for _ in range(count))
+
+
+def passed_on(blocks: nn.ModuleList, x: Tensor, graph: DecisionGraph) -> Tensor:
+    """Take (n, b, h) through blocks of message passing."""
+    for block in blocks:
+        assert isinstance(block, SageBlock)
+        x = block(x, block.aggregate(x, graph.neighbours))
+    return x
+
+
 class Policy(nn.Module):
     """Decides for a graph; `forward` says how likely each choice is."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.config, width = config, config.hidden
-        sage = CrossConfigSageConfig(hidden=width, cross_config=False)
-        self.opcode = nn.Embedding(N_OPCODES + MAX_PROGRAM_GENES, width)
-        self.features = nn.Linear(N_NODE_FEATURES, width)
-        self.sage: Sequence[SageBlock] = nn.ModuleList(  # type: ignore[assignment]
-            SageBlock(sage) for _ in range(config.sage_blocks)
-        )
+        self.embed = GraphEmbedding(config)
         self.graph_norm = nn.LayerNorm(width)
         self.gates = nn.Linear(width, (2 * config.layers + 2) * width)
-        self.spread = SageBlock(sage)
+        self.spread = sage_blocks(width, 1)
         self.layers = nn.ModuleList([SegmentAttention(config) for _ in range(config.layers)])
         self.head_norm = nn.LayerNorm(width)
         self.heads = nn.ModuleDict(
             {name: nn.Linear(width, most) for name, most in config.tasks.items()}
         )
-        self.decisions = nn.ModuleDict(
-            {name: nn.Embedding(most, width) for name, most in config.tasks.items()}
-        )
         for weight in self.heads.parameters():
             nn.init.zeros_(weight)  # all options are alike at first
 
-    def embed(self, graph: DecisionGraph) -> tuple[Tensor, Tensor]:
-        """Return the nodes (n, 1, h) and the gates (2 + 2 layers, h), which are about 1."""
-        x = (self.opcode(graph.opcode) + self.features(graph.node_feat))[:, None]
-        for block in self.sage:
-            x = block(x, block.aggregate(x, graph.neighbours))
+    def gates_of(self, x: Tensor) -> Tensor:
+        """Return what a graph of nodes (n, 1, h) gates, (2 + 2 layers, h); about 1."""
         context = self.graph_norm(x).mean(dim=(0, 1))
-        return x, 2 * torch.sigmoid(self.gates(context)).view(-1, x.shape[-1])
+        return 2 * torch.sigmoid(self.gates(context)).view(-1, x.shape[-1])
 
     def forward(self, graph: DecisionGraph, choose: Choose) -> Decided:
         """Decide task after task; see `drawn`, `likeliest` and `given` for what chooses.
@@ -156,19 +183,18 @@ class Policy(nn.Module):
             PipelineError: the graph has a task that the policy does not know, or more options.
         """
         self._check(graph)
-        x, gates = self.embed(graph)
+        x = self.embed(graph)
+        gates = self.gates_of(x)
         found = []
         for task in graph.tasks:
-            x = x * gates[0]
-            x = self.spread(x, self.spread.aggregate(x, graph.neighbours))
+            x = passed_on(self.spread, x * gates[0], graph)
             for number, layer in enumerate(self.layers):
                 x = layer(x, gates[2 + 2 * number :][:2])
             logits = self.heads[task.name](self.head_norm(x[task.nodes]) * gates[1])
             log_probs = self._masked(logits, task).log_softmax(dim=-1).transpose(0, 1)
             choices = choose(task, log_probs)  # (b, d)
             found.append(_decided(choices, log_probs))
-            told = self.decisions[task.name](choices.T)  # (d, b, h)
-            x = x.expand(-1, len(choices), -1).index_add(0, task.nodes, told)
+            x = self.embed.tell(x, task, choices)
         return Decided(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
 
     @staticmethod

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from common.errors import PipelineError
 from data.collect.measuring.worker import one_line
 from data.collect.programs.catalogue import ProgramSource
@@ -72,6 +75,12 @@ def _read_dump(name: str, folder: Path) -> Any:
 
 def _instructions(module: Any) -> list[Any]:
     return [given for computation in module.computations for given in computation.instructions]
+
+
+def node_positions(module: Any, instructions: Sequence[Any]) -> NDArray[np.int64]:
+    """Return the node positions (k,) of some instructions of a module."""
+    places = {given.id: place for place, given in enumerate(_instructions(module))}
+    return np.array([places[given.id] for given in instructions], np.int64)
 
 
 def configurable_nodes(module: Any) -> list[ConfigurableNode]:

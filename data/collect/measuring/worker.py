@@ -40,6 +40,8 @@ class Description:
         arrays: the arrays of the npz file that no config changes.
         facts: what the manifest says of it: platform, device, versions.
         spaces: how many genes each space of decisions has, where there are several, in order.
+        nodes: (g,) int64, the node that each gene decides for, -1 for the whole program; None
+            where nobody says.
     """
 
     n_options: NDArray[np.int64]
@@ -47,6 +49,7 @@ class Description:
     arrays: Mapping[str, NDArray[Any]]
     facts: Mapping[str, str]
     spaces: Mapping[str, int] = field(default_factory=dict)
+    nodes: NDArray[np.int64] | None = None
 
 
 class Told(NamedTuple):

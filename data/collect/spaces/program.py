@@ -7,13 +7,13 @@ is 0 throughout is what a user gets from `jax.jit`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.layouts.module import dump_module
+from data.collect.layouts.module import dump_module, node_positions
 from data.collect.layouts.program import LayoutProgram
 from data.collect.measuring.worker import Decided, Description, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
@@ -42,6 +42,14 @@ def open_decided(program: str, spaces: tuple[str, ...], device: str | None) -> "
     return SameOutputs(DecidedProgram(load_program(program), spaces, facts))
 
 
+class Genes(NamedTuple):
+    """A space's n_options, groups and nodes, as of Description."""
+
+    n_options: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+
+
 class DecidedProgram:
     """A program and some spaces; a choice is the genes of one space after the other.
 
@@ -64,32 +72,37 @@ class DecidedProgram:
         self._arguments = jax.device_put(arguments)
         self._lowered = jax.jit(function, keep_unused=True).lower(*self._arguments)
         self.fusible = fusible(self.message)
+        nodes, groups = node_positions(self.message, self.fusible), fusible_groups(self.message)
+        n_options = len(options.GENES)
         self._genes = {
-            "options": (options.N_OPTIONS, np.arange(len(options.GENES))),
-            "fusion": (np.full(len(self.fusible), 2), fusible_groups(self.message)),
+            "options": Genes(options.N_OPTIONS, np.arange(n_options), np.full(n_options, -1)),
+            "fusion": Genes(np.full(len(nodes), 2), groups, nodes),
         }
         if self.layouts:
-            known = self.layouts.describe()
-            self._genes["layouts"] = (known.n_options, known.groups)
-        self._spaces = {space: len(self._genes[space][0]) for space in spaces}
+            known, nodes = self.layouts.describe(), self.layouts.graph["node_config_ids"]
+            self._genes["layouts"] = Genes(known.n_options, known.groups, nodes)
+        self._spaces = {space: len(self._genes[space].nodes) for space in spaces}
 
     def describe(self) -> Description:
         """Return the program's graph, and the genes of all spaces."""
         arrays = dict(self.layouts.graph if self.layouts else self._featurized())
+        genes = [self._genes[space] for space in self._spaces]
         groups, n_groups = [], 0
-        for space in self._spaces:
-            groups.append(self._genes[space][1] + n_groups)
-            n_groups += len(groups[-1])
-        n_options = np.concatenate([self._genes[space][0] for space in self._spaces])
+        for own in genes:
+            groups.append(own.groups + n_groups)
+            n_groups += len(own.groups)
         return Description(
-            n_options.astype(np.int64), np.concatenate(groups), arrays, self._facts, self._spaces
+            np.concatenate([own.n_options for own in genes]).astype(np.int64),
+            np.concatenate(groups),
+            arrays,
+            self._facts,
+            self._spaces,
+            np.concatenate([own.nodes for own in genes]),
         )
 
     def _featurized(self) -> dict[str, NDArray[Any]]:
         arrays = dict(featurize_module(self.message, source=self.name).arrays)
-        given = [i.id for c in self.message.computations for i in c.instructions]
-        places = [given.index(one.id) for one in self.fusible]
-        return {**arrays, "node_config_ids": np.array(places, np.int64)}
+        return {**arrays, "node_config_ids": self._genes["fusion"].nodes}
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
         """Return choices (c, g) as the dataset has configs, of the first space that it can hold.

@@ -1,14 +1,18 @@
 """The order of nodes, and where decisions stand in it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from common.errors import PipelineError
+from data.collect.measuring.worker import Description
 from models.go.graph import (
     MAX_PROGRAM_GENES,
     WHOLE_PROGRAM,
     Genes,
     decision_graph,
+    described_graph,
     topological_order,
 )
 from tests.models.go.programs import UNSCALED, mixed_tasks, random_arrays
@@ -51,3 +55,17 @@ def test_too_many_decisions_without_a_node_are_refused() -> None:
     genes = Genes(np.full(many, WHOLE_PROGRAM), np.full(many, 2))
     with pytest.raises(PipelineError, match="task options has 65 genes without a node"):
         decision_graph("here", random_arrays(0), {"options": genes}, UNSCALED)
+
+
+def test_each_space_of_a_description_is_a_task() -> None:
+    spaces = {"options": 2, "fusion": 3}
+    nodes = np.array([WHOLE_PROGRAM, WHOLE_PROGRAM, 3, 8, 4])
+    known = Description(
+        np.array([2, 3, 2, 2, 2]), np.arange(5), random_arrays(0), {}, spaces, nodes
+    )
+    graph = described_graph("here", known, UNSCALED)
+    assert [task.name for task in graph.tasks] == ["options", "fusion"]
+    assert [task.nodes.tolist() for task in graph.tasks] == [[24, 25], [3, 8, 4]]
+    assert [task.n_options.tolist() for task in graph.tasks] == [[2, 3], [2, 2, 2]]
+    with pytest.raises(PipelineError, match="here: its genes say no node"):
+        described_graph("here", replace(known, nodes=None), UNSCALED)

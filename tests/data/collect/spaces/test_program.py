@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
+from data.collect.layouts.module import CONFIGURABLE
 from data.collect.measuring.worker import Description, Told
 from data.collect.programs.catalogue import ProgramSource
 from data.collect.programs.compiled import applied
@@ -54,6 +55,12 @@ def test_every_space_has_its_genes(program: DecidedProgram) -> None:
     assert not set(by_space[0]) & set(by_space[1]) and not set(by_space[1]) & set(by_space[2])
     assert description.spaces["fusion"] == len(fusible(program.message)) > 5
     assert (description.n_options >= 1).all()
+    assert description.nodes is not None
+    nodes = np.split(description.nodes, np.cumsum([*description.spaces.values()])[:-1])
+    names = [given.opcode for c in program.message.computations for given in c.instructions]
+    assert (nodes[0] == -1).all()
+    assert {names[node] for node in nodes[1]} <= set(CONFIGURABLE)
+    assert [names[node] for node in nodes[2]] == [one.opcode for one in fusible(program.message)]
 
 
 def test_choices_are_spelled_as_the_dataset_has_configs() -> None:
