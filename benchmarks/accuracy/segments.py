@@ -45,7 +45,7 @@ VARIANTS = {
     "no-head": ("head_steps=0",),
 }
 # Shares of the recipe's steps, each trained to its end, that show how soon a network ranks well.
-SHARES = {WHOLE: (0.25, 0.5), SHIPPED: (0.25, 0.5, 2.0)}
+SHARES = {WHOLE: (0.5,), SHIPPED: (0.5, 1.5)}
 METRICS = (TAU, "slowdown@1", "slowdown@5")
 PICTURE, SIZE_INCHES, DPI = "segments.png", (10.0, 3.8), 110
 
