@@ -30,9 +30,9 @@ from common.atomic import atomic_path
 from common.bootstrap import CONFIDENCE, DRAWS
 from common.errors import PipelineError
 from common.settings import SAMPLE
-from models.config.recipe import load_recipe
 
 SHIPPED, WHOLE = "segments", "whole"
+STEPS = 200
 # Nodes of a segment: the median graph of the sample, of 200 nodes, has four such, and unet3d seven.
 SEGMENT_NODES = {"layouts": 50, "unet3d-all": 400}
 # Keys of [segment_sage] in which a variant differs from the recipe.
@@ -44,18 +44,22 @@ VARIANTS = {
     "no-dropout": ("keep_stale=1",),
     "no-head": ("head_steps=0",),
 }
-# Shares of the recipe's steps, each trained to its end, that show how soon a network ranks well.
-SHARES = {WHOLE: (0.5,), SHIPPED: (0.5, 1.5)}
+# Shares of the steps, each trained to its end, that show how soon a network ranks well.
+SHARES: dict[str, dict[str, tuple[float, ...]]] = {
+    "layouts": {WHOLE: (0.5, 1), SHIPPED: (0.5, 1, 1.5)},
+    "unet3d-all": {WHOLE: (0.25, 0.5, 1), SHIPPED: (0.5, 1, 2, 4)},
+}
 METRICS = (TAU, "slowdown@1", "slowdown@5")
 PICTURE, SIZE_INCHES, DPI = "segments.png", (10.0, 3.8), 110
 
 Cells = Mapping[str, list[dict[str, Any]]]  # by name of what was trained, each seed's
 
 
-def trained(steps: int) -> dict[str, tuple[str, ...]]:
-    """Return the keys of [segment_sage] that differ, by name, of all that is trained for a task."""
-    found = dict(VARIANTS)
-    for name, shares in SHARES.items():
+def trained(task: str, steps: int) -> dict[str, tuple[str, ...]]:
+    """Return the keys of [segment_sage], by name, of all that is trained for a task."""
+    base = f"segment_nodes={SEGMENT_NODES[task]}", f"training.steps={steps}"
+    found = {name: (*base, *keys) for name, keys in VARIANTS.items()}
+    for name, shares in SHARES[task].items():
         for share in shares:
             found[_rung(name, share)] = (*found[name], f"training.steps={round(share * steps)}")
     return found
@@ -65,18 +69,15 @@ def _rung(name: str, share: float) -> str:
     return name if share == 1 else f"{name}-{share:.0%}"
 
 
-def run(
-    tasks: Sequence[str], seeds: Sequence[int], sources: Sources, out: Path, changes: Sequence[str]
-) -> None:
-    """Train what is missing, each name into its folder; `changes` are keys of [segment_sage]."""
-    shipped = load_recipe(SHIPPED, [f"segment_sage.{key}" for key in changes])
-    names = trained(shipped.segment_sage.training.steps)
-    for seed in seeds:
-        for task in tasks:
-            for name, keys in names.items():
-                own = (f"segment_nodes={SEGMENT_NODES[task]}", *changes, *keys)
-                cell = Cell(task, SHIPPED, seed, tuple(f"segment_sage.{key}" for key in own))
-                is_new = run_cell(cell, sources, out / name)
+def run(options: argparse.Namespace, sources: Sources) -> None:
+    """Train what is missing, each name into its folder."""
+    for seed in options.seeds:
+        for task in (task for task in options.tasks if not why_no_data(TASKS[task], sources)):
+            for name, keys in trained(task, options.steps).items():
+                changed = tuple(f"segment_sage.{key}" for key in (*options.set, *keys))
+                is_new = run_cell(
+                    Cell(task, SHIPPED, seed, changed), sources, options.out / task / name
+                )
                 print(task, name, seed, "trained" if is_new else "was there", flush=True)  # noqa: T201
 
 
@@ -86,22 +87,24 @@ def write_report(out: Path, folder: Path) -> None:
     Raises:
         PipelineError: something was not trained, or a file cannot be written.
     """
-    every = {name: read_cells(out / name / "cells") for name in trained(steps=0)}
     by_task = {
-        task: {name: [c for c in cells if c["task"] == task] for name, cells in every.items()}
+        task: {name: read_cells(out / task / name / "cells") for name in trained(task, STEPS)}
         for task in SEGMENT_NODES
+        if (out / task).is_dir()
     }
-    by_task = {task: found for task, found in by_task.items() if all(found.values())}
+    cells = [cell for found in by_task.values() for own in found.values() for cell in own]
+    if not cells:
+        raise PipelineError(f"{out}: no results; expected some of {', '.join(SEGMENT_NODES)}")
     draw(by_task, folder / PICTURE)
     parts = [part_of(task, found) for task, found in by_task.items()]
     text = render(
         "segments",
         parts=parts,
         picture=PICTURE,
-        steps=every[SHIPPED][0]["recipe"]["segment_sage"]["training"]["steps"],
+        steps=cells[0]["recipe"]["segment_sage"]["training"]["steps"],
         confidence=f"{CONFIDENCE:.0%}",
         draws=f"{DRAWS:,}",
-        made_with=made_with([cell for cells in every.values() for cell in cells]),
+        made_with=made_with(cells),
     )
     write_page(folder / "segments.md", text)
 
@@ -127,31 +130,33 @@ def part_of(task: str, cells: Cells) -> dict[str, Any]:
         "n_families": len({graph["family"] for graph in graphs}),
         "rows": rows,
         "header": ["network", "seeds", *labels, *leads_header, "training CPU s"],
-        "soon": [soon(name, cells) for name in SHARES],
+        "soon": [soon(task, name, cells) for name in SHARES[task]],
         "soon_header": [
             "network",
-            *(f"{share:.0%}" for share in sorted({1.0, *SHARES[SHIPPED]})),
-            "gets there",
-            f"after this share of {WHOLE}'s CPU s",
+            *(f"{share:.0%}" for share in _shares(task)),
+            f"{WHOLE}'s tau after",
         ],
     }
 
 
-def curve(name: str, cells: Cells) -> list[tuple[float, float]]:
+def _shares(task: str) -> list[float]:
+    return sorted({share for shares in SHARES[task].values() for share in shares})
+
+
+def curve(task: str, name: str, cells: Cells) -> list[tuple[float, float]]:
     """Return CPU seconds and tau, means over seeds, of each share of the steps that was trained."""
-    rungs = [cells[_rung(name, share)] for share in sorted({1.0, *SHARES[name]})]
+    rungs = [cells[_rung(name, share)] for share in SHARES[task][name]]
     return [(_cpu_s(own), estimate_of(own, TAU).mean) for own in rungs]
 
 
-def soon(name: str, cells: Cells) -> list[str]:
+def soon(task: str, name: str, cells: Cells) -> list[str]:
     """Return the row on when a network first ranks as well as whole graphs at their last step."""
-    found = curve(name, cells)
-    goal_s, goal = curve(WHOLE, cells)[-1]
-    reached = first_reached(found, goal)
-    texts = [f"{tau:.3f} ({cpu_s:,.0f} s)" for cpu_s, tau in found]
-    texts += [""] * (1 + len(SHARES[SHIPPED]) - len(texts))
-    ends = ["no", ""] if reached is None else ["yes", f"{reached / goal_s:.2f}"]
-    return [name, *texts, *ends]
+    found = curve(task, name, cells)
+    by_share = dict(zip(SHARES[task][name], found, strict=True))
+    points = [by_share.get(share) for share in _shares(task)]
+    texts = [f"{point[1]:.3f} ({point[0]:,.0f} s)" if point else "" for point in points]
+    reached = first_reached(found, curve(task, WHOLE, cells)[-1][1])
+    return [name, *texts, "not reached" if reached is None else f"{reached:,.0f} s"]
 
 
 def first_reached(found: Sequence[tuple[float, float]], goal: float) -> float | None:
@@ -184,9 +189,9 @@ def draw(by_task: Mapping[str, Cells], path: Path) -> None:
         for number, (task, cells) in enumerate(by_task.items()):
             axes = figure.add_axes((0.07 + 0.5 * number, 0.14, 0.41, 0.74))
             for name, colour in ((WHOLE, FLOOR), (SHIPPED, OURS)):
-                seconds, taus = zip(*curve(name, cells), strict=True)
+                seconds, taus = zip(*curve(task, name, cells), strict=True)
                 axes.plot(seconds, taus, "o-", color=colour, label=name)
-            for name in VARIANTS.keys() - SHARES.keys():
+            for name in VARIANTS.keys() - SHARES[task].keys():
                 place = _cpu_s(cells[name]), estimate_of(cells[name], TAU).mean
                 axes.plot(*place, "x", color=FAINT)
                 axes.annotate(name, place, xytext=(4, 3), textcoords="offset points", color=FAINT)
@@ -205,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = list(SEGMENT_NODES)
     parser.add_argument("--tasks", nargs="+", choices=known, default=known, metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N")
     parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
     parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
@@ -212,8 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     sources = Sources(options.sample, options.real)
     try:
-        tasks = [task for task in options.tasks if not why_no_data(TASKS[task], sources)]
-        run(tasks, options.seeds, sources, options.out, options.set)
+        run(options, sources)
         write_report(options.out, options.pages)
     except PipelineError as error:
         print(error, file=sys.stderr)  # noqa: T201
