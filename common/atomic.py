@@ -101,6 +101,9 @@ def create_text(path: Path, text: str) -> bool:
     """Write `text` to a new file, whole or not at all; tell whether it was not there.
 
     Of several processes that do so at once, one succeeds.
+
+    Raises:
+        PipelineError: as `atomic_path`.
     """
     with _temporary_beside(path) as temporary:
         temporary.write_bytes(text.encode())

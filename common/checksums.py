@@ -33,7 +33,11 @@ def sealed(content: bytes) -> bytes:
 
 
 def check_seal(path: Path, remedy: str) -> None:
-    """Compare a file with the checksum that it holds; a file from elsewhere may hold none."""
+    """Compare a file with the checksum that it holds; a file from elsewhere may hold none.
+
+    Raises:
+        PipelineError: the file cannot be read, or is not as it was written.
+    """
     with open_regular(path) as file:
         content = file.read()
     if MARK in content and sealed(content) != content:
@@ -41,14 +45,22 @@ def check_seal(path: Path, remedy: str) -> None:
 
 
 def write_table(path: Path, table: pl.DataFrame) -> None:
-    """Write a table as parquet with its checksum, whole or not at all."""
+    """Write a table as parquet with its checksum, whole or not at all.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
     with atomic_path(path) as temporary:
         table.write_parquet(temporary, metadata={SEAL_KEY: UNSEALED})
         temporary.write_bytes(sealed(temporary.read_bytes()))
 
 
 def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
-    """Read a parquet file, after checking every byte; one from elsewhere has no checksum."""
+    """Read a parquet file, after checking every byte; one from elsewhere has no checksum.
+
+    Raises:
+        PipelineError: the file is missing or damaged, or has other columns than `schema`.
+    """
     check_seal(path, "remove the file, and it is made again")
     try:
         table = pl.read_parquet(path)

@@ -1,10 +1,4 @@
-"""The exceptions that reach the user as a single line.
-
-What reads a file raises PipelineError where it is missing, damaged or of another kind; what writes
-one, where it cannot; what asks a server, where it refuses or is not reached for good. What takes a
-name raises UsageError, with the known ones, where it is none of these. `Raises:` in a docstring
-says what else is raised.
-"""
+"""The one exception that reaches the user as a single line."""
 
 MAX_CHARACTERS = 3_000
 

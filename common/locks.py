@@ -15,6 +15,9 @@ def locked(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterato
     """Hold the lock of `path` while the block runs; wait for whoever holds it.
 
     Parent folders are made. It excludes the threads of one process as well.
+
+    Raises:
+        PipelineError: the lock's file cannot be written.
     """
     from filelock import FileLock, Timeout
 

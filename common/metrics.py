@@ -2,8 +2,7 @@
 
 Scores are runtime-like: the LOWER a score, the faster the config is predicted to be. A ranking
 lists config indices, predicted fastest first. Arrays in, floats out; nothing is averaged over
-graphs here. Scores and runtimes (c,) of any unit that differ in length, are empty, or hold a nan or
-an infinity raise ValueError.
+graphs here.
 """
 
 import math
@@ -30,6 +29,13 @@ def count_pairs(scores: NDArray[Any], runtime: NDArray[Any]) -> PairCounts:
     Knight's method (Journal of the American Statistical Association 61, 1966): with the configs
     sorted by score, and by runtime within equal scores, the discordant pairs are the inversions
     of the runtimes. The counts are exact integers.
+
+    Args:
+        scores: (c,) predicted, lower = faster.
+        runtime: (c,) measured, any unit.
+
+    Raises:
+        ValueError: the arrays differ in length, are empty, or hold a nan or an infinity.
     """
     scores, runtime = _checked(scores, runtime)
     score_rank, score_tied = _dense_ranks(scores)
@@ -48,9 +54,16 @@ def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     Equal to `scipy.stats.kendalltau(scores, runtime)` with one exception: scores that are all
     equal, on a graph whose runtimes are not, give 0 and not nan.
 
+    Args:
+        scores: (c,) predicted, lower = faster.
+        runtime: (c,) measured, any unit.
+
     Returns:
         A value in [-1, 1]; nan where the runtimes give no order (one config, or all equal). Such
         a graph cannot be judged and is left out of every mean.
+
+    Raises:
+        ValueError: the arrays differ in length, are empty, or hold a nan or an infinity.
     """
     pairs = count_pairs(scores, runtime)
     ordered = pairs.concordant + pairs.discordant
@@ -70,8 +83,15 @@ def ordered_pair_accuracy(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
 
     A pair with equal scores counts half.
 
+    Args:
+        scores: (c,) predicted, lower = faster.
+        runtime: (c,) measured, any unit.
+
     Returns:
         A value in [0, 1]; nan where no two runtimes differ.
+
+    Raises:
+        ValueError: the arrays differ in length, are empty, or hold a nan or an infinity.
     """
     pairs = count_pairs(scores, runtime)
     judged = pairs.concordant + pairs.discordant + pairs.tied_score_only
@@ -110,6 +130,9 @@ def tile_score(ranking: NDArray[Any], runtime: NDArray[Any]) -> float:
     Args:
         ranking: (m,) config indices, predicted fastest first; only the first five count.
         runtime: (c,) runtimes, each divided by its `config_runtime_normalizers`; positive.
+
+    Raises:
+        ValueError: as `slowdown_at_k`.
     """
     return 2 - slowdown_at_k(ranking, runtime, TILE_PICKS)
 

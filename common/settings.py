@@ -131,7 +131,11 @@ def default_store_dir(data_dir: Path) -> Path:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file of settings."""
+    """Read a TOML file of settings.
+
+    Raises:
+        PipelineError: the file is missing, not TOML, or larger or deeper than settings are.
+    """
     try:
         with open_regular(path) as file:
             content = file.read(MAX_TOML_BYTES + 1)
@@ -149,7 +153,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recipe") -> Path:
-    """Find a recipe, or what else is said, by its path or by its name in a folder."""
+    """Find a recipe, or what else is said, by its path or by its name in a folder.
+
+    Raises:
+        UsageError: there is no such recipe; the known names are listed.
+    """
     is_file = name_or_file.endswith(".toml")
     path = Path(name_or_file) if is_file else folder / f"{name_or_file}.toml"
     try:

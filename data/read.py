@@ -8,7 +8,11 @@ from data.tree import GraphFile
 
 
 def read_graph(file: GraphFile) -> Graph:
-    """Read the graph of a file of the official tree, or of the store."""
+    """Read the graph of a file of the official tree, or of the store.
+
+    Raises:
+        PipelineError: one line that names the file, the key and what was expected.
+    """
     return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
 
 

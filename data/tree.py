@@ -65,7 +65,11 @@ class GraphFile:
 
 
 def collection_named(name: str) -> Collection:
-    """Return the collection called `name`, such as "layout:xla:default"."""
+    """Return the collection called `name`, such as "layout:xla:default".
+
+    Raises:
+        UsageError: there is no such collection; the known names are listed.
+    """
     for collection in COLLECTIONS:
         if name in (collection.name, collection.slug):
             return collection
@@ -74,7 +78,11 @@ def collection_named(name: str) -> Collection:
 
 
 def collections_named(names: str | None) -> tuple[Collection, ...]:
-    """Return the collections of a comma-separated list, in the dataset's order; None = all."""
+    """Return the collections of a comma-separated list, in the dataset's order; None = all.
+
+    Raises:
+        UsageError: as `collection_named`.
+    """
     if names is None:
         return COLLECTIONS
     chosen = {collection_named(name.strip()) for name in names.split(",")}
@@ -82,7 +90,11 @@ def collections_named(names: str | None) -> tuple[Collection, ...]:
 
 
 def splits_named(names: str | None) -> tuple[str, ...]:
-    """Return the splits of a comma-separated list, in the dataset's order; None = all."""
+    """Return the splits of a comma-separated list, in the dataset's order; None = all.
+
+    Raises:
+        UsageError: there is no such split.
+    """
     if names is None:
         return SPLITS
     chosen = [name.strip() for name in names.split(",")]

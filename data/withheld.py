@@ -33,6 +33,9 @@ def write_withheld(
     Args:
         runtimes: submission ID to (c,) int64 runtimes in ns.
         normalizers: submission ID of a tile kernel to (c,) int64 runtimes of its default config.
+
+    Raises:
+        PipelineError: the file cannot be written.
     """
     members = {name: runtimes[name] for name in sorted(runtimes)}
     for name in sorted(normalizers or {}):
@@ -44,7 +47,11 @@ def write_withheld(
 def read_withheld(
     data_dir: Path,
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
-    """Return runtimes, and normalizers of kernels, of the test split; (c,) int64 ns by ID each."""
+    """Return runtimes, and normalizers of kernels, of the test split; (c,) int64 ns by ID each.
+
+    Raises:
+        PipelineError: the file is missing or damaged.
+    """
     path = data_dir / WITHHELD
     if not path.is_file():
         raise PipelineError(

@@ -49,7 +49,11 @@ class Mixing(NamedTuple):
 def mix(
     members: Mapping[str, pl.DataFrame], mixing: Mixing, files: Sequence[GraphFile]
 ) -> pl.DataFrame:
-    """Blend scores and diversify the picks; columns and order as of the first member."""
+    """Blend scores and diversify the picks; columns and order as of the first member.
+
+    Raises:
+        PipelineError: as blend and diversify_table.
+    """
     blended = blend(members, method=mixing.method, weights=mixing.weights)
     return diversify_table(blended, files, mixing.diversity) if mixing.diversity else blended
 

@@ -75,7 +75,11 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
 
 
 def status(kernel_id: str) -> KernelStatus:
-    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own."""
+    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
+
+    Raises:
+        PipelineError: missing or refused credentials, no such kernel, no connection.
+    """
     with kaggle_session(f"status of kernel {kernel_id}") as session:
         return ask(session, lambda: kernel_status(session, session.own(kernel_id)))
 

@@ -119,7 +119,11 @@ def learn_nodes(
 
 @contextmanager
 def torch_for(job: TrainJob) -> Iterator[tuple[Any, torch.device]]:
-    """Prepare torch to train a network by its recipe; yield the network's config and its device."""
+    """Prepare torch to train a network by its recipe; yield the network's config and its device.
+
+    Raises:
+        UsageError: a GPU is asked for where there is none.
+    """
     recipe, config = job.recipe, getattr(job.recipe, job.model)
     device, tf32 = training_device(recipe.accelerator), allows_tf32(config.training)
     with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
@@ -164,7 +168,11 @@ def _by_content(value: Any) -> Hashable:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> NetworkRanker:
-    """Load what was trained as the model `name`, a network of that class."""
+    """Load what was trained as the model `name`, a network of that class.
+
+    Raises:
+        PipelineError: the weights are missing, damaged or of another model.
+    """
     device = ranking_device(recipe.accelerator)
     with torch_prepared(threads=recipe.n_threads, device=device):
         model = network(getattr(recipe, name))

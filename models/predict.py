@@ -29,7 +29,11 @@ ALL_CONFIGS: Mapping[str, Rows] = MappingProxyType({})
 
 
 def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
-    """Draw rows of those layout graphs that have more configs, by submission ID; 0 draws none."""
+    """Draw rows of those layout graphs that have more configs, by submission ID; 0 draws none.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
     layouts = [file for file in files if at_most and file.collection.kind == "layout"]
     many = (graph for graph in map(read_layout, layouts) if graph.n_configs > at_most)
     return {graph.file.submission_id: sample_rows(graph, at_most) for graph in many}
@@ -42,6 +46,9 @@ def read_ahead(
 
     Args:
         subsets: rows that are read alone, by ID of the layout graphs of which not all are.
+
+    Raises:
+        PipelineError: a file is damaged.
     """
 
     def read(file: GraphFile) -> Graph:
@@ -83,5 +90,9 @@ def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
 
 
 def read_scores(path: Path) -> pl.DataFrame:
-    """Read scores."""
+    """Read scores.
+
+    Raises:
+        PipelineError: the file is missing, damaged, or has other columns.
+    """
     return read_table(path, SCORE_SCHEMA)

@@ -74,7 +74,11 @@ MODELS: dict[str, ModelEntry] = {
 
 
 def model_entry(recipe: Recipe, name: str) -> ModelEntry:
-    """Return the model called `name`, a built-in one or one of the recipe's own."""
+    """Return the model called `name`, a built-in one or one of the recipe's own.
+
+    Raises:
+        PipelineError: there is no such model; the known ones are listed.
+    """
     own = recipe.own_models
     if name in own:
         return _network(name, "layout" if own[name] in recipe.layout.models else "tile", own[name])

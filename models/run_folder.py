@@ -30,7 +30,11 @@ def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
 
 
 def check_done(folder: Path) -> None:
-    """Compare the files of a folder with the checksums in its DONE mark."""
+    """Compare the files of a folder with the checksums in its DONE mark.
+
+    Raises:
+        PipelineError: a file, or the mark itself, is not as it was written.
+    """
     mark = folder / DONE
     try:
         _, *lines = mark.read_text(encoding="utf-8").split("\n")
@@ -51,6 +55,7 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
     Raises:
         UsageError: the folder is in use and `resume` is off, or belongs to another run.
+        PipelineError: its configuration cannot be read.
     """
     # Listed before the look at config.toml: another process may begin the very same run now.
     held = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
@@ -66,7 +71,12 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Make a run folder with a config.toml of what decides the run's outcome, or go on with it."""
+    """Make a run folder with a config.toml of what decides the run's outcome, or go on with it.
+
+    Raises:
+        UsageError: as `check_free`.
+        PipelineError: the folder cannot be written.
+    """
     check_free(folder, config, resume=resume)
     path = folder / CONFIG
     if not path.exists() and not create_text(path, tomli_w.dumps(config)):
@@ -83,7 +93,11 @@ def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run folder's config.toml."""
+    """Read a run folder's config.toml.
+
+    Raises:
+        PipelineError: `folder` is no run folder, or its configuration is damaged.
+    """
     if not (folder / CONFIG).exists():
         raise PipelineError(f"{folder}: {_why_no_run(folder)}")
     return read_toml(folder / CONFIG)

@@ -85,7 +85,11 @@ def official_rows() -> Mapping[str, int | None]:
 
 
 def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
-    """Return the number of configs of each graph of a split, by submission ID."""
+    """Return the number of configs of each graph of a split, by submission ID.
+
+    Raises:
+        PipelineError: the split has no graph, or a file is damaged.
+    """
     files = find_graphs(data_dir, splits=(split,))
     return {file.submission_id: _count_configs(file.path) for file in files}
 

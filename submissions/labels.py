@@ -47,6 +47,9 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
 
     Args:
         private: take the withheld test runtimes instead, whatever the split.
+
+    Raises:
+        PipelineError: no such split, a damaged file, or nothing was withheld.
     """
     if not private:
         return read_labels(data_dir, split)
@@ -55,13 +58,21 @@ def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labe
 
 
 def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
-    """Read the labels of a split's graphs by submission ID, and nothing else of their files."""
+    """Read the labels of a split's graphs by submission ID, and nothing else of their files.
+
+    Raises:
+        PipelineError: the split has no graph, or a file is damaged; the line names it.
+    """
     files = find_graphs(data_dir, splits=(split,))
     return {file.submission_id: read_labels_of(file) for file in files}
 
 
 def read_labels_of(file: GraphFile) -> Labels:
-    """Read one graph's labels, from its npz file or from the store."""
+    """Read one graph's labels, from its npz file or from the store.
+
+    Raises:
+        PipelineError: damaged, no configs, or a runtime or normalizer that is not positive.
+    """
     if is_stored(file):
         graph = read_graph(file)
         normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
@@ -124,6 +135,9 @@ def cut_to_samples(
 
     How many configs are ranked tells which are drawn (data.graphs.distinct.sample_rows). A ranking
     of others is no sample and stays, so that whoever judges it refuses it.
+
+    Raises:
+        PipelineError: a file is damaged.
     """
     own, known = dict(rankings), dict(labels)
     for file in files:
@@ -145,6 +159,9 @@ def read_ceilings(files: Sequence[GraphFile], labels: Mapping[str, Labels]) -> d
 
     Returns:
         Kendall tau by submission ID, of the graphs where it is known.
+
+    Raises:
+        PipelineError: a file is damaged, or the labels do not fit its configs.
     """
     ceilings = {}
     for file in files:

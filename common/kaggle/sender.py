@@ -27,7 +27,11 @@ _LATER = "try again in a few minutes"
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:
-    """Call the client where a repetition does no harm, until it succeeds or tries are used up."""
+    """Call the client where a repetition does no harm, until it succeeds or the tries are used up.
+
+    Raises:
+        PipelineError: Kaggle refuses, or the tries are used up.
+    """
 
     def attempt() -> T:
         try:
@@ -75,7 +79,11 @@ def send_once(
 
 
 def upload_file(session: KaggleSession, path: Path, start: Callable[[], Any]) -> str:
-    """Upload a file to Kaggle's storage, and return the token that `start` got for it."""
+    """Upload a file to Kaggle's storage, and return the token that `start` got for it.
+
+    Raises:
+        PipelineError: Kaggle or its storage refuses it, or the tries are used up.
+    """
     import requests
 
     def attempt() -> str:

@@ -219,6 +219,9 @@ def write_graph(
         config_feat: (c, 24) of tiles or (c, k, 18) of layouts.
         runtime_ns: (c,) int64.
         default_ns: runtime of the compiler's own choice, the normalizer of tiles.
+
+    Raises:
+        PipelineError: the file cannot be written.
     """
     is_tile = job.collection.kind == "tile"
     normalizers = np.full_like(runtime_ns, default_ns)

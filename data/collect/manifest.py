@@ -19,6 +19,9 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
     """Return the manifest of `out`, an empty one where there is none.
 
     Its parts: "environments" (by digest), "graphs" and "left_out" (by submission ID).
+
+    Raises:
+        PipelineError: it cannot be read, or is no manifest.
     """
     path = out / MANIFEST
     if not path.is_file():
@@ -34,7 +37,11 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield the manifest of `out` to a block that changes it, then write it, NaN as null."""
+    """Yield the manifest of `out` to a block that changes it, then write it, NaN as null.
+
+    Raises:
+        PipelineError: the manifest cannot be read or written.
+    """
     manifest = read_manifest(out)
     yield manifest
     text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)

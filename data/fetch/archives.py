@@ -38,7 +38,11 @@ class Member:
     open: Callable[[], IO[bytes] | None]
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the file's content, of which an archive may hold less than it announces."""
+        """Yield the file's content, of which an archive may hold less than it announces.
+
+        Raises:
+            PipelineError: the archive is damaged.
+        """
         with _reading(self.archive):
             source = self.open()
             assert source is not None, "a plain file was checked before"

@@ -65,7 +65,11 @@ def unfinished_bytes(target: Path) -> int:
 
 
 def remote_size(session: Session, url: str) -> int:
-    """Ask how many bytes `url` has; 0 if the server does not tell."""
+    """Ask how many bytes `url` has; 0 if the server does not tell.
+
+    Raises:
+        PipelineError: the server refuses the file, or the tries are used up.
+    """
     with _ask(session, "HEAD", url) as response:
         return _length(response) or 0
 

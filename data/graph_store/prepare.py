@@ -35,7 +35,11 @@ class Prepared:
 
 
 def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
-    """Pack files into the store; return what is wrong with each, None = it is there."""
+    """Pack files into the store; return what is wrong with each, None = it is there.
+
+    Raises:
+        PipelineError: the store cannot be written.
+    """
     keep_freed_memory()
     what, errors = f"pack {len(files)} files", list[str | None]()
     for file in files:
@@ -52,6 +56,9 @@ def prepare(
 
     A call that was killed goes on with the next one, and the store ends with the same bytes.
     Another process that prepares the same store is waited for.
+
+    Raises:
+        PipelineError: the store cannot be written: no space, no permission.
     """
     with alone(store):
         todo = [file for file in files if not _is_fresh(store, file)]
@@ -73,7 +80,11 @@ def _is_fresh(store: Path, file: GraphFile) -> bool:
 
 
 def _pack_one(file: GraphFile, store: Path) -> str | None:
-    """Pack one file; return what is wrong with it. Then nothing older is left in its place."""
+    """Pack one file; return what is wrong with it. Then nothing older is left in its place.
+
+    Raises:
+        PipelineError: the store cannot be written.
+    """
     target = stored_file(store, file)
     try:
         store_graph(file, target)
@@ -123,6 +134,9 @@ def stored_graphs(
 
     Args:
         store: the store's folder; None for the data folder's own below the default place.
+
+    Raises:
+        PipelineError: no such graph, a damaged file (the first is named), or no space.
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
     found = []

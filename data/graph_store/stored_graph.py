@@ -58,7 +58,11 @@ def stored_file(store: Path, file: GraphFile) -> GraphFile:
 
 
 def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
-    """Tell whether a graph is in the store, by this version, from the source as it is now."""
+    """Tell whether a graph is in the store, by this version, from the source as it is now.
+
+    Raises:
+        PipelineError: the source is no whole npz file.
+    """
     try:
         facts = read_facts(stored.path)
     except PipelineError:
@@ -67,7 +71,11 @@ def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
 
 
 def fingerprint(files: Iterable[GraphFile]) -> str:
-    """Digest the places and contents of `files`; 16 hex digits."""
+    """Digest the places and contents of `files`; 16 hex digits.
+
+    Raises:
+        PipelineError: a file is not a whole npz archive, or damaged in the store.
+    """
     digest = hashlib.blake2b(digest_size=8)
     for file in sorted(files, key=lambda file: (file.collection.name, file.split, file.name)):
         digest.update(f"{source_digest(file)}\n".encode())
@@ -78,6 +86,9 @@ def source_digest(file: GraphFile) -> str:
     """Digest one npz file's place, array names, sizes and checksums; 16 hex digits.
 
     Only the archive's index is read; of a packed file, what it says of its source.
+
+    Raises:
+        PipelineError: the file is damaged.
     """
     if file.path.suffix != ".npz":
         return read_facts(file.path).get("source", "")
@@ -90,13 +101,21 @@ def source_digest(file: GraphFile) -> str:
 
 
 def store_graph(source: GraphFile, stored: GraphFile) -> None:
-    """Pack one graph of the official tree into the store, whole or not at all."""
+    """Pack one graph of the official tree into the store, whole or not at all.
+
+    Raises:
+        PipelineError: the source is damaged (names file and key), or the disk is full.
+    """
     facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
     write_tensors(stored.path, graph_tensors(source), facts=facts)
 
 
 def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
-    """Return what the store keeps of a graph: from there, read-only, or from its npz file."""
+    """Return what the store keeps of a graph: from there, read-only, or from its npz file.
+
+    Raises:
+        PipelineError: one line that names the file, the key and what was expected.
+    """
     if is_stored(file):
         opened = open_tensors(file.path)
         _check_once(file, opened.identity)  # every value, the first time in a process

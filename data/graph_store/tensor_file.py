@@ -64,7 +64,11 @@ class _Place:
 def write_tensors(
     path: Path, tensors: Mapping[str, NDArray[Any]], *, facts: Mapping[str, str]
 ) -> None:
-    """Write tensors and facts to a file, whole or not at all; equal input gives equal bytes."""
+    """Write tensors and facts to a file, whole or not at all; equal input gives equal bytes.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
     arrays = {name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}
     checksum = _checksum(
         facts,
@@ -79,7 +83,12 @@ def write_tensors(
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Return what was written beside the tensors of a file, without reading these."""
+    """Return what was written beside the tensors of a file, without reading these.
+
+    Raises:
+        PipelineError: the file cannot be read, its header is damaged, or its length is not what the
+            header says.
+    """
     with open_regular(path) as file:
         facts, _ = _read_header(path, file)
     facts.pop("checksum", None)
@@ -87,7 +96,11 @@ def read_facts(path: Path) -> dict[str, str]:
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """Map a file's tensors; the first time in a process, every byte is checked."""
+    """Map a file's tensors; the first time in a process, every byte is checked.
+
+    Raises:
+        PipelineError: the file cannot be read, or is damaged.
+    """
     with open_regular(path) as file:
         state = os.fstat(file.fileno())
         identity = (state.st_ino, state.st_size, state.st_mtime_ns)

@@ -48,6 +48,9 @@ def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:
 
     Args:
         padding: of node layouts beyond a tensor's rank: "zero" as in the dataset, or "minus-one".
+
+    Raises:
+        PipelineError: the file is damaged or of another kind, or holds a kernel twice.
     """
     kind, message = _read_message(path)
     stem = program_name(path)

@@ -30,7 +30,11 @@ KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_n
 
 
 def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
-    """Read and check all of a layout graph but its configs, as the fields of LayoutGraph."""
+    """Read and check all of a layout graph but its configs, as the fields of LayoutGraph.
+
+    Raises:
+        PipelineError: names the key and what was expected; a missing key comes first.
+    """
     archive.require(LAYOUT_KEYS)
     arrays = _shared_arrays(archive)
     arrays["node_config_ids"] = archive.array("node_config_ids", dtype=np.int64, shape=(None,))
@@ -40,7 +44,11 @@ def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
 
 
 def tile_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
-    """Read and check a tile kernel, as the fields of TileGraph."""
+    """Read and check a tile kernel, as the fields of TileGraph.
+
+    Raises:
+        PipelineError: names the key and what was expected; a missing key comes first.
+    """
     archive.require(TILE_KEYS)
     arrays = _shared_arrays(archive)
     c = len(arrays["runtime_ns"])
@@ -74,7 +82,11 @@ def _naming_keys(archive: Archive) -> Fail:
 
 
 def encode_configs(archive: Archive, n_configs: int | None, n_configurable: int) -> PackedConfigs:
-    """Pack node_config_feat (c, k, 18) as it streams by, checking every value."""
+    """Pack node_config_feat (c, k, 18) as it streams by, checking every value.
+
+    Raises:
+        PipelineError: damaged, of another shape, or a value that is no layout value.
+    """
     key = "node_config_feat"
     shape = (n_configs, n_configurable, N_LAYOUT_VALUES)
     if not archive.header(key, dtype=np.float32, shape=shape).shape[0]:

@@ -67,7 +67,11 @@ class ArrayHeader:
 
 
 class Archive:
-    """An open npz file; use it as a context manager."""
+    """An open npz file; use it as a context manager.
+
+    Raises:
+        PipelineError: not a zip archive, or its index is damaged; the line names the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -39,6 +39,9 @@ def write_npz(path: Path, members: Mapping[str, Member]) -> None:
     """Write `members` to `path` in their order, whole or not at all.
 
     Entries carry no clock time: equal content gives equal bytes.
+
+    Raises:
+        PipelineError: the file cannot be written.
     """
     with (
         atomic_path(path) as temporary,

@@ -146,6 +146,9 @@ def published_graphs(
     Args:
         share: take so much of each part, at even steps by size; one graph at least, of a train
             split two.
+
+    Raises:
+        UsageError: there is no such split.
     """
     check_splits(splits)
     wanted = {collection.name for collection in collections}

@@ -40,6 +40,7 @@ def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> N
     Raises:
         UsageError: `out` exists and is not an empty folder, a graph is given twice, or has too few
             nodes for so many configurable ones.
+        PipelineError: the tree cannot be written.
     """
     if len(set(graphs)) < len(graphs):
         raise UsageError("a graph is given twice; files are named by their size")
@@ -72,6 +73,7 @@ def missing_graphs(
 
     Raises:
         UsageError: the tree's graphs are of another seed.
+        PipelineError: the tree cannot be written.
     """
     seed_file = out / SEED_FILE
     if not create_text(seed_file, f"{seed}\n") and seed_file.read_text() != f"{seed}\n":
@@ -94,6 +96,7 @@ def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]
 
     Raises:
         UsageError: it has too few nodes for so many configurable ones.
+        PipelineError: the file cannot be written.
     """
     make = _kernel if graph.collection.kind == "tile" else _program
     members, runtime_ns = make(graph, seed)

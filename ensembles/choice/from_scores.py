@@ -73,6 +73,9 @@ def labelled(files: Sequence[GraphFile]) -> Labelled:
     """Read the runtimes of those graphs that can be judged, one graph in memory at a time.
 
     Graphs whose runtimes are withheld are left out, and layout graphs whose runtimes give no order.
+
+    Raises:
+        PipelineError: a damaged file.
     """
     known, tables = [], [pl.DataFrame(schema=RUNTIME_SCHEMA)]
     for file in files:

@@ -45,7 +45,11 @@ def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> M
 def written_mixing(
     out: Path, blending: BlendConfig, collection: Collection, members: Sequence[str]
 ) -> Mixing:
-    """Return how a run blends a collection's members: by its choice, else by the recipe."""
+    """Return how a run blends a collection's members: by its choice, else by the recipe.
+
+    Raises:
+        PipelineError: the choice is damaged.
+    """
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
         return _mixing_in(record)
@@ -68,6 +72,9 @@ def choose_in_run(
     Args:
         files: labelled graphs by collection, all of one kind.
         tables: what the same members scored of each collection.
+
+    Raises:
+        PipelineError: a damaged file.
     """
     paths = [choice_file(out, collection) for collection in files]
     members = list(next(iter(tables.values())))
@@ -156,7 +163,11 @@ def write_choice(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_choice(path: Path) -> dict[str, Any] | None:
-    """Read a choice; None where there is none."""
+    """Read a choice; None where there is none.
+
+    Raises:
+        PipelineError: the file is damaged.
+    """
     if not path.exists():
         return None
     check_seal(path, "remove the file, and the choice is made again")

@@ -109,7 +109,11 @@ HOPS_RULE = re.compile(r"hops-([1-9]\d?)")
 
 
 def pruning_rule(name: str) -> PruningRule:
-    """Return the rule called `name`: one of RULES, or "hops-k" with k from 1 to 99."""
+    """Return the rule called `name`: one of RULES, or "hops-k" with k from 1 to 99.
+
+    Raises:
+        UsageError: there is no such rule; the known ones are listed.
+    """
     if name in RULES:
         return RULES[name]
     match = HOPS_RULE.fullmatch(name)

@@ -69,7 +69,11 @@ def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
 
 
 def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
-    """Return the pruned form of a graph that the store keeps, or None: then it is made anew."""
+    """Return the pruned form of a graph that the store keeps, or None: then it is made anew.
+
+    Raises:
+        PipelineError: the graph's own file is damaged.
+    """
     path = graph.file.path
     if path.suffix != STORE_SUFFIX or os.sep in rule:
         return None

@@ -44,6 +44,9 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
 
     Args:
         beside: looked in where Python's own path has no such package.
+
+    Raises:
+        UsageError: there is no such package.
     """
     files: dict[str, bytes] = {}
     for top in sorted({place.partition(":")[0].partition(".")[0] for place in places}):

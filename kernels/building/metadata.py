@@ -68,7 +68,11 @@ def check_title(title: str, ending: str = "") -> None:
 
 
 def check_source(option: str, source: str) -> None:
-    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset"."""
+    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset".
+
+    Raises:
+        UsageError: says what was expected.
+    """
     if source.startswith("OWNER/"):  # as the README has it
         raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
     if not re.fullmatch(r"[\w-]+/[\w-]+", source):
@@ -76,7 +80,11 @@ def check_source(option: str, source: str) -> None:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """Read a kernel folder's metadata."""
+    """Read a kernel folder's metadata.
+
+    Raises:
+        PipelineError: the file, one of its keys or the kernel's source is missing.
+    """
     if not (folder / METADATA_FILE).exists():
         raise PipelineError(f"{folder}: no kernel's folder; `kernel build` writes one")
     table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
@@ -86,7 +94,11 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a JSON object that has a text under each of `keys`."""
+    """Read a JSON object that has a text under each of `keys`.
+
+    Raises:
+        PipelineError: names the file and what is missing.
+    """
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

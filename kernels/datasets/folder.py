@@ -150,7 +150,11 @@ def require_free(out: Path) -> None:
 
 
 def seal(folder: Path, metadata: dict[str, Any]) -> None:
-    """Write a folder's metadata, once its files are there: without it nothing is sent."""
+    """Write a folder's metadata, once its files are there: without it nothing is sent.
+
+    Raises:
+        PipelineError: a file holds a Kaggle credential of this machine.
+    """
     _digests(folder)
     text = json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / DATASET_METADATA_FILE, text)

@@ -319,6 +319,7 @@ def load_recipe(
 
     Raises:
         UsageError: no such recipe, an unknown key, or a value that does not fit.
+        PipelineError: the file is not TOML.
     """
     path = recipe_path(name_or_file)
     table = apply_overrides({"name": path.stem, **read_toml(path)}, overrides)

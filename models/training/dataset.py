@@ -43,7 +43,11 @@ def why_unusable(graph: Graph) -> str | None:
 
 
 def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unusable]]:
-    """Part the graphs that a ranker can learn from and those it cannot, one in memory at a time."""
+    """Part the graphs that a ranker can learn from and those it cannot, one in memory at a time.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
     usable, unusable = [], []
     for file in files:
         reason = why_unusable(read_graph(file))

@@ -284,7 +284,11 @@ def _save_state(
 
 
 def _load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path) -> TrainingState:
-    """Put the checkpoint, if there is one, into the model and the optimiser; return the rest."""
+    """Put the checkpoint, if there is one, into the model and the optimiser; return the rest.
+
+    Raises:
+        PipelineError: the checkpoint is damaged, or another model's.
+    """
     path = run_dir / CHECKPOINT
     if not path.exists():
         return TrainingState()

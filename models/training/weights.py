@@ -20,7 +20,11 @@ NOT_OURS = (SafetensorError, LookupError, ValueError, AttributeError, TypeError,
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Write named tensors, and facts as JSON in the header, beside a checksum of the file."""
+    """Write named tensors, and facts as JSON in the header, beside a checksum of the file.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
     # One key of the header alone: the library writes several in an order that changes.
     header = {"facts": json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -29,7 +33,11 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Read what `save_tensors` wrote."""
+    """Read what `save_tensors` wrote.
+
+    Raises:
+        PipelineError: the file is missing, damaged, or not one of ours.
+    """
     check_seal(path, "remove it, and train again")
     try:
         with safe_open(path, framework="pt") as file:
@@ -51,7 +59,11 @@ def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
 
 
 def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
-    """Put what `save_network` wrote into `model`, for ranking; return the scaler."""
+    """Put what `save_network` wrote into `model`, for ranking; return the scaler.
+
+    Raises:
+        PipelineError: the weights are missing, damaged or of another model.
+    """
     path = run_dir / WEIGHTS
     tensors, facts = load_tensors(path)
     names, scaling = ("nodes.shift", "nodes.factor"), facts.get("scaling")

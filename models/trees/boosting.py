@@ -52,6 +52,9 @@ def train(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time.
 
     Writes booster.txt and importances.parquet, and linear.json if trees begin from its scores.
+
+    Raises:
+        PipelineError: no graph has two configs of different runtime, or the disk is full.
     """
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed)
@@ -132,6 +135,9 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
 
     Returns:
         statistic, gain (share of all gain) and splits (share of all splits), largest gain first.
+
+    Raises:
+        PipelineError: a file is damaged.
     """
     paths = [run_dir / IMPORTANCES for run_dir in run_dirs if (run_dir / IMPORTANCES).exists()]
     if not paths:
@@ -148,7 +154,11 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
 
 
 def read_booster(run_dir: Path) -> "lightgbm.Booster":
-    """Read the model of a run folder."""
+    """Read the model of a run folder.
+
+    Raises:
+        PipelineError: it is missing or damaged.
+    """
     import lightgbm
 
     path = run_dir / MODEL_FILE
@@ -179,7 +189,11 @@ class BoostingRanker:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
-    """Load what `train` wrote for the model `name`."""
+    """Load what `train` wrote for the model `name`.
+
+    Raises:
+        PipelineError: the model file is missing, damaged or was trained on other statistics.
+    """
     config: BoostingConfig = getattr(recipe, name)
     booster = read_booster(run_dir)
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]

@@ -29,7 +29,11 @@ LINEAR, LINEAR_SCALE = LinearConfig(statistics="plain"), 2.0
 
 
 def train(job: TrainJob) -> None:
-    """Train on labelled graphs of one kind, one in memory at a time, and write linear.json."""
+    """Train on labelled graphs of one kind, one in memory at a time, and write linear.json.
+
+    Raises:
+        PipelineError: no graph has two configs of different runtime, or the disk is full.
+    """
     config: LinearConfig = getattr(job.recipe, job.model)
     fit_linear(sample_rows(job.files, config, job.seed), config)[0].write(job.run_dir)
 
@@ -88,7 +92,11 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
 
 
 def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
-    """Read what `LinearRanker.write` wrote."""
+    """Read what `LinearRanker.write` wrote.
+
+    Raises:
+        PipelineError: the model file is missing, damaged, or was trained on other statistics.
+    """
     path = run_dir / MODEL_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -108,7 +108,11 @@ def train(job: TrainJob) -> None:
 
 
 def load(_name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
-    """Load what `train` wrote; what it gives refuses other programs."""
+    """Load what `train` wrote; what it gives refuses other programs.
+
+    Raises:
+        PipelineError: the model's files are missing or damaged.
+    """
     path = run_dir / COLUMNS_FILE
     try:
         features = ColumnFeatures(**json.loads(path.read_text(encoding="utf-8")))

@@ -27,14 +27,23 @@ class Workers:
     ray: str | None = None
 
     def check(self) -> None:
-        """Refuse a Ray cluster that does not answer, before work is done for it."""
+        """Refuse a Ray cluster that does not answer, before work is done for it.
+
+        Raises:
+            UsageError: so, or Ray is not installed.
+        """
         if self.ray is not None:
             from pipeline.jobs.ray_cluster import check_cluster
 
             check_cluster(self.ray)
 
     def do(self, jobs: Sequence[Job]) -> dict[str, Done]:
-        """Do jobs; see `run_jobs`."""
+        """Do jobs; see `run_jobs`.
+
+        Raises:
+            UsageError: Ray is not installed, or its cluster cannot be reached.
+            PipelineError, OutOfTime: as `run_jobs`.
+        """
         return run_jobs(jobs, self._executor(jobs)) if jobs else {}
 
     def are_here(self, jobs: Sequence[Job]) -> bool:

@@ -67,7 +67,11 @@ class Plan:
 
 
 def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Plan:
-    """Compute what a recipe costs on a machine."""
+    """Compute what a recipe costs on a machine.
+
+    Raises:
+        UsageError: the recipe has a model whose cost is not known.
+    """
     costs = stage_costs(recipe, sizes, machine)
     held = [*learned_parts(recipe, sizes), *(part for part in sizes if part.split != "train")]
     rows = []
@@ -152,6 +156,9 @@ def sizes_of(data_dir: Path) -> list[PartSize]:
     """Return the size of each split that a data folder holds, by the headers of its files.
 
     How many configs repeat another is not known from headers: none is taken to.
+
+    Raises:
+        PipelineError: a file is damaged.
     """
     parts = groupby(find_graphs(data_dir), lambda file: (file.collection, file.split))
     return [part_size(list(files)) for _, files in parts]

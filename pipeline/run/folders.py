@@ -54,7 +54,11 @@ def list_runs(folder: Path) -> list[RunRow]:
 
 
 def read_report(run: Path) -> dict[str, Any]:
-    """Read the report of a run folder, or a report's file itself."""
+    """Read the report of a run folder, or a report's file itself.
+
+    Raises:
+        PipelineError: there is none, or it is damaged.
+    """
     path = run / REPORT if run.is_dir() else run
     if not path.exists():
         raise PipelineError(f"{path}: {_why_no_report(run)}")
@@ -89,6 +93,9 @@ def redraw_report(run: Path) -> tuple[Path, dict[str, Any]]:
     Returns:
         The page, and the report that it shows: report.json's content where there is one, with
         `learning_curves` as they are now and `missing_stages`, a line for each.
+
+    Raises:
+        PipelineError: no run folder, or a damaged file in it.
     """
     config = read_config(run)
     report = dict(read_report(run)) if (run / REPORT).exists() else _from_folder(run, config)

@@ -103,7 +103,11 @@ def write_report(out: Path, report: dict[str, Any]) -> Path:
 
 
 def draw_report(out: Path, report: dict[str, Any]) -> Path:
-    """Write a report's page and its picture; return the page's path."""
+    """Write a report's page and its picture; return the page's path.
+
+    Raises:
+        PipelineError: valid-ranks.parquet is damaged, or a file cannot be written.
+    """
     ranks = read_ranks(out / RANKS)
     write_report_page(report, out / REPORT_PAGE, ranks)
     write_overview(report, ranks, out / REPORT_PICTURE)
@@ -258,6 +262,9 @@ def learning_curves(run: Path) -> list[dict[str, Any]]:
         For each: `group` and `member` (see ModelFolder), `step` and `loss`, and `held_out_step` and
         `held_out` (the metric on what was held out of training; empty without `early_stop`). Losses
         are means over the steps since the one before; there are at most 60 of each.
+
+    Raises:
+        PipelineError: a damaged file.
     """
     curves = []
     for model in model_folders(run):

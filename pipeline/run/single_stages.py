@@ -102,6 +102,9 @@ def predict_split(
     Args:
         out: parquet file; RUN/scores-SPLIT.parquet if None.
         collection: which to score; None takes the model's own.
+
+    Raises:
+        PipelineError: no such split, a damaged file, or models of another kind.
     """
     if split not in SPLITS:
         raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")

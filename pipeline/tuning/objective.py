@@ -86,7 +86,11 @@ class Question:
 
 
 def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:
-    """Read the train split, and cut the folds."""
+    """Read the train split, and cut the folds.
+
+    Raises:
+        PipelineError: damaged or too little data.
+    """
     collection = collection_named(space.study.collection)
     is_one = recipe.learned_as(collection) == collection
     needed = (collection,) if is_one else LAYOUT_COLLECTIONS

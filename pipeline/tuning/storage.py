@@ -66,6 +66,9 @@ def open_storage(place: Path | str) -> Iterator[SharedStorage]:
 
     Args:
         place: a journal file's path, or a database URL such as postgresql://user@host/name.
+
+    Raises:
+        PipelineError: the storage cannot be opened, or a database goes away.
     """
     import optuna
 

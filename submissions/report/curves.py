@@ -69,5 +69,9 @@ def write_ranks(path: Path, tables: Sequence[pl.DataFrame]) -> None:
 
 
 def read_ranks(path: Path) -> pl.DataFrame | None:
-    """Read what `write_ranks` wrote; None where there is no file."""
+    """Read what `write_ranks` wrote; None where there is no file.
+
+    Raises:
+        PipelineError: the file is damaged, or has other columns.
+    """
     return read_table(path, RANKS_SCHEMA) if path.exists() else None

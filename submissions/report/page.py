@@ -31,6 +31,9 @@ def write_report_page(
             `environment` (by name), `revision`, `missing_parts` ("collection/split"), `bad_files`
             (a line for each), `recipe`, `data`, `learning_curves`, `seconds` and `peak_mib` (by
             stage), `missing_stages` (a line for each, of a run that has not ended).
+
+    Raises:
+        PipelineError: the file cannot be written.
     """
     empty = dict.fromkeys(("score", "recipe", "data", "revision"))
     known: dict[str, Any] = {name: [] for name in LISTS} | {name: {} for name in TABLES} | empty

@@ -200,7 +200,11 @@ def draw_learning(axes: "Axes", curves: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: Path) -> None:
-    """Write scores, slowdown curves, scatters and learning curves as one picture."""
+    """Write scores, slowdown curves, scatters and learning curves as one picture.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
     from matplotlib import rc_context
 
     collections = report.get("collections", {})

@@ -28,6 +28,9 @@ def problems_before_upload(path: Path, data: Path | None) -> list[Problem]:
 
     Args:
         data: the folder that was given; None = the dataset where it is found, never the sample.
+
+    Raises:
+        PipelineError: the data was given and is not there, or is damaged.
     """
     folder = data or _dataset()
     known = expected_rows(folder, "test") if folder and _has_test_graphs(folder) else {}

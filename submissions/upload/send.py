@@ -84,7 +84,11 @@ def submit(
 
 
 def list_submissions(limit: int) -> list[Submission]:
-    """Return up to `limit` submissions of the account, the newest first."""
+    """Return up to `limit` submissions of the account, the newest first.
+
+    Raises:
+        PipelineError: missing or refused credentials, rules not accepted, no connection.
+    """
     with kaggle_session(f"list submissions of {COMPETITION}") as session:
         return ask(session, lambda: _page(session, limit, 1))
 

@@ -26,7 +26,11 @@ API_VERSION_ORIGINAL = 1
 
 
 def open_program(name: str, device: str | None) -> "LayoutProgram":
-    """Return a program by name, ready to be measured on a device."""
+    """Return a program by name, ready to be measured on a device.
+
+    Raises:
+        PipelineError: no such program or device, or it cannot be compiled.
+    """
     facts = open_device(device)
     return LayoutProgram(load_program(name), facts)
 

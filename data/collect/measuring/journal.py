@@ -63,6 +63,7 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
 
     Raises:
         UsageError: the journal is of another measurement; names the first difference.
+        PipelineError: it is damaged, or cannot be read or written.
     """
     try:
         content = path.read_bytes() if path.is_file() else b""

@@ -21,6 +21,7 @@ class Visitor:
     Raises:
         OutOfTime: the time is over.
         ProgramFailed: no config has ever run.
+        PipelineError: the journal cannot be written.
     """
 
     def __init__(self, session: Session, journal: Journal, *, what: str, total: int) -> None:
