@@ -25,6 +25,7 @@ from data.collect.measuring.journal import open_journal
 from data.collect.measuring.rounds import Visitor, run_rounds, run_search
 from data.collect.measuring.search import Choices, Space, draw_choices, genetic_search
 from data.collect.measuring.session import Session
+from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.measuring.worker import Decided, Description, Told
 from data.collect.spaces import options
 from data.collect.spaces.program import SPACES, TILES, open_decided
@@ -48,7 +49,7 @@ class Ask:
 
     Attributes:
         program: module:function, a program of the catalogue, or for "tiles" a kernel.
-        spaces: names in SPACES, or "tiles" alone.
+        spaces: names in SPACES, or "tiles", which is of kernels as the others are of functions.
         n_candidates: how many are screened at most, the default included.
         timeout_s: after which a candidate counts as failed.
         open_decided: opens the program in the worker, given its name, the spaces and the device.
@@ -68,8 +69,6 @@ class Ask:
         for space in self.spaces:
             if space not in known:
                 raise UsageError(f"--space {space}: no such space; known: {', '.join(known)}")
-        if TILES in self.spaces and len(self.spaces) > 1:
-            raise UsageError("--space tiles: is of kernels, and goes with no other space")
 
 
 @dataclass(frozen=True)
@@ -105,6 +104,7 @@ class Optimized:
     default_ms: float
     same: Ratio  # the default over itself, beside `best`
     n_rounds: int
+    spaces: tuple[str, ...]  # those that there were to decide
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -127,10 +127,12 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         PipelineError: too little time to verify, or the disk is full.
     """
     with alone_in(out / JOURNALS), time_limit(minutes):
-        description, candidates = _screened(ask, out, pick)
-        finalists = chosen_finalists(candidates)
-        verified = _compared(ask, out, "verify", finalists, FINAL_ROUNDS)[0] if finalists else []
-        chosen = [simplest_of_best(verified).candidate] if verified else []
+        description, candidates, default_ns = _screened(ask, out, pick)
+        finalists = chosen_finalists(candidates)[: n_affordable(default_ns, seconds_left())]
+        chosen, verified = finalists[:1], list[Verified]()
+        if len(finalists) > 1:
+            verified = _compared(ask, out, "verify", finalists, FINAL_ROUNDS)[0]
+            chosen = [simplest_of_best(verified).candidate] if verified else []
         again, default_ms, same, n_rounds = _compared(ask, out, "confirm", chosen, CONFIRM_ROUNDS)
     return Optimized(
         ask=ask,
@@ -140,6 +142,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         default_ms=default_ms,
         same=same,
         n_rounds=n_rounds,
+        spaces=tuple(_spaces_of(description)),
         facts=description.facts,
     )
 
@@ -153,6 +156,12 @@ def chosen_finalists(candidates: Sequence[Candidate]) -> list[Candidate]:
     return list(chosen)[:N_FINALISTS]
 
 
+def n_affordable(default_ns: float, seconds: float) -> int:
+    """Return how many can be verified in half of the time, 1 to 4; one alone is but confirmed."""
+    visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
+    return int(np.clip(seconds / 2 / visit_s / LEAST_ROUNDS - 2, 1, N_FINALISTS))
+
+
 def simplest_of_best(verified: Sequence[Verified]) -> Verified:
     """Return the one that decides least among those that no interval tells from the fastest."""
     fastest = min(verified, key=lambda v: v.ratio.value)
@@ -160,8 +169,12 @@ def simplest_of_best(verified: Sequence[Verified]) -> Verified:
     return min(alike, key=lambda v: (np.count_nonzero(v.candidate.choice), v.ratio.value))
 
 
-def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list[Candidate]]:
-    """Visit the candidates once, and the fastest some times more; the default is the first."""
+def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list[Candidate], float]:
+    """Visit the candidates once, and the fastest some times more; the default is the first.
+
+    Returns:
+        What was described, the distinct candidates, and the default's shortest run in ns.
+    """
     with _session(ask) as session, time_limit(SCREEN_SHARE * seconds_left() / 60):
         description = session.describe()
         journal = open_journal(out / JOURNALS / "screen.jsonl", _header(ask, description))
@@ -193,14 +206,14 @@ def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list
         known = found.setdefault(candidate.choice, candidate)
         if ratio < known.ratio and any(genes):  # a search comes back to what is fast
             found[candidate.choice] = replace(known, ratio=ratio)
-    return description, list(found.values())
+    return description, list(found.values()), shortest[0]
 
 
 def _proposed(
     ask: Ask, description: Description, session: Session, pick: Pick | None
 ) -> tuple[list[str], Choices]:
     """Return what is visited before the search, the default first; and where each comes from."""
-    spaces = description.spaces or {TILES: len(description.n_options)}
+    spaces = _spaces_of(description)
     ends = np.cumsum([*spaces.values()])
     genes = {name: slice(end - spaces[name], end) for name, end in zip(spaces, ends, strict=True)}
     default = np.zeros(len(description.n_options), np.int64)
@@ -271,6 +284,10 @@ def _compared(
             for config in ran[2:]
         ]
     return verified, times[0].min() / 1e6, paired_ratio(times[1], times[0]), len(done)
+
+
+def _spaces_of(description: Description) -> Mapping[str, int]:
+    return description.spaces or {TILES: len(description.n_options)}
 
 
 def _session(ask: Ask) -> Session:

@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.collect.measuring.worker import Description
-from data.collect.spaces.program import TILES
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing.config_encoder import pack_values
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph
-from ensembles.ranking.rank import load_ranker, rank
+from ensembles.ranking.rank import load_ranker, rank, ranker_for
 from pipeline.optimize.optimize import Ask, Pick
 
 
@@ -20,15 +19,17 @@ def pick_by(run: Path, ask: Ask) -> Pick:
     """Return what ranks described configs by the models of a run.
 
     Raises:
-        PipelineError: no such run, or it has no models of that kind.
+        PipelineError: no such run; when it is called: the run has no models of that kind.
     """
-    collection = collection_named("tile:xla" if TILES in ask.spaces else "layout:xla:random")
-    ranker = load_ranker(run, collection=collection.name)
-    file = GraphFile(collection, "test", ask.program, Path(ask.program))
+    load_ranker(run)  # a run that cannot be used is told before anything is measured
 
     def pick(description: Description, configs: NDArray[Any]) -> NDArray[np.int64]:
-        graph = NamedGraph(described_graph(file, description, configs), collection)
-        return np.asarray(rank(ranker, graph, top=len(configs)).order, np.int64)
+        is_layout = "node_config_ids" in description.arrays
+        collection = collection_named("layout:xla:random" if is_layout else "tile:xla")
+        file = GraphFile(collection, "test", ask.program, Path(ask.program))
+        graph = NamedGraph(described_graph(file, description, configs))
+        ranked = rank(ranker_for(run, graph), graph, top=len(configs))
+        return np.asarray(ranked.order, np.int64)
 
     return pick
 

@@ -65,7 +65,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
             "failed": sum(bool(candidate.reason) for candidate in found.candidates),
             "verified": len(found.finalists),
         },
-        "spaces": list(found.ask.spaces),
+        "spaces": list(found.spaces),
         "seed": found.ask.seed,
         "tolerance": TOLERANCE,
         "threads": 1,
@@ -76,7 +76,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
 def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
     """Return the Python file that holds the function with the best choice applied."""
     module, _, name = found.ask.program.partition(":")
-    is_kernel = found.ask.spaces == (TILES,)
+    is_kernel = found.spaces == (TILES,)
     told = (
         f"{result['ratio']:.2f} of the default's time, one thread on {found.facts.get('cpu')}."
         if found.is_faster

@@ -20,7 +20,7 @@ from data.collect.programs.catalogue import ProgramSource, load_program
 from data.collect.programs.compiled import check_jaxlib, compile_module
 from data.collect.spaces import options
 from data.collect.spaces.barriers import KEEP_BARRIERS, fusible, fusible_groups, with_barriers
-from data.collect.tiles.subject import open_kernel
+from data.collect.tiles.subject import find_kernel, open_kernel
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.graph import featurize_module
 
@@ -33,13 +33,24 @@ TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3
 def open_decided(program: str, spaces: tuple[str, ...], device: str | None) -> "SameOutputs":
     """Open a program, or for the space "tiles" a kernel, whose choices must not change its outputs.
 
+    Of a kernel only tiles are decided, and of a function all but tiles.
+
     Raises:
         PipelineError: as `open_program` and `open_kernel`.
     """
-    if spaces == (TILES,):
-        return SameOutputs(open_kernel(program, device))
     facts = open_device(device)
-    return SameOutputs(DecidedProgram(load_program(program), spaces, facts))
+    if spaces == (TILES,) or (TILES in spaces and _is_kernel(program)):
+        return SameOutputs(open_kernel(program, device))
+    of_functions = [space for space in spaces if space != TILES]
+    return SameOutputs(DecidedProgram(load_program(program), of_functions, facts))
+
+
+def _is_kernel(program: str) -> bool:
+    try:
+        find_kernel(program)
+    except PipelineError:
+        return False
+    return True
 
 
 class Genes(NamedTuple):
@@ -206,9 +217,10 @@ class SameOutputs:
         Raises:
             PipelineError: an output differs by more than TOLERANCE; names it and by how much.
         """
-        if self._expected is None:
-            self._expected = _flat(self.subject.load(np.zeros_like(choice))())
         run = self.subject.load(choice)
+        if self._expected is None:
+            default = self.subject.load(np.zeros_like(choice)) if choice.any() else run
+            self._expected = _flat(default())
         for number, (own, expected) in enumerate(zip(_flat(run()), self._expected, strict=True)):
             _check_same(number, own, expected)
         return run

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipeline.optimize.optimize import (
     Candidate,
     Verified,
     chosen_finalists,
+    n_affordable,
     optimize,
     simplest_of_best,
 )
@@ -43,6 +44,9 @@ class Decided(SpinSubject):
     def __init__(self, asked: Spinning) -> None:
         super().__init__(asked.source)
         self._is_reversed = asked.is_reversed
+
+    def describe(self) -> Description:
+        return replace(super().describe(), spaces={"layouts": 2})
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({"options": {"first": int(choice[0])}}) if choice[0] else Told({})
@@ -126,31 +130,19 @@ def test_a_ranker_proposes_what_is_tried_first(tmp_path: Path) -> None:
         seen.append(configs.shape)
         return np.argsort(-configs[:, :, 6].sum(axis=1), kind="stable")
 
-    opened = SpacedOut(is_reversed=True)
-    found = optimize(ask(opened, n_candidates=8), tmp_path, pick=pick)
+    found = optimize(ask(Spinning(is_reversed=True), n_candidates=8), tmp_path, pick=pick)
     assert seen == [(16, 2, 18)]
     ranked = [c.choice for c in found.candidates if c.source == "ranker"]
     assert ranked[0] == (3, 3) and len(ranked) == 2
 
 
-class SpacedOut(Spinning):
-    def __call__(self, *_: object) -> Decided:
-        return WithLayouts(self)
+def test_a_space_that_there_is_not() -> None:
+    with pytest.raises(UsageError, match="no such space; known: options"):
+        Ask("mine:step", ("nonsense",))
 
 
-class WithLayouts(Decided):
-    def describe(self) -> Description:
-        known = super().describe()
-        return Description(known.n_options, known.groups, known.arrays, known.facts, {"layouts": 2})
-
-
-@pytest.mark.parametrize(
-    ("spaces", "problem"),
-    [(("nonsense",), "no such space; known: options"), (("tiles", "options"), "no other")],
-)
-def test_spaces_that_there_are_not(spaces: tuple[str, ...], problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        Ask("mine:step", spaces)
+def test_slow_programs_have_fewer_finalists() -> None:
+    assert [n_affordable(ns, 180.0) for ns in (1e6, 0.5e9, 1e9, 60e9)] == [4, 4, 1, 1]
 
 
 def test_a_default_that_fails_is_told(tmp_path: Path) -> None:
