@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed import layout_model, packing, segment_memory, tile_step, workers
-from benchmarks.speed.measuring import TreeCost, in_turn, peak_mib
+from benchmarks.speed.measuring import TreeCost, in_own_process, in_turn, peak_mib
 from benchmarks.speed.packing import STEPS, cost_rows
+from benchmarks.speed.stages import write_graph
 from data.synthetic.plans import GraphSize
 
 SMALL = GraphSize(1_500, 60, 40)
@@ -50,12 +51,42 @@ def test_steps_of_tile_networks_find_their_kernels_in_the_cache() -> None:
 
 @pytest.mark.slow
 def test_segments_have_a_line_for_each_size() -> None:
-    lines = segment_memory.report((SMALL,))[-2:]
-    for line, network in zip(lines, segment_memory.NETWORKS, strict=True):
-        assert cells(line)[:3] == ["1,500", "60", network]
-        libraries, train, predict = map(int, cells(line)[3:6])
+    lines = segment_memory.report((SMALL,))
+    rows = [line for line in lines if line.startswith("| 1,500 |")]
+    for row, network in zip(rows, segment_memory.NETWORKS, strict=True):
+        assert cells(row)[:3] == ["1,500", "60", network]
+        libraries, train, predict = map(int, cells(row)[3:6])
         assert 0 < libraries < train <= predict
-        assert min(map(float, cells(line)[6:])) > 0
+        assert min(float(cell.replace(",", "")) for cell in cells(row)[6:]) > 0
+
+
+@pytest.mark.slow
+def test_a_network_that_does_not_fit_is_told_in_its_line(tmp_path: Path) -> None:
+    size = GraphSize(4_000, 288, 100)
+    path, name = write_graph(tmp_path, size).path, "cross_config_sage"
+    setup = "from benchmarks.speed.segment_memory import train_and_predict"
+    costs = in_own_process(setup, f"train_and_predict(Path({str(path)!r}), {name!r}, 0.9)")
+    assert costs is None
+    line = segment_memory.line(size, name, costs)
+    assert line[4] == "does not fit in 16 GiB"
+    assert len(line) == 3 + len(segment_memory.COSTS)
+
+
+def test_growth_is_the_exponent_from_the_second_size_on() -> None:
+    sizes = [GraphSize(n_nodes, 10, 20) for n_nodes in (10, 100, 1_000, 10_000)]
+    costs = {
+        size: {
+            "libraries_mib": 200.0,
+            "train_mib": 200 + 3 * size.n_nodes**0.5,
+            "step_s": 0.1 * size.n_nodes,
+            "total_s": 9.0,
+            "predict_s": 2e-4 * size.n_nodes**2,
+        }
+        for size in sizes
+    }
+    exponents = [float(cell) for cell in segment_memory.growth(costs)]
+    assert exponents == pytest.approx([0.5, 1, 0, 2], abs=0.01)
+    assert segment_memory.growth(costs | dict.fromkeys(sizes[2:])) == ["", "", "", ""]
 
 
 def test_ratios_compare_the_best_seconds_with_the_best() -> None:
