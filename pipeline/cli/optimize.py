@@ -40,7 +40,8 @@ def optimize(
     from pipeline.optimize.write import BEST, write_result
 
     spaces = tuple(dict.fromkeys(space.split(",")))
-    ask = Ask(program, spaces, candidates, timeout_s, seed or 0, device)
+    seeded = seed or 0
+    ask = Ask(program, spaces, candidates, timeout_s=timeout_s, seed=seeded, device=device)
     pick = None
     if run is not None:
         from pipeline.optimize.ranker import pick_by

@@ -34,9 +34,9 @@ from pipeline.optimize.verify import Ratio, is_faster, paired_ratio
 
 JOURNALS = "journal"
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
-N_FINALISTS, FINAL_ROUNDS, CONFIRM_ROUNDS, LEAST_ROUNDS = 4, 15, 40, 8
+N_FINALISTS, LEAST_ROUNDS = 4, 8
 ALIKE = 1.05  # screened times that may be one and the same
-SCREEN_SHARE = 0.7  # of the time
+SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.5  # of the time, and of what is left then
 DRAWN = 1_000  # layouts that a ranker picks from
 
 # Ranks choices (c, g) of layouts, of what is described: the best first.
@@ -51,6 +51,7 @@ class Ask:
         program: module:function, a program of the catalogue, or for "tiles" a kernel.
         spaces: names in SPACES, or "tiles", which is of kernels as the others are of functions.
         n_candidates: how many are screened at most, the default included.
+        n_rounds: in which the best is compared with the default; the finalists in 3/8 of these.
         timeout_s: after which a candidate counts as failed.
         open_decided: opens the program in the worker, given its name, the spaces and the device.
     """
@@ -58,6 +59,7 @@ class Ask:
     program: str
     spaces: tuple[str, ...] = ("options",)
     n_candidates: int = 60
+    n_rounds: int = 40
     timeout_s: float = 60.0
     seed: int = 0
     device: str | None = None
@@ -131,17 +133,26 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         finalists = chosen_finalists(candidates)[: n_affordable(default_ns, seconds_left())]
         chosen, verified = finalists[:1], list[Verified]()
         if len(finalists) > 1:
-            verified = _compared(ask, out, "verify", finalists, FINAL_ROUNDS)[0]
-            chosen = [simplest_of_best(verified).candidate] if verified else []
-        again, default_ms, same, n_rounds = _compared(ask, out, "confirm", chosen, CONFIRM_ROUNDS)
+            n_rounds = max(LEAST_ROUNDS, 3 * ask.n_rounds // 8)
+            with time_limit(VERIFY_SHARE * seconds_left() / 60):
+                compared = _compared(ask, out, "verify", finalists, n_rounds)
+            if compared.n_rounds >= LEAST_ROUNDS:  # else the screened best is but confirmed
+                verified = compared.verified
+                chosen = [simplest_of_best(verified).candidate] if verified else []
+        confirmed = _compared(ask, out, "confirm", chosen, ask.n_rounds)
+    if confirmed.n_rounds < LEAST_ROUNDS:
+        raise PipelineError(
+            f"{ask.program}: {confirmed.n_rounds} rounds beside the default were done; expected "
+            f"{LEAST_ROUNDS} or more; the same command goes on, with more --minutes"
+        )
     return Optimized(
         ask=ask,
         candidates=candidates,
         finalists=verified,
-        best=again[0] if again else None,
-        default_ms=default_ms,
-        same=same,
-        n_rounds=n_rounds,
+        best=confirmed.verified[0] if confirmed.verified else None,
+        default_ms=confirmed.default_ms,
+        same=confirmed.same,
+        n_rounds=confirmed.n_rounds,
         spaces=tuple(_spaces_of(description)),
         facts=description.facts,
     )
@@ -238,19 +249,29 @@ def _proposed(
     return sources[: ask.n_candidates], np.array(rows[: ask.n_candidates])
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """What a fresh process measured: those that ran, the default in ms, and over itself."""
+
+    verified: list[Verified]
+    n_rounds: int
+    default_ms: float
+    same: Ratio
+
+
 def _compared(
     ask: Ask, out: Path, stage: str, candidates: Sequence[Candidate], n_rounds: int
-) -> tuple[list[Verified], float, Ratio, int]:
+) -> _Compared:
     """Measure candidates beside the default and the default again, in a fresh process.
 
-    Returns:
-        Those that ran, the default's shortest run in ms, the default over itself, and the rounds.
+    Raises:
+        PipelineError: the default does not run.
     """
-    choices = np.array([c.choice for c in candidates], np.int64)
     with _session(ask) as session:
         description = session.describe()
-        default = np.zeros((2, len(description.n_options)), np.int64)
-        choices = np.concatenate([default, choices.reshape(-1, default.shape[1])])
+        choices = np.zeros((2 + len(candidates), len(description.n_options)), np.int64)
+        for row, candidate in zip(choices[2:], candidates, strict=True):
+            row[:] = candidate.choice
         name = f"{stage}-{hash_rows(choices).sum():016x}.jsonl"
         journal = open_journal(out / JOURNALS / name, _header(ask, description))
         what, total = f"{ask.program}: {stage}", len(choices) * n_rounds
@@ -260,19 +281,17 @@ def _compared(
             run_rounds(visitor, choices, n_rounds=n_rounds, rng=order)
         except OutOfTime:
             pass
-        ran = [config for config in range(len(choices)) if config not in journal.failed]
-        done = [
-            turn
-            for turn in range(1, n_rounds + 1)
-            if all((config, turn) in journal.visits for config in ran)
-        ]
-        if len(done) < LEAST_ROUNDS or not {0, 1} <= set(ran):
+        if journal.failed.keys() & {0, 1}:
             raise PipelineError(
-                f"{what}: {len(done)} rounds were done; expected {LEAST_ROUNDS} or more; the same "
-                "command goes on, with more --minutes"
+                f"{what}: the default failed: {next(iter(journal.failed.values()))}"
             )
+        ran = [config for config in range(len(choices)) if config not in journal.failed]
+        turns = range(1, n_rounds + 1)
+        done = [t for t in turns if all((config, t) in journal.visits for config in ran)]
+        if not done:
+            return _Compared([], 0, 0.0, Ratio(1.0, 1.0, 1.0))
         times = {
-            config: np.array([journal.visits[config, turn].runtime_ns for turn in done], float)
+            config: np.array([journal.visits[config, t].runtime_ns for t in done], float)
             for config in ran
         }
         verified = [
@@ -283,7 +302,8 @@ def _compared(
             )
             for config in ran[2:]
         ]
-    return verified, times[0].min() / 1e6, paired_ratio(times[1], times[0]), len(done)
+    default_ms = float(times[0].min()) / 1e6
+    return _Compared(verified, len(done), default_ms, paired_ratio(times[1], times[0]))
 
 
 def _spaces_of(description: Description) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.layouts.module import dump_module, node_positions
+from data.collect.layouts.module import configurable_nodes, dump_module, node_positions
 from data.collect.layouts.program import LayoutProgram
 from data.collect.measuring.worker import Decided, Description, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
@@ -71,14 +71,19 @@ class DecidedProgram:
     def __init__(
         self, source: ProgramSource, spaces: Sequence[str], facts: dict[str, str] | None = None
     ) -> None:
-        """Compile a program once; raises as `LayoutProgram`."""
+        """Compile a program once; spaces in which it has nothing to decide are left out.
+
+        Raises:
+            PipelineError: as `LayoutProgram`, or no space is left.
+        """
         import jax
 
         self.name, self._facts = source.name, facts or {}
-        self.layouts = LayoutProgram(source) if "layouts" in spaces else None
         if set(spaces) != {"options"}:
             check_jaxlib(source.name)
         self.message, self._flat_arguments = dump_module(source)
+        has_layouts = "layouts" in spaces and configurable_nodes(self.message)
+        self.layouts = LayoutProgram(source) if has_layouts else None
         function, arguments = source.build()
         self._arguments = jax.device_put(arguments)
         self._lowered = jax.jit(function, keep_unused=True).lower(*self._arguments)
@@ -92,7 +97,10 @@ class DecidedProgram:
         if self.layouts:
             known, nodes = self.layouts.describe(), self.layouts.graph["node_config_ids"]
             self._genes["layouts"] = Genes(known.n_options, known.groups, nodes)
-        self._spaces = {space: len(self._genes[space].nodes) for space in spaces}
+        n_genes = {space: len(own.nodes) for space, own in self._genes.items() if space in spaces}
+        self._spaces = {space: n_genes[space] for space in spaces if n_genes.get(space)}
+        if not self._spaces:
+            raise PipelineError(f"{self.name}: has nothing to decide in {', '.join(spaces)}")
 
     def describe(self) -> Description:
         """Return the program's graph, and the genes of all spaces."""

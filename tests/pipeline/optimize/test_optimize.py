@@ -15,6 +15,7 @@ from data.collect.measuring.worker import Description, Told
 from pipeline.optimize.optimize import (
     Ask,
     Candidate,
+    Optimized,
     Verified,
     chosen_finalists,
     n_affordable,
@@ -60,21 +61,60 @@ class Decided(SpinSubject):
 
 
 def ask(opened: Spinning | None = None, **more: object) -> Ask:
-    given: dict[str, Any] = {"spaces": ("layouts",), "n_candidates": 12} | more
+    given: dict[str, Any] = {"spaces": ("layouts",), "n_candidates": 12, "n_rounds": 8} | more
     return Ask("mine:step", **given, open_decided=opened or Spinning())
 
 
-def test_what_is_faster_is_found_and_confirmed(tmp_path: Path) -> None:
-    found = optimize(ask(Spinning(is_reversed=True), n_candidates=24), tmp_path)
+ASKED = ask(Spinning(SpinSource(crashes=1, refuses=2), is_reversed=True), n_candidates=16)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Optimized]:
+    """A program whose later options are faster, but for some that crash or are refused."""
+    out = tmp_path_factory.mktemp("whole")
+    return out, optimize(ASKED, out)
+
+
+def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) -> None:
+    out, found = whole
     assert found.is_faster and found.best is not None
     assert found.best.ratio.value < 0.6
     assert found.same.value == pytest.approx(1, abs=0.1)
     assert len({c.choice for c in found.candidates}) == len(found.candidates)
-    result = write_result(found, tmp_path)
-    assert json.loads((tmp_path / BEST).read_text()) == result
+    result = write_result(found, out)
+    assert json.loads((out / BEST).read_text()) == result
     assert result["best_ms"] == pytest.approx(result["default_ms"] * result["ratio"])
     assert result["ci95"][0] <= result["ratio"] <= result["ci95"][1] < 1
-    assert "of the default's" in (tmp_path / PAGE).read_text()
+    assert "of the default's" in (out / PAGE).read_text()
+
+
+def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimized]) -> None:
+    reasons = {c.choice[0]: c.reason for c in whole[1].candidates if c.reason}
+    assert reasons.keys() == {1, 2}
+    assert "Check failed" in reasons[1] and "not supported" in reasons[2]
+    assert all(np.isinf(c.ratio) for c in whole[1].candidates if c.reason)
+
+
+def test_a_call_that_is_repeated_measures_nothing_anew(whole: tuple[Path, Optimized]) -> None:
+    out, first = whole
+    sizes = {path: path.stat().st_size for path in (out / "journal").glob("*.jsonl")}
+    assert len(sizes) == 3  # screened, verified, confirmed
+    again = optimize(ASKED, out)
+    assert {path: path.stat().st_size for path in sizes} == sizes
+    assert (again.candidates, again.best, again.same) == (first.candidates, first.best, first.same)
+    with pytest.raises(UsageError, match="was begun with seed 0, not 1"):
+        optimize(replace(ASKED, seed=1), out)
+
+
+def test_a_search_that_is_cut_off_goes_on(whole: tuple[Path, Optimized], tmp_path: Path) -> None:
+    known = (whole[0] / "journal" / "screen.jsonl").read_bytes()
+    cut = tmp_path / "journal" / "screen.jsonl"
+    cut.parent.mkdir()
+    cut.write_bytes(known[: len(known) // 2])  # in the middle of a line
+    n_known = known[: len(known) // 2].count(b"\n")
+    assert optimize(ASKED, tmp_path).is_faster
+    kept = cut.read_bytes().splitlines()
+    assert kept[:n_known] == known.splitlines()[:n_known] and len(kept) > n_known
 
 
 def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
@@ -87,40 +127,9 @@ def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
     assert "compiler_options={}" in (tmp_path / APPLY).read_text()
 
 
-def test_candidates_that_crash_are_named_and_no_more(tmp_path: Path) -> None:
-    found = optimize(ask(Spinning(SpinSource(crashes=1, refuses=2), True)), tmp_path)
-    reasons = {c.choice[0]: c.reason for c in found.candidates if c.reason}
-    assert reasons.keys() <= {1, 2} and reasons
-    assert all(
-        ("Check failed" if gene == 1 else "not supported") in reasons[gene] for gene in reasons
-    )
-    assert all(np.isinf(c.ratio) for c in found.candidates if c.reason)
-
-
-def test_a_call_that_is_repeated_measures_nothing_anew(tmp_path: Path) -> None:
-    asked = ask(Spinning(is_reversed=True))
+def test_too_little_time_is_told(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="expected it to run within the time"):
-        optimize(asked, tmp_path, minutes=0.0)
-    first = optimize(asked, tmp_path)
-    sizes = {path: path.stat().st_size for path in (tmp_path / "journal").glob("*.jsonl")}
-    assert len(sizes) == 3  # screened, verified, confirmed
-    again = optimize(asked, tmp_path)
-    assert {path: path.stat().st_size for path in sizes} == sizes
-    assert (again.candidates, again.best, again.same) == (first.candidates, first.best, first.same)
-    with pytest.raises(UsageError, match="was begun with seed 0, not 1"):
-        optimize(ask(Spinning(is_reversed=True), seed=1), tmp_path)
-
-
-def test_a_search_that_is_cut_off_goes_on(tmp_path: Path) -> None:
-    asked = ask(Spinning(is_reversed=True))
-    whole = optimize(asked, tmp_path / "whole")
-    cut = tmp_path / "cut" / "journal" / "screen.jsonl"
-    cut.parent.mkdir(parents=True)
-    lines = (tmp_path / "whole" / "journal" / "screen.jsonl").read_bytes()
-    cut.write_bytes(lines[: len(lines) * 2 // 3])  # in the middle of a line
-    found = optimize(asked, tmp_path / "cut")
-    before, after = ({c.choice for c in o.candidates} for o in (whole, found))
-    assert before & after and len(after) > len(cut.read_bytes().splitlines()) / 8
+        optimize(ask(), tmp_path, minutes=0.0)
 
 
 def test_a_ranker_proposes_what_is_tried_first(tmp_path: Path) -> None:

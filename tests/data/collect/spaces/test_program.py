@@ -172,6 +172,14 @@ def test_other_outputs_are_refused() -> None:
         checked.load(np.array([1]))
 
 
+def test_spaces_without_a_decision_are_left_out() -> None:
+    x = np.ones(4, np.float32)
+    source = ProgramSource("tiny", "tiny", "xla", lambda: (lambda x: x + 1, (x,)))
+    assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
+    with pytest.raises(PipelineError, match="tiny: has nothing to decide in layouts"):
+        DecidedProgram(source, ("layouts",))
+
+
 def test_the_menu_tries_each_option_alone_first() -> None:
     menu = options.menu()
     assert ((menu > 0).sum(axis=1) == 1).sum() == sum(options.N_OPTIONS - 1)
