@@ -10,14 +10,15 @@ import platform
 import torch
 
 from benchmarks import PAGES, gpu, write_page
-from benchmarks.speed import layout_model, packing, segment_memory, stages, tile_step, workers
+from benchmarks.speed import layout_model, packing, segment_memory, stages, training_cache, workers
 from common.git import revision
 
 SECTIONS = {
     "stages": stages.report,
     "layout_model": layout_model.report,
     "winning_model": layout_model.report_winning,
-    "tile_step": tile_step.report,
+    "tile_step": training_cache.report_tiles,
+    "graph_cache": training_cache.report_graphs,
     "packing": packing.report,
     "segment_memory": segment_memory.report,
     "workers": workers.report,

@@ -93,3 +93,18 @@ def test_a_flipped_bit_in_a_training_that_was_killed_is_noticed(
         flip(path, rng)
         line = refused(Watched(scene, scene.run(), warm=True))
         assert str(path) in line
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_in_any_file_of_the_store_is_mended(calm: Scene, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for path in rng.choice(sorted(calm.store.rglob("*.safetensors")), 4, replace=False):
+        scene = calm.elsewhere(tmp_path / path.stem)
+        shutil.copytree(calm.store, scene.store)
+        shutil.copytree(calm.out, scene.out)
+        spoilt = scene.store / path.relative_to(calm.store)
+        flip(spoilt, rng)
+        watched = Watched(scene, scene.run(), warm=True)
+        assert watched.end() == 0, watched.lines
+        assert spoilt.read_bytes() == path.read_bytes()
+        check_same(scene.out, calm.out)

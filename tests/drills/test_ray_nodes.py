@@ -155,6 +155,24 @@ def test_a_job_that_needs_a_gpu_has_it_alone(cluster: Cluster) -> None:
     assert [done[name].value[1:] for name in "abcd"] == [("0", "3")] * 2 + [("", "3")] * 2
 
 
+@pytest.mark.parametrize("moment_s", [0.0, 0.4, 0.8])
+def test_jobs_of_killed_workers_are_done_again(
+    moment_s: float, cluster: Cluster, calm: Scene, tmp_path: Path
+) -> None:
+    scene = calm.elsewhere(tmp_path, workers=2)
+    watched = Watched(scene, scene.run("--ray", cluster.address))
+    for _ in range(2):
+        wait_for_a_job(cluster, watched)
+        time.sleep(moment_s)
+        struck = cluster.workers()
+        for pid in struck:
+            os.kill(pid, signal.SIGKILL)
+        wait_until_gone(struck)
+    assert watched.end() == 0, watched.lines
+    assert any("its worker was lost (WorkerCrashedError)" in line for line in watched.lines)
+    check_same(scene.out, calm.out)
+
+
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
 def test_a_run_that_is_stopped_goes_on(
     number: signal.Signals, cluster: Cluster, calm: Scene, tmp_path: Path

@@ -17,6 +17,7 @@ RECIPE = load_recipe("smoke", ["threads=1", 'tile.models=["tile_linear"]'])
 
 @pytest.fixture(scope="module")
 def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained tile model somewhere in it."""
     out = tmp_path_factory.mktemp("trained")
     overrides = ["--set", "threads=1", "--set", 'tile.models=["tile_linear"]']
     arguments = ["--data", tiny_tree, "--recipe", "smoke", "--collection", "tile:xla"]
@@ -119,3 +120,19 @@ def test_a_damaged_configuration_or_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("not toml")
     with pytest.raises(PipelineError, match=r"config\.toml: not a TOML file"):
         find_models(tmp_path)
+
+
+def test_a_run_with_given_models_equals_the_run_that_trained_them(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(tiny_tree / "npz" / "tile", tree / "npz" / "tile")
+    arguments = ["run", "--recipe", "smoke", "--set", 'tile.models=["tile_linear"]']
+    call(*arguments, "--data", tree, "--out", tmp_path / "whole")
+    shutil.rmtree(tree / "npz" / "tile" / "xla" / "train")  # not needed any more
+    given = ["--models", tmp_path / "whole", "--out", tmp_path / "given"]
+    call(*arguments, "--data", tree, *given)
+    first, second = (tmp_path / run / "submission.csv" for run in ("whole", "given"))
+    assert first.read_bytes() == second.read_bytes()
+    said = call(*arguments, "--data", tree, "--models", tree, "--out", tmp_path / "no", expect=1)
+    assert "no trained model tile-xla/tile_linear-seed0" in said

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.speed import layout_model, packing, segment_memory, tile_step, workers
+from benchmarks.speed import layout_model, packing, segment_memory, training_cache, workers
 from benchmarks.speed.measuring import TreeCost, in_own_process, in_turn, peak_mib
 from benchmarks.speed.packing import STEPS, cost_rows
 from benchmarks.speed.stages import write_graph
@@ -42,8 +42,15 @@ def test_the_winning_model_has_seconds_and_ratios() -> None:
     assert all(float(cell) >= 0 for cell in cells(line)[1:])
 
 
+@pytest.mark.parametrize(("max_bytes", "anew"), [(1 << 30, "19.0%"), (1, "98.0%")])
+def test_the_cache_of_graphs_reads_each_once_if_it_can(max_bytes: int, anew: str) -> None:
+    sizes = [GraphSize(150, 6, 30), GraphSize(180, 8, 20)]
+    line = cells(training_cache.report_graphs(sizes, 100, max_bytes)[-1])
+    assert line[0] == "100" and line[2] == anew
+
+
 def test_steps_of_tile_networks_find_their_kernels_in_the_cache() -> None:
-    for line in tile_step.report(40, 12)[-2:]:
+    for line in training_cache.report_tiles(40, 12)[-2:]:
         *_, again, step, outside, share = cells(line)[1:]
         assert float(again) == 0 and 0 < float(outside) < float(step)
         assert 0 < float(share.rstrip("%")) < 100

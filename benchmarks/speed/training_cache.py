@@ -1,36 +1,95 @@
-"""A training step of the tile networks at the published sizes, and what of it passes outside them.
+"""What passes outside the networks in training, at the published sizes: graphs come from a cache.
 
-Kernels are a few, enlarged from the sample's, under the names of all train kernels.
+Layout graphs have the sizes of layout:nlp:random; a tenth of them is made, each under ten names,
+their packed configs mapped from files as those of the store are; steps draw graphs as training
+does. Tile kernels are a few, enlarged from the sample's, under the names of all train kernels.
 """
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import section
+from benchmarks.speed.stages import write_graph
 from common.progress import watched_by
 from common.settings import SAMPLE
-from data.graphs.graph import N_TILE_VALUES, TileGraph
-from data.read import read_tile
+from data.graphs.graph import N_TILE_VALUES, LayoutGraph, TileGraph
+from data.read import read_layout, read_tile
+from data.synthetic.plans import GraphSize, published_graphs
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from models.config.own_models import imported
 from models.config.recipe import load_recipe
+from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import NETWORKS
 from models.tile.inputs import TileInputs, tile_inputs
 from models.tile.task import TileTask
-from models.training.dataset import CACHE_BYTES, LRUCache
+from models.training.dataset import CACHE_BYTES, LRUCache, bytes_held
 from models.training.device import CPU, prepare_torch
 from models.training.folds import HeldOut
 from models.training.jobs import TrainJob
 from models.training.loop import fit
 
+NAMES_PER_SIZE, N_DRAWN = 10, 12_000  # steps as of the recipe `leaderboard`
+WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
 N_KERNELS, N_NODES, N_CONFIGS = 5_709, 40, 1_842
 N_MADE, N_STEPS, THREADS = 24, 12, 2
 MODELS = ("late_fusion_sage", "early_fusion_sage")
+
+
+def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
+    """Make a graph whose packed configs are mapped from a file below `folder`."""
+    few = replace(size, n_configs=min(size.n_configs, WRITTEN_CONFIGS))
+    graph = read_layout(write_graph(folder, few))
+    rng = np.random.default_rng(size.n_nodes)
+    choices = graph.configs.alphabets.sizes
+    indices = rng.integers(choices, size=(size.n_configs, len(choices)))  # hardly two are equal
+    path = folder / f"{size.name}.indices.npy"
+    np.save(path, indices.astype(graph.configs.indices.dtype))
+    configs = replace(graph.configs, indices=np.load(path, mmap_mode="r"))
+    return replace(graph, configs=configs, runtime_ns=rng.integers(10**6, 10**7, size.n_configs))
+
+
+def report_graphs(
+    sizes: Sequence[GraphSize] = (), n_steps: int = N_DRAWN, max_bytes: int = CACHE_BYTES
+) -> list[str]:
+    """Ask a cache for the graphs of all steps; return the section of speed.md."""
+    sizes = sizes or [
+        graph.size
+        for graph in published_graphs(
+            [collection_named("layout:nlp:random")], ["train"], 1 / NAMES_PER_SIZE
+        )
+    ]
+    seconds: list[float] = []
+    held: dict[str, int] = {}
+    prepare_torch(seed=0, threads=1)
+    with tempfile.TemporaryDirectory() as name:
+        graphs = [mapped_graph(Path(name), size) for size in sizes]
+        scaler = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p")
+        by_name: dict[GraphFile, LayoutGraph] = {}
+        for graph in graphs:
+            for number in range(NAMES_PER_SIZE):
+                path = graph.file.path.with_name(f"{graph.file.name}-{number}.npz")
+                by_name[replace(graph.file, path=path)] = graph
+
+        def make(file: GraphFile) -> LayoutInputs:
+            start = time.perf_counter()
+            inputs = layout_inputs(by_name[file], rule="hops-1", scaler=scaler)
+            seconds.append(time.perf_counter() - start)
+            held[file.name] = bytes_held(inputs)
+            return inputs
+
+        cache, files = LRUCache(make, max_bytes=max_bytes), list(by_name)
+        for step in range(n_steps):
+            cache(files[np.random.default_rng([0, step]).permutation(len(files))[0]])
+    anew = [f"{len(seconds) / n_steps:.1%}", f"{np.mean(seconds):.3f}"]
+    mib = np.mean(list(held.values())) / 2**20
+    row = [f"{n_steps:,}", f"{mib:.1f}", *anew]
+    return section("graph_cache", cache_mib=max_bytes >> 20, row=row)
 
 
 def enlarged(kernel: TileGraph, n_configs: int) -> TileGraph:
@@ -84,7 +143,8 @@ def measure_tiles(name: str, n_kernels: int, n_configs: int) -> list[str]:
     return [name, f"{held_mib:,.0f}", f"{len(misses) / N_STEPS:.1f}", *times]
 
 
-def report(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
+def report_tiles(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
+    """Measure; return the section of speed.md."""
     prepare_torch(seed=0, threads=THREADS)
     facts = {"n_kernels": n_kernels, "n_nodes": N_NODES, "n_configs": n_configs}
     facts |= {"threads": THREADS, "n_steps": N_STEPS, "cache_mib": CACHE_BYTES >> 20}
