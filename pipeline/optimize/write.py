@@ -17,14 +17,16 @@ from data.collect.spaces.program import TILES, TOLERANCE
 from pipeline.optimize.optimize import Optimized, Verified
 from pipeline.optimize.verify import Ratio
 from submissions.report.page import render_page
-from submissions.report.pictures import FAINT, FLOOR, OURS, picture
+from submissions.report.pictures import CEILING, FAINT, FLOOR, OURS, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BEST, APPLY, MODULE, PAGE = "best.json", "apply.py", "module.hlo.pb", "optimize.html"
 TEMPLATE = Path(__file__).with_name("optimize.html.j2")
-SHOWN = 12  # of the candidates, in the page's table
+SHOWN = 12  # of the reasons why candidates failed
+DEFAULT = "as the compiler has it"
+COLOURS = {"default": FAINT, "menu": OURS, "ranker": FLOOR, "search": CEILING}
 
 
 def write_result(found: Optimized, out: Path) -> dict[str, Any]:
@@ -127,31 +129,31 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
 
 def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     ran = sorted((c for c in found.candidates if not c.reason), key=lambda c: c.ratio)
-    confirmed = found.best and ("confirmed", found.best.ratio)
-    named = [(f"finalist {n}", own.ratio) for n, own in enumerate(found.finalists, start=1)]
-    drawn = [*named, *([confirmed] if confirmed else []), ("default again", found.same)]
+    named = [(f"finalist {n}", own) for n, own in enumerate(found.finalists, start=1)]
+    named += [("confirmed", found.best)] if found.best else []
+    rows = [(name, own.ratio, own.candidate.source, told_text(own)) for name, own in named]
+    rows.append(("default again", found.same, "default", DEFAULT))
     by_source = {
         source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
-        for source in dict.fromkeys(c.source for c in ran)
+        for source in COLOURS
     }
     pictures = [
         picture(
             "Candidates by time",
-            f"{len(ran)} candidates; the fastest takes {ran[0].ratio:.2f} of the default's time, "
-            f"the slowest {ran[-1].ratio:.2f}. One visit each: the fastest are partly lucky.",
+            f"{len(ran)} candidates ran; the fastest took {ran[0].ratio:.2f} of the default's "
+            f"time, the slowest {ran[-1].ratio:.2f}, as screened: the fastest are partly lucky.",
             partial(_draw_candidates, by_source=by_source),
         ),
         picture(
-            "Measured again in fresh processes",
-            "; ".join(f"{name} {ratio_text(ratio)}" for name, ratio in drawn),
-            partial(_draw_verified, drawn=drawn),
+            "Measured again",
+            "In fresh processes, in rounds beside the default; the bars are 95 % intervals.",
+            partial(_draw_verified, drawn=[(name, ratio) for name, ratio, *_ in rows]),
         ),
     ]
     return render_page(
         TEMPLATE,
         result=result,
-        rows=[(name, ratio_text(ratio)) for name, ratio in drawn],
-        finalists=[(f"finalist {n}", own) for n, own in enumerate(found.finalists, start=1)],
+        rows=[(name, ratio_text(ratio), *more) for name, ratio, *more in rows],
         pictures=pictures,
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
@@ -170,18 +172,18 @@ def told_text(verified: Verified) -> str:
             parts += [f"{option}={value}" for option, value in what.items()]
         else:
             parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, what))}")
-    return "; ".join(parts) or "as the compiler has it"
+    return "; ".join(parts) or DEFAULT
 
 
 def _draw_candidates(axes: "Axes", by_source: Mapping[str, list[tuple[int, float]]]) -> None:
-    colours = dict(
-        zip(("default", "menu", "ranker", "search"), (FAINT, OURS, FLOOR, "#9a6700"), strict=True)
-    )
     for source, points in by_source.items():
-        places, ratios = np.array(points).T
-        axes.scatter(places, ratios, s=12, color=colours[source], label=source)
+        if points:
+            places, ratios = np.array(points).T
+            axes.scatter(places, ratios, s=12, color=COLOURS[source], label=source)
     axes.axhline(1, color=FAINT, linewidth=0.8, linestyle="--")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xlabel("candidates, fastest first")
     axes.set_ylabel("time / default's")
     axes.legend(frameon=False)
@@ -193,6 +195,7 @@ def _draw_verified(axes: "Axes", drawn: list[tuple[str, Ratio]]) -> None:
         axes.plot([ratio.low, ratio.high], [row, row], color=colour, linewidth=5, alpha=0.35)
         axes.plot(ratio.value, row, "o", color=colour)
     axes.axvline(1, color=FAINT, linewidth=0.8, linestyle="--")
+    axes.set_position((0.27, 0.15, 0.66, 0.82))
     axes.set_yticks(range(len(drawn)), [name for name, _ in drawn])
     axes.set_ylim(len(drawn) - 0.4, -0.6)
     axes.set_xlabel("time / default's")
