@@ -3,10 +3,8 @@
 n nodes, e edges, d nodes that decide in a task, g genes: a choice is (g,) int64, an option a gene.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,20 +20,8 @@ from models.layout.network import N_OPCODES
 from models.layout.sparse_aggregation import Neighbours
 from models.training.device import OnDevice
 
-WHOLE_PROGRAM = -1  # what is given for the node of a gene that is of none
-MAX_PROGRAM_GENES = 64
-
-
-class Genes(NamedTuple):
-    """The genes of one task, in the order of a choice; the n nodes are numbered as in the arrays.
-
-    Attributes:
-        nodes: (d,) int64 which node each gene decides for, or WHOLE_PROGRAM.
-        n_options: (d,) int64.
-    """
-
-    nodes: NDArray[np.int64]
-    n_options: NDArray[np.int64]
+WHOLE_PROGRAM = -1  # given for the node of a gene that is of none
+MAX_PROGRAM_GENES = 64  # of one space
 
 
 @dataclass(frozen=True)
@@ -73,44 +59,31 @@ class DecisionGraph(OnDevice):
     n_genes: int
 
 
-def decision_graph(
-    name: str,
-    arrays: Mapping[str, NDArray[Any]],
-    tasks: Mapping[str, Genes],
-    scaler: NodeScaler,
-) -> DecisionGraph:
-    """Order and scale a graph.
-
-    Args:
-        arrays: node_feat (n, 140), node_opcode (n,), edge_index (e, 2) as of the dataset: a row
-            [u, v] means that u consumes v.
-        tasks: by name in the order of deciding, which is also that of the genes in a choice.
+def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
+    """Order and scale the graph of a described subject; each space of its decisions is a task.
 
     Raises:
-        PipelineError: edges run in a circle, or there are too many genes without a node.
+        PipelineError: edges run in a circle, or nobody says which nodes decide.
     """
+    arrays, of_genes = description.arrays, description.nodes
+    if of_genes is None:
+        raise PipelineError(f"{name}: its genes say no node; expected a program with spaces")
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
     order = topological_order(edge_index, len(opcode), source=name)
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     scaled = scaler(arrays["node_feat"])[order]
     scaled[:, MINOR_TO_MAJOR] = 0
-    opcodes, start, found = [opcode[order]], 0, []
-    n_nodes = len(order)
-    for task, genes in tasks.items():
-        own = np.flatnonzero(genes.nodes == WHOLE_PROGRAM)
-        if len(own) > MAX_PROGRAM_GENES:
-            raise PipelineError(
-                f"{name}: task {task} has {len(own)} genes without a node; expected at most "
-                f"{MAX_PROGRAM_GENES}"
-            )
-        nodes = place[genes.nodes]
+    opcodes, tasks, start, n_nodes = [opcode[order]], [], 0, len(order)
+    for space, n_genes in description.spaces.items():
+        genes = slice(start, start + n_genes)
+        nodes = place[of_genes[genes]]
+        own = np.flatnonzero(of_genes[genes] == WHOLE_PROGRAM)
         nodes[own] = n_nodes + np.arange(len(own))
         opcodes.append(N_OPCODES + np.arange(len(own)))
-        end, n_nodes = start + len(nodes), n_nodes + len(own)
-        given = torch.from_numpy(nodes), torch.from_numpy(genes.n_options)
-        found.append(Task(task, slice(start, end), *given))
-        start = end
+        given = torch.from_numpy(nodes), torch.from_numpy(description.n_options[genes])
+        tasks.append(Task(space, genes, *given))
+        start, n_nodes = start + n_genes, n_nodes + len(own)
     none = np.zeros((n_nodes - len(order), N_NODE_FEATURES), np.float32)
     ordered = torch.from_numpy(place[edge_index].reshape(-1, 2))
     return DecisionGraph(
@@ -118,24 +91,9 @@ def decision_graph(
         node_feat=torch.from_numpy(np.concatenate([scaled, none])),
         opcode=torch.from_numpy(np.concatenate(opcodes)),
         neighbours=Neighbours(ordered, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
-        tasks=tuple(found),
+        tasks=tuple(tasks),
         n_genes=start,
     )
-
-
-def described_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
-    """Return a described subject as a graph, each space of its decisions a task.
-
-    Raises:
-        PipelineError: it does not say which nodes decide; and as `decision_graph`.
-    """
-    nodes, n_options = description.nodes, description.n_options
-    if nodes is None:
-        raise PipelineError(f"{name}: its genes say no node; expected a program with spaces")
-    ends = np.cumsum([*description.spaces.values()])[:-1]
-    parts = zip(np.split(nodes, ends), np.split(n_options, ends), strict=True)
-    tasks = {space: Genes(*part) for space, part in zip(description.spaces, parts, strict=True)}
-    return decision_graph(name, description.arrays, tasks, scaler)
 
 
 def topological_order(

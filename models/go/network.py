@@ -260,9 +260,7 @@ def load_policy(folder: Path) -> tuple[Policy, NodeScaler]:
     path = folder / CONFIG
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise PipelineError(f"{path}: not the config of a policy ({error})") from error
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}") from error
     policy = Policy(PolicyConfig.from_table(table, source=str(path)))
     return policy, load_network(policy, folder)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 
 from models.go.graph import DecisionGraph
 from models.go.network import GraphEmbedding, PolicyConfig, passed_on, sage_blocks
@@ -21,7 +20,6 @@ from models.go.ppo import FAILED_RATIO, Choices, Tried
 from models.training.losses import pairwise_logistic
 
 LEARNING_RATE = 2e-3
-MAX_NORM = 1.0
 BLOCKS = 2  # after the decisions
 CHOICES_PER_STEP = 32
 
@@ -74,5 +72,4 @@ def fit_ranker(
         loss = pairwise_logistic(ranker(graph, torch.from_numpy(choices[rows])), runtime)
         optimizer.zero_grad()
         loss.backward()
-        clip_grad_norm_(ranker.parameters(), MAX_NORM)
         optimizer.step()

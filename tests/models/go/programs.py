@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.collect.measuring.worker import Description
 from features.scaling import NodeScaler
-from models.go.graph import WHOLE_PROGRAM, DecisionGraph, Genes, decision_graph
+from models.go.graph import WHOLE_PROGRAM, DecisionGraph, decision_graph
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -25,21 +26,32 @@ def random_arrays(seed: int, n_nodes: int = 24) -> Arrays:
     }
 
 
+def described(
+    arrays: Arrays, nodes: list[int], n_options: list[int], spaces: dict[str, int]
+) -> Description:
+    """Say that genes of some nodes are of these spaces; no two are alike."""
+    return Description(
+        np.array(n_options), np.arange(len(nodes)), arrays, {}, spaces, np.array(nodes)
+    )
+
+
 def two_tasks(name: str, arrays: Arrays) -> DecisionGraph:
     """Every node decides twice between two options."""
-    nodes = np.arange(len(arrays["node_opcode"]))
-    genes = Genes(nodes, np.full(len(nodes), 2))
-    return decision_graph(name, arrays, {"first": genes, "second": genes}, UNSCALED)
+    n_nodes = len(arrays["node_opcode"])
+    spaces = {"first": n_nodes, "second": n_nodes}
+    known = described(arrays, [*range(n_nodes)] * 2, [2] * 2 * n_nodes, spaces)
+    return decision_graph(name, known, UNSCALED)
 
 
-def mixed_tasks(arrays: Arrays, order: NDArray[np.int64] | None = None) -> DecisionGraph:
-    """Some nodes decide between two or three options, then the program and a node, up to four."""
-    place = np.arange(len(arrays["node_opcode"])) if order is None else order
-    first = Genes(place[[5, 2, 9, 11]], np.array([2, 3, 3, 2]))
-    nodes = np.array([WHOLE_PROGRAM, place[7], WHOLE_PROGRAM])
-    return decision_graph(
-        "mixed", arrays, {"first": first, "second": Genes(nodes, np.array([4, 2, 1]))}, UNSCALED
-    )
+def mixed_tasks(arrays: Arrays, place: NDArray[np.int64] | None = None) -> DecisionGraph:
+    """Some nodes decide between two or three options, then the program and a node, up to four.
+
+    `place` (n,) says where the nodes went that were numbered otherwise.
+    """
+    place = np.arange(len(arrays["node_opcode"])) if place is None else place
+    nodes = [*place[[5, 2, 9, 11]], WHOLE_PROGRAM, place[7], WHOLE_PROGRAM]
+    known = described(arrays, nodes, [2, 3, 3, 2, 4, 2, 1], {"first": 4, "second": 3})
+    return decision_graph("mixed", known, UNSCALED)
 
 
 def runtimes(arrays: Arrays, choices: NDArray[np.int64]) -> NDArray[np.float64]:

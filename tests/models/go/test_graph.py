@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.collect.measuring.worker import Description
-from models.go.graph import (
-    MAX_PROGRAM_GENES,
-    WHOLE_PROGRAM,
-    Genes,
-    decision_graph,
-    described_graph,
-    topological_order,
-)
-from tests.models.go.programs import UNSCALED, mixed_tasks, random_arrays
+from models.go.graph import decision_graph, topological_order
+from tests.models.go.programs import UNSCALED, described, mixed_tasks, random_arrays
 
 
 def test_of_all_nodes_whose_operands_stand_the_least_comes_next() -> None:
@@ -46,26 +38,12 @@ def test_decisions_of_the_whole_program_are_nodes_at_the_end() -> None:
     assert (first.genes, second.genes, graph.n_genes) == (slice(0, 4), slice(4, 7), 7)
     assert first.nodes.tolist() == [5, 2, 9, 11]
     assert second.nodes.tolist() == [24, 7, 25]
+    assert second.n_options.tolist() == [4, 2, 1]
     assert graph.opcode[24:].tolist() == [256, 257]
     assert not graph.node_feat[24:].any()
 
 
-def test_too_many_decisions_without_a_node_are_refused() -> None:
-    many = MAX_PROGRAM_GENES + 1
-    genes = Genes(np.full(many, WHOLE_PROGRAM), np.full(many, 2))
-    with pytest.raises(PipelineError, match="task options has 65 genes without a node"):
-        decision_graph("here", random_arrays(0), {"options": genes}, UNSCALED)
-
-
-def test_each_space_of_a_description_is_a_task() -> None:
-    spaces = {"options": 2, "fusion": 3}
-    nodes = np.array([WHOLE_PROGRAM, WHOLE_PROGRAM, 3, 8, 4])
-    known = Description(
-        np.array([2, 3, 2, 2, 2]), np.arange(5), random_arrays(0), {}, spaces, nodes
-    )
-    graph = described_graph("here", known, UNSCALED)
-    assert [task.name for task in graph.tasks] == ["options", "fusion"]
-    assert [task.nodes.tolist() for task in graph.tasks] == [[24, 25], [3, 8, 4]]
-    assert [task.n_options.tolist() for task in graph.tasks] == [[2, 3], [2, 2, 2]]
+def test_a_description_that_says_no_node_is_refused() -> None:
+    known = described(random_arrays(0), [3], [2], {"fusion": 1})
     with pytest.raises(PipelineError, match="here: its genes say no node"):
-        described_graph("here", replace(known, nodes=None), UNSCALED)
+        decision_graph("here", replace(known, nodes=None), UNSCALED)

@@ -146,7 +146,7 @@ def test_what_was_saved_decides_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "cannot be read"), ("{", "not the config of a policy"), ('{"task": 1}', "'task'")],
+    [(None, "cannot be read"), ("{", "cannot be read"), ('{"task": 1}', "'task'")],
 )
 def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
     save_policy(opinionated(), UNSCALED, tmp_path)

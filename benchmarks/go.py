@@ -1,0 +1,200 @@
+"""What GO's policy knows of fusing programs of families that it has not seen.
+
+`python -m benchmarks.go --out runs/go` starts from unfused programs: a gene says of an instruction
+whether it is kept apart. A ranker learns from random choices of the train programs, the policy from
+the ranker. Then each way to choose may compile as many choices of a held-out program; the best of
+the first 8, 16 and 32 is measured again in a fresh process, beside the compiler's own fusion:
+OUT/seed-S/PROGRAM.json has these ratios. The same call goes on with what was measured.
+"""
+
+import argparse
+import copy
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from common.atomic import write_text
+from common.locks import alone_in
+from common.metrics import kendall_tau
+from common.seeds import generator
+from data.collect.measuring.journal import open_journal
+from data.collect.measuring.rounds import Visitor
+from data.collect.measuring.search import Space, draw_choices, genetic_search
+from data.collect.measuring.session import Session
+from data.collect.measuring.worker import Description
+from data.collect.spaces.program import open_decided
+from features.scaling import fit_node_scaler
+from models.go.graph import DecisionGraph, decision_graph
+from models.go.network import Policy, PolicyConfig, drawn, likeliest, save_policy
+from models.go.ppo import Choices, PpoConfig, Tried, train
+from models.go.ranker import ChoiceRanker, fit_ranker
+from models.go.rewards import MeasuredReward, Visit, ranked_reward
+from models.training.device import CPU, torch_prepared
+from pipeline.optimize.verify import Ratio, paired_ratio
+
+TRAIN = ("mlp_b16", "attention_b2", "squeeze_excite_b4", "points_b16")
+HELD_OUT = ("autoencoder_b4", "vae_b32", "mixture_b6", "recommender_b64", "perceiver_b1")
+BUDGETS = (8, 16, 32)
+BATCH = 8
+CONFIG = PolicyConfig(tasks={"fusion": 2})
+RANKER_STEPS = 400
+PRE_TRAINING = PpoConfig(steps=160)
+FINE_TUNING = PpoConfig(steps=BUDGETS[-1] // BATCH, choices=BATCH, epochs=4)
+ROUNDS = 15
+MOST_CHILDREN = 200  # equal ones are compiled once
+
+
+class Subject(NamedTuple):
+    """A program, and the policy that may choose for it."""
+
+    graph: DecisionGraph
+    space: Space
+    policy: Policy
+    seed: int
+
+
+def random(subject: Subject, reward: MeasuredReward) -> None:
+    """No longer keep a random share of the instructions apart."""
+    rng = generator(subject.seed, "random", subject.graph.name)
+    choices = 1 - draw_choices(subject.space, 1 + BUDGETS[-1], rng)
+    for start in range(1, len(choices), BATCH):
+        reward(subject.graph, choices[start : start + BATCH])
+
+
+def genetic(subject: Subject, reward: MeasuredReward) -> None:
+    """Cross and change the fastest, from all kept apart; beyond the budget nothing counts."""
+    rng = generator(subject.seed, "genetic", subject.graph.name)
+    search = genetic_search(subject.space, MOST_CHILDREN, rng)
+    choices = next(search)
+    with suppress(StopIteration):
+        while len(reward.ratios) <= BUDGETS[-1]:
+            choices = search.send(reward(subject.graph, 1 - choices))
+
+
+def all_densities(subject: Subject, reward: MeasuredReward) -> None:
+    """Choose at random, from all kept apart to none."""
+    rng = generator(subject.seed, "train", subject.graph.name)
+    choices = draw_choices(subject.space, BUDGETS[-1], rng)
+    choices[::2] = 1 - choices[::2]
+    reward(subject.graph, choices)
+
+
+def zero_shot(subject: Subject, reward: MeasuredReward) -> None:
+    """Take what the policy holds likeliest, and draws of it."""
+    draw = drawn(BUDGETS[-1] - 1, torch.Generator().manual_seed(subject.seed))
+    with torch.no_grad():
+        choices = [subject.policy(subject.graph, choose).choices for choose in (likeliest, draw)]
+    for batch in torch.cat(choices).split(BATCH):
+        reward(subject.graph, batch.numpy())
+
+
+def fine_tuned(subject: Subject, reward: MeasuredReward) -> None:
+    """Draw of the policy, which learns from what was measured."""
+    policy = copy.deepcopy(subject.policy)
+    train(policy, [subject.graph], reward, FINE_TUNING, seed=subject.seed)
+
+
+WAYS = (random, genetic, zero_shot, fine_tuned)
+
+
+def opened(program: str) -> Session:
+    """Return a process that measures choices of a program's fusion."""
+    return Session(partial(open_decided, program, ("fusion",), None), timeout_s=60)
+
+
+@contextmanager
+def measuring(program: str, stage: str, out: Path) -> Iterator[Visit]:
+    """Measure through a journal of the stage's own, which the same call goes on with."""
+    with opened(program) as session:
+        header = {"program": program, "stage": stage, **session.describe().facts}
+        journal = open_journal(out / f"{program}-{stage}.jsonl", header)
+        yield Visitor(session, journal, what=f"{program}: {stage}", total=0).visit
+
+
+def followed(subject: Subject, stage: str, out: Path, way: Callable[..., None]) -> Tried:
+    """Let one way choose; return its choices in the order of compiling."""
+    graph = subject.graph
+    with measuring(graph.name, stage, out) as visit:
+        reward = MeasuredReward(visit, np.ones(graph.n_genes, np.int64))
+        way(subject, reward)
+    choices, ratios = zip(*[*reward.ratios.items()][1:], strict=True)
+    return Tried(graph.name, np.array(choices), np.array(ratios))
+
+
+def verified(program: str, choices: Choices, out: Path) -> list[Ratio]:
+    """Measure choices (b, g) beside the compiler's own fusion; the first ratio is its own."""
+    given = np.concatenate([np.zeros((2, choices.shape[1]), np.int64), choices])
+    with measuring(program, "verify", out) as visit:
+        rounds = [
+            [visit(number, turn, choice) for number, choice in enumerate(given)]
+            for turn in range(1, 1 + ROUNDS)
+        ]
+    default_ns, *others = np.array(rounds).T
+    return [paired_ratio(own_ns, default_ns) for own_ns in others]
+
+
+def judged(subject: Subject, ranker: ChoiceRanker, out: Path) -> dict[str, Any]:
+    """Let every way choose for a held-out program, and verify its best by budget."""
+    graph = subject.graph
+    tried = {way.__name__: followed(subject, way.__name__, out, way) for way in WAYS}
+    best = {
+        (name, budget): own.choices[own.ratios[:budget].argmin()]
+        for name, own in tried.items()
+        for budget in BUDGETS
+    }
+    unfused = np.ones((1, graph.n_genes), np.int64)
+    rows = np.concatenate([unfused, np.stack([*best.values()])])
+    distinct, place = np.unique(rows, axis=0, return_inverse=True)
+    same, *ratios = verified(graph.name, distinct, out)
+    scores = ranker.score(graph, tried["random"].choices)
+    labels = ["unfused", *(f"{name}, {budget} compiles" for name, budget in best)]
+    return {
+        "ranker_tau": kendall_tau(scores, tried["random"].ratios),
+        "default over itself": asdict(same),
+        **{label: asdict(ratios[at]) for label, at in zip(labels, place, strict=True)},
+    }
+
+
+def run(out: Path, seed: int) -> None:
+    """Pre-train, follow each way on the held-out programs, and write what was found."""
+    subjects: dict[str, Subject] = {}
+    known: dict[str, Description] = {}
+    for program in (*TRAIN, *HELD_OUT):
+        with opened(program) as session:
+            known[program] = session.describe()
+    feats = [known[program].arrays["node_feat"] for program in TRAIN]
+    scaler = fit_node_scaler(feats, scaling="log1p-standardise")
+    policy, ranker = Policy(CONFIG), ChoiceRanker(CONFIG)
+    for program, own in known.items():
+        graph = decision_graph(program, own, scaler)
+        subjects[program] = Subject(graph, Space(own.n_options, own.groups), policy, seed)
+    graphs = [subjects[program].graph for program in TRAIN]
+    tried = [followed(subjects[program], "train", out, all_densities) for program in TRAIN]
+    fit_ranker(ranker, graphs, tried, steps=RANKER_STEPS, seed=seed)
+    unfused = {graph.name: np.ones(graph.n_genes, np.int64) for graph in graphs}
+    train(policy, graphs, ranked_reward(ranker.score, unfused), PRE_TRAINING, seed=seed)
+    save_policy(policy, scaler, out / "policy")
+    for program in HELD_OUT:
+        found = judged(subjects[program], ranker, out)
+        write_text(out / f"{program}.json", json.dumps(found, indent=1) + "\n")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.go", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/go"))
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with alone_in(given.out), torch_prepared(threads=1, device=CPU, seed=given.seed):
+        run(given.out / f"seed-{given.seed}", given.seed)
+
+
+if __name__ == "__main__":
+    main()
