@@ -59,14 +59,19 @@ def _tell(found: "Optimized", result: dict[str, Any], path: Path) -> None:
     from pipeline.optimize.write import APPLY, PAGE, ratio_text, told_text
 
     rows = [(v.candidate.source, ratio_text(v.ratio), told_text(v)) for v in found.finalists]
-    print_table(("from", "time / default's", "decisions"), rows)
-    same = ratio_text(found.same)
+    if rows:
+        print_table(("from", "time / default's", "decisions"), rows)
+    default, ratio = f"{found.default_ms:.3f} ms", found.best and ratio_text(found.best.ratio)
     if found.best and found.is_faster:
-        ratio, default = ratio_text(found.best.ratio), f"{found.default_ms:.3f} ms"
-        typer.echo(f"faster      {ratio} of the default's {default}, in a fresh process")
+        typer.echo(f"faster      {ratio} of the default's {default}, on one thread")
         typer.echo(f"by          {told_text(found.best)}")
     else:
-        typer.echo(f"default     nothing is faster than its {found.default_ms:.3f} ms")
-    typer.echo(f"itself      {same}: the default over itself")
+        best = f"; the best tried takes {ratio} of it" if ratio else ""
+        typer.echo(f"default     nothing is surely faster than its {default}{best}")
+    typer.echo(f"itself      {ratio_text(found.same)}: the default over itself")
+    tried = result["candidates"]
+    reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
+    failed = f", {tried['failed']} failed: {reasons[0]}" if reasons else ""
+    typer.echo(f"tried       {tried['tried']} candidates{failed}")
     typer.echo(f"use         {path.with_name(APPLY)}")
     typer.echo(f"page        {path.with_name(PAGE)}")

@@ -92,6 +92,7 @@ def rank(
         printed[0]["explained"] = found.as_json()
         if explain_out:
             write_text(explain_out, drawn(found))
+            say(f"picture     {explain_out}")
     if json:
         print_json({"kernels": printed} if several else printed[0])
         return

@@ -190,6 +190,10 @@ def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list
         description = session.describe()
         journal = open_journal(out / JOURNALS / "screen.jsonl", _header(ask, description))
         visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
+        left_out = set(ask.spaces) - set(_spaces_of(description))
+        if left_out:
+            log.info(f"{ask.program}: has nothing to decide in {', '.join(sorted(left_out))}")
+        log.info(f"screen: up to {ask.n_candidates} candidates")
         sources, first = _proposed(ask, description, session, pick)
         space = Space(description.n_options, description.groups)
         rng = generator(ask.seed, "optimize", ask.program)
@@ -202,7 +206,7 @@ def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list
                 for config in rng.permutation(again).tolist():
                     visitor.visit(config, turn, np.array(journal.choices[config]))
         except OutOfTime:
-            log.info(f"{ask.program}: the time for screening is over")
+            log.info("the time for screening is over")
     shortest = journal.shortest_ns()
     if 0 not in shortest:
         raise PipelineError(
@@ -275,6 +279,7 @@ def _compared(
         name = f"{stage}-{hash_rows(choices).sum():016x}.jsonl"
         journal = open_journal(out / JOURNALS / name, _header(ask, description))
         what, total = f"{ask.program}: {stage}", len(choices) * n_rounds
+        log.info(f"{stage}: {len(candidates)} beside the default, in a fresh process")
         visitor = Visitor(session, journal, what=what, total=total)
         try:
             order = generator(ask.seed, stage, ask.program)

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import PipelineError
 from data.collect.measuring.worker import Description
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing.config_encoder import pack_values
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph
-from ensembles.ranking.rank import load_ranker, rank, ranker_for
+from ensembles.ranking.rank import rank, ranker_for
 from pipeline.optimize.optimize import Ask, Pick
 
 
@@ -21,13 +22,14 @@ def pick_by(run: Path, ask: Ask) -> Pick:
     Raises:
         PipelineError: no such run; when it is called: the run has no models of that kind.
     """
-    load_ranker(run)  # a run that cannot be used is told before anything is measured
+    if not run.is_dir():
+        raise PipelineError(f"--run {run}: no such folder; expected one of `run`")
 
     def pick(description: Description, configs: NDArray[Any]) -> NDArray[np.int64]:
         is_layout = "node_config_ids" in description.arrays
         collection = collection_named("layout:xla:random" if is_layout else "tile:xla")
         file = GraphFile(collection, "test", ask.program, Path(ask.program))
-        graph = NamedGraph(described_graph(file, description, configs))
+        graph = NamedGraph(described_graph(file, description, configs), collection)
         ranked = rank(ranker_for(run, graph), graph, top=len(configs))
         return np.asarray(ranked.order, np.int64)
 

@@ -36,13 +36,14 @@ def write_result(found: Optimized, out: Path) -> dict[str, Any]:
         PipelineError: a file cannot be written.
     """
     result = as_json(found)
+    page, apply = _page(found, result), apply_text(found, result)
     module = found.best.told.module if found.best and found.is_faster else None
     if module is not None:
         write_bytes(out / MODULE, module)
     else:
         (out / MODULE).unlink(missing_ok=True)
-    write_text(out / APPLY, apply_text(found, result))
-    write_text(out / PAGE, _page(found, result))
+    write_text(out / APPLY, apply)
+    write_text(out / PAGE, page)
     write_text(out / BEST, json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
@@ -60,7 +61,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
         "aa_ratio": same.value,
         "aa_ci95": [same.low, same.high],
         "rounds": found.n_rounds,
-        "decisions": dict(best.told.decisions) if best else {},
+        "decisions": dict(best.told.decisions) if best and found.is_faster else {},
         "source": best.candidate.source if best else None,
         "candidates": {
             "tried": len(found.candidates),
@@ -84,6 +85,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
         if found.is_faster
         else "nothing is faster than the default."
     )
+    digest = found.facts.get("function", "")
     options = pformat(result["decisions"].get("options", {})) if found.is_faster else "{}"
     if is_kernel:
         tile = result["decisions"]["tile"] if found.is_faster else None
@@ -106,7 +108,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
             "",
             f"_function, _arguments = load_program({found.ask.program!r}).build()",
             f"_module = Path(__file__).with_name({MODULE!r})",
-            f"{name or 'step'} = applied(_function, _arguments, _module, {options})",
+            f"{name or 'step'} = applied(_function, _arguments, _module, {options}, {digest!r})",
         ]
     elif name:
         lines = [

@@ -4,9 +4,12 @@ JAX has no public way to compile an HLO module. This file alone touches the priv
 releases of jaxlib it was tested with stands here, and others are refused by name.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from common.errors import PipelineError
 from data.collect.measuring.worker import one_line
@@ -48,7 +51,7 @@ def compile_module(
     """
     import jax
 
-    placed = [jax.device_put(argument, jax.devices()[0]) for argument in arguments]
+    placed = [jax.device_put(raw(argument), jax.devices()[0]) for argument in arguments]
     jax.block_until_ready(placed)
     loaded = _load(name, module, options or {})
 
@@ -59,33 +62,80 @@ def compile_module(
     return run
 
 
+def digest_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
+    """Return what tells a function from an edited one, constants among it; 16 hex digits."""
+    import jax
+
+    lowered = jax.jit(function, keep_unused=True).lower(*arguments).as_text()
+    return hashlib.blake2b(lowered.encode(), digest_size=8).hexdigest()
+
+
+def raw(leaf: Any) -> Any:
+    """Return an argument as the compiler knows it: the numbers of a typed key of jax.random."""
+    import jax
+
+    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
+
+
 def applied(
-    function: Callable[..., Any], arguments: Sequence[Any], path: Path, options: Options
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    path: Path,
+    options: Options,
+    digest: str,
 ) -> Callable[..., Any]:
     """Return a function that runs the HLO module in a file, edited from the function's own.
 
     Args:
         arguments: example arguments; the result takes those of equal shapes and types alone.
         path: a serialized HloModuleProto.
+        digest: of the function that the module was made of.
 
     Raises:
-        PipelineError: no such file, or the compiler refuses it.
+        PipelineError: no such file, the compiler refuses it, or the function was edited.
     """
-    import jax
-
     check_jaxlib(str(path))
+    if digest_of(function, arguments) != digest:
+        raise PipelineError(
+            f"{path}: was made of the function as it was before an edit; optimize it again"
+        )
     try:
         module = path.read_bytes()
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-    loaded = _load(str(path), module, options)
+    return as_function(str(path), module, function, arguments, options)
+
+
+def as_function(
+    name: str,
+    module: bytes,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    options: Options,
+) -> Callable[..., Any]:
+    """Return what calls a compiled HLO module as its function is called, by position.
+
+    Raises:
+        PipelineError: the compiler refuses the module.
+    """
+    import jax
+
+    loaded, device = _load(name, module, options), jax.devices()[0]
     outputs = jax.tree.structure(jax.eval_shape(function, *arguments))
-    expected = jax.tree.map(jax.typeof, tuple(arguments))
+    leaves, inputs = jax.tree.flatten(tuple(arguments))
+
+    def kinds(leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return [(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
+
+    expected: Any = inputs, kinds([raw(leaf) for leaf in leaves])
 
     def run(*given: Any) -> Any:
-        if jax.tree.map(jax.typeof, given) != expected:
+        own, tree = jax.tree.flatten(given)
+        own = [raw(leaf) for leaf in own]
+        if (tree, kinds(own)) != expected:
             raise TypeError(f"expected arguments as the example's: {expected}")
-        placed = [jax.device_put(leaf, jax.devices()[0]) for leaf in jax.tree.leaves(given)]
+        placed = [o if isinstance(o, jax.Array) else jax.device_put(o, device) for o in own]
         return jax.tree.unflatten(outputs, loaded(placed))
 
     return run

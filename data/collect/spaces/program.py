@@ -17,9 +17,10 @@ from data.collect.layouts.module import configurable_nodes, dump_module, node_po
 from data.collect.layouts.program import LayoutProgram
 from data.collect.measuring.worker import Decided, Description, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
-from data.collect.programs.compiled import check_jaxlib, compile_module
+from data.collect.programs.compiled import as_function, check_jaxlib, digest_of
 from data.collect.spaces import options
 from data.collect.spaces.barriers import KEEP_BARRIERS, fusible, fusible_groups, with_barriers
+from data.collect.tiles.catalogue import catalogue
 from data.collect.tiles.subject import find_kernel, open_kernel
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.graph import featurize_module
@@ -41,6 +42,8 @@ def open_decided(program: str, spaces: tuple[str, ...], device: str | None) -> "
     facts = open_device(device)
     if spaces == (TILES,) or (TILES in spaces and _is_kernel(program)):
         return SameOutputs(open_kernel(program, device))
+    if program in catalogue():
+        raise PipelineError(f"--program {program}: is a kernel; expected --space tiles")
     of_functions = [space for space in spaces if space != TILES]
     return SameOutputs(DecidedProgram(load_program(program), of_functions, facts))
 
@@ -78,15 +81,16 @@ class DecidedProgram:
         """
         import jax
 
-        self.name, self._facts = source.name, facts or {}
+        self.name, self._facts = source.name, dict(facts or {})
         if set(spaces) != {"options"}:
             check_jaxlib(source.name)
-        self.message, self._flat_arguments = dump_module(source)
+        self.message, _ = dump_module(source)
         has_layouts = "layouts" in spaces and configurable_nodes(self.message)
         self.layouts = LayoutProgram(source) if has_layouts else None
-        function, arguments = source.build()
+        self._function, arguments = source.build()
         self._arguments = jax.device_put(arguments)
-        self._lowered = jax.jit(function, keep_unused=True).lower(*self._arguments)
+        self._lowered = jax.jit(self._function, keep_unused=True).lower(*self._arguments)
+        self._facts["function"] = digest_of(self._function, self._arguments)
         self.fusible = fusible(self.message)
         nodes, groups = node_positions(self.message, self.fusible), fusible_groups(self.message)
         n_options = len(options.GENES)
@@ -144,10 +148,14 @@ class DecidedProgram:
         """Compile under a choice (g,), and run once."""
         parts = dict(self._parts(choice))
         module, chosen = self._module(parts), self._options(parts)
-        if module is not None:
-            return compile_module(self.name, module, self._flat_arguments, chosen)
         try:
-            compiled = self._lowered.compile(compiler_options=chosen)
+            compiled = (
+                self._lowered.compile(compiler_options=chosen)
+                if module is None
+                else as_function(self.name, module, self._function, self._arguments, chosen)
+            )
+        except PipelineError:
+            raise
         except Exception as error:
             raise PipelineError(f"{self.name}: the compiler refuses: {one_line(error)}") from error
         run = partial(_wait, compiled, self._arguments)

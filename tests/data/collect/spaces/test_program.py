@@ -10,7 +10,7 @@ from common.errors import PipelineError
 from data.collect.layouts.module import CONFIGURABLE
 from data.collect.measuring.worker import Description, Told
 from data.collect.programs.catalogue import ProgramSource
-from data.collect.programs.compiled import applied
+from data.collect.programs.compiled import applied, digest_of
 from data.collect.spaces import options
 from data.collect.spaces.barriers import fusible, with_barriers
 from data.collect.spaces.program import DecidedProgram, SameOutputs
@@ -133,9 +133,9 @@ def test_an_edited_module_is_applied_to_other_arguments(
 ) -> None:
     told = program.tell(choice_of(program, fusion=1))
     assert told.module is not None
-    path = tmp_path / "module.hlo.pb"
+    path, digest = tmp_path / "module.hlo.pb", program.describe().facts["function"]
     path.write_bytes(told.module)
-    step = applied(network, arguments(), path, told.decisions["options"])
+    step = applied(network, arguments(), path, told.decisions["options"], digest)
     x, w = (2 * array for array in arguments())
     given, expected = step(x, w), network(x, w)
     assert given.keys() == expected.keys()
@@ -144,7 +144,9 @@ def test_an_edited_module_is_applied_to_other_arguments(
     with pytest.raises(TypeError, match="expected arguments as the example's"):
         step(x[:4], w)
     with pytest.raises(PipelineError, match=r"none\.pb: cannot be read"):
-        applied(network, arguments(), tmp_path / "none.pb", {})
+        applied(network, arguments(), tmp_path / "none.pb", {}, digest)
+    with pytest.raises(PipelineError, match="before an edit; optimize it again"):
+        applied(lambda x, w: network(x, 3 * w), arguments(), path, {}, digest)
 
 
 class Drifting:
@@ -170,6 +172,23 @@ def test_other_outputs_are_refused() -> None:
     checked.load(np.array([0]))
     with pytest.raises(PipelineError, match=r"output 0 differs .* by 0\.001 .* at most 0\.0001"):
         checked.load(np.array([1]))
+
+
+def test_keys_of_random_numbers_are_arguments_too() -> None:
+    import jax
+
+    def noisy(key, x):  # type: ignore[no-untyped-def]
+        return jax.random.normal(key, x.shape) + jax.numpy.tanh(x)
+
+    given = jax.random.key(0), np.ones((4, 4), np.float32)
+    program = DecidedProgram(ProgramSource("noisy", "n", "xla", lambda: (noisy, given)), ["fusion"])
+    SameOutputs(program).load(np.ones(program.describe().spaces["fusion"], np.int64))
+
+
+def test_an_edited_constant_is_another_function() -> None:
+    x = (np.ones(3, np.float32),)
+    assert digest_of(lambda x: x * 2, x) == digest_of(lambda x: x * 2, x)
+    assert digest_of(lambda x: x * 2, x) != digest_of(lambda x: x * 3, x)
 
 
 def test_spaces_without_a_decision_are_left_out() -> None:
