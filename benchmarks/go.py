@@ -20,7 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from benchmarks import PAGES, render, write_page
 from common.atomic import write_text
+from common.errors import PipelineError
+from common.git import revision
 from common.locks import alone_in
 from common.metrics import kendall_tau
 from common.seeds import generator
@@ -186,12 +189,56 @@ def run(out: Path, seed: int) -> None:
         write_text(out / f"{program}.json", json.dumps(found, indent=1) + "\n")
 
 
+def write_report(out: Path, folder: Path) -> None:
+    """Write go.md from the programs that all seeds have verified.
+
+    Raises:
+        PipelineError: there is none.
+    """
+    seeds = sorted(out.glob("seed-*"))
+    done = [name for name in HELD_OUT if all((seed / f"{name}.json").exists() for seed in seeds)]
+    if not seeds or not done:
+        raise PipelineError(f"{out}: no program was verified; run without --report first")
+    found = {
+        name: [json.loads((seed / f"{name}.json").read_text("utf-8")) for seed in seeds]
+        for name in done
+    }
+    shown = (BUDGETS[0], BUDGETS[-1])
+    labels = ["unfused", *(f"{w.__name__}, {budget} compiles" for w in WAYS for budget in shown)]
+    values = np.array(
+        [
+            [np.mean([seed[label]["value"] for seed in found[name]]) for label in labels]
+            for name in done
+        ]
+    )
+    texts = [label.replace("_", "-").replace(" compiles", "") for label in labels]
+    same = [seed["default over itself"]["value"] for own in found.values() for seed in own]
+    page = render(
+        "go",
+        rows=[
+            [name, *(f"{value:.3f}" for value in row)]
+            for name, row in zip(done, values, strict=True)
+        ],
+        header=["program", *texts],
+        means=", ".join(f"{t} {v:.3f}" for t, v in zip(texts, values.mean(axis=0), strict=True)),
+        n_train=len(TRAIN),
+        n_seeds=len(seeds),
+        same=(min(same), max(same)),
+        revision=revision(),
+    )
+    write_page(folder / "go.md", page)
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.go", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/go"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     given = parser.parse_args()
+    if given.report:
+        write_report(given.out, given.report)
+        return
     with alone_in(given.out), torch_prepared(threads=1, device=CPU, seed=given.seed):
         run(given.out / f"seed-{given.seed}", given.seed)
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import go
+from common.errors import PipelineError
 from data.collect.measuring.search import GENERATION, Space
 from models.go.graph import decision_graph
 from models.go.network import Policy, PolicyConfig
@@ -63,3 +64,19 @@ def test_the_smallest_run_verifies_each_way(
     for way in go.WAYS:
         assert found[f"{way.__name__}, 4 compiles"]["value"] > 0
     assert found["unfused"]["low"] <= found["unfused"]["value"]
+
+
+def test_the_page_holds_the_programs_that_every_seed_has(tmp_path: Path) -> None:
+    ways = [f"{way.__name__}, {budget} compiles" for way in go.WAYS for budget in go.BUDGETS]
+    for seed in (0, 1):
+        value = {label: {"value": 1.5 + seed} for label in ("unfused", *ways)}
+        value["default over itself"] = {"value": 1.0}
+        for name in go.HELD_OUT[: 2 - seed]:
+            path = tmp_path / f"seed-{seed}" / f"{name}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(value))
+    go.write_report(tmp_path, tmp_path)
+    page = (tmp_path / "go.md").read_text()
+    assert f"| {go.HELD_OUT[0]} | 2.000 |" in page and go.HELD_OUT[1] not in page
+    with pytest.raises(PipelineError, match="no program was verified"):
+        go.write_report(tmp_path / "none", tmp_path)
