@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-DRAWS = 2_000
-CONFIDENCE = 0.95
+from common.bootstrap import DRAWS, interval_of
+
 LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
 
 Times = NDArray[np.float64]
@@ -30,9 +30,7 @@ def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
     """Compare runtimes (r,) and (r,) round by round: what disturbs a round disturbs both."""
     ratios = own_ns / base_ns
     drawn = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
-    tails = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
-    low, high = np.quantile(np.median(ratios[drawn], axis=1), tails)
-    return Ratio(float(np.median(ratios)), float(low), float(high))
+    return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))
 
 
 def is_faster(candidate: Ratio, same: Ratio) -> bool:

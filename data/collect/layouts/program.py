@@ -49,8 +49,18 @@ class LayoutProgram:
         graph: the arrays of a layout file that no config changes.
     """
 
-    def __init__(self, source: ProgramSource, facts: dict[str, str] | None = None) -> None:
-        """Compile a program once and open its layouts; `facts` are those of the device.
+    def __init__(
+        self,
+        source: ProgramSource,
+        facts: dict[str, str] | None = None,
+        *,
+        dumped: tuple[Any, tuple[Any, ...]] | None = None,
+    ) -> None:
+        """Compile a program once and open its layouts.
+
+        Args:
+            facts: those of the device.
+            dumped: what `dump_module` returned for the program, if it was compiled already.
 
         Raises:
             PipelineError: it cannot be compiled, has no configurable node, or this jaxlib was not
@@ -59,7 +69,7 @@ class LayoutProgram:
         check_jaxlib(source.name)
         self.name = source.name
         self._facts = facts or {}
-        self.message, self._arguments = dump_module(source)
+        self.message, self._arguments = dumped or dump_module(source)
         self._nodes = configurable_nodes(self.message)
         if not self._nodes:
             raise PipelineError(

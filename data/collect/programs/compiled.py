@@ -62,20 +62,22 @@ def compile_module(
     return run
 
 
-def digest_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
-    """Return what tells a function from an edited one, constants among it; 16 hex digits."""
-    import jax
-
-    lowered = jax.jit(function, keep_unused=True).lower(*arguments).as_text()
-    return hashlib.blake2b(lowered.encode(), digest_size=8).hexdigest()
+def digest_of(lowered: Any) -> str:
+    """Return what tells a jax.stages.Lowered from that of an edited function; 16 hex digits."""
+    return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
 
 
 def raw(leaf: Any) -> Any:
     """Return an argument as the compiler knows it: the numbers of a typed key of jax.random."""
     import jax
 
-    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if is_key else leaf
+    return jax.random.key_data(leaf) if isinstance(leaf, jax.Array) and _is_key(leaf) else leaf
+
+
+def _is_key(given: Any) -> bool:
+    import jax
+
+    return jax.dtypes.issubdtype(given.dtype, jax.dtypes.prng_key)
 
 
 def applied(
@@ -95,8 +97,10 @@ def applied(
     Raises:
         PipelineError: no such file, the compiler refuses it, or the function was edited.
     """
+    import jax
+
     check_jaxlib(str(path))
-    if digest_of(function, arguments) != digest:
+    if digest_of(jax.jit(function, keep_unused=True).lower(*arguments)) != digest:
         raise PipelineError(
             f"{path}: was made of the function as it was before an edit; optimize it again"
         )
@@ -117,12 +121,14 @@ def as_function(
     """Return what calls a compiled HLO module as its function is called, by position.
 
     Raises:
-        PipelineError: the compiler refuses the module.
+        PipelineError: the compiler refuses the module, or the function returns typed random keys.
     """
     import jax
 
     loaded, device = _load(name, module, options), jax.devices()[0]
-    outputs = jax.tree.structure(jax.eval_shape(function, *arguments))
+    results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
+    if any(map(_is_key, results)):
+        raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
     leaves, inputs = jax.tree.flatten(tuple(arguments))
 
     def kinds(leaves: Sequence[Any]) -> list[tuple[Any, ...]]:

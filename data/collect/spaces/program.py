@@ -17,7 +17,7 @@ from data.collect.layouts.module import configurable_nodes, dump_module, node_po
 from data.collect.layouts.program import LayoutProgram
 from data.collect.measuring.worker import Decided, Description, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
-from data.collect.programs.compiled import as_function, check_jaxlib, digest_of
+from data.collect.programs.compiled import as_function, check_jaxlib, digest_of, raw
 from data.collect.spaces import options
 from data.collect.spaces.barriers import KEEP_BARRIERS, fusible, fusible_groups, with_barriers
 from data.collect.tiles.catalogue import catalogue
@@ -84,13 +84,14 @@ class DecidedProgram:
         self.name, self._facts = source.name, dict(facts or {})
         if set(spaces) != {"options"}:
             check_jaxlib(source.name)
-        self.message, _ = dump_module(source)
+        dumped = dump_module(source)
+        self.message = dumped[0]
         has_layouts = "layouts" in spaces and configurable_nodes(self.message)
-        self.layouts = LayoutProgram(source) if has_layouts else None
+        self.layouts = LayoutProgram(source, dumped=dumped) if has_layouts else None
         self._function, arguments = source.build()
         self._arguments = jax.device_put(arguments)
         self._lowered = jax.jit(self._function, keep_unused=True).lower(*self._arguments)
-        self._facts["function"] = digest_of(self._function, self._arguments)
+        self._facts["function"] = digest_of(self._lowered)
         self.fusible = fusible(self.message)
         nodes, groups = node_positions(self.message, self.fusible), fusible_groups(self.message)
         n_options = len(options.GENES)
@@ -148,19 +149,20 @@ class DecidedProgram:
         """Compile under a choice (g,), and run once."""
         parts = dict(self._parts(choice))
         module, chosen = self._module(parts), self._options(parts)
-        try:
-            compiled = (
-                self._lowered.compile(compiler_options=chosen)
-                if module is None
-                else as_function(self.name, module, self._function, self._arguments, chosen)
-            )
-        except PipelineError:
-            raise
-        except Exception as error:
-            raise PipelineError(f"{self.name}: the compiler refuses: {one_line(error)}") from error
+        if module is not None:
+            own = self._function, self._arguments
+            compiled: Callable[..., Any] = as_function(self.name, module, *own, chosen)
+        else:
+            compiled = self._compiled(chosen)
         run = partial(_wait, compiled, self._arguments)
         run()
         return run
+
+    def _compiled(self, chosen: dict[str, str | bool]) -> Callable[..., Any]:
+        try:
+            return self._lowered.compile(compiler_options=chosen)
+        except Exception as error:
+            raise PipelineError(f"{self.name}: the compiler refuses: {one_line(error)}") from error
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides; nodes by the names of their instructions."""
@@ -245,7 +247,7 @@ class SameOutputs:
 def _flat(outputs: object) -> list[NDArray[Any]]:
     import jax
 
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(outputs)]
+    return [np.asarray(raw(leaf)) for leaf in jax.tree.leaves(outputs)]
 
 
 def _check_same(number: int, own: NDArray[Any], expected: NDArray[Any]) -> None:

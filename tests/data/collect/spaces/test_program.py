@@ -184,11 +184,25 @@ def test_keys_of_random_numbers_are_arguments_too() -> None:
     program = DecidedProgram(ProgramSource("noisy", "n", "xla", lambda: (noisy, given)), ["fusion"])
     SameOutputs(program).load(np.ones(program.describe().spaces["fusion"], np.int64))
 
+    def split(key, x):  # type: ignore[no-untyped-def]
+        return jax.random.split(key)[0], jax.numpy.tanh(x) * 2
+
+    source = ProgramSource("split", "n", "xla", lambda: (split, given))
+    program = DecidedProgram(source, ["options", "fusion"])
+    checked, choice = SameOutputs(program), choice_of(program)
+    checked.load(choice)
+    with pytest.raises(PipelineError, match="split: returns typed keys"):
+        checked.load(choice_of(program, fusion=1))
+
 
 def test_an_edited_constant_is_another_function() -> None:
-    x = (np.ones(3, np.float32),)
-    assert digest_of(lambda x: x * 2, x) == digest_of(lambda x: x * 2, x)
-    assert digest_of(lambda x: x * 2, x) != digest_of(lambda x: x * 3, x)
+    import jax
+
+    twice, again, thrice = (
+        digest_of(jax.jit(function).lower(np.ones(3, np.float32)))
+        for function in (lambda x: x * 2, lambda x: x * 2, lambda x: x * 3)
+    )
+    assert twice == again != thrice
 
 
 def test_spaces_without_a_decision_are_left_out() -> None:
