@@ -6,46 +6,12 @@ graphs here.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 TILE_PICKS = 5  # the competition looks at no more than this many picks of a tile row
-
-
-class PairCounts(NamedTuple):
-    """The c(c-1)/2 pairs of configs by how score and runtime order them, but those tied in both."""
-
-    concordant: int
-    discordant: int
-    tied_score_only: int
-    tied_runtime_only: int
-
-
-def count_pairs(scores: NDArray[Any], runtime: NDArray[Any]) -> PairCounts:
-    """Count concordant, discordant and tied pairs in O(c log² c) time and O(c) memory.
-
-    Knight's method (Journal of the American Statistical Association 61, 1966): with the configs
-    sorted by score, and by runtime within equal scores, the discordant pairs are the inversions
-    of the runtimes. The counts are exact integers.
-
-    Args:
-        scores: (c,) predicted, lower = faster.
-        runtime: (c,) measured, any unit.
-
-    Raises:
-        ValueError: the arrays differ in length, are empty, or hold a nan or an infinity.
-    """
-    scores, runtime = _checked(scores, runtime)
-    score_rank, score_tied = _dense_ranks(scores)
-    runtime_rank, runtime_tied = _dense_ranks(runtime)
-    joint_rank = score_rank * (int(runtime_rank.max()) + 1) + runtime_rank
-    _, tied_both = _dense_ranks(joint_rank)
-    discordant = _count_inversions(runtime_rank[np.argsort(joint_rank)])
-    all_pairs = len(scores) * (len(scores) - 1) // 2
-    concordant = all_pairs - score_tied - runtime_tied + tied_both - discordant
-    return PairCounts(concordant, discordant, score_tied - tied_both, runtime_tied - tied_both)
 
 
 def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
@@ -65,17 +31,14 @@ def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     Raises:
         ValueError: the arrays differ in length, are empty, or hold a nan or an infinity.
     """
-    pairs = count_pairs(scores, runtime)
-    ordered = pairs.concordant + pairs.discordant
-    distinct_runtime = ordered + pairs.tied_score_only
-    distinct_score = ordered + pairs.tied_runtime_only
-    if distinct_runtime == 0:
+    from scipy.stats import kendalltau
+
+    scores, runtime = _checked(scores, runtime)
+    if not _pairs_apart(runtime):
         return math.nan
-    if distinct_score == 0:
+    if not _pairs_apart(scores):
         return 0.0
-    excess = pairs.concordant - pairs.discordant
-    tau = excess / math.sqrt(distinct_score) / math.sqrt(distinct_runtime)
-    return min(1.0, max(-1.0, tau))
+    return float(kendalltau(scores, runtime).statistic)
 
 
 def ordered_pair_accuracy(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
@@ -93,11 +56,12 @@ def ordered_pair_accuracy(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     Raises:
         ValueError: the arrays differ in length, are empty, or hold a nan or an infinity.
     """
-    pairs = count_pairs(scores, runtime)
-    judged = pairs.concordant + pairs.discordant + pairs.tied_score_only
-    if judged == 0:
+    tau, judged = kendall_tau(scores, runtime), _pairs_apart(runtime)
+    if not judged:
         return math.nan
-    return (pairs.concordant + pairs.tied_score_only / 2) / judged
+    # tau-b is right less wrong pairs, a whole number, over these roots
+    excess = round(tau * math.sqrt(_pairs_apart(scores)) * math.sqrt(judged))
+    return (judged + excess) / 2 / judged
 
 
 def slowdown_at_k(ranking: NDArray[Any], runtime: NDArray[Any], k: int) -> float:
@@ -158,34 +122,10 @@ def _check_finite(name: str, values: NDArray[Any]) -> None:
         raise ValueError(f"{name} of config {row} is {values[row]}; expected a finite number")
 
 
-def _dense_ranks(values: NDArray[np.generic]) -> tuple[NDArray[np.int64], int]:
-    """Return (c,) int64 ranks 0.. with equal ranks for equal values, and the tied pairs."""
-    _, ranks, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    return ranks.astype(np.int64), int((sizes * (sizes - 1) // 2).sum())
-
-
-def _count_inversions(ranks: NDArray[np.int64]) -> int:
-    """Count pairs i < j with ranks[i] > ranks[j]; ranks (c,) non-negative.
-
-    A merge sort from the bottom up, each level in a few array operations: blocks of `width` are
-    sorted already, and shifting block pair b by b * (largest rank + 2) makes all left halves
-    together one sorted array, so that a single binary search serves the whole level.
-    """
-    top = int(ranks.max()) + 1
-    size = 1 << (len(ranks) - 1).bit_length()
-    blocks = np.full(size, top, np.int64)  # padding at the end, above all: adds no inversion
-    blocks[: len(ranks)] = ranks
-    inversions, width = 0, 1
-    while width < size:
-        halves = blocks.reshape(-1, 2, width)
-        pair = np.arange(len(halves), dtype=np.int64)[:, None]
-        left = (halves[:, 0] + pair * (top + 1)).ravel()
-        right = (halves[:, 1] + pair * (top + 1)).ravel()
-        not_above = np.searchsorted(left, right, side="right").reshape(-1, width) - pair * width
-        inversions += width * len(right) - int(not_above.sum())
-        width *= 2
-        blocks = np.sort(blocks.reshape(-1, width), axis=1, kind="stable")
-    return inversions
+def _pairs_apart(values: NDArray[Any]) -> int:
+    """Count the pairs of different values (c,)."""
+    _, sizes = np.unique(values, return_counts=True)
+    return int(len(values) * (len(values) - 1) // 2 - (sizes * (sizes - 1) // 2).sum())
 
 
 def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
