@@ -9,7 +9,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from common.atomic import atomic_path, open_regular
+from common.atomic import open_regular
+from common.checksums import MARK, SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
-from data.npz.read import INFLATER
 
 FACTS = "facts"
 TYPES = {
@@ -38,7 +38,7 @@ TYPES = {
     "F64": np.float64,
 }
 LENGTH = struct.Struct("<Q")  # of the header, in front of it
-CHECK_BYTES = 1 << 20
+REMEDY = "remove the file, and it is made again"
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,6 @@ class _Place:
     shape: tuple[int, ...]
     start: int
 
-    @property
-    def n_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
 
 def write_tensors(
     path: Path, tensors: Mapping[str, NDArray[Any]], *, facts: Mapping[str, str]
@@ -70,16 +66,9 @@ def write_tensors(
         PipelineError: the file cannot be written.
     """
     arrays = {name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}
-    checksum = _checksum(
-        facts,
-        {name: (values.dtype, values.shape) for name, values in arrays.items()},
-        (values.reshape(-1).view(np.uint8).data for values in arrays.values()),
-    )
-    text = json.dumps({**facts, "checksum": checksum}, sort_keys=True)
+    text = json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)
     # The library's own way to files leaves others that nobody else may read, and that stay.
-    content = save(arrays, metadata={FACTS: text})
-    with atomic_path(path, durable=False) as temporary:
-        temporary.write_bytes(content)
+    write_sealed(path, save(arrays, metadata={FACTS: text}), durable=False)
 
 
 def read_facts(path: Path) -> dict[str, str]:
@@ -91,7 +80,6 @@ def read_facts(path: Path) -> dict[str, str]:
     """
     with open_regular(path) as file:
         facts, _ = _read_header(path, file)
-    facts.pop("checksum", None)
     return facts
 
 
@@ -112,37 +100,12 @@ def open_tensors(path: Path) -> TensorFile:
         count = math.prod(place.shape)
         values = np.frombuffer(mapped, place.dtype, count, place.start) if count else np.empty(0)
         tensors[name] = values.astype(place.dtype, copy=False).reshape(place.shape)
-    facts.pop("checksum")
     return TensorFile(facts, tensors, identity)
 
 
 @cache
 def _check_once(path: Path, identity: tuple[int, ...]) -> None:
-    with path.open("rb") as file:
-        facts, places = _read_header(path, file)
-        expected = facts.pop("checksum", None)
-        described = {name: (place.dtype, place.shape) for name, place in places.items()}
-        parts = (part for name in sorted(places) for part in _parts(file, places[name]))
-        if _checksum(facts, described, parts) != expected:
-            _damaged(path, "it is not as it was written")
-
-
-def _parts(file: IO[bytes], place: _Place) -> Iterator[bytes]:
-    file.seek(place.start)
-    for start in range(0, place.n_bytes, CHECK_BYTES):
-        yield file.read(min(CHECK_BYTES, place.n_bytes - start))
-
-
-def _checksum(
-    facts: Mapping[str, str],
-    described: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
-    parts: Iterable[bytes | memoryview],
-) -> str:
-    names = [(name, str(dtype), shape) for name, (dtype, shape) in sorted(described.items())]
-    checksum = INFLATER.crc32(repr((sorted(facts.items()), names)).encode())
-    for part in parts:
-        checksum = INFLATER.crc32(part, checksum)
-    return f"{checksum:08x}"
+    check_seal(path, REMEDY)
 
 
 def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str, _Place]]:
@@ -162,11 +125,13 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str,
             if name != "__metadata__"
         }
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError, OSError):
-        _damaged(path, "it has no readable header")
+        _damaged(path)
     if not isinstance(facts, dict) or not all(isinstance(fact, str) for fact in facts.values()):
-        _damaged(path, "it has no readable header")
+        _damaged(path)
+    if not facts.pop(SEAL_KEY, "").startswith(MARK.decode()):
+        _damaged(path)
     return facts, places
 
 
-def _damaged(path: Path, problem: str) -> NoReturn:
-    raise PipelineError(f"{path}: damaged: {problem}; remove the file, and it is made again")
+def _damaged(path: Path) -> NoReturn:
+    raise PipelineError(f"{path}: damaged: it has no readable header; {REMEDY}")

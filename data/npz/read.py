@@ -2,10 +2,9 @@
 
 `zipfile` reads the index and numpy the headers. What they leave open is checked: sizes against
 shapes before anything is allocated, no pickled objects, and the checksum of every member read.
-zlib-ng inflates and checks three times as fast as zlib, which takes its place where it is missing.
+zlib-ng inflates and checks three times as fast as zlib.
 """
 
-import importlib
 import struct
 import warnings
 import zipfile
@@ -13,7 +12,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
@@ -22,6 +20,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from common.atomic import open_regular
+from common.checksums import FAST_ZLIB
 from common.errors import PipelineError
 
 CHUNK_BYTES = 4 << 20
@@ -38,9 +37,6 @@ HEADER_READERS = {
 }
 MAX_LISTED, MAX_SHOWN, MAX_REASON = 12, 60, 200
 NOT_READABLE = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile)
-
-
-INFLATER = importlib.import_module("zlib_ng.zlib_ng" if find_spec("zlib_ng") else "zlib")
 
 
 class DamagedError(Exception):
@@ -284,7 +280,7 @@ class _Member:
         self._next, self._end = start, start + info.compress_size
         self.position = self._checksum = 0
         is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
-        self._inflate = INFLATER.decompressobj(-zlib.MAX_WBITS) if is_deflated else None
+        self._inflate = FAST_ZLIB.decompressobj(-zlib.MAX_WBITS) if is_deflated else None
 
     def read(self, n_bytes: int = 1, /) -> bytes:
         """Read `n_bytes`, fewer only at the member's end.
@@ -298,7 +294,7 @@ class _Member:
             if not piece:
                 break
             content += piece
-        self._checksum = INFLATER.crc32(content, self._checksum)
+        self._checksum = FAST_ZLIB.crc32(content, self._checksum)
         self.position += len(content)
         return content
 
@@ -334,7 +330,7 @@ class _Member:
             packed = self._inflate.unconsumed_tail or self._packed(PACKED_CHUNK_BYTES)
             try:
                 piece: bytes = self._inflate.decompress(packed, at_most)
-            except INFLATER.error as error:
+            except FAST_ZLIB.error as error:
                 raise DamagedError(str(error)) from error
             if piece or not packed:
                 return piece

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.atomic import atomic_path
-from data.npz.read import INFLATER
+from common.checksums import FAST_ZLIB
 
 COMPRESSION_LEVEL = 4  # of zlib-ng: configs shrink about 30-fold, as in the real files
 
@@ -53,7 +53,7 @@ def write_npz(path: Path, members: Mapping[str, Member]) -> None:
             # Opened by name, an entry gets the fixed date 1980-01-01.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 # zipfile has no public way to choose the deflater; it starts with zlib's.
-                deflater = INFLATER.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+                deflater = FAST_ZLIB.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
                 vars(stream)["_compressor"] = deflater
                 for block in _npy_blocks(member):
                     stream.write(block)

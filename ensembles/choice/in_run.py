@@ -8,8 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from common.atomic import write_bytes
-from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
+from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
 from common.progress import log
 from data.tree import Collection, GraphFile
@@ -159,7 +158,7 @@ def choice_file(out: Path, collection: Collection) -> Path:
 def write_choice(path: Path, record: Mapping[str, Any]) -> None:
     """Write a choice with its checksum, whole or not at all: a resumed run reads and reports it."""
     text = json.dumps({**record, SEAL_KEY: UNSEALED}, indent=1, allow_nan=False) + "\n"
-    write_bytes(path, sealed(text.encode()))
+    write_sealed(path, text.encode())
 
 
 def read_choice(path: Path) -> dict[str, Any] | None:

@@ -9,8 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from common.atomic import write_bytes
-from common.checksums import SEAL_KEY, UNSEALED, check_seal, sealed
+from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
 from data.graphs.graph import N_NODE_FEATURES
 from features.scaling import SCALINGS, NodeScaler
@@ -29,7 +28,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     header = {"facts": json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # The library's own way to files leaves others that nobody else may read, and that stay.
-    write_bytes(path, sealed(save(contiguous, header)))
+    write_sealed(path, save(contiguous, header))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:

@@ -7,7 +7,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from common.checksums import UNSEALED, check_seal, checksum_of, read_table, sealed, write_table
+from common.checksums import (
+    UNSEALED,
+    check_seal,
+    checksum_of,
+    read_table,
+    write_sealed,
+    write_table,
+)
 from common.errors import PipelineError
 
 TEXT = f'{{"weights": [0.25, 0.75], "checksum": "{UNSEALED}", "more": true}}'.encode()
@@ -26,17 +33,18 @@ def flips(content: bytes) -> list[bytes]:
     return found
 
 
-def test_the_seal_is_the_crc_32_of_the_file_as_it_was_before() -> None:
+def test_the_seal_is_the_crc_32_of_the_file_as_it_was_before(tmp_path: Path) -> None:
     digits = f"{zlib.crc32(TEXT):08x}"
-    assert sealed(TEXT) == TEXT.replace(b"00000000", digits.encode())
+    write_sealed(tmp_path / "file", TEXT)
+    assert (tmp_path / "file").read_bytes() == TEXT.replace(b"00000000", digits.encode())
     assert checksum_of(TEXT) == digits
 
 
 def test_every_flipped_bit_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
     """But for one in the mark's own name: then the file counts as one without a seal."""
     path = tmp_path / "file"
-    whole = sealed(TEXT)
-    path.write_bytes(whole)
+    write_sealed(path, TEXT)
+    whole = path.read_bytes()
     check_seal(path, "remove it")
     for content in flips(whole):
         path.write_bytes(content)
