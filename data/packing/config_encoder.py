@@ -1,11 +1,12 @@
 """Layout configs as small integers, packed from a stream of them; c configs of k nodes.
 
-While configs stream by, layout vectors are given ids, and the ids of columns that are not tied are
-kept: nearly always one byte per column and config, a few thousandths of the file. In the end the
-vectors of each column are numbered anew from 0.
+While configs stream by, the codes of columns that are not tied are kept, numbered chunk by chunk:
+nearly always one byte per column and config, a few thousandths of the file. In the end the vectors
+of each column are numbered anew from 0.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -14,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.packing.configs import Alphabets, PackedConfigs
-from data.packing.vectors import N_WORDS, UnknownValueError, VectorTable, Words
+from data.packing.vectors import N_VALUES, N_WORDS, UnknownValueError, checked_codes
 
 CHUNK_BYTES = 384 << 10
 BLOCK_WORDS = 4  # numpy gathers items of 32 bytes at twice the speed of whole vectors
 LOOKED_UP_WORDS = 48 << 10  # at once, of chunks that the ties hold for
-COLUMNS_AT_ONCE = 64  # that are renumbered side by side, as a row of memory holds them
+
+Words = NDArray[np.uint64]
 
 
 def chunk_bytes(n_configurable: int) -> int:
@@ -93,10 +95,10 @@ class ConfigEncoder:
 
     def __init__(self, n_configurable: int) -> None:
         self.n_configurable = n_configurable
-        self._table = VectorTable()
         self._columns = TiedColumns.all_of(n_configurable)
         self._waiting: list[Words] = []  # (r, m, 9) of these columns
-        self._chunks: list[tuple[TiedColumns, NDArray[Any]]] = []  # ids (r, m) in their columns
+        # Of some rows their columns, the codes in them (f,), and which of these each has (r, m).
+        self._chunks: list[tuple[TiedColumns, NDArray[np.int64], NDArray[Any]]] = []
         self._n_configs = 0  # of `_chunks`
 
     def add(self, content: bytes) -> None:
@@ -113,81 +115,56 @@ class ConfigEncoder:
                 self._look_up()
             return
         self._look_up()
-        with np.errstate(invalid="ignore"):  # of bad values, refused at once
-            # Adding 0 makes 0 of -0, as which it is read; no other number changes.
-            words = (words.view(np.float32) + np.float32(0)).view(np.uint64)
-        ids = self._ids(words, np.arange(self.n_configurable))
-        self._columns = self._columns.split(ids)  # chunks keep those that they were added with
-        self._keep(ids[:, self._columns.first])
+        codes = self._codes(words, np.arange(self.n_configurable))
+        self._columns = self._columns.split(codes)  # chunks keep those that they were added with
+        self._keep(codes[:, self._columns.first])
 
     def _look_up(self) -> None:
         if self._waiting:
-            self._keep(self._ids(np.concatenate(self._waiting), self._columns.first))
+            self._keep(self._codes(np.concatenate(self._waiting), self._columns.first))
             self._waiting.clear()
 
-    def _ids(self, words: Words, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids (r, m) of the vectors (r, m, 9) of some nodes (m,)."""
-        ids = self._table.guess(words)
+    def _codes(self, words: Words, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the codes (r, m) of the vectors (r, m, 9) of some nodes (m,)."""
+        vectors = words.view(np.float32).reshape(-1, N_VALUES)
         try:
-            self._table.mend(words.reshape(-1, N_WORDS), ids.reshape(-1))
+            return checked_codes(vectors).reshape(words.shape[:2])
         except UnknownValueError as unknown:  # whose vector is counted in these words
             row, column = divmod(unknown.vector, len(nodes))
             vector = (self._n_configs + row) * self.n_configurable + int(nodes[column])
             raise UnknownValueError(vector, unknown.place, unknown.value) from unknown
-        return ids
 
-    def _keep(self, ids: NDArray[np.int64]) -> None:
-        self._chunks.append((self._columns, ids.astype(self._table.id_dtype)))
-        self._n_configs += len(ids)
+    def _keep(self, codes: NDArray[np.int64]) -> None:
+        found, number = np.unique(codes, return_inverse=True)
+        own = number.reshape(codes.shape).astype(np.min_scalar_type(len(found)))
+        self._chunks.append((self._columns, found, own))
+        self._n_configs += len(codes)
 
     def packed(self) -> PackedConfigs:
         """Return all configs, and forget them here; raises as `add`."""
         self._look_up()
-        indices = self._taken_ids()
-        order = self._table.order
-        position = np.empty(len(order), np.int64)
-        position[order] = np.arange(len(order))
-        codes = self._table.codes[order]
-        taken = []  # by column, the vectors that it takes
-        for start in range(0, indices.shape[1], COLUMNS_AT_ONCE):
-            block = np.ascontiguousarray(indices[:, start : start + COLUMNS_AT_ONCE].T)
-            for column in block:
-                vectors, column[:] = _renumbered(column, position)
-                taken.append(vectors)
-            indices[:, start : start + COLUMNS_AT_ONCE] = block.T
-        sizes = np.array([len(vectors) for vectors in taken], np.int64)
-        table = np.zeros((len(taken), int(sizes.max(initial=1))), np.int64)
-        for row, vectors in zip(table, taken, strict=True):
-            row[: len(vectors)] = vectors
-        alphabets = Alphabets(codes, self._columns.group_of, table, sizes)
-        return PackedConfigs(alphabets, indices.astype(alphabets.index_dtype, copy=False))
-
-    def _taken_ids(self) -> NDArray[Any]:
-        """Return the ids (c, m) of all configs, by the columns that are distinct in the end."""
-        first, n_columns = self._columns.first, len(self._columns.first)
-        parts = [
-            chunk if chunk.shape[1] == n_columns else chunk[:, columns.group_of[first]]
-            for columns, chunk in self._chunks
-        ]
+        first = self._columns.first
+        column = np.arange(len(first))
+        codes = np.unique(np.concatenate([np.empty(0, np.int64), *(f for _, f, _ in self._chunks)]))
+        is_taken = np.zeros((len(first), len(codes)), np.bool_)
+        for numbers in self._numbers(codes):
+            is_taken[column, numbers] = True
+        sizes = is_taken.sum(axis=1)
+        longest = int(sizes.max(initial=1))
+        vectors = np.zeros((len(first), longest), np.int64)
+        index = np.zeros(is_taken.shape, np.min_scalar_type(longest - 1))
+        for number, taken in enumerate(map(np.flatnonzero, is_taken)):
+            vectors[number, : len(taken)] = taken
+            index[number, taken] = np.arange(len(taken))
+        none = np.empty((0, len(first)), index.dtype)
+        indices = np.concatenate([none, *(index[column, n] for n in self._numbers(codes))])
         self._chunks.clear()
-        none = np.empty((0, n_columns), self._table.id_dtype)
-        return np.concatenate([none, *parts])  # of the widest of their types
+        return PackedConfigs(Alphabets(codes, self._columns.group_of, vectors, sizes), indices)
 
-
-def _renumbered(
-    ids: NDArray[Any], position: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number what a column (c,) takes from 0 on.
-
-    Returns:
-        vectors: (a,) int64 positions of its vectors in the sorted codes, ascending.
-        indices: (c,) int64 which of them each config has.
-    """
-    is_taken = np.zeros(len(position), np.bool_)
-    is_taken[position[np.flatnonzero(np.bincount(ids, minlength=len(position)))]] = True
-    vectors = np.flatnonzero(is_taken)
-    index = np.cumsum(is_taken) - 1
-    return vectors, index[position].astype(ids.dtype).take(ids)
+    def _numbers(self, codes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Yield which of all codes each config has, by the columns that are distinct in the end."""
+        for columns, found, own in self._chunks:
+            yield np.searchsorted(codes, found)[own[:, columns.group_of[self._columns.first]]]
 
 
 def pack_values(values: NDArray[np.int8]) -> PackedConfigs:

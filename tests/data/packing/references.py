@@ -1,22 +1,17 @@
 """Packing as slowly and plainly as can be, and configs of every kind to pack."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data.packing import vectors
 from data.packing.config_encoder import ConfigEncoder
 from data.packing.configs import PackedConfigs
 
 WORD = 2**64
-SLOT_BITS = (1, 4, vectors.SLOT_BITS)  # with few slots, nearly all vectors share one
 
 
 def reference_code(vector: list[int]) -> int:
@@ -155,11 +150,3 @@ def config_tables(draw: st.DrawFn) -> NDArray[np.int8]:
     letters[n_configs - n_free :] = rng.integers(n_letters, size=(n_free, n_nodes))
     values: NDArray[np.int8] = alphabet[letters]
     return values
-
-
-@contextmanager
-def slots(bits: int) -> Iterator[None]:
-    """Leave the table of vectors 2^bits slots."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectors, "SLOT_BITS", bits)
-        yield

@@ -8,25 +8,22 @@ from numpy.typing import NDArray
 
 from data.packing.vectors import UnknownValueError
 from tests.data.packing.references import (
-    SLOT_BITS,
     check_packed,
     check_rows,
     config_tables,
     distinct_vectors,
     encoded,
-    slots,
 )
 
 STEADY = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 @STEADY
-@given(config_tables(), st.integers(1, 12), st.sampled_from(SLOT_BITS))
+@given(config_tables(), st.integers(1, 12))
 def test_any_configs_are_packed_as_by_the_reference(
-    values: NDArray[np.int8], rows_per_chunk: int, bits: int
+    values: NDArray[np.int8], rows_per_chunk: int
 ) -> None:
-    with slots(bits):
-        check_packed(encoded(values, rows_per_chunk=rows_per_chunk), values)
+    check_packed(encoded(values, rows_per_chunk=rows_per_chunk), values)
 
 
 @pytest.mark.parametrize(
