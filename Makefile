@@ -37,7 +37,7 @@ $(VENV)/.collect: $(VENV)/.runtime requirements-collect.txt
 	$(call install,requirements-collect.txt)
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt requirements-collect.txt requirements-ray.txt
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt requirements-collect.txt requirements-ray.txt requirements-trackers.txt
 	$(call install,requirements-dev.txt)
 	@touch $@
 
@@ -47,6 +47,10 @@ $(VENV)/.docs: $(VENV)/.dev requirements-docs.txt
 
 $(VENV)/.fuzz: $(VENV)/.dev requirements-fuzz.txt
 	$(call install,requirements-fuzz.txt)
+	@touch $@
+
+$(VENV)/.notebook: $(VENV)/.dev requirements-notebook.txt
+	$(call install,requirements-notebook.txt)
 	@touch $@
 
 setup: $(VENV)/.runtime  ## make .venv and install requirements.txt
@@ -68,7 +72,7 @@ docs: $(VENV)/.docs  ## the pages of docs/ as a site, into site/
 fuzz: $(VENV)/.fuzz  ## ten minutes of coverage-guided fuzzing of each door for files from outside
 	for door in npz hlo submission recipe; do $(BIN)/python -m tests.fuzz $$door --minutes 10 || exit 1; done
 
-test-slow: $(VENV)/.fuzz  ## the tests that take longer
+test-slow: $(VENV)/.fuzz $(VENV)/.notebook  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 lint: $(VENV)/.dev  ## ruff, formatting, types, and that imports run downhill

@@ -13,6 +13,9 @@ from common.settings import read_toml
 
 CONFIG = "config.toml"
 DONE = "DONE"
+METRICS = "metrics.jsonl"
+REPORT = "report.json"
+REPORT_PICTURE = "report.png"
 
 
 def is_done(folder: Path) -> bool:

@@ -20,13 +20,13 @@ from common.atomic import write_text
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import out_of_time, progress
 from models.config.networks import TrainingConfig
+from models.run_folder import METRICS
 from models.training.device import device_of
 from models.training.jobs import TrainJob
 from models.training.precision import computing, precision_on
 from models.training.weights import load_tensors, save_tensors
 
 CHECKPOINT = "checkpoint.safetensors"
-METRICS = "metrics.jsonl"
 
 Tensors = dict[str, Tensor]
 StepLoss = tuple[Tensor, str]  # a step's loss, (), and which graphs it came from, for messages

@@ -69,6 +69,12 @@ MaxMinutes = Annotated[
 WorkerCount = Annotated[
     int | None, typer.Option("--workers", min=1, help="Jobs at once. Default: all cores and GPUs.")
 ]
+LogTo = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log-to", metavar="TRACKER", help="tensorboard, wandb or mlflow; may be repeated."
+    ),
+]
 RayAddress = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS", help='Of a Ray cluster, or "local".')
 ]

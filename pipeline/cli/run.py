@@ -10,6 +10,7 @@ from pipeline.cli.console import (
     Collections,
     DataDir,
     Json,
+    LogTo,
     MaxMinutes,
     Overrides,
     RayAddress,
@@ -45,6 +46,7 @@ def run(
     ] = None,
     workers: WorkerCount = None,
     ray: RayAddress = None,
+    log_to: LogTo = None,
     max_minutes: MaxMinutes = None,
     json: Json = False,
     seed: Seed = None,
@@ -55,9 +57,10 @@ def run(
     """
     from data.tree import collections_named
     from models.config.recipe import load_recipe
+    from pipeline.run.trackers import known_trackers
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
-    named = collections_named(collections)
+    named, trackers = collections_named(collections), known_trackers(log_to)
     say_that_libraries_load()
     from pipeline.jobs.workers import Workers
     from pipeline.run.run import Inputs
@@ -67,7 +70,13 @@ def run(
         data_dir(data), collections=named, limit_graphs=limit_graphs, store=store, skip_bad=skip_bad
     )
     report = run_recipe(
-        inputs, out, chosen, resume=resume, models=models, workers=Workers(workers, ray)
+        inputs,
+        out,
+        chosen,
+        resume=resume,
+        models=models,
+        workers=Workers(workers, ray),
+        trackers=trackers,
     )
     if json:
         print_json(report)
@@ -96,6 +105,7 @@ def train(
     ] = None,
     workers: WorkerCount = None,
     ray: RayAddress = None,
+    log_to: LogTo = None,
     max_minutes: MaxMinutes = None,
     seed: Seed = None,
 ) -> None:
@@ -109,9 +119,11 @@ def train(
     from data.tree import collection_named
     from models.config.recipe import load_recipe
     from models.run_folder import DONE, mark_done
+    from pipeline.run.trackers import known_trackers
 
     wanted = collection_named(collection)
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    trackers = known_trackers(log_to)
     (out / DONE).unlink(missing_ok=True)
     say_that_libraries_load()
     from ensembles.trained_models import continue_earlier
@@ -129,6 +141,7 @@ def train(
         model=model,
         resume=resume or resume_from is not None,
         workers=Workers(workers, ray),
+        trackers=trackers,
     )
     for folder in folders:
         typer.echo(f"model       {folder}")

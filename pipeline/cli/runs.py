@@ -19,8 +19,8 @@ def report(
 
     Example: python -m pipeline report --run runs/first
     """
+    from models.run_folder import REPORT_PICTURE
     from pipeline.run.folders import redraw_report
-    from pipeline.run.report import REPORT_PICTURE
 
     page, drawn = redraw_report(run)
     picture, missing = page.with_name(REPORT_PICTURE), drawn["missing_stages"]

@@ -12,8 +12,8 @@ from common.errors import PipelineError
 from data.tree import COLLECTIONS
 from ensembles.blend import model_of
 from models.registry import MODELS
-from models.run_folder import CONFIG, is_done, read_config
-from pipeline.run.report import REPORT, draw_report, importances_of, learning_curves, model_folders
+from models.run_folder import CONFIG, REPORT, is_done, read_config
+from pipeline.run.report import draw_report, importances_of, learning_curves, model_folders
 
 
 @dataclass(frozen=True)

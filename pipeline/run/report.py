@@ -23,8 +23,7 @@ from ensembles.choice.in_run import choice_file, mixing_record, read_choice, wri
 from ensembles.members import Member
 from ensembles.scores import scores_path
 from models.predict import read_scores
-from models.run_folder import CONFIG
-from models.training.loop import METRICS
+from models.run_folder import CONFIG, METRICS, REPORT, REPORT_PICTURE
 from models.trees.boosting import read_importances
 from pipeline.run.state import SUBMISSION, RunState
 from submissions.labels import Labels, cut_to_samples, read_labels_of
@@ -40,9 +39,7 @@ from submissions.report.pictures import write_overview
 from submissions.score import note_samples, score_submission
 from submissions.write import read_submission, submission_rows
 
-REPORT = "report.json"
 REPORT_PAGE = "report.html"
-REPORT_PICTURE = "report.png"
 RANKS = "valid-ranks.parquet"
 MAX_POINTS = 60  # of a curve; more than a picture can show
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")

@@ -46,6 +46,7 @@ from pipeline.run.blend import blend_all, rankings_of
 from pipeline.run.jobs import Law, machine_with, part_sizes, ranking_jobs, training_jobs
 from pipeline.run.report import build_report, write_report
 from pipeline.run.state import SUBMISSION, Costs, RunState
+from pipeline.run.trackers import logged_to
 from submissions.check import check_submission
 from submissions.write import submission_rows, write_submission
 
@@ -92,6 +93,7 @@ def run(
     resume: bool,
     models: Path | None = None,
     workers: Workers = HERE,
+    trackers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run a recipe; return report.json's content, the same whoever the workers are.
 
@@ -99,6 +101,7 @@ def run(
         models: holds run folders of trained models, at any depth: they are copied into the run,
             nothing is trained, and the train split is not read. None = train.
         workers: who does the jobs that the run consists of.
+        trackers: what the run is shown in, see `known_trackers`.
 
     Raises:
         UsageError: `out` holds another run, or there is no GPU as the recipe asks for.
@@ -108,7 +111,7 @@ def run(
     splits = SPLITS if models is None else tuple(SUBMISSION)
     state, rows, config = _prepared(inputs, out, recipe, splits, workers, resume=resume)
     begin(out, config, resume=resume)
-    with alone_in(out):
+    with alone_in(out), logged_to(trackers, out, config["recipe"]):
         _tidy(out)
         if models is None:
             state.choose_sources()

@@ -35,6 +35,7 @@ from pipeline.jobs.files import packing
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.planning.plan import part_size
 from pipeline.run.jobs import Law, Ranking, WholeRun, machine_with, ranking_jobs, training_jobs
+from pipeline.run.trackers import logged_to
 from submissions.write import submission_rows, write_submission
 
 BEST = "best"
@@ -50,6 +51,7 @@ def train_collection(
     model: str | None,
     resume: bool,
     workers: Workers = HERE,
+    trackers: Sequence[str] = (),
 ) -> list[Path]:
     """Train a recipe's models, with each of its seeds, on one collection.
 
@@ -84,7 +86,9 @@ def train_collection(
     law = Law(recipe, [part_size(sources)], machine_with(device))
     for training in trainings:
         check_free(training.run_dir, {}, resume=resume)
-    workers.do(list(training_jobs([(place, t) for t in trainings], law, resume=resume)))
+    jobs = list(training_jobs([(place, t) for t in trainings], law, resume=resume))
+    with logged_to(trackers, out, recipe.model_dump(mode="json")):
+        workers.do(jobs)
     return [training.run_dir for training in trainings]
 
 

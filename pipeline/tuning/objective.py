@@ -23,7 +23,7 @@ from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.registry import MODELS
-from models.run_folder import begin, is_done, mark_done
+from models.run_folder import REPORT, begin, is_done, mark_done
 from models.train import load_model, train_model
 from models.training.dataset import split_usable
 from models.training.device import training_device
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.trial import Trial
 
-REPORT = "report.json"
 P_THRESHOLD = 0.1  # of the Wilcoxon pruner
 # Of a recipe, what no training of one model reads, as it does not other models' tables.
 _NOT_LEARNED_FROM = {"name", "seeds", "layout", "tile", "blend"}

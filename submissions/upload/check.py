@@ -8,6 +8,7 @@ from common.errors import PipelineError
 from common.kaggle.errors import one_line
 from common.settings import SAMPLE, default_data_dir
 from data.tree import find_graphs, npz_root
+from models.run_folder import REPORT
 from submissions.check import (
     Problem,
     check_submission,
@@ -15,7 +16,6 @@ from submissions.check import (
     official_rows,
 )
 
-REPORT = "report.json"
 _SHOWN = 60  # characters of each fact of an origin: the tag behind them must not be cut off
 _KERNEL_RUN = "run"  # a kernel leaves its submission beside its run folder
 

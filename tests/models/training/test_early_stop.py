@@ -10,9 +10,9 @@ from common.progress import time_limit
 from common.settings import SAMPLE
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
+from models.run_folder import METRICS
 from models.train import train_model
 from models.training.jobs import TrainJob
-from models.training.loop import METRICS
 
 MODELS = {"cross_config_sage": "layout:xla:random", "late_fusion_sage": "tile:xla"}
 

@@ -14,12 +14,12 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit
 from models.config.networks import TrainingConfig
 from models.config.recipe import Recipe
+from models.run_folder import METRICS
 from models.training import loop
 from models.training.device import CPU
 from models.training.jobs import TrainJob
 from models.training.loop import (
     CHECKPOINT,
-    METRICS,
     StepLoss,
     Task,
     TrainingState,

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from models.run_folder import CONFIG, DONE
-from models.training.loop import METRICS
+from models.run_folder import CONFIG, DONE, METRICS
 from pipeline.run.report import MAX_POINTS, learning_curves
 
 

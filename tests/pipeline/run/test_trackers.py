@@ -1,0 +1,264 @@
+"""What trackers are told, read back by their own clients; and what becomes of those that fail."""
+
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from common.progress import heard_by
+from pipeline.run import trackers
+from pipeline.run.trackers import _send, logged_to
+from tests.command_line import call
+
+NET, TREE = "tile-xla/late_fusion_sage-seed0", "tile-xla/tile_boosting-seed0"
+TILES = ("--recipe", "smoke", "--collections", "tile:xla", "--set", "threads=1", "--workers", 1)
+ALL = [word for name in trackers.TRACKERS for word in ("--log-to", name)]
+KEY = "planted-key-93af17c2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Nothing is sent anywhere; MLflow writes files, as its database takes seconds to make."""
+    store = tmp_path_factory.mktemp("mlflow") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        patch.setenv("MLFLOW_TRACKING_URI", store.as_uri())
+        yield store
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    """Return the files of a run that are the same in each run, by place."""
+    paths = [*out.rglob("*.safetensors"), *out.rglob("metrics.jsonl"), *out.glob("submission*")]
+    return {str(path.relative_to(out)): path.read_bytes() for path in paths}
+
+
+def losses(out: Path) -> list[tuple[int, float]]:
+    lines = (out / "models" / NET / "metrics.jsonl").read_text().splitlines()
+    return [(point["step"], point["loss"]) for point in map(json.loads, lines) if "loss" in point]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was followed by all trackers, and gone on with when it was done."""
+    out = tmp_path_factory.mktemp("followed") / "run"
+    said = call("run", "--data", tiny_tree, *TILES, "--out", out, *ALL)
+    assert "--log-to" not in said
+    with logged_to(["wandb"], out, {"name": "smoke"}):  # as --resume does
+        pass
+    sent = json.loads((out / "tracking" / "tensorboard.json").read_text())
+    again = trackers.TRACKERS["tensorboard"](out, {}, sent)
+    _send(again, out, sent, is_done=True)
+    again.close(is_done=True)
+    return out
+
+
+@pytest.mark.slow
+def test_the_results_are_the_same_bytes(run: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    call("run", "--data", tiny_tree, *TILES, "--out", tmp_path / "plain")
+    plain = files_of(tmp_path / "plain")
+    assert len(plain) >= 4
+    assert files_of(run) == plain
+
+
+def test_tensorboard_has_losses_scores_picture_and_recipe_once(run: Path) -> None:
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+
+    board = EventMultiplexer().AddRunsFromDirectory(str(run / "tracking" / "tensorboard"))
+    board.Reload()
+    seen = [(event.step, event.value) for event in board.Scalars(NET, "loss")]
+    assert [step for step, _ in seen] == [step for step, _ in losses(run)]
+    assert [value for _, value in seen] == pytest.approx([value for _, value in losses(run)])
+    report = json.loads((run / "report.json").read_text())
+    (mean,) = board.Scalars(".", "score/mean")
+    assert mean.value == pytest.approx(report["score"])
+    (stage,) = board.Scalars(".", f"seconds/train {NET.replace('/', ' ')}")
+    assert stage.value > 0
+    (picture,) = board.Images(".", "report")
+    assert picture.encoded_image_string.startswith(b"\x89PNG")
+    assert board.GetAccumulator(".").PluginTagToContent("hparams")
+
+
+def test_mlflow_has_the_same_in_one_run(run: Path, offline: Path) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    (experiment,) = client.search_experiments(filter_string="name = 'fast-or-slow'")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
+    assert found.data.params["tile.models"].startswith("['")
+    seen = client.get_metric_history(found.info.run_id, f"{NET}/loss")
+    assert [(point.step, point.value) for point in seen] == losses(run)
+    report = json.loads((run / "report.json").read_text())
+    assert found.data.metrics["score/tile-xla"] == report["collections"]["tile:xla"]["value"]
+    assert len(client.get_metric_history(found.info.run_id, "score/mean")) == 1
+    assert [file.path for file in client.list_artifacts(found.info.run_id)] == ["report.png"]
+
+
+def wandb_records(path: Path) -> Iterator[object]:
+    """Yield the records of an offline run: a log in LevelDB's format, in blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, at, whole = path.read_bytes(), 7, b""
+    while at + 7 <= len(content):
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        if kind:
+            whole += content[at + 7 : at + 7 + length]
+            at += 7 + length
+        left = -at % (1 << 15)
+        at += left if left < 7 or not kind else 0
+        if kind in (1, 4):  # whole, or the last part
+            yield Record.FromString(whole)
+            whole = b""
+
+
+def test_wandb_has_the_same_in_its_newest_folder(run: Path) -> None:
+    first, last = sorted(run.parent.glob("wandb/offline-run-*/*.wandb"))
+    assert first.name == last.name  # one run, whichever is synced
+    records = list(wandb_records(last))
+    rows = [
+        {
+            item.key or "/".join(item.nested_key): json.loads(item.value_json)
+            for item in r.history.item
+        }
+        for r in records
+        if r.WhichOneof("record_type") == "history"
+    ]
+    seen = [(r[f"{NET}/step"], r[f"{NET}/loss"]) for r in rows if f"{NET}/loss" in r]
+    assert seen == losses(run)
+    report = json.loads((run / "report.json").read_text())
+    assert [row["score/mean"] for row in rows if "score/mean" in row] == [report["score"]]
+    kinds = [row["report/_type"] for row in rows if "report/_type" in row]
+    assert kinds == ["image-file"]
+    (begun,) = [r.run for r in records if r.WhichOneof("record_type") == "run"]
+    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    assert (begun.display_name, config["name"]) == ("run", "smoke")
+
+
+class Recorder:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, float]] = []
+
+    def log(self, place: str, points: Sequence[tuple[int, dict[str, float]]]) -> None:
+        self.told += [(place, step, values["loss"]) for step, values in points]
+
+
+def add_losses(out: Path, *values: float) -> None:
+    path = out / "models" / NET / "metrics.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.writelines(f'{{"step": {10 * value:.0f}, "loss": {value}}}\n' for value in values)
+
+
+def test_each_look_sends_what_is_new(tmp_path: Path) -> None:
+    tracker, sent = Recorder(), {"lines": {}, "scores": {}}
+    for values in ((1.0, 2.0), (), (3.0,)):
+        add_losses(tmp_path, *values)
+        _send(tracker, tmp_path, sent, is_done=False)
+        assert [loss for _, _, loss in tracker.told][-len(values) :] == list(values) or not values
+    assert tracker.told == [(NET, 10, 1.0), (NET, 20, 2.0), (NET, 30, 3.0)]
+
+
+def test_what_was_stopped_is_gone_on_with(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    add_losses(tmp_path, 1.0, 2.0)
+    with pytest.raises(KeyboardInterrupt), logged_to(["mlflow"], tmp_path, {"name": "cpu"}):
+        raise KeyboardInterrupt
+    run_id = json.loads((tmp_path / "tracking" / "mlflow.json").read_text())["id"]
+    assert MlflowClient().get_run(run_id).info.status == "KILLED"
+    add_losses(tmp_path, 3.0)
+    with logged_to(["mlflow"], tmp_path, {"name": "cpu"}):
+        pass
+    assert MlflowClient().get_run(run_id).info.status == "FINISHED"
+    seen = MlflowClient().get_metric_history(run_id, f"{NET}/loss")
+    assert [point.value for point in seen] == [1.0, 2.0, 3.0]
+
+
+FAILS = {
+    "raises": f"raise OSError('No space left on https://me:{KEY}@host for {KEY}')",
+    "hangs": "import time\ntime.sleep(600)",
+    "dies": "import os\nos._exit(9)",
+}
+SAYS = {
+    "raises": "given up, the run goes on: OSError: No space left on https://***@host for ***",
+    "hangs": "did not end well; the same with --resume sends the rest",
+    "dies": "did not end well; the same with --resume sends the rest",
+}
+
+
+@pytest.mark.parametrize("how", FAILS)
+def test_a_tracker_that_fails_costs_one_line(
+    how: str,
+    tmp_path: Path,
+    tiny_tree: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "wandb.py").write_text(f"print({KEY!r})\n{FAILS[how]}\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    if how == "hangs":
+        monkeypatch.setattr(trackers, "FINISH_S", 1.0)
+    out = tmp_path / "out"
+    words = ("train", "--data", tiny_tree, "--recipe", "smoke", "--collection", "tile:xla")
+    said = call(*words, "--model", "tile_boosting", "--out", out, "--log-to", "wandb")
+    assert [line for line in said.splitlines() if "wandb" in line] == [
+        f"--log-to wandb: {SAYS[how]}"
+    ]
+    assert (out / "tile_boosting-seed0" / "DONE").exists()
+    assert KEY not in said + "".join(capfd.readouterr())
+
+
+def test_a_full_disk_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site").mkdir()
+    limit = "import resource, sys\nif '--multiprocessing-fork' in sys.orig_argv:\n"
+    limit += "    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+    (tmp_path / "site" / "sitecustomize.py").write_text(limit)
+    paths = (tmp_path / "site", os.environ.get("PYTHONPATH", ""), *sys.path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+    add_losses(tmp_path / "out", *range(1, 200))
+    said: list[str] = []
+    with heard_by(said.append), logged_to(["tensorboard"], tmp_path / "out", {"name": "cpu"}):
+        pass
+    (line,) = said
+    assert "--log-to tensorboard: given up, the run goes on: OSError: [Errno 27]" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("neptune", "--log-to neptune: expected one of tensorboard, wandb, mlflow"),
+        ("mlflow", "--log-to mlflow: mlflow is missing; pip install -r requirements-trackers.txt"),
+    ],
+)
+def test_what_is_not_there_is_named_before_any_work(
+    name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    words = ("run", *TILES, "--out", tmp_path / "out", "--log-to", name)
+    assert call(*words, expect=2) == f"error: {expected}\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_mlflow_makes_its_database_beside_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    add_losses(tmp_path / "out", 1.0)
+    with logged_to(["mlflow"], tmp_path / "out", {"name": "cpu"}):
+        pass
+    run_id = json.loads((tmp_path / "out" / "tracking" / "mlflow.json").read_text())["id"]
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert client.get_run(run_id).data.metrics == {f"{NET}/loss": 1.0}
+    assert client.get_run(run_id).info.artifact_uri.startswith((tmp_path / "mlartifacts").as_uri())
