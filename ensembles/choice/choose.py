@@ -5,12 +5,15 @@ was made without it: on the other folds, each candidate is judged on each fold i
 fitted to the rest; the best blend by that is fitted to all of them, and so is the best single
 member picked. The outer values thus pay for fitting weights and for choosing alike.
 
+Weights are fitted by greedy selection with replacement: Caruana, Niculescu-Mizil, Crew, Ksikes,
+"Ensemble Selection from Libraries of Models", ICML 2004.
+
 Only the last decision rests on the outer values themselves: the blend is taken if the 99 % interval
 of its paired difference to the best member lies above 0, else the best member. The recipe's own
 blend stays unless the winner beats it in the same way.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,27 +28,16 @@ from ensembles.choice.objectives import (
     ScoredGraphs,
     exact_values,
 )
-from ensembles.choice.weights import greedy_counts, search_weights
 
 Interval = tuple[float, float]
 
-BEST_BLEND = "best blend"
+BEST_BLEND, GREEDY = "best blend", "greedy"
 BEST_MEMBER = "best member"
 RECIPE = "recipe"
 SURE = 0.99  # confidence of the intervals that decide
 TIE = 1e-9
-
-
-def _searched(objective: Objective, n_members: int) -> Floats:
-    starts = (np.ones(n_members), greedy_counts(objective, n_members))
-    return search_weights(objective, n_members, starts=starts)
-
-
-# Simplest first: that order decides among equals.
-FITS: dict[str, Callable[[Objective, int], Floats]] = {
-    "greedy": greedy_counts,
-    "searched": _searched,
-}
+MAX_SELECTED = 50
+LEAST_GAIN = 1e-6  # below this it is rounding
 
 
 class Nested:
@@ -76,11 +68,11 @@ class Nested:
         self.fixed_values = {
             name: exact_values(graphs, scores, metric) for name, scores in fixed.items()
         }
-        self.candidates = (*self.fixed_values, *FITS)
+        self.candidates = (*self.fixed_values, GREEDY)
         own = [exact_values(graphs, column, metric) for column in graphs.scores.T]
         self.member_values = np.stack(own, axis=1)  # (g, m)
-        self._fits: dict[tuple[str, frozenset[int]], Floats] = {}
-        self._judged: dict[tuple[str, frozenset[int], int], Floats] = {}
+        self._fits: dict[frozenset[int], Floats] = {}
+        self._judged: dict[tuple[frozenset[int], int], Floats] = {}
 
     def outer_values(self) -> tuple[Floats, Floats]:
         """Return (g,) values of the best blend, and of the best member, found on other folds."""
@@ -114,27 +106,50 @@ class Nested:
 
     def weights_of(self, name: str, without: frozenset[int]) -> Floats:
         """Return a blend's weights (m,), fitted to all folds but `without`."""
-        if name in self.fixed_values:
-            return np.ones(len(self.graphs.members))
-        if (name, without) not in self._fits:
+        n_members, n_folds = len(self.graphs.members), len(self.folds)
+        if name != GREEDY:
+            return np.ones(n_members)
+        if without not in self._fits:
             used = [i for fold, own in enumerate(self.folds) if fold not in without for i in own]
-            objective, n_members = self.judge(used), len(self.graphs.members)
-            for fitted, fit in FITS.items():
-                self._fits[fitted, without] = fit(objective, n_members)
-            n_folds, done = len(self.folds), len(self._fits) // len(FITS)
-            progress("choose a blend", done, n_folds * (n_folds + 1) // 2)
-        return self._fits[name, without]
+            self._fits[without] = greedy_counts(self.judge(used), n_members)
+            progress("choose a blend", len(self._fits), n_folds * (n_folds + 1) // 2)
+        return self._fits[without]
 
     def _on_fold(self, name: str, without: frozenset[int], fold: int) -> Floats:
         held = self.folds[fold]
-        if name in self.fixed_values:
+        if name != GREEDY:
             return self.fixed_values[name][held]
-        key = (name, without, fold)
-        if key not in self._judged:
+        if (without, fold) not in self._judged:
             weights = self.weights_of(name, without)
             scores = self.graphs.scores @ (weights / weights.sum())
-            self._judged[key] = exact_values(self.graphs, scores, self.metric, held)
-        return self._judged[key]
+            values = exact_values(self.graphs, scores, self.metric, held)
+            self._judged[without, fold] = values
+        return self._judged[without, fold]
+
+
+def greedy_counts(objective: Objective, n_members: int) -> Floats:
+    """Start from the best member; add, again and again, the one that leaves the mean highest.
+
+    Taken is the best of all bags on the way, of equals the smallest: what adds nothing by itself
+    may do so with the next. Returns (m,) how often each was selected.
+
+    Args:
+        objective: weightings (q, m), each summing to 1, to their value (q,); more is better.
+    """
+    additions = np.eye(n_members)
+    counts = best = np.zeros(n_members)
+    highest = -np.inf
+    for n_selected in range(1, MAX_SELECTED + 1):
+        values = objective((counts + additions) / n_selected)
+        counts = counts + additions[_first_best(values, counts)]
+        if values.max() > highest + LEAST_GAIN:
+            best, highest = counts, values.max()
+    return best
+
+
+def _first_best(values: Floats, counts: Floats) -> int:
+    equal = values >= values.max() - LEAST_GAIN
+    return int(np.argmax(equal & (counts > 0)) if (equal & (counts > 0)).any() else equal.argmax())
 
 
 @dataclass(frozen=True)

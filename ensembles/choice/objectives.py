@@ -1,6 +1,6 @@
 """How good weightings of members are: the mean metric over graphs, exactly or fast.
 
-g graphs, n configs of all, m members, q weightings. The search looks at a fixed sample of pairs,
+g graphs, n configs of all, m members, q weightings. Fitting weights looks at a sample of pairs,
 and for tile kernels at a short list of configs. What is reported is always `exact_values`.
 """
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from common.bootstrap import family_interval
-from ensembles.choice.choose import BEST_MEMBER, RECIPE, BlendChoice, Nested, choose_blend
+from ensembles.choice.choose import BEST_MEMBER, GREEDY, RECIPE, BlendChoice, Nested, choose_blend
 from ensembles.choice.objectives import (
     Floats,
     ScoredGraphs,
@@ -64,8 +64,8 @@ def test_of_pure_noise_no_blend_is_better_than_the_best_member() -> None:
         nested.append((choice.nested_value, choice.difference))
         judge, folds = tau_judge(graphs), folds_of(graphs, 4)
         fitted = Nested(graphs, {}, folds, metric=tau_as_submitted, judge=judge)
-        best = fitted.weights_of("searched", frozenset())
-        naive.append(judge(range(12))(best[None])[0])
+        best = fitted.weights_of(GREEDY, frozenset())
+        naive.append(judge(range(12))(best[None] / best.sum())[0])
     value, difference = np.mean(nested, axis=0)
     error = np.std(nested, axis=0) / np.sqrt(12)
     assert abs(value) < 3 * error[0]

@@ -68,7 +68,7 @@ def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path:
     arguments += ("--collection", "tile:xla", "--out", tmp_path / "best.parquet")
     choice = json.loads(call(*arguments, "--json", "--submission", tmp_path / "tile.csv"))
     assert choice["n_graphs"] == 13
-    assert set(choice["candidates"]) >= {"minmax-mean", "in-turn", "greedy", "searched"}
+    assert set(choice["candidates"]) >= {"minmax-mean", "in-turn", "greedy"}
     assert sum(choice["weights"].values()) == pytest.approx(1) or choice["chosen"] == "minmax-mean"
     low, high = choice["nested_ci95"]
     assert low <= choice["nested_value"] <= high
