@@ -4,6 +4,9 @@ They order nothing within a graph by themselves; a tree splits on them to treat 
 network otherwise than a wide one.
 """
 
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,20 +55,17 @@ def program_statistics(graph: Graph) -> NDArray[np.float64]:
 
 def node_levels(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
     """Return each node's longest path from a node without operands, in edges; (n,) int64."""
-    consumers: list[list[int]] = [[] for _ in range(n_nodes)]
+    order = TopologicalSorter[int](dict.fromkeys(range(n_nodes), ()))
     for consumer, producer in edge_index.tolist():
-        consumers[producer].append(consumer)
-    waiting = np.bincount(edge_index[:, 0], minlength=n_nodes).tolist()
-    levels = [0] * n_nodes
-    ready = [node for node in range(n_nodes) if waiting[node] == 0]
-    while ready:
-        node = ready.pop()
-        for consumer in consumers[node]:
-            levels[consumer] = max(levels[consumer], levels[node] + 1)
-            waiting[consumer] -= 1
-            if waiting[consumer] == 0:
-                ready.append(consumer)
-    return np.asarray(levels, dtype=np.int64)
+        order.add(consumer, producer)
+    with suppress(CycleError):  # of a damaged file: what is in a circle has level 0
+        order.prepare()
+    levels, level = np.zeros(n_nodes, dtype=np.int64), 0
+    while ready := order.get_ready():
+        levels[[*ready]] = level
+        order.done(*ready)
+        level += 1
+    return levels
 
 
 def node_flops(graph: Graph) -> NDArray[np.float64]:

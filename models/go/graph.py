@@ -4,7 +4,7 @@ n nodes, e edges, d nodes that decide in a task, g genes: a choice is (g,) int64
 """
 
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 import torch
@@ -99,7 +99,7 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
 def topological_order(
     edge_index: NDArray[np.int64], n_nodes: int, *, source: str = "graph"
 ) -> NDArray[np.int64]:
-    """Return the nodes (n,), each after all that it consumes; the least of those that may follow.
+    """Return the nodes (n,), each after all that it consumes.
 
     Raises:
         PipelineError: edges run in a circle.
@@ -107,20 +107,11 @@ def topological_order(
     consumer, producer = edge_index.reshape(-1, 2).T
     if (producer < consumer).all():  # as the dataset numbers nodes
         return np.arange(n_nodes)
-    by_producer = np.argsort(producer, kind="stable")
-    users = consumer[by_producer].tolist()
-    first = np.searchsorted(producer[by_producer], np.arange(n_nodes + 1)).tolist()
-    waits_for = np.bincount(consumer, minlength=n_nodes).tolist()
-    ready = [node for node in range(n_nodes) if not waits_for[node]]
-    heapify(ready)
-    order = []
-    while ready:
-        node = heappop(ready)
-        order.append(node)
-        for user in users[first[node] : first[node + 1]]:
-            waits_for[user] -= 1
-            if not waits_for[user]:
-                heappush(ready, user)
-    if len(order) < n_nodes:
-        raise PipelineError(f"{source}: edges run in a circle; expected a graph without one")
-    return np.array(order, np.int64)
+    order = TopologicalSorter[int](dict.fromkeys(range(n_nodes), ()))
+    for user, operand in edge_index.tolist():
+        order.add(user, operand)
+    try:
+        return np.array([*order.static_order()], np.int64)
+    except CycleError as error:
+        reason = "edges run in a circle; expected a graph without one"
+        raise PipelineError(f"{source}: {reason}") from error
