@@ -5,10 +5,8 @@ nearly always one byte per column and config, a few thousandths of the file. In 
 of each column are numbered anew from 0.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -18,20 +16,15 @@ from data.packing.configs import Alphabets, PackedConfigs
 from data.packing.vectors import N_VALUES, N_WORDS, UnknownValueError, checked_codes
 
 CHUNK_BYTES = 384 << 10
-BLOCK_WORDS = 4  # numpy gathers items of 32 bytes at twice the speed of whole vectors
 LOOKED_UP_WORDS = 48 << 10  # at once, of chunks that the ties hold for
 
 Words = NDArray[np.uint64]
 
 
 def chunk_bytes(n_configurable: int) -> int:
-    """Return how much to add at once: whole stretches of rows, about what a core's cache takes."""
-    stretch_bytes = _stretch(n_configurable) * n_configurable * N_WORDS * 8
-    return max(1, CHUNK_BYTES // stretch_bytes) * stretch_bytes
-
-
-def _stretch(n_configurable: int) -> int:
-    return BLOCK_WORDS // math.gcd(BLOCK_WORDS, n_configurable)  # the fewest rows that blocks fill
+    """Return how much to add at once: whole rows, about what a core's cache takes."""
+    row_bytes = max(1, n_configurable) * N_WORDS * 8
+    return max(1, CHUNK_BYTES // row_bytes) * row_bytes
 
 
 @dataclass(frozen=True)
@@ -46,27 +39,9 @@ class TiedColumns:
     first: NDArray[np.int64]
     group_of: NDArray[np.int64]
 
-    @cached_property
-    def _blocks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        # The distinct blocks (b, 4) of a stretch, as places in its groups' words (rows, m, 9), and
-        # which of them stands where. Should two share a key, no chunk holds: all are looked up.
-        rows = np.arange(_stretch(len(self.group_of)))[:, None, None] * len(self.first) * N_WORDS
-        places = self.group_of[:, None] * N_WORDS + np.arange(N_WORDS)
-        blocks = (rows + places).reshape(-1, BLOCK_WORDS)
-        keys = blocks @ (100_000_007 ** np.arange(BLOCK_WORDS))
-        _, first, block_of = np.unique(keys, return_index=True, return_inverse=True)
-        return blocks[first], block_of
-
     def hold(self, content: bytes, kept: Words) -> bool:
         """Tell whether `content`, r configs of k vectors, is `kept` (r, m, 9) in all columns."""
-        n_rows = _stretch(len(self.group_of))
-        # "clip" spares a pass of checks: all are places.
-        if len(kept) % n_rows:
-            meant = kept.take(self.group_of, axis=1, mode="clip")
-        else:
-            words, block_of = self._blocks
-            stretches = kept.reshape(len(kept) // n_rows, -1)
-            meant = stretches.take(words, axis=1, mode="clip").take(block_of, axis=1, mode="clip")
+        meant = kept.take(self.group_of, axis=1, mode="clip")  # spares a pass of checks
         return content.startswith(meant.data)  # at memory speed; they are of one length
 
     @classmethod
