@@ -4,10 +4,12 @@ Data flows from left to right. What hangs together is a band of its own, that of
 top; in it, nodes stand in topological columns, ordered so that few edges cross.
 """
 
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from jinja2 import Environment
 from numpy.typing import NDArray
 
 from ensembles.ranking.explain import Explanation, Part, shape_of
@@ -20,18 +22,7 @@ HEADING = 88.0
 GAP = 20  # between what does not hang together
 SWEEPS = 6  # over the columns, to bring nodes beside their neighbours
 FAINTEST, STRONGEST = 0.12, 0.6  # opacity of the colour of a part
-LEGEND = "blue: faster, orange: slower; by the models' own account, nothing of it was measured"
-STYLE = """
-text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1f2328 }
-.head { font-size: 15px; font-weight: 600 } .faint { fill: #59636e } .page { fill: #ffffff }
-.box { fill: #f6f8fa; stroke: #a9b2bb } .edge { fill: none; stroke: #a9b2bb }
-.faster { fill: #0969da; stroke: #0969da } .slower { fill: #d9480f; stroke: #d9480f }
-@media (prefers-color-scheme: dark) {
-  text { fill: #f0f6fc } .faint { fill: #a5aeb8 } .page { fill: #0d1117 }
-  .box { fill: #161b22; stroke: #59636e } .edge { stroke: #59636e }
-  .faster { fill: #388bfd; stroke: #58a6ff } .slower { fill: #f0702a; stroke: #ff9a5c }
-}
-"""
+TEMPLATE = Path(__file__).with_name("picture.svg.j2")
 
 Place = tuple[float, float]
 Link = tuple[int, int]  # from a producer to a consumer
@@ -46,20 +37,17 @@ def drawn(explanation: Explanation) -> str:
     links = sorted({(producer, consumer) for consumer, producer in inside.tolist()})
     places = arranged(nodes, links)
     right, bottom = np.max([*places.values(), (STEP[0] + 60, 0)], axis=0) + BOX + MARGIN
-    size = {"width": f"{right:g}", "height": f"{bottom:g}", "viewBox": f"0 0 {right:g} {bottom:g}"}
-    root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
-    ET.SubElement(root, "style").text = STYLE
-    ET.SubElement(root, "rect", {"class": "page", "width": "100%", "height": "100%"})
     n_drawn = len(set(nodes) & set(parts))
     most = f"; drawn: {n_drawn}" if n_drawn < len(parts) else ""
-    _text(root, (MARGIN, 28), explanation.graph.name, "head")
-    _text(root, (MARGIN, 48), explanation.heading + most)
-    _text(root, (MARGIN, 66), LEGEND, "faint")
-    for producer, consumer in links:
-        _draw_link(root, places[producer], places[consumer])
-    for node in nodes:
-        _draw_node(root, explanation, parts.get(node), node, places[node])
-    return ET.tostring(root, encoding="unicode") + "\n"
+    page = Environment(autoescape=True, trim_blocks=True)
+    return page.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        **{"right": right, "bottom": bottom, "margin": MARGIN, "bend": (STEP[0] - BOX[0]) * 0.6},
+        **{"width": BOX[0], "height": BOX[1], "most": TEXT},
+        name=_printable(explanation.graph.name),
+        heading=explanation.heading + most,
+        links=[(_beside(places[u], BOX[0]), _beside(places[v], 0)) for u, v in links],
+        nodes=[_shown(explanation, parts.get(node), node, places[node]) for node in nodes],
+    )
 
 
 def shown_nodes(chosen: list[int], edges: NDArray[np.int64]) -> list[int]:
@@ -130,43 +118,27 @@ def _untangle(columns: list[list[int]], near: dict[int, list[int]]) -> None:
             row.update({node: i - len(column) / 2 for i, node in enumerate(column)})
 
 
-def _draw_link(root: ET.Element, start: Place, end: Place) -> None:
-    x, y, to_x, to_y = start[0] + BOX[0], start[1] + BOX[1] / 2, end[0], end[1] + BOX[1] / 2
-    bend = (STEP[0] - BOX[0]) * 0.6
-    path = f"M{x:g},{y:g} C{x + bend:g},{y:g} {to_x - bend:g},{to_y:g} {to_x:g},{to_y:g}"
-    ET.SubElement(root, "path", {"class": "edge", "d": path})
+def _beside(place: Place, width: float) -> Place:
+    return place[0] + width, place[1] + BOX[1] / 2
 
 
-def _draw_node(
-    root: ET.Element, explanation: Explanation, part: Part | None, node: int, place: Place
-) -> None:
-    graph, (x, y) = explanation.graph, place
+def _shown(explanation: Explanation, part: Part | None, node: int, place: Place) -> dict[str, Any]:
+    graph = explanation.graph
     names = graph.instruction_names
     opcode, shape = graph.opcode(node), shape_of(graph, node)
     what = f"{opcode} {shape}" if names else shape
     lines = [f"{names[node] if names else opcode} (node {node})", what]
+    shown: dict[str, Any] = {"x": place[0], "y": place[1], "kind": ""}
     if part:
         lines[1:] = [part.change, ", ".join(filter(None, explanation.said(part.score)))]
         if part.n_tied > 1:
             lines[2] += f"; {part.n_tied} tied: {explanation.said(part.tied_score)[0]}"
-    box = {"x": f"{x:g}", "y": f"{y:g}", "width": str(BOX[0]), "height": str(BOX[1]), "rx": "6"}
-    group = ET.SubElement(root, "g")
-    ET.SubElement(group, "title").text = _printable("\n".join([*lines, what]))
-    ET.SubElement(group, "rect", {"class": "box", **box})
-    if part:
         strength = abs(part.score) / (max(abs(each.score) for each in explanation.parts) or 1)
         opacity = f"{FAINTEST + (STRONGEST - FAINTEST) * strength:.2f}"
-        kind = "faster" if part.score < 0 else "slower"
-        ET.SubElement(group, "rect", {"class": kind, "fill-opacity": opacity, **box})
-    for number, line in enumerate(lines):
-        shown = line if len(line) <= TEXT else f"{line[: TEXT - 1]}…"
-        _text(group, (x + 10, y + (17 if part else 24) + 17 * number), shown)
-
-
-def _text(parent: ET.Element, place: Place, text: str, kind: str = "") -> None:
-    at = {"x": f"{place[0]:g}", "y": f"{place[1]:g}", "class": kind}
-    ET.SubElement(parent, "text", at).text = _printable(text)
+        shown |= {"kind": "faster" if part.score < 0 else "slower", "opacity": opacity}
+    lines = list(map(_printable, lines))
+    return shown | {"lines": lines, "title": "\n".join([*lines, what])}
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

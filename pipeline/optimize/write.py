@@ -79,54 +79,22 @@ def as_json(found: Optimized) -> dict[str, Any]:
 def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
     """Return the Python file that holds the function with the best choice applied."""
     module, _, name = found.ask.program.partition(":")
-    is_kernel = found.spaces == (TILES,)
     told = (
         f"{result['ratio']:.2f} of the default's time, one thread on {found.facts.get('cpu')}."
         if found.is_faster
         else "nothing is faster than the default."
     )
-    digest = found.facts.get("function", "")
-    options = pformat(result["decisions"].get("options", {})) if found.is_faster else "{}"
-    if is_kernel:
-        tile = result["decisions"]["tile"] if found.is_faster else None
-        lines = [
-            "import jax",
-            "",
-            "from data.collect.tiles.kernel import tiled_function",
-            "from data.collect.tiles.subject import find_kernel",
-            "",
-            f"kernel = find_kernel({found.ask.program!r})",
-            f"tile = {tile!r} or kernel.tiles[0].tolist()",
-            "step = jax.jit(tiled_function(kernel, tile))",
-        ]
-    elif found.best and found.is_faster and found.best.told.module is not None:
-        lines = [
-            "from pathlib import Path",
-            "",
-            "from data.collect.programs.catalogue import load_program",
-            "from data.collect.programs.compiled import applied",
-            "",
-            f"_function, _arguments = load_program({found.ask.program!r}).build()",
-            f"_module = Path(__file__).with_name({MODULE!r})",
-            f"{name or 'step'} = applied(_function, _arguments, _module, {options}, {digest!r})",
-        ]
-    elif name:
-        lines = [
-            "import jax",
-            f"from {module} import {name} as _function",
-            "",
-            f"{name} = jax.jit(_function, compiler_options={options})",
-        ]
-    else:
-        lines = [
-            "import jax",
-            "",
-            "from data.collect.programs.catalogue import load_program",
-            "",
-            f"_function, _arguments = load_program({found.ask.program!r}).build()",
-            f"step = jax.jit(_function, compiler_options={options})",
-        ]
-    return "\n".join([f'"""{found.ask.program}: {told}"""', "", *lines, ""])
+    is_edited = bool(found.best and found.is_faster and found.best.told.module is not None)
+    return render_page(
+        Path(__file__).with_name("apply.py.j2"),
+        **{"program": found.ask.program, "module": module, "name": name, "told": told},
+        is_kernel=found.spaces == (TILES,),
+        tile=result["decisions"].get("tile"),
+        is_edited=is_edited,
+        module_file=MODULE,
+        options=pformat(result["decisions"].get("options", {})),
+        digest=found.facts.get("function", ""),
+    )
 
 
 def _page(found: Optimized, result: Mapping[str, Any]) -> str:
