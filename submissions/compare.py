@@ -35,24 +35,18 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
         PipelineError: no collection has a graph that both have judged.
     """
     collections, draws = {}, []
-    for name in first["collections"]:
-        parts = [report["collections"].get(name) for report in (first, second)]
-        if not all(parts) or parts[0]["metric"] != parts[1]["metric"]:
-            continue
-        values = [_values(part) for part in parts]
-        common = sorted(values[0].keys() & values[1].keys())
-        if not common:
-            continue
-        before, after = (np.array([side[graph] for graph in common]) for side in values)
-        families = _families(collection_named(name), common)
+    for name, pairs in paired_scores(first, second).items():
+        parts = [report["collections"][name] for report in (first, second)]
+        before, after = np.array(list(zip(*pairs.values(), strict=True)))
+        families = _families(collection_named(name), list(pairs))
         n_families = len(set(families))
         means = family_means(after - before, families) if n_families > 1 else None
         draws.append(means)
         collections[name] = {
             "metric": parts[0]["metric"],
-            "n_graphs": len(common),
+            "n_graphs": len(pairs),
             "n_families": n_families,
-            "only_in_one": len(values[0].keys() ^ values[1].keys()),
+            "only_in_one": len(_values(parts[0]).keys() ^ _values(parts[1]).keys()),
             **_summary(float(before.mean()), float(after.mean()), means, n_families),
         }
     if not collections:
@@ -65,6 +59,23 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
     fewest = min(entry["n_families"] for entry in collections.values())
     return {"collections": collections, "mean": _summary(sides[0], sides[1], joint, fewest)}
+
+
+def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return both scores of each graph that two reports have judged by the same metric.
+
+    By collection, then by graph in their order by name; a collection without any is left out.
+    """
+    pairs = {}
+    for name in first["collections"]:
+        parts = [report["collections"].get(name) for report in (first, second)]
+        if not all(parts) or parts[0]["metric"] != parts[1]["metric"]:
+            continue
+        before, after = map(_values, parts)
+        common = sorted(before.keys() & after.keys())
+        if common:
+            pairs[name] = {graph: (before[graph], after[graph]) for graph in common}
+    return pairs
 
 
 def _summary(

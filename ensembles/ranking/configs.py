@@ -125,6 +125,16 @@ def spelled(order: Order | None) -> str | None:
     return None if order is None else "{" + ",".join(map(str, order)) + "}"
 
 
+def change_of(before: NodeLayouts, after: NodeLayouts) -> str:
+    """Say what differs in a node, such as "output {1,0} → {0,1}"; - = the compiler's choice."""
+    old, new = before.tensors, after.tensors
+    return ", ".join(
+        f"{tensor} {spelled(old.get(tensor)) or '-'} → {spelled(new.get(tensor)) or '-'}"
+        for tensor in TENSORS
+        if old.get(tensor) != new.get(tensor)
+    )
+
+
 def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
     """Return a program with other configs.
 

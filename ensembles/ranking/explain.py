@@ -29,11 +29,10 @@ from ensembles.ensemble import Ensemble
 from ensembles.ranking.configs import (
     COMPILERS_CHOICE,
     SPELLED_AT_ONCE,
-    TENSORS,
     NodeLayouts,
+    change_of,
     check_layouts,
     layouts_of,
-    spelled,
     with_guests,
 )
 from ensembles.ranking.program import NamedGraph
@@ -119,13 +118,8 @@ class Part:
 
     @property
     def change(self) -> str:
-        """Return what changes, such as "output {1,0} → {0,1}"; - = the compiler's choice."""
-        old, new = self.before.tensors, self.after.tensors
-        return ", ".join(
-            f"{tensor} {spelled(old.get(tensor)) or '-'} → {spelled(new.get(tensor)) or '-'}"
-            for tensor in TENSORS
-            if old.get(tensor) != new.get(tensor)
-        )
+        """Return what changes, as `change_of`."""
+        return change_of(self.before, self.after)
 
 
 @dataclass(frozen=True)

@@ -6,26 +6,42 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import Json, command, print_json, print_result, print_table, say
+from common.errors import UsageError
+from pipeline.cli.console import DataDir, Json, command, print_json, print_result, print_table, say
 from pipeline.cli.score import print_comparison
 
 
 @command
 def report(
     run: Annotated[Path, typer.Option(help="Folder of a run, or of one model; finished or not.")],
+    graph: Annotated[
+        str | None, typer.Option(help="Explain this graph's best config on its page, to send it.")
+    ] = None,
+    data: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Draw a run's report anew, report.html and report.png.
+    """Draw a run's report anew: report.html, report.png, and a page per graph in graphs/.
+
+    --graph NAME, or COLLECTION:NAME, has the models say which nodes set the config that they rank
+    first apart, which takes seconds to minutes; --data is where the run's data are now.
 
     Example: python -m pipeline report --run runs/first
     """
     from models.run_folder import REPORT_PICTURE
-    from pipeline.run.folders import redraw_report
+    from pipeline.run.folders import explain_best, redraw_report
+    from submissions.report.graph_pages import graph_address
 
-    page, drawn = redraw_report(run)
+    if graph is None and data is not None:
+        raise UsageError("--data: of no use without --graph NAME")
+    alone = None if graph is None else explain_best(run, graph, data)
+    page, drawn = redraw_report(run, alone=alone)
     picture, missing = page.with_name(REPORT_PICTURE), drawn["missing_stages"]
     facts = {"page": page, "picture": picture, "missing_stages": missing}
-    print_result(facts, f"report      {page}", f"picture     {picture}", as_json=json)
+    lines = [f"report      {page}", f"picture     {picture}"]
+    if alone is not None:
+        facts["graph"] = run / graph_address(*alone)
+        lines.append(f"graph       {facts['graph']}")
+    print_result(facts, *lines, as_json=json)
     for line in missing if not json else ():
         say(line)
 
@@ -67,6 +83,9 @@ def runs(
 def compare(
     first: Annotated[Path, typer.Argument(help="A run folder, or its report.json.")],
     second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write charts and all graphs here, as .html.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare two runs graph by graph.
@@ -76,12 +95,19 @@ def compare(
 
     Example: python -m pipeline compare runs/first runs/hops2
     """
+    if out is not None and out.suffix != ".html":
+        raise UsageError(f"--out {out}: expected a name that ends in .html")
     from pipeline.run.folders import differing_keys, read_report
-    from submissions.compare import compare_reports
+    from submissions.compare import compare_reports, paired_scores
+    from submissions.report.compare_page import write_comparison_page
 
     reports = [read_report(run) for run in (first, second)]
     compared = compare_reports(*reports)
     keys = differing_keys(*reports)
+    if out is not None:
+        pairs, names = paired_scores(*reports), [str(first), str(second)]
+        write_comparison_page(out, names, compared, pairs, keys)
+        say(f"page        {out}")
     if json:
         print_json({"first": first, "second": second, "config": keys, **compared})
         return

@@ -16,8 +16,8 @@ from common.atomic import write_bytes, write_text
 from data.collect.spaces.program import TILES, TOLERANCE
 from pipeline.optimize.optimize import Optimized, Verified
 from pipeline.optimize.verify import Ratio
-from submissions.report.page import render_page
 from submissions.report.pictures import CEILING, FAINT, FLOOR, OURS, picture
+from submissions.report.render import render_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

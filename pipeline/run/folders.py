@@ -7,13 +7,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from common.atomic import open_regular
-from common.errors import PipelineError
-from data.tree import COLLECTIONS
+from common.atomic import open_regular, write_text
+from common.checksums import read_table
+from common.errors import PipelineError, UsageError
+from data.tree import COLLECTIONS, collection_named, find_graphs
 from ensembles.blend import model_of
+from ensembles.ranking.explain import explain
+from ensembles.ranking.picture import drawn
+from ensembles.ranking.program import load_graph
+from ensembles.ranking.rank import load_ranker
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, is_done, read_config
-from pipeline.run.report import draw_report, importances_of, learning_curves, model_folders
+from pipeline.run.report import BEST, draw_report, importances_of, learning_curves, model_folders
+from submissions.report.curves import BEST_SCHEMA
+from submissions.report.graph_pages import FOLDER, page_name
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,13 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def redraw_report(run: Path) -> tuple[Path, dict[str, Any]]:
-    """Write report.html and report.png of the folder of a whole run, ended or not, or of one model.
+def redraw_report(
+    run: Path, *, alone: tuple[str, str] | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """Write what `draw_report` does, of a whole run's folder, ended or not, or of one model's.
+
+    Args:
+        alone: as `write_graph_pages`.
 
     Returns:
         The page, and the report that it shows: report.json's content where there is one, with
@@ -102,11 +114,47 @@ def redraw_report(run: Path) -> tuple[Path, dict[str, Any]]:
     report["learning_curves"] = learning_curves(run)
     report["missing_stages"] = _missing_stages(run, single="model" in config)
     try:
-        return draw_report(run, report), report
+        return draw_report(run, report, alone=alone), report
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise PipelineError(
             f"{run / REPORT}: cannot be drawn: {error!r}; expected what `run` writes"
         ) from error
+
+
+def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[str, str]:
+    """Draw which nodes set the config that is ranked first apart, where its graph's page looks.
+
+    Args:
+        name: of a judged graph, "collection:name" where several collections have it; the page of a
+            tile kernel has no such picture.
+        data_dir: holds npz/; default: where the run says that its data were.
+
+    Returns:
+        The graph's collection and name.
+
+    Raises:
+        UsageError: no such graph, or several.
+        PipelineError: no finished run, or the graph's file is missing or damaged.
+    """
+    report, best = read_report(run), read_table(run / BEST, BEST_SCHEMA)
+    firsts = {row[:2]: row[2][0] for row in best.select("collection", "graph", "configs").rows()}
+    found = [key for key in firsts if name in (key[1], ":".join(key))]
+    if len(found) != 1:
+        known = " or ".join(map(":".join, found)) or "a judged graph's, as the report lists them"
+        raise UsageError(f"--graph {name}: {len(found)} graphs of that name; expected {known}")
+    collection, graph = collection_named(found[0][0]), found[0][1]
+    if collection.kind == "layout":
+        folder = data_dir or Path(report["data"])
+        files = find_graphs(folder, collections=[collection], splits=("valid",))
+        path = next((file.path for file in files if file.name == graph), None)
+        if path is None:
+            raise PipelineError(
+                f"{folder}: has no {collection.name}/valid/{graph}.npz; pass --data"
+            )
+        ranker = load_ranker(run, collection=collection.name)
+        explained = explain(ranker, load_graph(path), firsts[found[0]])
+        write_text(run / FOLDER / f"{page_name(*found[0])}.svg", drawn(explained))
+    return found[0]
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -14,10 +14,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.atomic import write_text
+from common.checksums import read_table, write_table
 from common.errors import PipelineError
 from common.git import revision
 from data.audit.rows import AuditRow
-from data.tree import COLLECTIONS, Collection, collection_named
+from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, mix
 from ensembles.choice.in_run import choice_file, mixing_record, read_choice, written_mixing
 from ensembles.members import Member
@@ -25,22 +26,24 @@ from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import CONFIG, METRICS, REPORT, REPORT_PICTURE
 from models.trees.boosting import read_importances
+from pipeline.run.best_configs import best_configs
 from pipeline.run.state import SUBMISSION, RunState
 from submissions.labels import Labels, cut_to_samples, read_labels_of
 from submissions.report.curves import (
+    BEST_SCHEMA,
     CURVE_PICKS,
+    RANKS_SCHEMA,
     rank_points,
-    read_ranks,
     slowdown_curve,
-    write_ranks,
 )
+from submissions.report.graph_pages import write_graph_pages
 from submissions.report.page import write_report_page
 from submissions.report.pictures import write_overview
 from submissions.score import note_samples, score_submission
 from submissions.write import read_submission, submission_rows
 
 REPORT_PAGE = "report.html"
-RANKS = "valid-ranks.parquet"
+RANKS, BEST = "valid-ranks.parquet", "valid-best.parquet"
 MAX_POINTS = 60  # of a curve; more than a picture can show
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
@@ -50,7 +53,9 @@ Rankings = Mapping[str, NDArray[np.int64]]
 def build_report(
     state: RunState, data_dir: Path, rows: Sequence[AuditRow], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Score the valid split's submission and say what the run did; writes valid-ranks.parquet too.
+    """Score the valid split's submission and say what the run did.
+
+    valid-ranks.parquet and valid-best.parquet, on which graphs' pages rest, are written too.
 
     Of each collection: `floor` (what a count of copied bytes, or of
     steps, reaches without training), `noise_ceiling` (Kendall tau between two measurements),
@@ -69,7 +74,7 @@ def build_report(
     ceilings = {row.file.submission_id: row.noise.tau for row in rows if row.noise is not None}
     scored = score_submission(rankings, labels, ceilings=ceilings)
     note_samples(scored, whole)
-    _add_evidence(state, scored["collections"], labels)
+    _add_evidence(state, scored["collections"], labels, {f.submission_id: f for f in files})
     return {
         **scored,
         "recipe": state.recipe.name,
@@ -94,20 +99,28 @@ def build_report(
 
 
 def write_report(out: Path, report: dict[str, Any]) -> Path:
-    """Write report.json, report.html and report.png; return the page's path."""
+    """Write report.json and what `draw_report` draws; return the page's path."""
     write_text(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return draw_report(out, report)
 
 
-def draw_report(out: Path, report: dict[str, Any]) -> Path:
-    """Write a report's page and its picture; return the page's path.
+def draw_report(out: Path, report: dict[str, Any], *, alone: tuple[str, str] | None = None) -> Path:
+    """Write a report's page, its picture and the graphs' pages; return the page's path.
+
+    Args:
+        alone: as `write_graph_pages`.
 
     Raises:
-        PipelineError: valid-ranks.parquet is damaged, or a file cannot be written.
+        PipelineError: a parquet file of the run is damaged, or a file cannot be written.
     """
-    ranks = read_ranks(out / RANKS)
+    ranks, best = (
+        read_table(out / name, schema) if (out / name).exists() else None
+        for name, schema in ((RANKS, RANKS_SCHEMA), (BEST, BEST_SCHEMA))
+    )
     write_report_page(report, out / REPORT_PAGE, ranks)
-    write_overview(report, ranks, out / REPORT_PICTURE)
+    write_overview(report, out / REPORT_PICTURE)
+    if ranks is not None:
+        write_graph_pages(out, report, ranks, best, alone=alone)
     return out / REPORT_PAGE
 
 
@@ -157,9 +170,12 @@ def _mixing(state: RunState, collection: Collection, members: Sequence[Member]) 
 
 
 def _add_evidence(
-    state: RunState, parts: Mapping[str, dict[str, Any]], labels: Mapping[str, Labels]
+    state: RunState,
+    parts: Mapping[str, dict[str, Any]],
+    labels: Mapping[str, Labels],
+    files: Mapping[str, GraphFile],
 ) -> None:
-    tables: list[pl.DataFrame] = []
+    tables, best = [pl.DataFrame(schema=RANKS_SCHEMA)], []
     for name, part in parts.items():
         collection = collection_named(name)
         floor = _value(state, collection, "floor", labels)
@@ -175,13 +191,28 @@ def _add_evidence(
         part["slowdown_curve"] = {"k": list(CURVE_PICKS)} | {
             who: slowdown_curve([own[key] for key in keys], runtimes) for who, own in ranked.items()
         }
-        tables += [
-            rank_points(name, key.removeprefix(f"{name}:"), ranked["model"][key], judged[key])
-            for key in keys
-        ]
+        for key, own in _own_scores(state, collection, keys).items():
+            ranking, graph = ranked["model"][key], key.removeprefix(f"{name}:")
+            tables.append(rank_points(name, graph, ranking, judged[key], own))
+            best.append(best_configs(files[key], own[0][ranking]))
         values = dict(_seed_values(state, collection, judged))
         part |= {"seed_values": values, "seed_sd": stdev(values.values()) if values else None}
-    write_ranks(state.out / RANKS, tables)
+    write_table(state.out / RANKS, pl.concat(tables))
+    write_table(state.out / BEST, pl.DataFrame(best, schema=BEST_SCHEMA))
+
+
+def _own_scores(
+    state: RunState, collection: Collection, keys: Sequence[str]
+) -> dict[str, list[pl.DataFrame]]:
+    """Return by ID the scores of a graph's configs in their order: the blend's, each member's."""
+    tables = []
+    for scorer in ("blend", *(member.name for member in state.members(collection))):
+        scores = read_scores(scores_path(state.out, collection, scorer, "valid"))
+        by_graph = scores.sort("graph", "config", maintain_order=True).partition_by(
+            "graph", as_dict=True
+        )
+        tables.append({f"{collection.name}:{graph}": own for (graph,), own in by_graph.items()})
+    return {key: [table[key] for table in tables] for key in keys}
 
 
 def _value(

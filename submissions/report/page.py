@@ -1,20 +1,30 @@
-"""The report as one HTML page: no scripts, no network, bars as inline SVG, readable on a phone."""
+"""The report as one HTML page that needs nothing else: no network, and readable on a phone."""
 
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import write_text
-from submissions.report.pictures import learning_pictures, rank_pictures, slowdown_pictures
+from submissions.report.charts import (
+    Chart,
+    learning_charts,
+    library,
+    ranks_chart,
+    slowdown_charts,
+)
+from submissions.report.graph_pages import graph_address
+from submissions.report.render import number, render_page
 from submissions.score import remarks_on
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
-MAX_BARS = 40  # the worst graphs are the ones to look at
+# Of a collection with more graphs, these many are charted: the worst, the best, and evenly between.
+MAX_SCATTERS = 12
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
+FIGURES = ("opa", "slowdown@1", "slowdown@5", "slowdown@10", "n_configs")
 LISTS = ("missing_stages", "left_out", "missing_parts", "bad_files", "seeds", "learning_curves")
 TABLES = ("collections", "models", "environment", "seconds", "peak_mib")
 
@@ -31,6 +41,8 @@ def write_report_page(
             `environment` (by name), `revision`, `missing_parts` ("collection/split"), `bad_files`
             (a line for each), `recipe`, `data`, `learning_curves`, `seconds` and `peak_mib` (by
             stage), `missing_stages` (a line for each, of a run that has not ended).
+        ranks: points of each graph, as `rank_points` makes them; graphs that have some are linked
+            to their own pages.
 
     Raises:
         PipelineError: the file cannot be written.
@@ -39,30 +51,25 @@ def write_report_page(
     known: dict[str, Any] = {name: [] for name in LISTS} | {name: {} for name in TABLES} | empty
     known |= report
     collections = known["collections"]
-    views = [_collection_view(name, part, ranks) for name, part in collections.items()]
+    views = [_collection_view(name, part) for name, part in collections.items()]
     known |= {
         "collections": views,
         "n_scored": sum(part["value"] is not None for part in views),
         "remarks": remarks_on(report),
-        "slowdowns": slowdown_pictures(collections),
-        "learning": learning_pictures(known["learning_curves"]),
-        "has_ranks": ranks is not None,
+        "slowdowns": slowdown_charts(collections),
+        "learning": learning_charts(known["learning_curves"]),
+        "scatters": _scatters(collections, ranks),
+        "most_scatters": MAX_SCATTERS,
+        "columns": ("graph", "collection", "score", *FIGURES),
+        "rows": _graph_rows(collections, ranks),
         "reasons": Counter(entry["reason"] for entry in known["left_out"]).most_common(),
+        "library": library(),
     }
     write_text(path, render_page(TEMPLATE, **known))
 
 
-def _collection_view(
-    name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
-) -> dict[str, Any]:
-    metric, value = part["metric"], part["value"]
-    graphs = sorted(
-        ((graph, scores[metric]) for graph, scores in part["per_graph"].items()),
-        key=lambda entry: (entry[1], entry[0]),
-    )
-    # Both metrics end at 1; tau begins at -1, the tile score may fall below any bound.
-    floor = min([0.0, *(score for _, score in graphs)])
-    interval = part["ci95"]
+def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    metric, value, interval = part["metric"], part["value"], part["ci95"]
     low, high = interval or (value, value)
     optional = dict.fromkeys(("floor", "noise_ceiling", "seed_sd"))
     return {
@@ -70,46 +77,55 @@ def _collection_view(
         **part,
         "name": name,
         "metric": METRIC_NAMES.get(metric, metric),
-        "interval": "" if interval is None else f"{_number(low)} to {_number(high)}",
+        "interval": "" if interval is None else f"{number(low)} to {number(high)}",
         "seeds": part.get("seed_values", {}),
-        "scatters": rank_pictures(name, part, ranks),
         "errors": {
             k: part[f"top{k}_error"] for k in (1, 5, 10) if part.get(f"top{k}_error") is not None
         },
         "mark": None if value is None else _mark(low, value, high),
-        "bars": [_bar(graph, score, floor) for graph, score in graphs[:MAX_BARS]],
-        "zero": _percent(0.0, floor),
     }
 
 
 def _mark(low: float, value: float, high: float) -> dict[str, float]:
+    """Return where the marks stand, in percent; both metrics end at 1, tile scores have no end."""
     floor = min(0.0, low)
     places = {"low": low, "high": high, "value": value, "zero": 0.0}
-    return {name: _percent(place, floor) for name, place in places.items()}
+    return {name: round(100 * (place - floor) / (1 - floor), 2) for name, place in places.items()}
 
 
-def _bar(graph: str, value: float, floor: float) -> dict[str, Any]:
-    zero, end = _percent(0.0, floor), _percent(value, floor)
-    width = round(abs(end - zero), 2)
-    return {"graph": graph, "value": value, "start": min(zero, end), "width": width}
+def _scatters(
+    collections: Mapping[str, Mapping[str, Any]], ranks: pl.DataFrame | None
+) -> list[Chart]:
+    charts: list[Chart] = []
+    for name, part in collections.items():
+        graphs = _graphs_by_score(name, part, ranks)
+        n_charted = min(len(graphs), MAX_SCATTERS)
+        some = [graphs[i] for i in np.linspace(0, len(graphs) - 1, n_charted).round().astype(int)]
+        named = {f"{graph}: {value:.3f}": points for value, graph, points in some}
+        if named:
+            charts.append(ranks_chart(name, named))
+    return charts
 
 
-def _percent(value: float, floor: float) -> float:
-    return round(100 * (value - floor) / (1 - floor), 2)
+def _graphs_by_score(
+    name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
+) -> list[tuple[float, str, pl.DataFrame]]:
+    if ranks is None:
+        return []
+    own = ranks.filter(pl.col("collection") == name).partition_by("graph", as_dict=True)
+    scores = {graph: found[part["metric"]] for graph, found in part["per_graph"].items()}
+    found = [(scores[graph], graph, own[graph,]) for (graph,) in own if graph in scores]
+    return sorted(found, key=lambda entry: entry[:2])
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}".replace("-", "−")
-
-
-def render_page(template: Path, **values: object) -> str:
-    """Return the page that the template file makes of the values; filters: number, percent."""
-    environment = Environment(
-        loader=FileSystemLoader(template.parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": _number, "percent": "{:.1%}".format}
-    return environment.get_template(template.name).render(**values)
+def _graph_rows(
+    collections: Mapping[str, Mapping[str, Any]], ranks: pl.DataFrame | None
+) -> list[dict[str, Any]]:
+    pages = set() if ranks is None else set(ranks.select("collection", "graph").unique().rows())
+    rows = []
+    for name, part in collections.items():
+        for graph, figures in part["per_graph"].items():
+            values = [figures.get(key) for key in FIGURES]
+            href = graph_address(name, graph) if (name, graph) in pages else None
+            rows.append({"cells": [graph, name, figures[part["metric"]], *values], "href": href})
+    return sorted(rows, key=lambda row: (row["cells"][2], row["cells"][:2]))

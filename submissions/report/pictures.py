@@ -2,17 +2,17 @@
 
 import base64
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from common.atomic import atomic_path
+from submissions.report.charts import learning_charts, slowdown_charts
 from submissions.report.curves import CURVE_PICKS
 
 if TYPE_CHECKING:
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 
 FAINT, OURS, FLOOR, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"
 MARKS = 4.5
-# Of a collection with more graphs, these many are drawn: the worst, the best, and evenly between.
-MAX_SCATTERS = 12
 # Fixed places: to have matplotlib find them takes five times as long as to draw.
 AXES = (0.14, 0.15, 0.73, 0.82)  # left, bottom, width, height as shares of the picture
 SIZE_INCHES = (4.4, 3.1)  # as wide as a phone: text stays readable where pictures stand alone
-# The sheet: a row of all scores, then one of three pictures per collection.
+# The sheet: a row of all scores, then rows of three pictures.
 WIDTH_INCHES, ROW_INCHES, DPI = 11.0, 3.0, 110
 SCORES = (0.17, 0.27, 0.8, 0.52)
 PLACES = [(left, 0.2, 0.25, 0.6) for left in (0.06, 0.38, 0.69)]
-MAX_TITLE = 42  # characters
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -76,57 +73,6 @@ def new_figure(size_inches: tuple[float, float]) -> "Figure":
     return figure
 
 
-def slowdown_pictures(collections: Mapping[str, Mapping[str, Any]]) -> list[Picture]:
-    """Draw the slowdown over the number of picks, of each collection that was judged."""
-    pictures = []
-    for name, part in collections.items():
-        curve = part.get("slowdown_curve")
-        if curve:
-            told = "; ".join(
-                f"best of {k}: {100 * (curve['model'][CURVE_PICKS.index(k)] - 1):.1f} % slower"
-                for k in (1, 5, 10, 100)
-            )
-            pictures.append(picture(name, told, partial(draw_slowdown, curve=curve)))
-    return pictures
-
-
-def rank_pictures(name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None) -> list[Picture]:
-    """Draw predicted rank against runtime for graphs of one collection, the worst first."""
-    graphs = _graphs_by_score(name, part, ranks)
-    n_drawn = min(len(graphs), MAX_SCATTERS)
-    pictures = []
-    for place in np.linspace(0, len(graphs) - 1, n_drawn).round().astype(int):
-        value, graph, points = graphs[place]
-        told = f"predicted rank against runtime of {points.height} configs; {value:.3f}"
-        pictures.append(picture(f"{graph}: {value:.3f}", told, partial(draw_ranks, points=points)))
-    return pictures
-
-
-def _graphs_by_score(
-    name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
-) -> list[tuple[float, str, pl.DataFrame]]:
-    if ranks is None:
-        return []
-    own = ranks.filter(pl.col("collection") == name).partition_by("graph", as_dict=True)
-    scores = {graph: found[part["metric"]] for graph, found in part["per_graph"].items()}
-    found = [(scores[graph], graph, own[graph,]) for (graph,) in own if graph in scores]
-    return sorted(found, key=lambda entry: entry[:2])
-
-
-def learning_pictures(curves: Sequence[Mapping[str, Any]]) -> list[Picture]:
-    """Draw the learning curves of one collection's models, one picture per collection and model."""
-    pictures = []
-    for (group, model), own in groupby(
-        curves, key=lambda c: (c["group"], c["member"].rsplit("-seed", 1)[0])
-    ):
-        listed = list(own)
-        last = ", ".join(f"{curve['member']} {curve['loss'][-1]:.3f}" for curve in listed)
-        told = f"loss over steps; at the end: {last}"
-        title = f"{group}: {model}" if group else model
-        pictures.append(picture(title, told, partial(draw_learning, curves=listed)))
-    return pictures
-
-
 def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> None:
     """Draw each judged collection's value, with its interval, floor and noise ceiling if known."""
     judged = {name: part for name, part in collections.items() if part["value"] is not None}
@@ -168,21 +114,6 @@ def draw_slowdown(axes: "Axes", curve: Mapping[str, Any]) -> None:
     axes.legend(frameon=False)
 
 
-def draw_ranks(axes: "Axes", points: pl.DataFrame) -> None:
-    """Draw the configs of one graph: how slow each is, by the rank it was given."""
-    axes.scatter(
-        points["rank"].to_numpy() + 1,
-        points["slowdown"].to_numpy(),
-        s=9,
-        color=OURS,
-        alpha=0.55,
-        linewidths=0,
-    )
-    axes.axhline(1, color=CEILING, linewidth=1)
-    axes.set_xlabel("predicted rank (1 = fastest)")
-    axes.set_ylabel("runtime / fastest")
-
-
 def draw_learning(axes: "Axes", curves: Sequence[Mapping[str, Any]]) -> None:
     """Draw losses over steps, one line per model; what was held out on an axis of its own."""
     held_out = None
@@ -199,8 +130,8 @@ def draw_learning(axes: "Axes", curves: Sequence[Mapping[str, Any]]) -> None:
     axes.legend(frameon=False)
 
 
-def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: Path) -> None:
-    """Write scores, slowdown curves, scatters and learning curves as one picture.
+def write_overview(report: Mapping[str, Any], path: Path) -> None:
+    """Write scores, slowdown curves and learning curves as one picture.
 
     Raises:
         PipelineError: the file cannot be written.
@@ -208,19 +139,25 @@ def write_overview(report: Mapping[str, Any], ranks: pl.DataFrame | None, path: 
     from matplotlib import rc_context
 
     collections = report.get("collections", {})
-    judged = [name for name, part in collections.items() if part["value"] is not None]
-    learned = dict.fromkeys(curve["group"] for curve in report.get("learning_curves", []))
-    names = judged or list(learned)
+    slowdowns = [entry for chart in slowdown_charts(collections) for entry in chart.data.items()]
+    panels = [(name, partial(draw_slowdown, curve=curve)) for name, curve in slowdowns]
+    for chart in learning_charts(report.get("learning_curves", [])):
+        panels.append((chart.title, partial(draw_learning, curves=chart.data)))
+    n_rows = 1 + math.ceil(len(panels) / len(PLACES))
     with rc_context(STYLE):
-        figure = new_figure((WIDTH_INCHES, ROW_INCHES * (1 + len(names))))
-        rows = figure.subfigures(1 + len(names), 1, squeeze=False)[:, 0]
+        figure = new_figure((WIDTH_INCHES, ROW_INCHES * n_rows))
+        rows = figure.subfigures(n_rows, 1, squeeze=False)[:, 0]
         rows[0].suptitle(_heading(report), fontsize=11, fontweight="bold", x=0.01, ha="left")
-        if judged:
-            draw_scores(rows[0].add_axes(SCORES), collections)
+        axes = rows[0].add_axes(SCORES)
+        if any(part["value"] is not None for part in collections.values()):
+            draw_scores(axes, collections)
         else:
-            _say(rows[0].add_axes(SCORES), "No collection has been judged by measured runtimes.")
-        for row, name in zip(rows[1:], names, strict=True):
-            _collection_row(row, name, report, ranks)
+            axes.set_axis_off()
+            axes.text(0, 0.5, "No collection has been judged by measured runtimes.", color=FAINT)
+        for number, (title, draw) in enumerate(panels):
+            axes = rows[1 + number // len(PLACES)].add_axes(PLACES[number % len(PLACES)])
+            axes.set_title(title, loc="left")
+            draw(axes)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
@@ -233,32 +170,3 @@ def _heading(report: Mapping[str, Any]) -> str:
         f"revision {report['revision']}" if report.get("revision") else None,
     )
     return ", ".join(part for part in parts if part)
-
-
-def _collection_row(
-    row: Any, name: str, report: Mapping[str, Any], ranks: pl.DataFrame | None
-) -> None:
-    row.suptitle(name, fontsize=11, fontweight="bold", x=0.01, ha="left")
-    slowdown, scatter, learning = (row.add_axes(place) for place in PLACES)
-    part = report.get("collections", {}).get(name, {"metric": "", "per_graph": {}})
-    curve = part.get("slowdown_curve")
-    draw_slowdown(slowdown, curve) if curve else _say(slowdown, "no slowdown curve")
-    graphs = _graphs_by_score(name, part, ranks)
-    if graphs:
-        value, graph, points = graphs[len(graphs) // 2]
-        draw_ranks(scatter, points)
-        scatter.set_title(_shortened(f"{graph}: {value:.3f}"), loc="left")
-    else:
-        _say(scatter, "no predicted ranks")
-    curves = [curve for curve in report.get("learning_curves", []) if curve["group"] == name]
-    draw_learning(learning, curves) if curves else _say(learning, "no learning curve")
-
-
-def _shortened(title: str) -> str:
-    half = MAX_TITLE // 2
-    return title if len(title) <= MAX_TITLE else f"{title[:half]}…{title[-half:]}"
-
-
-def _say(axes: Any, text: str) -> None:
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, text, ha="center", va="center", color=FAINT)

@@ -1,5 +1,6 @@
 """An HTML page taken apart, and reports to draw: what the tests of the report share."""
 
+import json
 from html.parser import HTMLParser
 from typing import Any
 
@@ -11,7 +12,7 @@ from submissions.labels import Labels
 from submissions.report.curves import RANKS_SCHEMA, rank_points, slowdown_curve
 from submissions.score import score_submission
 
-VOID = {"meta", "line", "rect", "br", "img"}
+VOID = {"meta", "line", "rect", "br", "img", "input"}
 LAYOUT = "layout:xla:default"
 
 
@@ -23,6 +24,7 @@ class Page(HTMLParser):
         self.open_tags: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
+        self.charts: list[Any] = []  # what they are drawn from
         self.feed(html)
         self.close()
         self.text = " ".join(self.text.split())
@@ -36,8 +38,14 @@ class Page(HTMLParser):
         assert tag in VOID or self.open_tags.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open_tags[-1:] != ["style"]:
+        if self.open_tags[-1:] == ["script"]:
+            if self.tags[-1][1].get("type") == "application/json":
+                self.charts.append(json.loads(data))
+        elif self.open_tags[-1:] != ["style"]:
             self.text += f" {data}"
+
+    def addresses(self) -> list[str]:
+        return [attributes["href"] or "" for tag, attributes in self.tags if tag == "a"]
 
     def rects(self, kind: str) -> list[dict[str, str | None]]:
         return [
@@ -45,9 +53,6 @@ class Page(HTMLParser):
             for tag, attributes in self.tags
             if tag == "rect" and kind in (attributes["class"] or "").split()
         ]
-
-    def pictures(self) -> list[dict[str, str | None]]:
-        return [attributes for tag, attributes in self.tags if tag == "img"]
 
 
 def scored_report(n_graphs: int = 3) -> dict[str, Any]:

@@ -156,6 +156,7 @@ def test_the_report_keeps_the_config_and_no_older_revisions(finished: Path) -> N
     assert names == {
         *("config.toml", "DONE", ".lock", "models", "scores", "report.json", "report.html"),
         *("report.png", "submission.csv", "submission-valid.csv", "valid-ranks.parquet"),
+        *("valid-best.parquet", "graphs"),
     }
 
 

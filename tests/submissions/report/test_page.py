@@ -1,17 +1,15 @@
 """The page says what the report holds, in balanced HTML without network; and the overview."""
 
-import base64
 import re
 import struct
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import polars as pl
 import pytest
 
-from submissions.report.page import MAX_BARS, write_report_page
-from submissions.report.pictures import DPI, MAX_SCATTERS, ROW_INCHES, WIDTH_INCHES, write_overview
+from submissions.report.page import MAX_SCATTERS, write_report_page
+from submissions.report.pictures import DPI, ROW_INCHES, WIDTH_INCHES, write_overview
 from submissions.score import score_submission
 from tests.submissions.pages import LAYOUT, Page, illustrated_report, scored_report
 
@@ -24,10 +22,8 @@ def render(report: dict[str, Any], tmp_path: Path, ranks: pl.DataFrame | None = 
     assert path.read_text(encoding="utf-8") == html
     page = Page(html)
     assert page.open_tags == []
-    assert not re.search(r"https?://|url\(|@import|<script", html)
-    assert not any("href" in attributes for _, attributes in page.tags)
-    sources = [attributes["src"] or "" for _, attributes in page.tags if "src" in attributes]
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert not re.search(r"https?://|url\(|@import", html)
+    assert not any({"src", "srcset"} & attributes.keys() for _, attributes in page.tags)
     return page
 
 
@@ -71,26 +67,32 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
     assert "top-5 error 800.0%" in text
 
 
-def test_bars_stand_where_the_values_are(tmp_path: Path) -> None:
+def test_every_graph_has_a_row_the_lowest_first(tmp_path: Path) -> None:
     report = scored_report(2)
-    bars = render(report, tmp_path).rects("bar")
-    # The tile kernel scores -7 on an axis from -7 to 1; then the two graphs, lowest first.
-    assert bars[0]["class"] == "bar negative"
-    assert (float(bars[0]["x"] or ""), float(bars[0]["width"] or "")) == (0, 87.5)
-    graphs = report["collections"]["layout:xla:default"]["per_graph"].values()
-    expected = sorted(round(100 * graph["kendall_tau"], 2) for graph in graphs)
-    assert [float(bar["width"] or "") for bar in bars[1:]] == expected
-    assert all(bar["class"] == "bar" and float(bar["x"] or "") == 0 for bar in bars[1:])
+    text = render(report, tmp_path).text
+    graphs = report["collections"]["layout:xla:default"]["per_graph"]
+    rows = ["slow tile:xla −7.0000"]
+    for name in sorted(graphs, key=lambda graph: graphs[graph]["kendall_tau"]):
+        tau, opa = graphs[name]["kendall_tau"], graphs[name]["opa"]
+        rows.append(f"{name} layout:xla:default {tau:.4f} {opa:.4f}")
+    places = [text.index(row) for row in rows]
+    assert places == sorted(places)
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:
-    report = scored_report()
-    graphs = report["collections"]["layout:xla:default"]["per_graph"]
-    graphs["<b>&'\""] = graphs.pop("graph-00")
+    report, ranks = illustrated_report()
+    graphs, name = report["collections"][LAYOUT]["per_graph"], "</script><b>&'\"/.."
+    graphs[name] = graphs.pop("graph-00")
+    ranks = ranks.with_columns(pl.col("graph").replace("graph-00", name))
     report["environment"] = {"<i>": "</dd><script>"}
-    page = render(report, tmp_path)
-    assert "<b>&'\"" in page.text
+    report["learning_curves"][0]["member"] = "</script>"
+    page = render(report, tmp_path, ranks)
+    assert page.text.count(name) == 2  # in the table, and what the chart says in words
     assert "<i> </dd><script>" in page.text
+    _, learning, _, scatter = page.charts
+    assert any(choice.startswith(f"{name}: ") for choice in scatter["graphs"])
+    assert learning[0]["member"] == "</script>"
+    assert all(re.fullmatch(r"graphs/[\w.-]+\.html", address) for address in page.addresses())
 
 
 @pytest.mark.parametrize(
@@ -118,23 +120,26 @@ def test_a_chosen_blend_is_told_with_its_nested_value(
     assert told in (tmp_path / "report.html").read_text()
 
 
-def told(page: Page) -> str:
-    return " | ".join(attributes["alt"] or "" for attributes in page.pictures())
-
-
-def test_pictures_show_what_the_report_holds(tmp_path: Path) -> None:
+def test_charts_show_what_the_report_holds(tmp_path: Path) -> None:
     report, ranks = illustrated_report()
     page = render(report, tmp_path, ranks)
     part = report["collections"][LAYOUT]
-    at_five = 100 * (part["slowdown_curve"]["model"][4] - 1)
-    assert f"best of 5: {at_five:.1f} % slower" in told(page)
-    assert "net: loss over steps; at the end: net-seed0 2.500, net-seed1 2.500" in told(page)
+    slowdown, learning, scatter = page.charts
+    assert slowdown == {LAYOUT: part["slowdown_curve"] | {"floor": None}}
+    excess = [100 * (value - 1) for value in part["slowdown_curve"]["model"]]
+    assert f"{LAYOUT}: best of 1 {excess[0]:.1f} % slower" in page.text
+    assert f"{LAYOUT}: best of 5 {excess[4]:.1f} % slower" in page.text
+    assert learning == report["learning_curves"]
+    assert "net: loss over steps; at the end: net-seed0 2.500, net-seed1 2.500" in (
+        page.text.replace("net loss", "net: loss")
+    )
     worst = min(part["per_graph"].items(), key=lambda entry: entry[1]["kendall_tau"])
-    assert f"{worst[0]}: {worst[1]['kendall_tau']:.3f}: predicted rank" in told(page)
-    assert len(page.pictures()) == 1 + 1 + 3
-    for attributes in page.pictures():
-        svg = base64.b64decode((attributes["src"] or "").partition(",")[2])
-        assert ElementTree.fromstring(svg).tag.endswith("svg")
+    name, points = next(iter(scatter["graphs"].items()))
+    assert name == f"{worst[0]}: {worst[1]['kendall_tau']:.3f}"
+    own = ranks.filter(pl.col("graph") == worst[0])
+    assert points["rank"] == (own["rank"] + 1).to_list()
+    assert points["slowdown"] == pytest.approx(own["slowdown"].to_list(), abs=1e-4)
+    assert [config for config, _ in points["configs"]] == own["config"].to_list()
     assert f"{LAYOUT} Kendall tau {part['value']:.4f}" in page.text
     assert "0.8750 0.1250" in page.text  # ceiling, and the spread of seeds
     assert "Each seed alone: seed 0 0.5000, seed 1 0.2500 (± 0.1250)" in page.text
@@ -146,23 +151,21 @@ def test_pictures_show_what_the_report_holds(tmp_path: Path) -> None:
     assert [bar["width"] for bar in page.rects("cost")] == ["100.0", "25.0"]
 
 
-def test_of_many_graphs_some_are_drawn(tmp_path: Path) -> None:
-    n_graphs = MAX_BARS + 5
+def test_of_many_graphs_some_are_charted(tmp_path: Path) -> None:
+    n_graphs = MAX_SCATTERS + 5
     report, ranks = illustrated_report(n_graphs)
     page = render(report, tmp_path, ranks)
     graphs = report["collections"][LAYOUT]["per_graph"]
     ranked = sorted(graphs, key=lambda name: graphs[name]["kendall_tau"])
-    assert f"The {MAX_BARS} lowest of {n_graphs} graphs." in page.text
-    assert len(page.rects("bar")) == MAX_BARS + 1
-    drawn = [a["alt"] or "" for a in page.pictures() if "predicted rank" in (a["alt"] or "")]
-    assert len(drawn) == MAX_SCATTERS
-    assert (drawn[0].split(":")[0], drawn[-1].split(":")[0]) == (ranked[0], ranked[-1])
-    assert f"{MAX_SCATTERS} of {n_graphs} graphs, from the worst to the best" in page.text
+    charted = [choice.split(":")[0] for choice in page.charts[-1]["graphs"]]
+    assert len(charted) == MAX_SCATTERS
+    assert (charted[0], charted[-1]) == (ranked[0], ranked[-1])
+    assert len(page.addresses()) == n_graphs
 
 
-def test_what_pictures_lack_is_said(tmp_path: Path) -> None:
+def test_what_charts_lack_is_said(tmp_path: Path) -> None:
     page = render(scored_report() | {"missing_stages": ["Nothing was trained."]}, tmp_path)
-    assert page.pictures() == []
+    assert page.charts == []
     assert "Nothing was trained." in page.text
     assert "No slowdown curves: there are none in the report." in page.text
     assert "No learning curves" in page.text
@@ -172,30 +175,29 @@ def test_what_pictures_lack_is_said(tmp_path: Path) -> None:
     assert "No collection has measured runtimes" in unjudged.text
     assert "No graph was judged." in unjudged.text
     assert "does not say which models" in unjudged.text
-    assert unjudged.rects("bar") == []
     assert "No slowdown curves: no graph was judged." in unjudged.text
     assert "valid-ranks.parquet" not in unjudged.text
 
 
-def size_of(report: dict[str, Any], ranks: pl.DataFrame | None, path: Path) -> tuple[int, int]:
-    write_overview(report, ranks, path)
+def size_of(report: dict[str, Any], path: Path) -> tuple[int, int]:
+    write_overview(report, path)
     content = path.read_bytes()
-    write_overview(report, ranks, path)
+    write_overview(report, path)
     assert path.read_bytes() == content
     assert content.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", content[16:24])
     return width, height
 
 
-def test_a_row_for_scores_and_one_for_each_judged_collection(tmp_path: Path) -> None:
-    report, ranks = illustrated_report()
-    expected = (round(WIDTH_INCHES * DPI), round(3 * ROW_INCHES * DPI))
-    assert size_of(report, ranks, tmp_path / "report.png") == expected
-    write_overview(report, None, tmp_path / "without.png")
-    assert (tmp_path / "report.png").read_bytes() != (tmp_path / "without.png").read_bytes()
+def test_a_row_for_scores_and_one_for_three_curves(tmp_path: Path) -> None:
+    report, _ = illustrated_report()
+    width = round(WIDTH_INCHES * DPI)
+    assert size_of(report, tmp_path / "report.png") == (width, round(2 * ROW_INCHES * DPI))
+    curve = report["learning_curves"][0]
+    report["learning_curves"] += [curve | {"member": name} for name in ("a", "b")]
+    assert size_of(report, tmp_path / "more.png") == (width, round(3 * ROW_INCHES * DPI))
 
 
-def test_without_pictures_or_labels_it_still_renders(tmp_path: Path) -> None:
-    assert size_of(scored_report(), None, tmp_path / "a.png")[1] == round(3 * ROW_INCHES * DPI)
-    empty = score_submission({}, {})
-    assert size_of(empty, None, tmp_path / "b.png")[1] == round(ROW_INCHES * DPI)
+def test_without_curves_or_labels_it_still_renders(tmp_path: Path) -> None:
+    for report in (scored_report(), score_submission({}, {})):
+        assert size_of(report, tmp_path / "a.png")[1] == round(ROW_INCHES * DPI)
