@@ -19,6 +19,7 @@ SECTIONS = {
     "winning_model": layout_model.report_winning,
     "tile_step": training_cache.report_tiles,
     "graph_cache": training_cache.report_graphs,
+    "pyg_loader": training_cache.report_loader,
     "packing": packing.report,
     "segment_memory": segment_memory.report,
     "workers": workers.report,

@@ -1,21 +1,52 @@
-"""A layout model of one's own: graph attention (Veličković et al., 2018) in place of means.
+"""A layout model of one's own, written with PyG: graph attention (Veličković et al., 2018).
 
     python -m pipeline run --data data/sample --recipe smoke --out runs/gat \\
         --set 'layout.models=["examples.gat:Gat"]' --set gat.training.steps=20
 
-docs/models.md says what a model is given. Shapes: m kept nodes, e edges, c configs, k configurable
-nodes, h channels.
+`GatNet` is plain PyG, and examples/train_with_pyg.py trains it so; `Gat` is what a recipe needs
+besides, see docs/models.md. Shapes: n nodes, e edges, g graphs, c configs of each, k configurable
+nodes of all graphs, h channels.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, global_mean_pool
 
 from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS
 from models.config.networks import LayoutGnnConfig, Positive
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
+from models.pyg import from_inputs
+
+
+class GatNet(nn.Module):
+    """Embed nodes and configs, pass messages both ways along edges, and take the mean."""
+
+    def __init__(self, hidden: int = 32, layers: int = 2) -> None:
+        super().__init__()
+        self.opcode, self.layout = nn.Embedding(N_OPCODES, 16), nn.Embedding(N_SYMBOLS, 4)
+        self.node = nn.Linear(N_NODE_FEATURES + 16, hidden)
+        self.setting = nn.Linear(N_LAYOUT_VALUES * 4, hidden)
+        self.layers = nn.ModuleList(GATConv(hidden, hidden) for _ in range(layers))
+        self.head = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, 1))
+
+    def forward(self, data: Data) -> Tensor:
+        """Score the configs of a batch; (g, c), lower = faster."""
+        nodes = self.node(torch.cat([data.x, self.opcode(data.opcode)], dim=1))  # (n, h)
+        settings = self.setting(self.layout(data.config_feat.long() + 1).flatten(2))  # (k, c, h)
+        n_configs = settings.shape[1]
+        x = nodes[:, None].repeat(1, n_configs, 1)  # (n, c, h)
+        x = x.index_add(0, data.config_node_ids, settings.to(x.dtype)).flatten(0, 1)
+        both = torch.cat([data.edge_index, data.edge_index.flip(0)], dim=1)
+        configs = torch.arange(n_configs, device=both.device)
+        edges = (both[..., None] * n_configs + configs).flatten(1)  # (2, 2e·c): a copy per config
+        for layer in self.layers:
+            x = x + F.gelu(layer(x, edges))
+        x = x.view(len(nodes), -1)  # (n, c·h)
+        return self.head(global_mean_pool(x, data.batch).unflatten(1, (n_configs, -1))).squeeze(-1)
 
 
 class GatConfig(LayoutGnnConfig):
@@ -25,46 +56,15 @@ class GatConfig(LayoutGnnConfig):
     layers: Positive = 2
 
 
-class GatLayer(nn.Module):
-    """Sum W x over what a node reads, weighted by softmax of leaky_relu(a x + b y)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.values = nn.Linear(width, width)
-        self.reads, self.read = nn.Linear(width, 1), nn.Linear(width, 1, bias=False)
-
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        """Map (m, c, h) to (m, c, h); edges (2, e) int64, from the node that is read."""
-        source, target = edges
-        logits = F.leaky_relu(self.read(x)[source] + self.reads(x)[target], 0.2)  # (e, c, 1)
-        weights = torch.exp(logits - logits.amax(dim=0)).float()
-        nothing = torch.zeros_like(x, dtype=torch.float32)
-        total = nothing[..., :1].index_add(0, target, weights)
-        summed = nothing.index_add(0, target, weights * self.values(x)[source])
-        return F.gelu(summed / total.clamp(min=1e-6))
-
-
 class Gat(LayoutNetwork):
-    """Embed nodes and configs, pass messages both ways along edges, and take the mean."""
+    """The same network as a model of a recipe."""
 
     Config = GatConfig
 
     def __init__(self, config: GatConfig) -> None:
         super().__init__(config)
-        self.opcode, self.layout = nn.Embedding(N_OPCODES, 16), nn.Embedding(N_SYMBOLS, 4)
-        self.node = nn.Linear(N_NODE_FEATURES + 16, config.hidden)
-        self.setting = nn.Linear(N_LAYOUT_VALUES * 4, config.hidden)
-        self.layers = nn.ModuleList(GatLayer(config.hidden) for _ in range(config.layers))
-        self.head = nn.Sequential(nn.LayerNorm(config.hidden), nn.Linear(config.hidden, 1))
+        self.net = GatNet(config.hidden, config.layers)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
         """Score the configs at `distinct`; (c,) float32, lower = faster."""
-        nodes = self.node(torch.cat([inputs.node_feat, self.opcode(inputs.opcode)], dim=1))
-        settings = self.setting(self.layout(inputs.symbols(distinct)).flatten(2))  # (c, k, h)
-        x = nodes[:, None].repeat(1, len(distinct), 1)  # (m, c, h)
-        x = x.index_add(0, inputs.config_ids, settings.transpose(0, 1).to(x.dtype))
-        edges = inputs.neighbours.edge_index.T  # (2, e): consumer, then producer
-        both = torch.cat([edges, edges.flip(0)], dim=1)
-        for layer in self.layers:
-            x = x + layer(x, both)
-        return self.head(x.mean(dim=0)).squeeze(-1)
+        return self.net(from_inputs(inputs, distinct)).squeeze(0)

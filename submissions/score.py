@@ -66,7 +66,7 @@ def score_submission(
     left_out: list[dict[str, str]] = []
     for collection in COLLECTIONS:
         graphs, reasons = _judge_collection(collection, rankings, labels)
-        collections[collection.name] = _collection_report(collection, graphs, ceilings)
+        collections[collection.name] = collection_report(collection, graphs, ceilings)
         left_out += [{"graph": name, "reason": reason} for name, reason in reasons.items()]
     values = [part["value"] for part in collections.values() if part["value"] is not None]
     return {
@@ -89,11 +89,18 @@ def note_samples(report: Report, labels: Mapping[str, Labels]) -> None:
             part["judged_on"] = f"{n_judged:,} of {n_all:,} configs"
 
 
-def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labels) -> Report:
+def score_graph(
+    collection: Collection,
+    ranking: NDArray[np.int64],
+    labels: Labels,
+    scores: NDArray[Any] | None = None,
+) -> Report:
     """Return all metrics of one graph of c configs.
 
     Args:
         ranking: (m,) int64 distinct config indices, predicted fastest first.
+        scores: (c,) that the ranking was made of: equal ones then count as ties in `kendall_tau`
+            and `opa`, which a ranking alone breaks.
 
     Returns:
         `kendall_tau` and `opa` (None where m < c or the runtimes are all equal), `slowdown@K`
@@ -102,7 +109,7 @@ def score_graph(collection: Collection, ranking: NDArray[np.int64], labels: Labe
     runtime = labels.runtime
     tau = accuracy = math.nan
     if len(ranking) == len(runtime):
-        position = np.argsort(ranking)
+        position = np.argsort(ranking) if scores is None else scores
         tau, accuracy = kendall_tau(position, runtime), ordered_pair_accuracy(position, runtime)
     graph: Report = {"kendall_tau": _or_none(tau), "opa": _or_none(accuracy)}
     for k in SLOWDOWN_PICKS:
@@ -133,7 +140,7 @@ def _judge_collection(
     graphs: dict[str, Report] = {}
     reasons: dict[str, str] = {}
     for submission_id in sorted(name for name in labels if name.startswith(prefix)):
-        reason = _reason_to_leave_out(collection, labels[submission_id], answered=answered)
+        reason = reason_to_leave_out(collection, labels[submission_id], answered=answered)
         if reason is not None:
             reasons[submission_id] = reason
             continue
@@ -144,7 +151,10 @@ def _judge_collection(
     return graphs, reasons
 
 
-def _reason_to_leave_out(collection: Collection, labels: Labels, *, answered: bool) -> str | None:
+def reason_to_leave_out(
+    collection: Collection, labels: Labels, *, answered: bool = True
+) -> str | None:
+    """Say why a graph cannot be judged; None if it can."""
     if not labels.is_labelled:
         return "runtimes are withheld"
     if not answered:
@@ -176,9 +186,12 @@ def _fitting_ranking(
     return ranking
 
 
-def _collection_report(
-    collection: Collection, graphs: Mapping[str, Report], ceilings: Mapping[str, float] | None
+def collection_report(
+    collection: Collection,
+    graphs: Mapping[str, Report],
+    ceilings: Mapping[str, float] | None = None,
 ) -> Report:
+    """Put graphs' metrics together: see `score_submission`."""
     metric = METRICS[collection.kind]
     values = [graph[metric] for graph in graphs.values()]
     report: Report = {

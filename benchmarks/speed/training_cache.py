@@ -2,18 +2,22 @@
 
 Layout graphs have the sizes of layout:nlp:random; a tenth of them is made, each under ten names,
 their packed configs mapped from files as those of the store are; steps draw graphs as training
-does. Tile kernels are a few, enlarged from the sample's, under the names of all train kernels.
+does. Tile kernels are a few, enlarged from the sample's, under the names of all train kernels. And
+what PyG's DataLoader delivers of the same, beside what steps read of the cache.
 """
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import section
+from benchmarks.speed.measuring import in_turn
 from benchmarks.speed.stages import write_graph
 from common.progress import watched_by
 from common.settings import SAMPLE
@@ -25,6 +29,7 @@ from features.scaling import fit_node_scaler
 from models.config.own_models import imported
 from models.config.recipe import load_recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
+from models.pyg import ConfigSampler, TpuGraphsLayout
 from models.registry import NETWORKS
 from models.tile.inputs import TileInputs, tile_inputs
 from models.tile.task import TileTask
@@ -33,11 +38,13 @@ from models.training.device import CPU, prepare_torch
 from models.training.folds import HeldOut
 from models.training.jobs import TrainJob
 from models.training.loop import fit
+from models.training.samplers import uniform
 
 NAMES_PER_SIZE, N_DRAWN = 10, 12_000  # steps as of the recipe `leaderboard`
 WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
 N_KERNELS, N_NODES, N_CONFIGS = 5_709, 40, 1_842
 N_MADE, N_STEPS, THREADS = 24, 12, 2
+STEP_CONFIGS, LOADER_ROUNDS, BATCHES, LOADED_SHARE = 64, 15, (1, 8), 1 / 20
 MODELS = ("late_fusion_sage", "early_fusion_sage")
 
 
@@ -150,3 +157,49 @@ def report_tiles(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list
     facts |= {"threads": THREADS, "n_steps": N_STEPS, "cache_mib": CACHE_BYTES >> 20}
     rows = [measure_tiles(name, n_kernels, n_configs) for name in MODELS]
     return section("tile_step", rows=rows, **facts)
+
+
+def ways_to_read(train: TpuGraphsLayout) -> dict[str, Callable[[], object]]:
+    """Return ways to read some configs of each graph once; `train` scales its nodes."""
+    from torch_geometric.loader import DataLoader
+
+    rule, scaler, rng = train.prune, train.scaler, np.random.default_rng(0)
+    assert scaler
+    cache = LRUCache(lambda file: layout_inputs(read_layout(file), rule=rule, scaler=scaler))
+
+    def as_steps_do() -> None:
+        for place in rng.permutation(len(train.files)):
+            inputs = cache(train.files[place])
+            drawn = uniform(inputs.runtime_ns, STEP_CONFIGS, rng)
+            inputs.symbols(drawn), inputs.runtimes(drawn)
+
+    loaders = {f"PyG, {n} a batch": DataLoader(train, n, shuffle=True) for n in BATCHES}
+    return {"the pipeline": as_steps_do} | {
+        way: partial(deque, loader, 0) for way, loader in loaders.items()
+    }
+
+
+def measure_loader(name: str, root: Path, store: Path | None, rounds: int) -> list[list[str]]:
+    """Return lines of the table: graphs and configs a second, and how that compares."""
+    train = TpuGraphsLayout(root, store=store, prune="hops-1", scaling="log1p-standardise")
+    train.transform = ConfigSampler(STEP_CONFIGS)
+    times = in_turn(ways_to_read(train), rounds, warm_up=True)
+    rates = {way: len(train) / np.median(seconds) for way, seconds in times.items()}
+    of_own = {way: rate / rates["the pipeline"] for way, rate in rates.items()}
+    return [
+        [f"{name}, {way}", f"{rate:,.0f}", f"{rate * STEP_CONFIGS:,.0f}", f"{of_own[way]:.2f}"]
+        for way, rate in rates.items()
+    ]
+
+
+def report_loader() -> list[str]:
+    """Measure; return the section of speed.md."""
+    prepare_torch(seed=0, threads=1)
+    of_size = published_graphs([collection_named("layout:nlp:random")], ["train"], LOADED_SHARE)
+    with tempfile.TemporaryDirectory() as folder:
+        large = Path(folder)
+        for graph in of_size:
+            write_graph(large, replace(graph.size, n_configs=WRITTEN_CONFIGS))
+        rows = measure_loader("published sizes", large, large / "store", LOADER_ROUNDS)
+    rows += measure_loader("the sample", SAMPLE, None, LOADER_ROUNDS)
+    return section("pyg_loader", rows=rows, n_configs=STEP_CONFIGS)

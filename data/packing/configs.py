@@ -68,7 +68,7 @@ class PackedConfigs:
     def n_configurable(self) -> int:
         return len(self.alphabets.column_of)
 
-    @property
+    @cached_property
     def vectors(self) -> NDArray[np.int8]:
         """Return (u, 18) int8, the distinct layout vectors of the graph."""
         return decoded(self.alphabets.codes)

@@ -57,7 +57,7 @@ def test_a_class_that_changed_since_training_is_refused(tiny_tree: Path, importa
     folder = train_copy(tiny_tree, importable, 1)
     load_model(folder)
     with pytest.raises(UsageError, match=r"model: was begun with source\.mygat\.py = '.*', now '"):
-        train_copy(tiny_tree, importable, 1, ("x.mean(dim=0)", "x.amax(dim=0)"))
+        train_copy(tiny_tree, importable, 1, ("F.gelu(layer", "F.relu(layer"))
     with pytest.raises(PipelineError, match=r"model 'mygat:Gat': mygat\.py has changed since; "):
         load_model(folder)
 
@@ -67,7 +67,7 @@ def test_a_class_that_changed_since_training_is_refused(tiny_tree: Path, importa
     [
         (".squeeze(-1)", "", r"forward returned \((\d+), 1\), expected \(\1,\)"),
         (".squeeze(-1)", ".squeeze(-1).detach()", "forward returned scores without a gradient"),
-        ("x.mean(dim=0)", "x @ x", "in forward: RuntimeError: .*; --debug shows where"),
+        ("x = x.view(", "x = x.T.view(", "in forward: RuntimeError: .*; --debug shows where"),
     ],
 )
 def test_a_fault_in_its_forward_names_it(
@@ -95,7 +95,7 @@ def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
         ([GAT, "blend.weights.nosuch=1"], "blend.weights.nosuch: no such model; expected .*gat"),
         (['layout.models=["examples.nosuch:Gat"]'], "'examples.nosuch:Gat': cannot be imported"),
         (['layout.models=["examples.gat:Nosuch"]'], "'examples.gat:Nosuch': cannot be imported"),
-        (['layout.models=["examples.gat:GatLayer"]'], "subclass of models.layout.network"),
+        (['layout.models=["examples.gat:GatNet"]'], "subclass of models.layout.network"),
         (['tile.models=["examples.gat:Gat"]'], "ranks no tile configs"),
         (['layout.models=["examples.gat:Gat", "examples.gat:Gat"]'], "each entry once"),
         (['layout.models=["models.config.blend:Gat"]'], "cannot be imported|is taken"),

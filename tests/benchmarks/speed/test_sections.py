@@ -114,3 +114,10 @@ def test_workers_end_with_the_bytes_of_one(tiny_tree: Path) -> None:
     for line, name in ((one, "--workers 1"), (many, "default")):
         assert cells(line)[0] == name and min(map(float, cells(line)[1:])) > 0
     assert told.startswith("The default takes ") and told.endswith("are the same bytes.")
+
+
+def test_each_way_to_read_configs_has_a_line(tiny_tree: Path) -> None:
+    lines = training_cache.measure_loader("tiny", tiny_tree, None, 1)
+    ways = ["the pipeline", "PyG, 1 a batch", "PyG, 8 a batch"]
+    assert [line[0] for line in lines] == [f"tiny, {way}" for way in ways]
+    assert lines[0][-1] == "1.00" and all(float(line[-1]) > 0 for line in lines)

@@ -1,0 +1,97 @@
+"""Train a layout ranker in plain PyG, and judge it on programs that it has not seen.
+
+    python -m examples.train_with_pyg --data data/sample
+
+About a minute on two cores. docs/pyg.md says what the fields of a graph are.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch_geometric.loader import DataLoader
+
+from common.settings import SAMPLE
+from examples.gat import GatNet
+from models.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout
+from models.training.losses import pairwise_hinge
+from submissions.evaluator import Evaluator
+
+WARMUP_STEPS = 20
+RANKED_AT_ONCE = 128  # configs
+
+
+def batches(train: TpuGraphsLayout, seed: int, workers: int) -> Iterator[TpuGraph]:
+    """Yield batches of graphs without end, each epoch with other configs of them."""
+    sampler = ConfigSampler(64, seed=seed)
+    train.transform = sampler
+    keep = {"num_workers": workers, "persistent_workers": workers > 0}
+    loader = DataLoader(train, batch_size=1, shuffle=True, **keep)
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        yield from loader
+
+
+def train_model(train: TpuGraphsLayout, steps: int, seed: int, workers: int = 0) -> GatNet:
+    """Train with a pairwise loss over the configs of each graph."""
+    torch.manual_seed(seed)
+    model = GatNet(hidden=32, layers=2)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-4)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / WARMUP_STEPS, 1, WARMUP_STEPS)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps - WARMUP_STEPS))
+    rate = torch.optim.lr_scheduler.SequentialLR(optimiser, [warmup, cosine], [WARMUP_STEPS])
+    for step, batch in enumerate(islice(batches(train, seed, workers), steps), start=1):
+        loss = pairwise_hinge(model(batch), batch.runtime).mean()  # of (g, c) each
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        rate.step()
+        if step % 100 == 0:
+            print(f"step {step}: loss {loss.item():.3f}")  # noqa: T201
+    return model.eval()
+
+
+@torch.no_grad()
+def predict(model: GatNet, graph: TpuGraph) -> Tensor:
+    """Score all configs of a graph, (c,), of which a part is unpacked at a time."""
+    parts = torch.arange(len(graph.configs)).split(RANKED_AT_ONCE)
+    return torch.cat([model(graph.take(rows))[0] for rows in parts])
+
+
+def judge(
+    valid: TpuGraphsLayout, score: Callable[[TpuGraph], ArrayLike]
+) -> dict[str, dict[str, Any]]:
+    """Return the metrics of each collection by its name."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for graph in valid:
+        values = found.setdefault(graph.collection, {"y_pred": {}, "y_true": {}})
+        values["y_pred"][graph.name] = score(graph)
+        values["y_true"][graph.name] = graph.configs.runtime
+    return {name: Evaluator(name).eval(values) for name, values in found.items()}
+
+
+def main() -> None:
+    """Train on the train split, and print how the valid split is ranked."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--data", type=Path, default=SAMPLE)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=0)
+    args = parser.parse_args()
+    train = TpuGraphsLayout(args.data, "train", prune="hops-1", scaling="log1p-standardise")
+    valid = TpuGraphsLayout(args.data, "valid", prune="hops-1", scaling=train.scaler)
+    model = train_model(train, args.steps, args.seed, args.workers)
+    for name, metrics in judge(valid, partial(predict, model)).items():
+        values = (f"{key} {metrics[key]:.3f}" for key in ("kendall_tau", "opa", "slowdown@5"))
+        print(f"{name}: {', '.join(values)}, {metrics['n_graphs']} graphs")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

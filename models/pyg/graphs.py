@@ -1,0 +1,136 @@
+"""A graph of the dataset as PyG's Data, its configs packed until some are taken.
+
+Shapes: n nodes, e edges, k configurable nodes, c configs, u distinct ones, r that are taken.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torch_geometric.data import Data
+
+from common.errors import UsageError
+from data.graphs.distinct import distinct_configs, group_means
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from data.graphs.node_layouts import minor_to_major
+from data.packing.configs import PackedConfigs
+from features.pruning.store import prune_layout_graph
+from features.scaling import NodeScaler
+from models.layout.inputs import LayoutInputs
+
+
+@dataclass(frozen=True)
+class ConfigTable:
+    """All configs of a graph, as packed as the store has them, and their runtimes.
+
+    Attributes:
+        packed: of a layout graph; of a kernel its configs, (c, 24) float32.
+        runtime: (c,) float64 ns; of a kernel relative to its default config. 0 where withheld.
+        first: (u,) int64 the first row of each distinct config, ascending.
+        mean_runtime: (u,) float64 over the measurements of each distinct config.
+    """
+
+    packed: PackedConfigs | NDArray[np.float32]
+    runtime: NDArray[np.float64]
+    first: NDArray[np.int64]
+    mean_runtime: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.runtime)
+
+    def __repr__(self) -> str:
+        return f"{len(self)} configs, {len(self.first)} distinct"
+
+    def unpacked(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return the configs at `rows` (r,): (k, r, 18) int8; of a kernel (1, r, 24) float32."""
+        if isinstance(self.packed, PackedConfigs):
+            ids = self.packed.vector_ids(rows).T  # (k, r)
+            return torch.from_numpy(self.packed.vectors.take(ids, axis=0))
+        return torch.from_numpy(self.packed[None, rows])
+
+
+class TpuGraph(Data):
+    """One program or kernel; docs/pyg.md lists its fields."""
+
+    def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if key == "config_node_ids":
+            return self.num_nodes
+        return super().__inc__(key, value, *args, **kwargs)
+
+    def take(self, rows: ArrayLike | Tensor, *, runtime: NDArray[np.float64] | None = None) -> Self:
+        """Return the graph with its configs at `rows` (r,) unpacked in place of the table of all.
+
+        Args:
+            runtime: (r,) to go with them; None for what was measured.
+
+        Raises:
+            UsageError: configs were taken already, or a row is none of the graph's.
+        """
+        table = self.get("configs")
+        if table is None:
+            raise UsageError(f"{self.name}: configs were taken already; expected a graph as read")
+        index = np.asarray(rows)
+        is_list = index.ndim == 1 and index.dtype.kind in "iu"  # no mask
+        if not is_list or ((index < 0) | (index >= len(table))).any():
+            raise UsageError(f"{self.name}: expected a list of rows from 0 to {len(table) - 1}")
+        index = index.astype(np.int64)
+        taken = copy.copy(self)
+        del taken.configs
+        taken.config_feat = table.unpacked(index)
+        taken.config_rows = torch.from_numpy(index)[None]  # (1, r)
+        taken.runtime = torch.from_numpy(table.runtime[index] if runtime is None else runtime)[None]
+        return taken
+
+
+def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = None) -> TpuGraph:
+    """Return a graph, from wherever it was read, with the table of its configs.
+
+    Args:
+        prune: rule for layout graphs, see features/pruning/rules.py.
+        scaler: of x; its layout columns then become 0, since node_layout has them.
+    """
+    packed: PackedConfigs | NDArray[np.float32]
+    if isinstance(graph, LayoutGraph):
+        pruned, nodes = prune_layout_graph(graph, rule=prune)
+        node_feat, opcode, edges = nodes.node_feat, nodes.opcode, pruned.edge_index
+        own = {"config_node_ids": torch.tensor(pruned.config_ids)}
+        packed, runtime = graph.configs, graph.runtime_ns.astype(np.float64)
+    else:
+        assert isinstance(graph, TileGraph)
+        node_feat, opcode, edges, own = graph.node_feat, graph.node_opcode, graph.edge_index, {}
+        packed, runtime = graph.config_feat, graph.normalized_runtime
+    x = scaler(node_feat) if scaler else node_feat.copy()
+    if scaler:
+        x[:, MINOR_TO_MAJOR] = 0
+    first, group = distinct_configs(graph)
+    return TpuGraph(
+        x=torch.from_numpy(x),
+        opcode=torch.from_numpy(opcode.astype(np.int64)),
+        node_layout=torch.from_numpy(minor_to_major(node_feat)),
+        edge_index=torch.from_numpy(np.ascontiguousarray(edges[:, ::-1].T)),
+        **own,
+        configs=ConfigTable(packed, runtime, first, group_means(runtime, group)),
+        name=graph.file.name,
+        collection=graph.file.collection.name,
+    )
+
+
+def from_inputs(inputs: LayoutInputs, distinct: NDArray[np.int64]) -> TpuGraph:
+    """Return what a layout network of a recipe is given, as `TpuGraphsLayout` would give it.
+
+    Args:
+        distinct: (r,) positions among the graph's distinct configs.
+    """
+    return TpuGraph(
+        x=inputs.node_feat,
+        opcode=inputs.opcode,
+        node_layout=inputs.layout - 1,
+        edge_index=inputs.neighbours.edge_index.T.flip(0),
+        config_node_ids=inputs.config_ids,
+        config_feat=inputs.symbols(distinct).transpose(0, 1) - 1,
+    )

@@ -1,0 +1,65 @@
+"""A transform that draws some configs of each graph."""
+
+import zlib
+
+import numpy as np
+import torch
+from torch_geometric.transforms import BaseTransform
+
+from common.errors import UsageError
+from models.pyg.graphs import TpuGraph
+from models.training.samplers import SAMPLERS
+
+
+class ConfigSampler(BaseTransform):
+    """Draw `n_configs` configs of a graph, none twice, and unpack them alone.
+
+    With a seed, what is drawn depends on it, the epoch and the graph alone, whatever worker draws;
+    without one, torch's own generator is drawn from, as random transforms of PyG do.
+
+    Args:
+        n_configs: how many; a graph with fewer is filled up with repeats of infinite runtime, which
+            no loss of models/training/losses.py counts.
+        seed: None or at least 0.
+        distinct: draw among distinct configs, each with its mean runtime; else among all
+            measurements, of which one config may have several.
+        method: see models/training/samplers.py.
+
+    Raises:
+        UsageError: no such method, fewer than one config, or a seed below 0.
+    """
+
+    def __init__(
+        self,
+        n_configs: int,
+        *,
+        seed: int | None = None,
+        distinct: bool = True,
+        method: str = "uniform",
+    ) -> None:
+        if n_configs < 1 or method not in SAMPLERS or (seed is not None and seed < 0):
+            raise UsageError(
+                f"ConfigSampler: {n_configs} configs, seed {seed}, method '{method}'; expected at "
+                f"least 1, no seed below 0, and one of {', '.join(SAMPLERS)}"
+            )
+        self.n_configs, self.seed, self.distinct, self.method = n_configs, seed, distinct, method
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw other configs from now on, in running workers too; for a sampler with a seed."""
+        self._epoch.fill_(epoch)
+
+    def forward(self, data: TpuGraph) -> TpuGraph:
+        table = data.configs
+        runtime = table.mean_runtime if self.distinct else table.runtime
+        drawn = SAMPLERS[self.method](runtime, self.n_configs, self._generator(data))
+        places = np.arange(self.n_configs)
+        filled = drawn[np.minimum(places, len(drawn) - 1)]
+        rows = table.first[filled] if self.distinct else filled
+        return data.take(rows, runtime=np.where(places < len(drawn), runtime[filled], np.inf))
+
+    def _generator(self, data: TpuGraph) -> np.random.Generator:
+        if self.seed is None:
+            return np.random.default_rng(int(torch.randint(2**63 - 1, ())))
+        graph = zlib.crc32(f"{data.collection}:{data.name}".encode())
+        return np.random.default_rng([self.seed, int(self._epoch), graph])

@@ -1,0 +1,63 @@
+"""The plain PyG example trains, and ranks as its network does as a model of a recipe."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from common.settings import SAMPLE
+from data.read import read_graph
+from data.tree import LAYOUTS
+from examples import train_with_pyg as plain
+from models.config.recipe import load_recipe
+from models.pyg import TpuGraphsLayout
+from models.train import load_model, train_model
+from models.training.jobs import TrainJob
+
+STEPS, SEEDS = 400, 10
+
+
+def test_it_trains_and_prints_each_collection(
+    tiny_tree: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["train_with_pyg", "--data", str(tiny_tree), "--steps", "3"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    plain.main()
+    lines = capsys.readouterr().out.splitlines()
+    collections = {file.collection.name for file in TpuGraphsLayout(tiny_tree, "valid").files}
+    assert {line.split(": ")[0] for line in lines} == collections
+    assert all("kendall_tau" in line and "opa" in line for line in lines)
+
+
+def mean_tau(valid: TpuGraphsLayout, score) -> float:
+    reports = plain.judge(valid, score).values()
+    return float(np.mean([g["kendall_tau"] for r in reports for g in r["per_graph"].values()]))
+
+
+def taus(seed: int, folder: Path) -> tuple[float, float]:
+    """Train the network both ways; return the sample's valid graphs' tau by PyG, by a recipe."""
+    train = TpuGraphsLayout(SAMPLE, "train", prune="hops-1", scaling="log1p-standardise")
+    valid = TpuGraphsLayout(SAMPLE, "valid", prune="hops-1", scaling=train.scaler)
+    files = {file.submission_id: file for file in valid.files}
+    sets = ["layout.models=[examples.gat:Gat]", "layout.together=true"]
+    recipe = load_recipe("smoke", [*sets, f"gat.training.steps={STEPS}"])
+    assert recipe.gat.configs_per_step == 64 and recipe.gat.loss == "pairwise_hinge"
+    train_model(TrainJob("gat", recipe, train.files, seed, folder), LAYOUTS, resume=False)
+    ranker = load_model(folder)
+    model = plain.train_model(train, STEPS, seed)
+    return mean_tau(valid, partial(plain.predict, model)), mean_tau(
+        valid, lambda graph: ranker.score(read_graph(files[f"{graph.collection}:{graph.name}"]))
+    )
+
+
+@pytest.mark.slow
+def test_it_ranks_as_the_same_network_in_a_recipe_does(tmp_path: Path) -> None:
+    both = np.array([taus(seed, tmp_path / str(seed)) for seed in range(SEEDS)])  # (seeds, 2)
+    low, high = ttest_rel(*both.T).confidence_interval()
+    means = "by plain PyG {:.4f}, by a recipe {:.4f}".format(*both.mean(axis=0))
+    apart = np.subtract(*both.T).mean()
+    sys.stdout.write(f"\ntau {means}: {apart:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}\n")
+    assert -0.02 < low < high < 0.02

@@ -1,0 +1,161 @@
+"""A graph as PyG's Data holds what its npz file does, and batches as its parts do."""
+
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Batch
+
+from common.errors import UsageError
+from data.graphs.distinct import distinct_configs
+from data.graphs.graph import LayoutGraph
+from data.packing.configs import Alphabets, PackedConfigs
+from data.tree import GraphFile, find_graphs
+from examples.gat import GatNet
+from features.scaling import fit_node_scaler
+from models.layout.inputs import layout_inputs
+from models.pyg import (
+    ConfigSampler,
+    TpuGraph,
+    TpuGraphsLayout,
+    TpuGraphsTile,
+    from_inputs,
+    tpu_graph,
+)
+from tests.real_data import REAL, requires_real_data
+
+DATASETS = {"layout": TpuGraphsLayout, "tile": TpuGraphsTile}
+
+
+def check_against_npz(graph: TpuGraph, source: GraphFile, rows: np.ndarray) -> None:
+    """Compare all fields of an unpruned, unscaled graph with the file's arrays."""
+    stored = np.load(source.path)
+    is_layout = source.collection.kind == "layout"
+    np.testing.assert_array_equal(graph.x, stored["node_feat"])
+    np.testing.assert_array_equal(graph.opcode, stored["node_opcode"])
+    consumer, producer = stored["edge_index"].T
+    np.testing.assert_array_equal(graph.edge_index, [producer, consumer])
+    taken = graph.take(rows)
+    runtime = stored["config_runtime"].astype(float)
+    if is_layout:
+        np.testing.assert_array_equal(graph.config_node_ids, stored["node_config_ids"])
+        feat = stored["node_config_feat"][rows].transpose(1, 0, 2)
+        assert taken.config_feat.dtype == torch.int8
+    else:
+        runtime = runtime / stored["config_runtime_normalizers"]
+        feat = stored["config_feat"][None, rows]
+        assert taken.config_feat.dtype == torch.float32
+    np.testing.assert_array_equal(taken.config_feat, feat)
+    np.testing.assert_array_equal(taken.runtime, runtime[None, rows])
+    np.testing.assert_array_equal(taken.config_rows, rows[None])
+    np.testing.assert_array_equal(graph.configs.runtime, runtime)
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_it_holds_what_the_file_does(kind: str, tiny_tree: Path) -> None:
+    dataset = DATASETS[kind](tiny_tree, "train")
+    sources = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
+    assert len(dataset) == len(sources) > 1
+    for graph, source in zip(dataset, sources, strict=True):
+        assert (graph.name, graph.collection) == (source.name, source.collection.name)
+        rows = np.random.default_rng(0).permutation(len(graph.configs))[:5]
+        check_against_npz(graph, source, rows)
+
+
+@requires_real_data
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize("kind", DATASETS)
+def test_it_holds_what_a_real_file_does(kind: str, split: str, tmp_path: Path) -> None:
+    dataset = DATASETS[kind](REAL, split, store=tmp_path)
+    for graph, packed in zip(dataset, dataset.files, strict=True):
+        source = REAL / "npz" / packed.collection.folder / split / f"{packed.name}.npz"
+        if source.stat().st_size < 8 << 20:
+            rows = np.array([len(graph.configs) - 1, 0])
+            check_against_npz(graph, replace(packed, path=source), rows)
+
+
+def test_a_batch_scores_as_its_graphs_do(tiny_tree: Path) -> None:
+    dataset = TpuGraphsLayout(
+        tiny_tree, "train", transform=ConfigSampler(7, seed=0), prune="hops-1"
+    )
+    graphs = list(dataset)[:4]
+    assert len({graph.num_nodes for graph in graphs}) > 1
+    batch = Batch.from_data_list(graphs, follow_batch=["config_node_ids"])
+    nodes = [graph.num_nodes for graph in graphs]
+    starts = np.cumsum(nodes) - nodes
+    ids = torch.cat([g.config_node_ids + s for g, s in zip(graphs, starts, strict=True)])
+    assert torch.equal(batch.config_node_ids, ids)
+    assert torch.equal(batch.batch[ids], batch.config_node_ids_batch)
+    assert batch.runtime.shape == batch.config_rows.shape == (4, 7)
+    assert batch.name == [graph.name for graph in graphs]
+    torch.manual_seed(0)
+    net = GatNet(8, 2).eval()
+    alone = torch.cat([net(graph) for graph in graphs])
+    torch.testing.assert_close(net(batch), alone, atol=1e-5, rtol=1e-5)
+    assert torch.equal(batch[2].config_node_ids, graphs[2].config_node_ids)
+
+
+def test_kernels_batch_by_rows(tiny_tree: Path) -> None:
+    dataset = TpuGraphsTile(tiny_tree, "train", transform=ConfigSampler(3, seed=0))
+    graphs = list(dataset)[:3]
+    batch = Batch.from_data_list(graphs)
+    assert batch.config_feat.shape == (3, 3, 24)
+    assert torch.equal(batch.config_feat[1], graphs[1].config_feat[0])
+
+
+def test_graphs_whose_configs_are_packed_batch_as_a_list(tiny_tree: Path) -> None:
+    graphs = list(TpuGraphsLayout(tiny_tree, "train"))[:2]
+    batch = Batch.from_data_list(graphs)
+    assert [len(table) for table in batch.configs] == [len(graph.configs) for graph in graphs]
+
+
+def test_a_recipes_network_is_given_the_same(layout_graph: LayoutGraph) -> None:
+    scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
+    inputs = layout_inputs(layout_graph, rule="hops-1", scaler=scaler)
+    distinct = np.array([3, 0, 4])
+    given = from_inputs(inputs, distinct)
+    own = tpu_graph(layout_graph, prune="hops-1", scaler=scaler)
+    first, _ = distinct_configs(layout_graph)
+    own = own.take(first[distinct])
+    for key in list(given.to_dict()):
+        np.testing.assert_array_equal(given[key], own[key], err_msg=key)
+    assert set(own.keys()) - set(given.keys()) == {"name", "collection", "config_rows", "runtime"}
+
+
+@pytest.mark.parametrize("rows", [[-1], [10**6], [[0]], [True, False], [0.5]])
+def test_rows_that_are_none_are_refused(rows: list, layout_graph: LayoutGraph) -> None:
+    with pytest.raises(UsageError, match="expected a list of rows from 0 to "):
+        tpu_graph(layout_graph).take(rows)
+
+
+def test_configs_cannot_be_taken_twice(layout_graph: LayoutGraph) -> None:
+    with pytest.raises(UsageError, match="were taken already"):
+        tpu_graph(layout_graph).take([0]).take([0])
+
+
+def test_a_graph_of_many_configs_is_never_unpacked_whole(layout_graph: LayoutGraph) -> None:
+    n_configs, n_nodes, n_vectors = 70_000, 3_142, 8  # 3.7 GiB if unpacked
+    rng = np.random.default_rng(0)
+    vectors = np.tile(np.arange(n_vectors), (4, 1))  # four columns, to which the nodes are tied
+    alphabets = Alphabets(
+        np.arange(n_vectors), np.arange(n_nodes) % 4, vectors, np.full(4, n_vectors)
+    )
+    indices = rng.integers(n_vectors, size=(n_configs, 4)).astype(np.uint8)
+    graph = replace(
+        layout_graph,
+        node_feat=np.zeros((n_nodes, 140), np.float32),
+        node_opcode=np.zeros(n_nodes, np.uint8),
+        node_config_ids=np.arange(n_nodes),
+        configs=PackedConfigs(alphabets, indices),
+        runtime_ns=rng.integers(1, 9, n_configs),
+    )
+    sampler = ConfigSampler(64, seed=0)
+    tracemalloc.start()
+    taken = sampler(tpu_graph(graph))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken.config_feat.shape == (n_nodes, 64, 18)
+    assert peak < 48 << 20
