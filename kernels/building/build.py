@@ -1,4 +1,4 @@
-"""Turn the project and one recipe into a folder that Kaggle accepts as a script kernel.
+"""Turn the project and one recipe into a folder that Kaggle accepts as a kernel.
 
 The kernel has no internet. Kaggle's image lacks torch-geometric: attach a dataset whose name ends
 in `-wheels` and holds its wheel (see `kernels.datasets.folder`), through `dataset_sources`.
@@ -30,6 +30,7 @@ from kernels.building.metadata import (
     check_title,
     slug_of,
 )
+from kernels.building.notebook import as_notebook
 
 # Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
 REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
@@ -63,8 +64,9 @@ def build(
     title: str = "",
     required_modules: Mapping[str, str] = REQUIRED_MODULES,
     beside: Path = Path(),
+    notebook: bool = False,
 ) -> KernelFolder:
-    """Write a kernel that works by `recipe_table` on Kaggle to `out`: a script and its metadata.
+    """Write a kernel that works by `recipe_table` on Kaggle to `out`: its source and metadata.
 
     Args:
         recipe_table: the recipe, overrides applied, without None values.
@@ -72,6 +74,7 @@ def build(
         required_modules: module to distribution, installed from attached wheels where missing.
         beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on
             Python's path; they are embedded as well.
+        notebook: write a notebook, which shows what came out, in place of a script.
 
     Raises:
         UsageError: a recipe name that cannot name a kernel, or nothing attached that could hold
@@ -87,6 +90,7 @@ def build(
     files = {**own_packages(own_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
     script = _rendered(kind, files, recipe_file, required_modules)
+    script = as_notebook(title, script) if notebook else script
     script_bytes = len(script.encode())
     if script_bytes > SOURCE_LIMIT_BYTES:
         largest = sorted(files, key=lambda name: len(files[name]), reverse=True)[:3]
@@ -99,7 +103,8 @@ def build(
     metadata = KernelMetadata(
         id=slug,
         title=title,
-        code_file=f"{slug}.py",
+        code_file=f"{slug}.ipynb" if notebook else f"{slug}.py",
+        kernel_type="notebook" if notebook else "script",
         enable_gpu=gpu,
         machine_shape=T4 if gpu else "",
         dataset_sources=list(dataset_sources),

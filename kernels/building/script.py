@@ -11,6 +11,7 @@ attached as a source of the next version, which goes on with it.
 PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and /kaggle/working.
 """
 
+# %%
 import base64
 import importlib.util
 import io
@@ -31,6 +32,7 @@ from pathlib import Path
 SETTINGS = {}  # type: ignore[var-annotated]
 ARCHIVE = ""  # the project: a zip archive, xz, base64
 
+# %%
 NOTE = "kernel.json"
 STARTED = time.monotonic()
 INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input"))
@@ -174,5 +176,6 @@ def install_missing(site: Path) -> None:
         sys.exit(f"kernel: {wanted} did not install; the dataset must hold wheels for this Python")
 
 
+# %%
 if __name__ == "__main__":
     main()

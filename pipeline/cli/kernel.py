@@ -39,6 +39,9 @@ def build(
     title: Annotated[
         str, typer.Option(help="The kernel's, before the kind's words. Default: from the recipe.")
     ] = "",
+    notebook: Annotated[
+        bool, typer.Option("--notebook", help="A notebook that shows what came out, not a script.")
+    ] = False,
     json: Json = False,
     seed: Seed = None,
 ) -> None:
@@ -64,6 +67,7 @@ def build(
         kernel_sources=kernel or [],
         title=title,
         beside=recipe_path(recipe).parent,
+        notebook=notebook,
     )
     line = f"kernel      {built.folder} ({built.script_bytes} bytes of script)"
     facts = {"folder": built.folder, "script_bytes": built.script_bytes}

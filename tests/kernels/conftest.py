@@ -39,6 +39,9 @@ rows = "".join(f"tile:xla:{graph.stem},0;1;2\\n" for graph in graphs)
 """
 
 
+EXECUTE = "from nbclient.cli import main; main()"
+
+
 def stand_in_pipeline(module: str, name: str) -> str:
     """Return a pipeline/__main__.py that imports one name of the project and reports it."""
     return PIPELINE.replace("{module}", module).replace("{name}", name)
@@ -57,8 +60,9 @@ def run_script(
         "PIPELINE_KAGGLE_INPUT": str(kaggle / "input"),
         "PIPELINE_KAGGLE_WORKING": str(kaggle / "working"),
     }
+    executes = ["-c", EXECUTE, "--inplace"] if script.suffix == ".ipynb" else []
     return subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, *executes, str(script)],
         cwd=home,
         env=environment,
         capture_output=True,

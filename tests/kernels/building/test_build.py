@@ -1,9 +1,12 @@
 """Built kernels: their bytes, their metadata, and what is refused before anything is written."""
 
+import ast
+import json
 import random
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from common.errors import PipelineError, UsageError
@@ -26,6 +29,22 @@ def test_every_kind_is_one_file_with_the_same_bytes(
     text = one.script.read_text()
     assert text == two.script.read_text() != other.script.read_text()
     assert one.metadata.read_bytes() == two.metadata.read_bytes()
+
+
+def test_a_notebook_holds_the_script_cell_by_cell(project: Path, tmp_path: Path) -> None:
+    script, one, two = (
+        build("cpu", RECIPE, tmp_path / name, root=project, notebook=notebook)
+        for name, notebook in (("0", False), ("1", True), ("2", True))
+    )
+    assert one.script.read_bytes() == two.script.read_bytes()
+    told = json.loads(one.metadata.read_text())
+    assert (told["kernel_type"], told["code_file"]) == ("notebook", "fast-or-slow-cpu.ipynb")
+    read = nbformat.read(one.script, as_version=4)
+    nbformat.validate(read)
+    codes = [cell.source for cell in read.cells if cell.cell_type == "code"]
+    assert 'ARCHIVE = """' in codes[0]
+    whole = ast.parse(script.script.read_text()).body[1:]
+    assert list(map(ast.dump, ast.parse("\n".join(codes[:-1])).body)) == list(map(ast.dump, whole))
 
 
 def test_a_script_above_the_limit_is_refused_with_its_size(project: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from data.tree import COLLECTIONS
@@ -53,12 +54,17 @@ def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
-    def run(recipe: Recipe, kind: Kind, *, stops: str = "") -> str:
+    def run(recipe: Recipe, kind: Kind, *, stops: str = "", notebook: bool = False) -> str:
         number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
         place = tmp_path / f"version{number}"
         table = recipe.model_dump(mode="json", exclude_none=True)
         sources = ["someone/fast-or-slow-smoke-train"]
-        built = build("smoke", table, place / "built", kind=kind, kernel_sources=sources)
+        built = build(
+            *("smoke", table, place / "built"),
+            kind=kind,
+            kernel_sources=sources,
+            notebook=notebook,
+        )
         scratch, site = place / "scratch", place / "scratch" / "site"
         site.mkdir(parents=True)
         (site / "sitecustomize.py").write_text(_NO_SOCKETS + stops)
@@ -108,6 +114,22 @@ def test_a_training_that_was_stopped_goes_on_in_the_next_version(
     for name in ("model.safetensors", "metrics.jsonl", "config.toml"):
         undisturbed = tmp_path / "undisturbed" / folder.name / name
         assert (folder / name).read_bytes() == undisturbed.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_notebook_runs_the_recipe_and_shows_what_came_out(
+    kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe("smoke", ["threads=1", "layout.models=['layout_linear']"])
+    run_kernel(recipe, KINDS["run"], notebook=True)
+    call("submission", "check", kaggle / "working" / "submission.csv", "--data", tiny_tree)
+    (path,) = tmp_path.glob("version*/built/*.ipynb")
+    outputs = nbformat.read(path, as_version=4).cells[-1].outputs
+    (picture,) = [own.data for own in outputs if own.output_type == "display_data"]
+    assert "image/png" in picture
+    told = "".join(own.text for own in outputs if own.output_type == "stream")
+    assert f"{TILE:<20} tile_score" in told
+    assert f"{kaggle}/working/submission.csv\nID,TopConfigs\ntile:xla:" in told
 
 
 @pytest.mark.slow
