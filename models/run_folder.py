@@ -1,6 +1,6 @@
 """A result is a folder: configuration, metrics, weights, and a DONE mark written last."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +127,12 @@ def first_difference(old: Any, new: Any, key: str = "") -> str | None:
                 return inner
         return None
     return None if old == new else f"{key} = {old!r}, now {new!r}"
+
+
+def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a configuration's values by dotted key."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -17,7 +17,7 @@ from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
 from ensembles.ranking.rank import load_ranker
 from models.registry import MODELS
-from models.run_folder import CONFIG, REPORT, is_done, read_config
+from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST, draw_report, importances_of, learning_curves, model_folders
 from submissions.report.curves import BEST_SCHEMA
 from submissions.report.graph_pages import FOLDER, page_name
@@ -84,7 +84,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
 
     A value that one of them lacks is None. Keys of models that neither has trained are left out.
     """
-    sides = [dict(_flat(report.get("config") or {})) for report in (first, second)]
+    sides = [dict(flat(report.get("config") or {})) for report in (first, second)]
     keys = sorted(sides[0].keys() | sides[1].keys())
     recipes = [(report.get("config") or {}).get("recipe", {}) for report in (first, second)]
     kinds = [r.get(kind, {}).get("models", ()) for r in recipes for kind in ("layout", "tile")]
@@ -155,14 +155,6 @@ def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[st
         explained = explain(ranker, load_graph(path), firsts[found[0]])
         write_text(run / FOLDER / f"{page_name(*found[0])}.svg", drawn(explained))
     return found[0]
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _why_no_report(run: Path) -> str:

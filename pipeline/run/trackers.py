@@ -24,7 +24,7 @@ from common.errors import UsageError
 from common.kaggle.errors import one_line
 from common.locks import locked
 from common.progress import log
-from models.run_folder import METRICS, REPORT, REPORT_PICTURE
+from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat
 from pipeline.jobs.here import interrupts_held
 
 FOLDER, PROJECT = "tracking", "fast-or-slow"
@@ -50,7 +50,8 @@ class _TensorBoard:
 
         self._root, self._writers = out / FOLDER / "tensorboard", dict[str, Any]()
         if "id" not in sent:
-            for summary in hparams(dict(_flat(config)), {"score/mean": 0.0})[:2]:
+            told = {k: v if isinstance(v, int | float) else str(v) for k, v in flat(config)}
+            for summary in hparams(told, {"score/mean": 0.0})[:2]:
                 self._writer("").file_writer.add_summary(summary)
             sent["id"] = str(self._root)
 
@@ -127,7 +128,7 @@ class _MLflow:
         place = (own / "mlartifacts").as_uri() if own else None
         experiment_id = known.experiment_id if known else client.create_experiment(name, place)
         sent["id"] = client.create_run(experiment_id, run_name=out.name).info.run_id
-        params = [Param(key, str(value)) for key, value in _flat(config)]
+        params = [Param(key, str(value)) for key, value in flat(config)]
         for start in range(0, len(params), MAX_PARAMS):
             client.log_batch(sent["id"], params=params[start : start + MAX_PARAMS])
 
@@ -286,15 +287,6 @@ def _scores(report: Mapping[str, Any]) -> dict[str, float]:
 
 def _plain(name: str) -> str:
     return name.replace(":", "-")  # as folders have it; not all trackers take a colon
-
-
-def _flat(table: Config, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a recipe's values by dotted key; lists as text."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", str(value) if isinstance(value, list) else value
 
 
 def _told(error: BaseException) -> str:

@@ -1,0 +1,51 @@
+"""The notebook docs/tour.ipynb: what is committed of it, and that it runs."""
+
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from common.settings import ROOT
+
+TOUR = ROOT / "docs" / "tour.ipynb"
+COMMITTED = nbformat.read(TOUR, as_version=4)
+
+
+def printed(notebook: nbformat.NotebookNode) -> str:
+    outputs = [own for cell in notebook.cells for own in cell.get("outputs", [])]
+    assert not [own for own in outputs if own.output_type == "error"]
+    return "".join(own.text for own in outputs if own.output_type == "stream")
+
+
+def test_it_is_small_and_was_run_from_top_to_bottom() -> None:
+    assert TOUR.stat().st_size < 300_000
+    codes = [cell for cell in COMMITTED.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in codes] == [*range(1, len(codes) + 1)]
+    assert "accepted    runs/tour/trees/submission.csv" in printed(COMMITTED)
+    assert not re.search(r"/(home|root|tmp|work|Users)/", TOUR.read_text())
+
+
+def test_every_link_leads_somewhere() -> None:
+    texts = [cell.source for cell in COMMITTED.cells if cell.cell_type == "markdown"]
+    links = [link for text in texts for link in re.findall(r"\]\(([^)#]+)", text)]
+    assert len(links) > 4
+    assert [link for link in links if not (TOUR.parent / link).exists()] == []
+
+
+@pytest.mark.slow
+def test_it_runs(tmp_path: Path) -> None:
+    from nbclient import NotebookClient
+
+    for path in ROOT.glob("[!.r]*"):  # the project, but what runs have left
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "docs").unlink()
+    shutil.copytree(TOUR.parent, tmp_path / "docs", ignore=shutil.ignore_patterns("results"))
+    notebook = nbformat.read(tmp_path / "docs" / TOUR.name, as_version=4)
+    place = {"metadata": {"path": str(tmp_path / "docs")}}
+    NotebookClient(notebook, timeout=1800, resources=place).execute()
+    told, before = printed(notebook), printed(COMMITTED)
+    assert told.count("\n") == before.count("\n")
+    assert told.splitlines()[-1].split()[0] == before.splitlines()[-1].split()[0] == "mean"
+    assert (tmp_path / "runs" / "tour" / "trees" / "DONE").exists()
