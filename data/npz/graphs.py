@@ -5,6 +5,8 @@ opcodes uint8, `node_splits` has shape (1, s). Configs are packed as they stream
 float32 array, which may have several GB, never exists.
 """
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -41,6 +43,28 @@ def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
     arrays["node_splits"] = archive.array("node_splits", dtype=np.int64, shape=(1, None))
     check_layout(arrays, _naming_keys(archive))
     return arrays
+
+
+def are_one_program(paths: Iterable[Path]) -> bool:
+    """Tell whether layout files hold the same nodes, edges and configurable nodes, bit by bit.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
+    first: list[bytes] = []
+    for path in paths:
+        with Archive(path) as archive:
+            found = [
+                archive.array("node_opcode", dtype=np.uint8, shape=(None,)),
+                archive.array("node_config_ids", dtype=np.int64, shape=(None,)),
+                archive.array("edge_index", dtype=np.int64, shape=(None, 2)),
+                archive.array("node_feat", dtype=np.float32, shape=(None, N_NODE_FEATURES)),
+            ]
+        content = [array.tobytes() for array in found]
+        if content != (first or content):
+            return False
+        first = content
+    return True
 
 
 def tile_arrays(archive: Archive) -> dict[str, NDArray[Any]]:

@@ -111,6 +111,8 @@ class LayoutConfig(FrozenConfig):
         models: best first, by name, or one's own as "package.module:Class", see docs/models.md.
         together: one model learns from the train graphs of all layout collections and ranks them
             all; false = each collection has its own.
+        one_program: take the place of `models`, each collection by itself, where all layout graphs
+            of a run are one program and a collection has one file to learn from.
     """
 
     models: Annotated[
@@ -119,6 +121,7 @@ class LayoutConfig(FrozenConfig):
         AfterValidator(_called_apart),
     ] = ("cross_config_sage", "layout_boosting")
     together: bool = False
+    one_program: tuple[LayoutModelName, ...] = ()
 
 
 class TileConfig(FrozenConfig):
@@ -255,6 +258,12 @@ class Recipe(FrozenConfig):
     def models_of(self, kind: str) -> tuple[str, ...]:
         """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
         return tuple(map(short_name, self.layout.models if kind == "layout" else self.tile.models))
+
+    def for_one_program(self) -> Self:
+        """Return this recipe as it is for the configs of a single program: picked best first."""
+        layout = LayoutConfig(models=self.layout.one_program)
+        blend = self.blend.model_copy(update={"layout_spread": 0.0})
+        return self.model_copy(update={"layout": layout, "blend": blend})
 
     def learned_as(self, collection: Collection) -> Collection:
         """Return what a collection's models are trained on: it alone, or LAYOUTS together."""
