@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
@@ -33,6 +33,7 @@ POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
+IMPORTED_ONCE = ("numpy", "polars", "scipy.sparse", "lightgbm", "torch", "torch._dynamo")
 
 
 class InThisProcess(Executor):
@@ -91,11 +92,9 @@ class Processes(Executor):
                 self.events()
         finally:
             for worker in self._workers.values():
-                worker.connection.close()  # an idle one ends with it
-            for worker in self._workers.values():
-                worker.process.join(0 if worker.job else POLL_S)
-                worker.process.kill()
+                worker.process.kill()  # an idle one has nothing to lose
                 worker.process.join()
+                worker.connection.close()
             self._workers.clear()
 
     def _idle(self) -> list[int]:
@@ -136,8 +135,26 @@ class Processes(Executor):
         return ended
 
 
+def import_once(threads: int) -> None:
+    """Begin to import, in the process that workers are forked from, what takes seconds each time.
+
+    Args:
+        threads: of the processor, that a job has; read by what is imported.
+    """
+    forkserver.set_forkserver_preload(list(IMPORTED_ONCE))
+    unset = [name for name in THREAD_POOLS if name not in os.environ]
+    os.environ.update(dict.fromkeys(unset, str(threads)))
+    try:
+        with interrupts_held():
+            forkserver.ensure_running()
+    finally:
+        for name in unset:
+            del os.environ[name]
+
+
 def _begun(gpu: str | None, threads: int) -> _Worker:
-    context = get_context("spawn")
+    import_once(threads)
+    context = get_context("forkserver")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, gpu, threads))
     process.start()
@@ -175,7 +192,7 @@ def _work(connection: Connection, gpu: str | None, threads: int) -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA
-    for name in THREAD_POOLS:  # read when the first job's modules are imported
+    for name in THREAD_POOLS:  # read by what is not imported yet
         os.environ.setdefault(name, str(threads))
     sending = threading.Lock()  # threads of a job say things too
 

@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.jobs.here import VISIBLE, InThisProcess, Processes
+from pipeline.jobs.here import VISIBLE, InThisProcess, Processes, import_once
 from pipeline.jobs.job import WORKER_BYTES, Job
 from pipeline.jobs.run_jobs import Done, Executor, run_jobs
 
 SOON_S = 20.0  # what takes less is done sooner than processes begin
+SOON_BYTES = 4 << 20  # of files, whose jobs hardly take more
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,16 @@ class Workers:
             from pipeline.jobs.ray_cluster import check_cluster
 
             check_cluster(self.ray)
+
+    def expect(self, n_bytes: int, threads: int) -> None:
+        """Let processes get ready, where they will do jobs on files of so many bytes.
+
+        Args:
+            threads: of the processor, that a job will have.
+        """
+        is_much = self.n is not None or n_bytes >= SOON_BYTES
+        if self.ray is None and self.n != 1 and is_much and granted()[0] > 1:
+            import_once(threads)
 
     def do(self, jobs: Sequence[Job]) -> dict[str, Done]:
         """Do jobs; see `run_jobs`.

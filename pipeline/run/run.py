@@ -21,6 +21,7 @@ from common.settings import default_store_dir
 from data.audit.rows import AuditRow, audit
 from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import fingerprint
+from data.npz.graphs import are_one_program
 from data.tree import (
     COLLECTIONS,
     LAYOUT_COLLECTIONS,
@@ -145,12 +146,16 @@ def _prepared(
 ) -> tuple[RunState, list[AuditRow], dict[str, Any]]:
     """Refuse what cannot be, then pack and check all files."""
     workers.check()
+    files, costs = inputs.find(splits), Costs()
+    if recipe.layout.one_program and _is_one_program(files):
+        recipe = recipe.for_one_program()
+        log.info(f"one program alone: {', '.join(recipe.models_of('layout'))} ranks its layouts")
     for model in recipe.all_models:
         check_device(recipe, model)
     settings = {"recipe": recipe.model_dump(mode="json")}
     check_free(out, settings, resume=resume)
-    files, costs = inputs.find(splits), Costs()
     asked = {collection.name for collection in inputs.collections}
+    workers.expect(sum(file.path.stat().st_size for file in files), recipe.n_threads)
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]
     device = tell_device(recipe, gpu_here())
@@ -165,6 +170,18 @@ def _prepared(
     sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
     config = {"data": fingerprint(sources), **settings}
     return RunState(recipe, out, good, costs, device, missing=missing), rows, config
+
+
+def _is_one_program(files: Sequence[GraphFile]) -> bool:
+    """Tell whether all layout graphs are one program, learned from one file of a collection."""
+    layouts = [file for file in files if file.collection.kind == "layout"]
+    learned = [file.collection for file in layouts if file.split == "train"]
+    if not learned or len(set(learned)) < len(learned):
+        return False
+    try:
+        return are_one_program(file.path for file in layouts)
+    except PipelineError:
+        return False  # the audit names it
 
 
 def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:

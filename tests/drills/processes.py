@@ -155,7 +155,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def workers_of(pid: int) -> list[int]:
-    return [worker for worker in descendants(pid) if b"spawn_main" in words_of(worker)]
+    """Return the processes that were forked from the one which has imported all."""
+    servers = [child for child in descendants(pid) if b"forkserver" in words_of(child)]
+    return [worker for server in servers for worker in descendants(server)]
 
 
 def words_of(pid: int) -> bytes:

@@ -7,7 +7,7 @@ any other; the one that it is forked from has imported modules and computed noth
 import os
 import sys
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -37,6 +37,7 @@ def _call(words: list[str], changes: dict[str, str], output: str, errors: str) -
     for path, stream in ((output, sys.stdout), (errors, sys.stderr)):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(handle, stream.fileno())
+    forkserver._forkserver.__init__()  # type: ignore[misc]  # its workers are its own, not ours
     from pipeline.__main__ import app
 
     app(words, prog_name="python -m pipeline")

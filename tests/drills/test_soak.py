@@ -1,0 +1,91 @@
+"""`run --workers 2` again and again in one process: nothing grows from run to run.
+
+SOAK_MINUTES says for how long (10).
+"""
+
+import gc
+import os
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.command_line import call
+from tests.drills.outcome import check_same
+from tests.drills.processes import Scene
+
+MINUTES = float(os.environ.get("SOAK_MINUTES", "10"))
+WARM_UP = 3  # runs, until caches are filled
+MAX_GROWTH_MIB = 8.0  # of medians; 64 runs that leave 1 MiB each would be seen
+PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@dataclass(frozen=True)
+class Held:
+    """What is there between two runs, besides memory."""
+
+    open_files: int
+    threads: int
+    children: int
+    temporary_files: int
+    stored_files: int
+    shared_memory_files: int
+
+
+def held_now(temporary: Path, store: Path) -> Held:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return Held(
+        open_files=_entries("/proc/self/fd"),
+        threads=threading.active_count(),
+        children=len(children),
+        temporary_files=len(list(temporary.rglob("*"))),
+        stored_files=len(list(store.rglob("*"))),
+        shared_memory_files=_entries("/dev/shm"),
+    )
+
+
+def _entries(folder: str) -> int:
+    return len(list(Path(folder).iterdir()))
+
+
+def resident_mib() -> float:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_MIB
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(int(600 + 90 * MINUTES))
+def test_nothing_grows_from_run_to_run(
+    calm: Scene,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # read anew
+    monkeypatch.setenv("PIPELINE_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    scene = calm.elsewhere(tmp_path / "soak", workers=2)
+    held, memory = [], []
+    end_s = time.monotonic() + 60 * MINUTES
+    while time.monotonic() < end_s or len(memory) < 2 * WARM_UP:
+        call(*scene.run())
+        check_same(scene.out, calm.out)
+        shutil.rmtree(scene.out)
+        held.append(held_now(temporary, tmp_path / "store"))
+        memory.append(resident_mib())
+    warm, third = memory[WARM_UP:], max(1, (len(memory) - WARM_UP) // 3)
+    first, last = median(warm[:third]), median(warm[-third:])
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n{len(memory)} runs: {first:.0f} MiB, later {last:.0f} MiB; {held[-1]}"
+        )
+    assert {astuple(each) for each in held[WARM_UP:]} == {astuple(held[WARM_UP])}, held
+    assert last - first <= MAX_GROWTH_MIB, memory
