@@ -5,28 +5,21 @@ from DIR.apply import step  # the function, as fast as was found; the plain one 
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from pprint import pformat
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from common.atomic import write_bytes, write_text
 from data.collect.spaces.program import TILES, TOLERANCE
 from pipeline.optimize.optimize import Optimized, Verified
 from pipeline.optimize.verify import Ratio
-from submissions.report.pictures import CEILING, FAINT, FLOOR, OURS, picture
+from submissions.report.charts import Chart, library
 from submissions.report.render import render_page
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 BEST, APPLY, MODULE, PAGE = "best.json", "apply.py", "module.hlo.pb", "optimize.html"
 TEMPLATE = Path(__file__).with_name("optimize.html.j2")
 SHOWN = 12  # of the reasons why candidates failed
 DEFAULT = "as the compiler has it"
-COLOURS = {"default": FAINT, "menu": OURS, "ranker": FLOOR, "search": CEILING}
 
 
 def write_result(found: Optimized, out: Path) -> dict[str, Any]:
@@ -105,26 +98,29 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     rows.append(("default again", found.same, "default", DEFAULT))
     by_source = {
         source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
-        for source in COLOURS
+        for source in dict.fromkeys(c.source for c in ran)
     }
-    pictures = [
-        picture(
+    charts = [
+        Chart(
+            "candidates",
             "Candidates by time",
             f"{len(ran)} candidates ran; the fastest took {ran[0].ratio:.2f} of the default's "
             f"time, the slowest {ran[-1].ratio:.2f}, as screened: the fastest are partly lucky.",
-            partial(_draw_candidates, by_source=by_source),
+            by_source,
         ),
-        picture(
+        Chart(
+            "verified",
             "Measured again",
             "In fresh processes, in rounds beside the default; the bars are 95 % intervals.",
-            partial(_draw_verified, drawn=[(name, ratio) for name, ratio, *_ in rows]),
+            {name: [ratio.low, ratio.value, ratio.high] for name, ratio, *_ in rows},
         ),
     ]
     return render_page(
         TEMPLATE,
         result=result,
         rows=[(name, ratio_text(ratio), *more) for name, ratio, *more in rows],
-        pictures=pictures,
+        charts=charts,
+        library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
 
@@ -143,29 +139,3 @@ def told_text(verified: Verified) -> str:
         else:
             parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, what))}")
     return "; ".join(parts) or DEFAULT
-
-
-def _draw_candidates(axes: "Axes", by_source: Mapping[str, list[tuple[int, float]]]) -> None:
-    for source, points in by_source.items():
-        if points:
-            places, ratios = np.array(points).T
-            axes.scatter(places, ratios, s=12, color=COLOURS[source], label=source)
-    axes.axhline(1, color=FAINT, linewidth=0.8, linestyle="--")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.set_xlabel("candidates, fastest first")
-    axes.set_ylabel("time / default's")
-    axes.legend(frameon=False)
-
-
-def _draw_verified(axes: "Axes", drawn: list[tuple[str, Ratio]]) -> None:
-    for row, (name, ratio) in enumerate(drawn):
-        colour = FAINT if name == "default again" else OURS
-        axes.plot([ratio.low, ratio.high], [row, row], color=colour, linewidth=5, alpha=0.35)
-        axes.plot(ratio.value, row, "o", color=colour)
-    axes.axvline(1, color=FAINT, linewidth=0.8, linestyle="--")
-    axes.set_position((0.27, 0.15, 0.66, 0.82))
-    axes.set_yticks(range(len(drawn)), [name for name, _ in drawn])
-    axes.set_ylim(len(drawn) - 0.4, -0.6)
-    axes.set_xlabel("time / default's")

@@ -1,10 +1,7 @@
-"""The report's pictures by matplotlib: SVG that a page can hold, and all on one sheet, as PNG."""
+"""The report's curves by matplotlib, all on one sheet, as PNG."""
 
-import base64
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +18,8 @@ if TYPE_CHECKING:
 
 FAINT, OURS, FLOOR, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"
 MARKS = 4.5
-# Fixed places: to have matplotlib find them takes five times as long as to draw.
-AXES = (0.14, 0.15, 0.73, 0.82)  # left, bottom, width, height as shares of the picture
-SIZE_INCHES = (4.4, 3.1)  # as wide as a phone: text stays readable where pictures stand alone
-# The sheet: a row of all scores, then rows of three pictures.
+# The sheet: a row of all scores, then rows of three pictures. Places are fixed: to have matplotlib
+# find them takes five times as long as to draw.
 WIDTH_INCHES, ROW_INCHES, DPI = 11.0, 3.0, 110
 SCORES = (0.17, 0.27, 0.8, 0.52)
 PLACES = [(left, 0.2, 0.25, 0.6) for left in (0.06, 0.38, 0.69)]
@@ -36,31 +31,7 @@ STYLE: dict[Any, Any] = {
     "axes.grid": True,
     "grid.color": "#e3e7eb",
     "grid.linewidth": 0.6,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "report",  # the same report gives the same bytes
 }
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One picture of a page: `title` above it, `told` in words, `address` the data: URL of it."""
-
-    title: str
-    told: str
-    address: str
-
-
-def picture(title: str, told: str, draw: "Callable[[Axes], None]") -> Picture:
-    """Draw one picture; the same content gives the same bytes."""
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
-        figure = new_figure(SIZE_INCHES)
-        draw(figure.add_axes(AXES))
-        content = io.BytesIO()
-        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
-    encoded = base64.b64encode(content.getvalue()).decode()
-    return Picture(title, told, f"data:image/svg+xml;base64,{encoded}")
 
 
 def new_figure(size_inches: tuple[float, float]) -> "Figure":

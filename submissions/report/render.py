@@ -14,7 +14,7 @@ def render_page(template: Path, **values: object) -> str:
 @cache
 def _environment(folder: Path) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader([folder, Path(__file__).parent]),  # parts.html.j2 is for all pages
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

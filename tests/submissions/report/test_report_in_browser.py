@@ -14,11 +14,14 @@ from typing import Any
 import polars as pl
 import pytest
 
+from pipeline.optimize.write import TEMPLATE
 from submissions.compare import compare_reports, paired_scores
+from submissions.report.charts import Chart, library
 from submissions.report.compare_page import write_comparison_page
 from submissions.report.curves import BEST_SCHEMA
 from submissions.report.graph_pages import write_graph_pages
 from submissions.report.page import write_report_page
+from submissions.report.render import render_page
 from tests.submissions.pages import LAYOUT, illustrated_report
 
 pytestmark = pytest.mark.slow
@@ -109,3 +112,14 @@ def test_pages_are_drawn_sorted_searched_and_fit_the_window(width: int, tmp_path
     told = used(tmp_path / "both.html", width)
     assert told["plots"] == 2
     check_table(told)
+
+    tried = {"default": [[2, 1.0]], "search": [[0, 0.5], [1, 0.75], [3, 4.0]]}
+    again = {"finalist 1": [0.4, 0.5, 0.6], "default again": [0.9, 1.0, 1.1]}
+    charts = [Chart("candidates", "a", "b", tried), Chart("verified", "c", "d", again)]
+    facts = {"program": "p", "is_faster": False, "default_ms": 2.0, "aa_ratio": 1.0}
+    facts |= {"aa_ci95": [0.9, 1.1], "environment": {}}
+    facts["candidates"] = {"tried": 4, "failed": 0, "verified": 2}
+    shown = {"result": facts, "charts": charts, "rows": [], "reasons": []}
+    page = tmp_path / "optimize.html"
+    page.write_text(render_page(TEMPLATE, library=library(), **shown))
+    assert used(page, width)["plots"] == 2
