@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from submissions.compare import compare_reports, paired_scores
+from submissions.report import charts
 from submissions.report.compare_page import write_comparison_page
 from submissions.report.curves import BEST_SCHEMA
 from submissions.report.graph_pages import graph_address, page_name, write_graph_pages
@@ -87,3 +88,8 @@ def test_the_page_of_two_runs_tells_every_difference(tmp_path: Path) -> None:
     assert both["pairs"][LAYOUT] == {name: list(own) for name, own in pairs[LAYOUT].items()}
     assert list(differences["means"]) == [*compared["collections"], "mean"]
     assert differences["means"][LAYOUT] == compared["collections"][LAYOUT]
+
+
+def test_without_plotly_there_is_nothing_to_draw_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(charts, "find_spec", lambda name: None)
+    assert charts.library.__wrapped__() == ""
