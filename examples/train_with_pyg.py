@@ -31,8 +31,9 @@ def batches(train: TpuGraphsLayout, seed: int, workers: int) -> Iterator[TpuGrap
     """Yield batches of graphs without end, each epoch with other configs of them."""
     sampler = ConfigSampler(64, seed=seed)
     train.transform = sampler
-    keep = {"num_workers": workers, "persistent_workers": workers > 0}
-    loader = DataLoader(train, batch_size=1, shuffle=True, **keep)
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    order = torch.Generator().manual_seed(seed)
+    loader = DataLoader(train, batch_size=1, shuffle=True, generator=order, **options)
     for epoch in count():
         sampler.set_epoch(epoch)
         yield from loader

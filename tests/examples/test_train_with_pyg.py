@@ -15,6 +15,7 @@ from examples import train_with_pyg as plain
 from models.config.recipe import load_recipe
 from models.pyg import TpuGraphsLayout
 from models.train import load_model, train_model
+from models.training.device import CPU, torch_prepared
 from models.training.jobs import TrainJob
 
 STEPS, SEEDS = 400, 10
@@ -47,7 +48,8 @@ def taus(seed: int, folder: Path) -> tuple[float, float]:
     assert recipe.gat.configs_per_step == 64 and recipe.gat.loss == "pairwise_hinge"
     train_model(TrainJob("gat", recipe, train.files, seed, folder), LAYOUTS, resume=False)
     ranker = load_model(folder)
-    model = plain.train_model(train, STEPS, seed)
+    with torch_prepared(threads=1, device=CPU):  # as recipes train
+        model = plain.train_model(train, STEPS, seed)
     return mean_tau(valid, partial(plain.predict, model)), mean_tau(
         valid, lambda graph: ranker.score(read_graph(files[f"{graph.collection}:{graph.name}"]))
     )
