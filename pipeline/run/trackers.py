@@ -239,7 +239,10 @@ def _follow(connection: Connection, name: str, out: Path, config: Config) -> Non
                 if tracker is None:
                     tracker = TRACKERS[name](out, config, sent)
                     sent |= {"lines": {}, "scores": {}} if tracker.begins_anew else {}
-                _send(tracker, out, sent, is_done=bool(is_done))
+                try:
+                    _send(tracker, out, sent, is_done=bool(is_done))
+                finally:
+                    write_text(path, json.dumps(sent))
                 if is_done is not None:
                     tracker.close(is_done=is_done)
                     return
@@ -248,8 +251,6 @@ def _follow(connection: Connection, name: str, out: Path, config: Config) -> Non
                 if n_failures == MAX_FAILURES:
                     connection.send(f"--log-to {name}: given up, the run goes on: {_told(error)}")
                     return
-            finally:
-                write_text(path, json.dumps(sent))
 
 
 def _news(connection: Connection) -> bool | None:
