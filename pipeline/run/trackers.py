@@ -211,7 +211,7 @@ def _followed_by(name: str, out: Path, config: Config) -> Iterator[None]:
         process.join(FINISH_S if is_done else STOP_S)
         process.kill()
         process.join()
-        hearing.join()
+        hearing.join(STOP_S)
         if process.exitcode:
             log.info(f"--log-to {name}: did not end well; the same with --resume sends the rest")
 
