@@ -17,6 +17,7 @@ from submissions.report.render import render_page
 TEMPLATE = Path(__file__).with_name("graph.html.j2")
 FOLDER, LIBRARY = "graphs", "plotly.js"
 MOST_CHARACTERS = 120  # of a page's name
+MOST_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a kernel
 
 
 def page_name(collection: str, graph: str) -> str:
@@ -36,6 +37,17 @@ def graph_address(collection: str, graph: str) -> str:
     return f"{FOLDER}/{page_name(collection, graph)}.html"
 
 
+def graphs_with_pages(report: Mapping[str, Any], ranks: pl.DataFrame) -> list[tuple[str, str]]:
+    """List collection and graph of the pages: of each collection the graphs that did worst."""
+    known = set(ranks.select("collection", "graph").unique().iter_rows())
+    pages = []
+    for name, part in report.get("collections", {}).items():
+        scores = {graph: own[part["metric"]] for graph, own in part["per_graph"].items()}
+        graphs = sorted(scores, key=lambda graph: (scores[graph], graph))
+        pages += [(name, graph) for graph in graphs if (name, graph) in known][:MOST_PAGES]
+    return pages
+
+
 def write_graph_pages(
     out: Path,
     report: Mapping[str, Any],
@@ -44,13 +56,14 @@ def write_graph_pages(
     *,
     alone: tuple[str, str] | None = None,
 ) -> None:
-    """Write OUT/graphs with a page for each graph that has points; the same gives the same bytes.
+    """Write OUT/graphs with the graphs' pages; the same report gives the same bytes.
 
     Args:
         report: what report.json holds.
         ranks: points as `rank_points` makes them.
         best: what the configs ranked first decide, a row of BEST_SCHEMA per graph.
-        alone: collection and graph whose page holds plotly itself, and so can be sent to somebody.
+        alone: collection and graph of one more page, which holds plotly itself, and so can be sent
+            to somebody.
 
     Raises:
         PipelineError: a file cannot be written.
@@ -59,13 +72,7 @@ def write_graph_pages(
     points = ranks.partition_by("collection", "graph", as_dict=True)
     rows = [] if best is None else best.iter_rows(named=True)
     decided = {(row["collection"], row["graph"]): row for row in rows}
-    judged = report.get("collections", {}).items()
-    pages = [
-        key
-        for name, part in judged
-        for graph in part["per_graph"]
-        if (key := (name, graph)) in points
-    ]
+    pages = dict.fromkeys([*graphs_with_pages(report, ranks), *([alone] if alone else [])])
     if pages:
         _write(folder / LIBRARY, library())
     for collection, graph in pages:

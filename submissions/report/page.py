@@ -16,7 +16,7 @@ from submissions.report.charts import (
     ranks_chart,
     slowdown_charts,
 )
-from submissions.report.graph_pages import graph_address
+from submissions.report.graph_pages import MOST_PAGES, graph_address, graphs_with_pages
 from submissions.report.render import number, render_page
 from submissions.score import remarks_on
 
@@ -41,8 +41,7 @@ def write_report_page(
             `environment` (by name), `revision`, `missing_parts` ("collection/split"), `bad_files`
             (a line for each), `recipe`, `data`, `learning_curves`, `seconds` and `peak_mib` (by
             stage), `missing_stages` (a line for each, of a run that has not ended).
-        ranks: points of each graph, as `rank_points` makes them; graphs that have some are linked
-            to their own pages.
+        ranks: points of each graph, as `rank_points` makes them.
 
     Raises:
         PipelineError: the file cannot be written.
@@ -60,6 +59,7 @@ def write_report_page(
         "learning": learning_charts(known["learning_curves"]),
         "scatters": _scatters(collections, ranks),
         "most_scatters": MAX_SCATTERS,
+        "most_pages": MOST_PAGES,
         "columns": ("graph", "collection", "score", *FIGURES),
         "rows": _graph_rows(collections, ranks),
         "reasons": Counter(entry["reason"] for entry in known["left_out"]).most_common(),
@@ -121,7 +121,7 @@ def _graphs_by_score(
 def _graph_rows(
     collections: Mapping[str, Mapping[str, Any]], ranks: pl.DataFrame | None
 ) -> list[dict[str, Any]]:
-    pages = set() if ranks is None else set(ranks.select("collection", "graph").unique().rows())
+    pages = [] if ranks is None else graphs_with_pages({"collections": collections}, ranks)
     rows = []
     for name, part in collections.items():
         for graph, figures in part["per_graph"].items():

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from submissions.report.graph_pages import MOST_PAGES, graph_address, write_graph_pages
 from submissions.report.page import MAX_SCATTERS, write_report_page
 from submissions.report.pictures import DPI, ROW_INCHES, WIDTH_INCHES, write_overview
 from submissions.score import score_submission
@@ -152,7 +153,7 @@ def test_charts_show_what_the_report_holds(tmp_path: Path) -> None:
 
 
 def test_of_many_graphs_some_are_charted(tmp_path: Path) -> None:
-    n_graphs = MAX_SCATTERS + 5
+    n_graphs = MOST_PAGES + 5
     report, ranks = illustrated_report(n_graphs)
     page = render(report, tmp_path, ranks)
     graphs = report["collections"][LAYOUT]["per_graph"]
@@ -160,7 +161,11 @@ def test_of_many_graphs_some_are_charted(tmp_path: Path) -> None:
     charted = [choice.split(":")[0] for choice in page.charts[-1]["graphs"]]
     assert len(charted) == MAX_SCATTERS
     assert (charted[0], charted[-1]) == (ranked[0], ranked[-1])
-    assert len(page.addresses()) == n_graphs
+    assert page.addresses() == [graph_address(LAYOUT, graph) for graph in ranked[:MOST_PAGES]]
+    write_graph_pages(tmp_path, report, ranks, None)
+    assert len(list(tmp_path.glob("graphs/*.html"))) == MOST_PAGES
+    write_graph_pages(tmp_path, report, ranks, None, alone=(LAYOUT, ranked[-1]))
+    assert (tmp_path / graph_address(LAYOUT, ranked[-1])).exists()
 
 
 def test_what_charts_lack_is_said(tmp_path: Path) -> None:
