@@ -30,11 +30,11 @@ def write_comparison_page(
         PipelineError: the file cannot be written.
     """
     rows: list[list[Any]] = [
-        [graph, collection, *scores, scores[1] - scores[0]]
+        [graph, scores[1] - scores[0], collection, *scores]
         for collection, own in pairs.items()
         for graph, scores in own.items()
     ]
-    rows.sort(key=lambda cells: cells[4])
+    rows.sort(key=lambda cells: cells[1])
     page = render_page(
         TEMPLATE,
         first=names[0],
@@ -42,7 +42,7 @@ def write_comparison_page(
         compared=compared,
         keys=keys,
         charts=comparison_charts(compared, pairs),
-        columns=("graph", "collection", "first", "second", "second − first"),
+        columns=("graph", "second − first", "collection", "first", "second"),
         rows=[{"cells": cells, "href": None} for cells in rows],
         library=library(),
     )

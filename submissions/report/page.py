@@ -60,7 +60,7 @@ def write_report_page(
         "scatters": _scatters(collections, ranks),
         "most_scatters": MAX_SCATTERS,
         "most_pages": MOST_PAGES,
-        "columns": ("graph", "collection", "score", *FIGURES),
+        "columns": ("graph", "score", "collection", *FIGURES),
         "rows": _graph_rows(collections, ranks),
         "reasons": Counter(entry["reason"] for entry in known["left_out"]).most_common(),
         "library": library(),
@@ -127,5 +127,5 @@ def _graph_rows(
         for graph, figures in part["per_graph"].items():
             values = [figures.get(key) for key in FIGURES]
             href = graph_address(name, graph) if (name, graph) in pages else None
-            rows.append({"cells": [graph, name, figures[part["metric"]], *values], "href": href})
-    return sorted(rows, key=lambda row: (row["cells"][2], row["cells"][:2]))
+            rows.append({"cells": [graph, figures[part["metric"]], name, *values], "href": href})
+    return sorted(rows, key=lambda row: (row["cells"][1], row["cells"][0], row["cells"][2]))

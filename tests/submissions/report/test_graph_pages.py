@@ -80,7 +80,7 @@ def test_the_page_of_two_runs_tells_every_difference(tmp_path: Path) -> None:
     page = Page(path.read_text())
     assert page.open_tags == []
     before = first["collections"][LAYOUT]["per_graph"][HOSTILE]["kendall_tau"]
-    told = f"{HOSTILE} {LAYOUT} {before:.4f} −0.2500 {-0.25 - before:.4f}".replace(" -", " −")
+    told = f"{HOSTILE} {-0.25 - before:.4f} {LAYOUT} {before:.4f} −0.2500".replace(" -", " −")
     assert told in page.text
     assert "recipe.name <i> </script>" in page.text
     differences, both = page.charts
