@@ -8,6 +8,7 @@ it raise, hang or find no space, the run goes on, and ends with the same bytes.
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -224,6 +225,7 @@ def _hear(connection: Connection) -> None:
 
 def _follow(connection: Connection, name: str, out: Path, config: Config) -> None:
     """Send what appears in a run's folder, until told that the run has ended, or is no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):  # clients print, and ask for keys
         os.dup2(nowhere, number)

@@ -2,9 +2,12 @@
 
 import json
 import os
+import signal
 import struct
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -169,8 +172,15 @@ def test_what_was_stopped_is_gone_on_with(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     add_losses(tmp_path, 1.0, 2.0)
-    with pytest.raises(KeyboardInterrupt), logged_to(["mlflow"], tmp_path, {"name": "cpu"}):
+    said: list[str] = []
+    followed = logged_to(["mlflow"], tmp_path, {"name": "cpu"})
+    with pytest.raises(KeyboardInterrupt), heard_by(said.append), followed:
+        while not (tmp_path / "tracking" / ".mlflow.lock").exists():
+            time.sleep(0.05)
+        for child in active_children():  # as a terminal's Ctrl-C does
+            os.kill(child.pid or 0, signal.SIGINT)
         raise KeyboardInterrupt
+    assert said == []
     run_id = json.loads((tmp_path / "tracking" / "mlflow.json").read_text())["id"]
     assert MlflowClient().get_run(run_id).info.status == "KILLED"
     add_losses(tmp_path, 3.0)
