@@ -1,17 +1,38 @@
 """Accuracy, speed and memory, measured; each program writes its page below docs/results."""
 
 import os
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import write_text
+from common.errors import PipelineError
 from common.settings import ROOT
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch
 
 PAGES = ROOT / "docs" / "results"
+
+
+def entry_point(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
+    """Let a program that fails end with one line on standard error, and with 1.
+
+    Args:
+        main: takes the words of the command line, None for the process's own.
+    """
+
+    @wraps(main)
+    def run(arguments: Sequence[str] | None = None) -> int:
+        try:
+            return main(arguments)
+        except PipelineError as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            return 1
+
+    return run
 
 
 def write_page(path: Path, text: str) -> None:

@@ -10,7 +10,8 @@ OUT/seed-S/PROGRAM.json has these ratios. The same call goes on with what was me
 import argparse
 import copy
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks import PAGES, render, write_page
+from benchmarks import PAGES, entry_point, render, write_page
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.git import revision
@@ -229,19 +230,21 @@ def write_report(out: Path, folder: Path) -> None:
     write_page(folder / "go.md", page)
 
 
-def main() -> None:
-    """Read the command line."""
+@entry_point
+def main(arguments: Sequence[str] | None) -> int:
+    """Measure with one seed, or write the report; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.go", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/go"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.report:
         write_report(given.out, given.report)
-        return
+        return 0
     with alone_in(given.out), torch_prepared(threads=1, device=CPU, seed=given.seed):
         run(given.out / f"seed-{given.seed}", given.seed)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import PAGES, render, write_page
+from benchmarks import PAGES, entry_point, render, write_page
 from benchmarks.speed.measuring import TreeCost, add_tree_cost
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
@@ -225,7 +225,8 @@ def _space(ended: Mapping[str, Entry], done: Sequence[Collection]) -> list[list[
     return rows
 
 
-def main() -> None:
+@entry_point
+def main(arguments: Sequence[str] | None) -> int:
     """Rehearse, and write the page of what has been done so far."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/rehearsal"))
@@ -234,18 +235,17 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--keep-raw", action="store_true", help="remove no train split")
     parser.add_argument("--page", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     todo = Rehearsal(given.out.resolve(), given.share, given.workers, given.keep_raw)
     try:
         rehearse(todo, [collection_named(name) for name in given.collections])
-    except PipelineError as error:
-        sys.exit(f"error: {error}")
     finally:
         journal = read_journal(todo)
         if any(name.endswith(" run") and entry["done"] for name, entry in journal.items()):
             write_page(given.page, page(todo, journal))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,19 +4,16 @@
 there yet; `… --report` writes docs/results/accuracy.md and its picture from what is there.
 """
 
-import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import PAGES
+from benchmarks import PAGES, entry_point
 from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
 from benchmarks.accuracy.report import read_cells, write_report
-from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
+from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
 from common.errors import PipelineError
-from common.settings import SAMPLE
 
 
 def cells_of(
@@ -57,35 +54,21 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
     return failed
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@entry_point
+def main(arguments: Sequence[str] | None) -> int:
     """Train what is missing, or write the report; return the exit code."""
-    options = _options(arguments)
-    try:
-        if options.report:
-            write_report(read_cells(options.out / "cells"), options.report)
-            return 0
-        sources = Sources(options.sample, options.real)
-        given = options.tasks, options.models, options.seeds, sources
-        todo = list(cells_of(*given, overrides=options.set))
-        return int(run_cells(todo, sources, options.out) > 0)
-    except PipelineError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 1
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    real = os.environ.get("TPUGRAPHS_REAL")
+    parser = options_parser(__doc__, list(TASKS), n_seeds=5)
     models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
-    parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
-    for flag, known in (("--tasks", list(TASKS)), ("--models", models)):
-        parser.add_argument(flag, nargs="+", choices=known, default=known, metavar="NAME")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)), metavar="N")
-    parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
-    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--models", nargs="+", choices=models, default=models, metavar="NAME")
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.report:
+        write_report(read_cells(options.out / "cells"), options.report)
+        return 0
+    sources = Sources(options.sample, options.real)
+    given = options.tasks, options.models, options.seeds, sources
+    todo = list(cells_of(*given, overrides=options.set))
+    return int(run_cells(todo, sources, options.out) > 0)
 
 
 def _say(line: str) -> None:

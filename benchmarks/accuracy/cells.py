@@ -68,6 +68,11 @@ SHIPPED = "shipped"  # what the recipe `cpu` does
 BEST_FIRST = ("blend.tile_spread=0",)
 BEST_LAYOUT_FIRST = ("blend.layout_spread=0",)
 BY_TILE = "late_fusion_sage"
+SHIPPED_FOR_LAYOUTS = Contender(
+    load_recipe("cpu").layout.models,
+    within_graph=("within_graph", load_recipe("within_graph").layout.models),
+    n_seeds=2,
+)
 # By kind of config, in the page's order: what needs no training, the dataset's baselines, others'
 # models, and ours from the simplest on.
 CONTENDERS = {
@@ -85,17 +90,8 @@ CONTENDERS = {
         "network": Contender(
             (NETWORK,), overrides=BEST_LAYOUT_FIRST, within_graph=("within_graph", (NETWORK,))
         ),
-        "best-first": Contender(
-            load_recipe("cpu").layout.models,
-            overrides=BEST_LAYOUT_FIRST,
-            within_graph=("within_graph", load_recipe("within_graph").layout.models),
-            n_seeds=2,
-        ),
-        SHIPPED: Contender(
-            load_recipe("cpu").layout.models,
-            within_graph=("within_graph", load_recipe("within_graph").layout.models),
-            n_seeds=2,
-        ),
+        "best-first": replace(SHIPPED_FOR_LAYOUTS, overrides=BEST_LAYOUT_FIRST),
+        SHIPPED: SHIPPED_FOR_LAYOUTS,
     },
     "tile": {
         "floor": Contender(overrides=BEST_FIRST),

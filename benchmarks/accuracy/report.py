@@ -2,10 +2,11 @@
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,29 +19,18 @@ from common.atomic import atomic_path
 from common.bootstrap import CONFIDENCE, DRAWS, family_means, interval_of
 from common.errors import PipelineError
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Cell = dict[str, Any]
 TAU, SCORE = "kendall_tau", "tile_score"
+RANKED = {TAU: "tau", "opa": "OPA"}
+PICKED = {"slowdown@1": "slowdown@1", "slowdown@5": "@5", "slowdown@10": "@10"}
 # Columns by kind of config; the first one leads, and is drawn.
-LABELS = {
-    "layout": {
-        TAU: "tau",
-        "opa": "OPA",
-        "slowdown@1": "slowdown@1",
-        "slowdown@5": "@5",
-        "slowdown@10": "@10",
-    },
-    "tile": {
-        SCORE: "tile score",
-        TAU: "tau",
-        "opa": "OPA",
-        "slowdown@1": "slowdown@1",
-        "slowdown@5": "@5",
-        "slowdown@10": "@10",
-    },
-}
+LABELS = {"layout": {**RANKED, **PICKED}, "tile": {SCORE: "tile score", **RANKED, **PICKED}}
 PICTURE = "accuracy.png"
 MEMBERS, UNSPREAD = ("network", "boosting"), "best-first"  # of what is shipped for layouts
-COLUMNS, WIDTH_INCHES, ROW_INCHES, DPI = 2, 11.0, 2.7, 110  # of the picture's panels
+COLUMNS, WIDTH_INCHES, ROW_INCHES = 2, 11.0, 2.7  # of the picture's panels
 
 
 @dataclass(frozen=True)
@@ -207,15 +197,26 @@ def lead_text(found: Estimate | None, metric: str) -> str:
     return f"**{text}**" if found and (found.low > 0 or found.high < 0) else text
 
 
-def draw(by_task: Mapping[str, Mapping[str, list[Cell]]], path: Path) -> None:
-    """Draw a panel for each task, a row for each contender, the simplest on top."""
+@contextmanager
+def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
+    """Yield an empty figure to draw on, and write it as a PNG."""
     from matplotlib import rc_context
 
-    from submissions.report.pictures import FAINT, OURS, STYLE, new_figure
+    from submissions.report.pictures import DPI, STYLE, new_figure
+
+    with rc_context(STYLE):
+        figure = new_figure(size_inches)
+        yield figure
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def draw(by_task: Mapping[str, Mapping[str, list[Cell]]], path: Path) -> None:
+    """Draw a panel for each task, a row for each contender, the simplest on top."""
+    from submissions.report.pictures import FAINT, OURS
 
     n_rows = -(-len(by_task) // COLUMNS)
-    with rc_context(STYLE):
-        figure = new_figure((WIDTH_INCHES, ROW_INCHES * n_rows))
+    with picture(path, (WIDTH_INCHES, ROW_INCHES * n_rows)) as figure:
         for number, (task, by_name) in enumerate(by_task.items()):
             line, column = divmod(number, COLUMNS)
             place = (0.13 + 0.5 * column, 1 - (line + 0.87) / n_rows, 0.34, 0.72 / n_rows)
@@ -230,8 +231,6 @@ def draw(by_task: Mapping[str, Mapping[str, list[Cell]]], path: Path) -> None:
             axes.set_yticks(range(len(found)), list(by_name))
             axes.set_ylim(len(found) - 0.4, -0.6)
             axes.set_title(f"{TASKS[task].title} ({label})", loc="right")
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
 def made_with(cells: Sequence[Cell]) -> str:

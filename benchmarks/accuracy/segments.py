@@ -5,7 +5,6 @@ docs/results/segments.md and its picture from all that is there.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import PAGES, render, write_page
+from benchmarks import PAGES, entry_point, render, write_page
 from benchmarks.accuracy.cells import Cell, run_cell
 from benchmarks.accuracy.report import (
     LABELS,
@@ -22,14 +21,13 @@ from benchmarks.accuracy.report import (
     estimate_of,
     lead_text,
     made_with,
+    picture,
     read_cells,
     text_of,
 )
-from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
-from common.atomic import atomic_path
+from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
 from common.bootstrap import CONFIDENCE, DRAWS
 from common.errors import PipelineError
-from common.settings import SAMPLE
 
 SHIPPED, WHOLE = "segments", "whole"
 STEPS = 200
@@ -50,7 +48,7 @@ SHARES: dict[str, dict[str, tuple[float, ...]]] = {
     "unet3d-all": {WHOLE: (0.25, 0.5, 1), SHIPPED: (0.5, 1, 2, 4)},
 }
 METRICS = (TAU, "slowdown@1", "slowdown@5")
-PICTURE, SIZE_INCHES, DPI = "segments.png", (10.0, 3.8), 110
+PICTURE, SIZE_INCHES = "segments.png", (10.0, 3.8)
 
 Cells = Mapping[str, list[dict[str, Any]]]  # by name of what was trained, each seed's
 
@@ -69,8 +67,9 @@ def _rung(name: str, share: float) -> str:
     return name if share == 1 else f"{name}-{share:.0%}"
 
 
-def run(options: argparse.Namespace, sources: Sources) -> None:
+def run(options: argparse.Namespace) -> None:
     """Train what is missing, each name into its folder."""
+    sources = Sources(options.sample, options.real)
     for seed in options.seeds:
         for task in (task for task in options.tasks if not why_no_data(TASKS[task], sources)):
             for name, keys in trained(task, options.steps).items():
@@ -180,12 +179,9 @@ def _cpu_s(cells: Sequence[dict[str, Any]]) -> float:
 
 def draw(by_task: Mapping[str, Cells], path: Path) -> None:
     """Draw tau by CPU seconds, a panel for each task: two curves, and the other variants."""
-    from matplotlib import rc_context
+    from submissions.report.pictures import FAINT, FLOOR, OURS
 
-    from submissions.report.pictures import FAINT, FLOOR, OURS, STYLE, new_figure
-
-    with rc_context(STYLE):
-        figure = new_figure(SIZE_INCHES)
+    with picture(path, SIZE_INCHES) as figure:
         for number, (task, cells) in enumerate(by_task.items()):
             axes = figure.add_axes((0.07 + 0.5 * number, 0.14, 0.41, 0.74))
             for name, colour in ((WHOLE, FLOOR), (SHIPPED, OURS)):
@@ -198,31 +194,17 @@ def draw(by_task: Mapping[str, Cells], path: Path) -> None:
             axes.set_xlabel("CPU seconds of training")
             axes.set_title(f"{TASKS[task].title} (tau)", loc="right")
             axes.legend(loc="lower right")
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@entry_point
+def main(arguments: Sequence[str] | None) -> int:
     """Train what is missing, and write the page; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    real = os.environ.get("TPUGRAPHS_REAL")
-    parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
-    known = list(SEGMENT_NODES)
-    parser.add_argument("--tasks", nargs="+", choices=known, default=known, metavar="NAME")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
+    parser = options_parser(__doc__, list(SEGMENT_NODES), n_seeds=3)
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N")
-    parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
-    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
-    sources = Sources(options.sample, options.real)
-    try:
-        run(options, sources)
-        write_report(options.out, options.pages)
-    except PipelineError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 1
+    run(options)
+    write_report(options.out, options.pages)
     return 0
 
 

@@ -4,7 +4,9 @@ A within-graph task writes two files of one graph, each with the rows of some of
 configs, as an official tree, so that models go through the same path as everywhere.
 """
 
+import argparse
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from common.settings import SAMPLE
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.hlo.write import featurize_files
@@ -68,6 +71,22 @@ def why_no_data(task: Task, sources: Sources) -> str | None:
         return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
     missing = [file.path for file in task.files(sources) if not file.path.is_file()]
     return f"{missing[0]} is missing" if missing else None
+
+
+def options_parser(
+    about: str | None, tasks: Sequence[str], n_seeds: int
+) -> argparse.ArgumentParser:
+    """Return a parser of what to train, by default all, from which data, and into which folder."""
+    parser = argparse.ArgumentParser(description=about)
+    real = os.environ.get("TPUGRAPHS_REAL")
+    parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
+    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks, metavar="NAME")
+    seeds = list(range(n_seeds))
+    parser.add_argument("--seeds", type=int, nargs="+", default=seeds, metavar="N")
+    parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
+    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    return parser
 
 
 # Graphs of the sample

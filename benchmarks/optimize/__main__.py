@@ -11,10 +11,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import PAGES, render, write_page
+from benchmarks import PAGES, entry_point, render, write_page
 from benchmarks.accuracy.tasks import Sources
 from benchmarks.optimize.tiles import BUDGETS, run_tiles, tile_rows
-from benchmarks.optimize.user_programs import PROGRAMS
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.git import revision
@@ -22,6 +21,11 @@ from common.settings import SAMPLE
 from pipeline.optimize.optimize import Ask, optimize
 from pipeline.optimize.write import BEST, write_result
 
+# Functions of user_programs.py.
+PROGRAMS = (
+    *("transformer", "n_body", "mixer", "elementwise", "lstm"),
+    *("mlp_step", "batch_norm", "stencil", "convolution", "attention"),
+)
 SEEDS = range(5)
 SECONDS = "seconds"
 
@@ -54,43 +58,40 @@ def program_row(name: str, out: Path) -> list[str]:
 
 def write_report(out: Path, folder: Path) -> None:
     """Write optimize.md from what there is."""
-    names = [function.__name__ for function in PROGRAMS]
-    done = [name for name in names if (out / name / BEST).exists()]
-    if len(done) < len(names) or not list(out.glob("tiles-*.json")):
+    if not all((out / name / BEST).exists() for name in PROGRAMS) or not list(
+        out.glob("tiles-*.json")
+    ):
         raise PipelineError(f"{out}: not all is there; run without --report first")
     rows, share, n_kernels = tile_rows(out)
     page = render(
         "optimize",
-        programs=[program_row(name, out / name) for name in names],
+        programs=[program_row(name, out / name) for name in PROGRAMS],
         tiles=rows,
         budgets=[str(budget) for budget in BUDGETS],
         share=share,
         n_kernels=n_kernels,
-        environment=json.loads((out / names[0] / BEST).read_text("utf-8"))["environment"],
+        environment=json.loads((out / PROGRAMS[0] / BEST).read_text("utf-8"))["environment"],
         revision=revision(),
     )
     write_page(folder / "optimize.md", page)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@entry_point
+def main(arguments: Sequence[str] | None) -> int:
     """Do what is missing, or write the report; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
     parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
-    try:
-        if options.report:
-            write_report(options.out, options.report)
-            return 0
-        for seed in SEEDS:
-            run_tiles(seed, Sources(options.sample, None), options.out)
-        for function in PROGRAMS:
-            run_program(function.__name__, options.out / function.__name__)
-            print(program_row(function.__name__, options.out / function.__name__))  # noqa: T201
-    except PipelineError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 1
+    if options.report:
+        write_report(options.out, options.report)
+        return 0
+    for seed in SEEDS:
+        run_tiles(seed, Sources(options.sample, None), options.out)
+    for name in PROGRAMS:
+        run_program(name, options.out / name)
+        print(program_row(name, options.out / name))  # noqa: T201
     return 0
 
 

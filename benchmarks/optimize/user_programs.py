@@ -1,22 +1,18 @@
-"""Ten JAX functions as a user may bring them to `optimize`; none is of the sample's catalogue."""
+"""Ten JAX functions as a user may bring them to `optimize`; none is of the sample's catalogue.
 
-from collections.abc import Callable
+Needs jax, so it is imported where a program is measured.
+"""
+
+from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
-
-Arguments = tuple[Any, ...]
-
-
-def _drawn(*shapes: tuple[int, ...], scale: float = 0.1) -> Arguments:
-    rng = np.random.default_rng(0)
-    return tuple((scale * rng.normal(size=shape)).astype(np.float32) for shape in shapes)
+from jax import numpy as jnp
 
 
 def transformer(x: Any, qkv: Any, out: Any, up: Any, down: Any) -> Any:
     """One block, before normalisation: 64 tokens of width 128, 4 heads."""
-    import jax
-    from jax import numpy as jnp
 
     def normed(y: Any) -> Any:
         return (y - y.mean(-1, keepdims=True)) / jnp.sqrt(y.var(-1, keepdims=True) + 1e-5)
@@ -28,14 +24,8 @@ def transformer(x: Any, qkv: Any, out: Any, up: Any, down: Any) -> Any:
     return x + jax.nn.gelu(normed(x) @ up) @ down
 
 
-def transformer_arguments() -> Arguments:
-    return _drawn((2, 64, 128), (128, 384), (128, 128), (128, 512), (512, 128))
-
-
 def n_body(place: Any, speed: Any) -> Any:
     """Four steps of 256 bodies that attract each other."""
-    from jax import numpy as jnp
-
     for _ in range(4):
         apart = place[:, None] - place[None]
         near = jnp.sum(apart**2, axis=-1) + 0.1
@@ -44,42 +34,23 @@ def n_body(place: Any, speed: Any) -> Any:
     return place, speed
 
 
-def n_body_arguments() -> Arguments:
-    return _drawn((256, 3), (256, 3), scale=1.0)
-
-
 def mixer(x: Any, tokens: Any, back: Any, channels: Any, out: Any) -> Any:
     """Mix 64 tokens, then 128 channels."""
-    import jax
-    from jax import numpy as jnp
-
     mixed = jnp.einsum("btc,ts->bsc", x, tokens)
     x = x + jnp.einsum("bsc,st->btc", jax.nn.gelu(mixed), back)
     return x + jax.nn.gelu(x @ channels) @ out
 
 
-def mixer_arguments() -> Arguments:
-    return _drawn((4, 64, 128), (64, 128), (128, 64), (128, 256), (256, 128))
-
-
 def elementwise(x: Any, y: Any) -> Any:
     """Follow a chain of cheap operations over a million numbers."""
-    from jax import numpy as jnp
-
     for step in range(12):
         x = x * y + 0.5 * jnp.maximum(x - y, 0.1 * step)
         y = y - 0.01 * x * x
     return x + y
 
 
-def elementwise_arguments() -> Arguments:
-    return _drawn((1024, 1024), (1024, 1024))
-
-
 def lstm(x: Any, w: Any, u: Any) -> Any:
     """Scan 64 steps of 8 sequences, 64 units."""
-    import jax
-    from jax import numpy as jnp
 
     def step(state: Any, now: Any) -> Any:
         h, c = state
@@ -92,14 +63,8 @@ def lstm(x: Any, w: Any, u: Any) -> Any:
     return jax.lax.scan(step, (zeros, zeros), x)[1]
 
 
-def lstm_arguments() -> Arguments:
-    return _drawn((64, 8, 32), (32, 256), (64, 256))
-
-
 def mlp_step(weights: Any, x: Any, y: Any) -> Any:
     """Take a training step of three dense layers."""
-    import jax
-    from jax import numpy as jnp
 
     def loss(weights: Any) -> Any:
         hidden = x
@@ -110,41 +75,23 @@ def mlp_step(weights: Any, x: Any, y: Any) -> Any:
     return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
 
 
-def mlp_step_arguments() -> Arguments:
-    weights = list(_drawn((128, 256), (256, 256), (256, 10)))
-    return weights, *_drawn((64, 128), (64, 10))
-
-
 def batch_norm(x: Any, scale: Any, shift: Any) -> Any:
     """Normalise images over their batch, and rectify."""
-    from jax import numpy as jnp
-
     mean = x.mean((0, 1, 2))
     var = ((x - mean) ** 2).mean((0, 1, 2))
     return jnp.maximum((x - mean) / jnp.sqrt(var + 1e-5) * scale + shift, 0)
 
 
-def batch_norm_arguments() -> Arguments:
-    return _drawn((8, 32, 32, 64), (64,), (64,))
-
-
 def stencil(x: Any) -> Any:
     """Diffuse heat for 8 steps on a torus of 512 x 512."""
-    from jax import numpy as jnp
-
     for _ in range(8):
         around = sum(jnp.roll(x, shift, axis) for shift in (1, -1) for axis in (0, 1))
         x = x + 0.1 * (around - 4 * x)
     return x
 
 
-def stencil_arguments() -> Arguments:
-    return _drawn((512, 512))
-
-
 def convolution(x: Any, first: Any, second: Any) -> Any:
     """A residual block of two 3 x 3 convolutions."""
-    import jax
 
     def convolved(y: Any, kernel: Any) -> Any:
         order = ("NHWC", "HWIO", "NHWC")
@@ -153,25 +100,31 @@ def convolution(x: Any, first: Any, second: Any) -> Any:
     return jax.nn.relu(x + convolved(jax.nn.relu(convolved(x, first)), second))
 
 
-def convolution_arguments() -> Arguments:
-    return _drawn((2, 28, 28, 32), (3, 3, 32, 32), (3, 3, 32, 32))
-
-
 def attention(q: Any, k: Any, v: Any) -> Any:
     """Attend causally: 8 heads, 128 tokens, 32 channels."""
-    import jax
-    from jax import numpy as jnp
-
     scores = jnp.einsum("htd,hsd->hts", q, k) / 6
     scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -1e9)
     return jnp.einsum("hts,hsd->htd", jax.nn.softmax(scores, axis=-1), v)
 
 
-def attention_arguments() -> Arguments:
-    return _drawn((8, 128, 32), (8, 128, 32), (8, 128, 32))
+def _drawn(*shapes: tuple[int, ...], scale: float = 0.1) -> tuple[Any, ...]:
+    rng = np.random.default_rng(0)
+    return tuple((scale * rng.normal(size=shape)).astype(np.float32) for shape in shapes)
 
 
-PROGRAMS: tuple[Callable[..., Any], ...] = (
-    *(transformer, n_body, mixer, elementwise, lstm),
-    *(mlp_step, batch_norm, stencil, convolution, attention),
+def mlp_step_arguments() -> tuple[Any, ...]:
+    weights = list(_drawn((128, 256), (256, 256), (256, 10)))
+    return weights, *_drawn((64, 128), (64, 10))
+
+
+transformer_arguments = partial(
+    _drawn, (2, 64, 128), (128, 384), (128, 128), (128, 512), (512, 128)
 )
+n_body_arguments = partial(_drawn, (256, 3), (256, 3), scale=1.0)
+mixer_arguments = partial(_drawn, (4, 64, 128), (64, 128), (128, 64), (128, 256), (256, 128))
+elementwise_arguments = partial(_drawn, (1024, 1024), (1024, 1024))
+lstm_arguments = partial(_drawn, (64, 8, 32), (32, 256), (64, 256))
+batch_norm_arguments = partial(_drawn, (8, 32, 32, 64), (64,), (64,))
+stencil_arguments = partial(_drawn, (512, 512))
+convolution_arguments = partial(_drawn, (2, 28, 28, 32), (3, 3, 32, 32), (3, 3, 32, 32))
+attention_arguments = partial(_drawn, (8, 128, 32), (8, 128, 32), (8, 128, 32))

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.optimize.__main__ import SECONDS, main
+from benchmarks.optimize.__main__ import PROGRAMS, SECONDS, main
 from benchmarks.optimize.tiles import best_so_far, judge, needed, needed_at_random, tile_rows
-from benchmarks.optimize.user_programs import PROGRAMS
 from common.atomic import write_text
 from pipeline.optimize.write import BEST
 
@@ -32,7 +31,7 @@ def write_results(out: Path) -> None:
         good = judge(runtime.astype(np.float32), runtime, seed)
         found = {"a": {"family": "x", **good}, "b": {"family": "y", **good}}
         write_text(out / f"tiles-{seed}.json", json.dumps(found))
-    for number, function in enumerate(PROGRAMS):
+    for number, name in enumerate(PROGRAMS):
         best = {
             "is_faster": number > 0,
             **{"default_ms": 1.0, "ratio": 0.5, "ci95": [0.4, 0.6]},
@@ -41,8 +40,8 @@ def write_results(out: Path) -> None:
             "candidates": {"tried": 30, "failed": 0, "verified": 4},
             "environment": {"cpu": "a CPU", "jaxlib": "0.10"},
         }
-        write_text(out / function.__name__ / BEST, json.dumps(best))
-        write_text(out / function.__name__ / SECONDS, "31\n")
+        write_text(out / name / BEST, json.dumps(best))
+        write_text(out / name / SECONDS, "31\n")
 
 
 def test_the_page_comes_from_the_results(tmp_path: Path) -> None:
@@ -64,6 +63,6 @@ def test_a_page_of_half_the_results_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_results(tmp_path)
-    (tmp_path / PROGRAMS[3].__name__ / BEST).unlink()
+    (tmp_path / PROGRAMS[3] / BEST).unlink()
     assert main(["--out", str(tmp_path), "--report", str(tmp_path)]) == 1
     assert "not all is there" in capsys.readouterr().err
