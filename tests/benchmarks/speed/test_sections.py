@@ -29,6 +29,7 @@ def test_the_peak_is_what_the_work_adds() -> None:
     assert 64 <= added < 80
 
 
+@pytest.mark.slow
 def test_layout_models_are_compared_in_time_memory_and_results() -> None:
     header, _, line = layout_model.report([layout_model.Setting(60, 8, hidden=16)])[-3:]
     assert line.count("|") == header.count("|")
@@ -109,6 +110,7 @@ def test_packing_is_measured_in_processes_of_their_own(monkeypatch: pytest.Monke
     assert all(sum(f"| {label} |" in line for line in lines) == 1 for label, _ in STEPS.values())
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_bytes_of_one(tiny_tree: Path) -> None:
     *_, one, many, _, told = workers.report(1, tiny_tree, "smoke")
     for line, name in ((one, "--workers 1"), (many, "default")):

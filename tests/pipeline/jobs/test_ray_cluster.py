@@ -105,6 +105,7 @@ def test_files_travel_and_come_back(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_run_on_a_local_cluster_ends_with_the_same_bytes(tiny_tree: Path, tmp_path: Path) -> None:
     place = ("--data", tiny_tree, "--collections", "tile:xla")
     with pytest.MonkeyPatch.context() as patch:
