@@ -57,6 +57,11 @@ def test_every_link_leads_somewhere(page: object) -> None:
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), anchor
 
 
+def test_every_command_is_on_a_page() -> None:
+    shown = {line.split()[0] for line in COMMANDS}
+    assert {*typer.main.get_command(app).commands} <= shown  # type: ignore[attr-defined]
+
+
 def test_every_page_is_named_by_another() -> None:
     linked = {
         (page.parent / path).resolve()

@@ -198,7 +198,9 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     booster = read_booster(run_dir)
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     if tuple(booster.feature_name()) not in known:
-        raise PipelineError(f"{run_dir / MODEL_FILE}: of other statistics; train it again")
+        raise PipelineError(
+            f"{run_dir / MODEL_FILE}: of other statistics; remove its folder, and train it again"
+        )
     rows_of = partial(statistics_of, chosen=config.statistics)
     start = read(run_dir, LINEAR) if config.linear_start else None
     return BoostingRanker(booster, rows_of, recipe.n_threads, start)

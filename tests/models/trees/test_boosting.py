@@ -194,7 +194,7 @@ def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
 def test_a_model_of_other_statistics_is_refused(files: list[GraphFile], tmp_path: Path) -> None:
     train(files, BoostingConfig(num_boost_round=2), tmp_path)
     other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
-    with pytest.raises(PipelineError, match="of other statistics; train it again"):
+    with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
         load("layout_boosting", tmp_path, other)
 
 

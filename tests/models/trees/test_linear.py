@@ -50,7 +50,7 @@ def test_a_model_of_other_statistics_is_refused(tiny_tree: Path, tmp_path: Path)
     files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "tile"]
     train(TrainJob("tile_linear", Recipe(), files[:2], 0, tmp_path))
     other = Recipe(tile_linear=LinearConfig(statistics="plain"))
-    with pytest.raises(PipelineError, match="of other statistics; train it again"):
+    with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
         load("tile_linear", tmp_path, other)
     (tmp_path / MODEL_FILE).write_text("{")
     with pytest.raises(PipelineError, match="cannot be read"):
