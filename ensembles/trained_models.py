@@ -68,10 +68,13 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[P
     return [target for folder, target in copies if _copy(folder, target)]
 
 
-def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path) -> None:
-    """Copy the trained models of `collections`, every member of each, into the run folder `out`.
+def models_to_take(
+    source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
+) -> dict[Path, Path]:
+    """Find the trained models of `collections`, every member that the run folder `out` lacks.
 
-    Those that the run has already stay.
+    Returns:
+        Their folders in `out`, and where they are copied from.
 
     Raises:
         PipelineError: a member is missing, unfinished, there twice or of other settings.
@@ -93,8 +96,17 @@ def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection],
         )
     for model in models.values():
         _check_settings(model, recipe)
-    for key, model in models.items():
-        _copy(model.folder, wanted[key])
+    return {wanted[key]: model.folder for key, model in models.items()}
+
+
+def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path) -> None:
+    """Copy what `models_to_take` finds into the run folder `out`; what the run has already stays.
+
+    Raises:
+        PipelineError: as `models_to_take`, or a folder cannot be copied.
+    """
+    for target, folder in models_to_take(source, recipe, collections, out).items():
+        _copy(folder, target)
 
 
 def one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:

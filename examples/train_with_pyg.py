@@ -54,7 +54,7 @@ def train_model(train: TpuGraphsLayout, steps: int, seed: int, workers: int = 0)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         rate.step()
-        if step % 100 == 0:
+        if step % 100 == 0 or step == 1:
             print(f"step {step}: loss {loss.item():.3f}")  # noqa: T201
     return model.eval()
 
@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0)
     args = parser.parse_args()
+    torch.set_num_threads(1)  # a seed gives the same figures then
     train = TpuGraphsLayout(args.data, "train", prune="hops-1", scaling="log1p-standardise")
     valid = TpuGraphsLayout(args.data, "valid", prune="hops-1", scaling=train.scaler)
     model = train_model(train, args.steps, args.seed, args.workers)

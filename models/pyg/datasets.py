@@ -52,6 +52,11 @@ class TpuGraphsTile(Dataset):
     ) -> None:
         if isinstance(scaling, str) and scaling not in ("none", *SCALINGS):
             raise UsageError(f"scaling '{scaling}': expected none, {', '.join(SCALINGS)}")
+        if scaling in SCALINGS and split != "train":
+            raise UsageError(
+                f"scaling '{scaling}' of split {split}: it is learned from train graphs; expected "
+                "scaling=train.scaler, of the dataset of these"
+            )
         chosen, folder = _of_kind(self.kind, collections), Path(store) if store else None
         self.files = stored_graphs(Path(root), collections=chosen, splits=(split,), store=folder)
         self.cache_mib, self.scaler = (

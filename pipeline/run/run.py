@@ -34,7 +34,7 @@ from data.tree import (
     missing_parts,
 )
 from ensembles.members import Source
-from ensembles.trained_models import take_models
+from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device
@@ -111,14 +111,16 @@ def run(
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)
     state, rows, config = _prepared(inputs, out, recipe, splits, workers, resume=resume)
+    present = {file.collection for file in state.files}
+    named = [collection for collection in COLLECTIONS if collection in present]
+    if models is not None:
+        models_to_take(models, recipe, named, out)  # refused before there is a folder
     begin(out, config, resume=resume)
     with alone_in(out), logged_to(trackers, out, config["recipe"]):
         _tidy(out)
         if models is None:
             state.choose_sources()
         else:
-            present = {file.collection for file in state.files}
-            named = [collection for collection in COLLECTIONS if collection in present]
             take_models(models, recipe, named, out)
             state.sources = {collection.name: Source(collection) for collection in named}
         _train_and_rank(state, rows, workers, trains=models is None)

@@ -136,3 +136,4 @@ def test_a_run_with_given_models_equals_the_run_that_trained_them(
     assert first.read_bytes() == second.read_bytes()
     said = call(*arguments, "--data", tree, "--models", tree, "--out", tmp_path / "no", expect=1)
     assert "no trained model tile-xla/tile_linear-seed0" in said
+    assert not (tmp_path / "no").exists()

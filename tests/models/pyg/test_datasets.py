@@ -51,6 +51,10 @@ def test_splits_and_collections(tiny_tree: Path) -> None:
         ({"collections": "tile:xla"}, "'tile:xla': expected those of layout configs alone"),
         ({"collections": "layout"}, "no such collection"),
         ({"scaling": "sqrt"}, "scaling 'sqrt': expected none, log1p"),
+        (
+            {"split": "valid", "scaling": "log1p-standardise"},
+            r"learned from train graphs; expected",
+        ),
         ({"prune": "sqrt"}, "sqrt"),
     ],
 )
