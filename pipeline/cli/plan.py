@@ -11,7 +11,6 @@ from common.errors import UsageError
 from pipeline.cli.console import Json, Overrides, RecipeName, command, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from pipeline.planning.budget import Fitted
     from pipeline.planning.plan import Plan
     from pipeline.run.simulated import SimulatedRun
 
@@ -36,72 +35,37 @@ def plan(
     calibrate: Annotated[
         bool, typer.Option(help="Time a training step here, and scale what networks take by that.")
     ] = False,
-    gpu_hours: Annotated[
-        float | None, typer.Option(min=0.1, help="GPU hours a week: fit the recipe to them.")
-    ] = None,
-    session_hours: Annotated[
-        float, typer.Option(min=0.1, help="Of a session; Kaggle's kernels stop after 11.5 of 12.")
-    ] = 11.5,
-    weeks: Annotated[int, typer.Option(min=1, help="Weeks that may be used.")] = 1,
-    memory: Annotated[float | None, typer.Option(min=0.1, help="GiB to fit the recipe to.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the recipe that fits.")] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Compute what a recipe costs, and fit it to a budget.
+    """Compute what a recipe costs.
 
-    Example: python -m pipeline plan --recipe leaderboard --gpu-hours 30 --weeks 4 --memory 14
+    Example: python -m pipeline plan --recipe leaderboard --gpu a100 --gpus 2 --cores 16
     """
-    from common.atomic import write_text
     from data.official.published import official_sizes
     from models.config.recipe import load_recipe
-    from pipeline.planning.budget import Budget
     from pipeline.planning.calibration import calibrated
     from pipeline.planning.cards import CARDS
     from pipeline.planning.costs import Machine
-    from pipeline.planning.memory import fit_memory
-    from pipeline.planning.plan import fit_plan, make_plan, sizes_of
+    from pipeline.planning.plan import make_plan, sizes_of
     from pipeline.run.simulated import simulate_run
 
     card = CARDS.get(gpu)
-    asked = "--gpu-hours" if gpu_hours else f"--gpus {gpus}" if gpus > 1 else ""
-    if asked and not card:
-        raise UsageError(f"{asked}: there is no GPU with --gpu none")
-    if out and out.suffix != ".toml":
-        raise UsageError(f"--out {out}: expected a name that ends in .toml, as recipes have")
+    if gpus > 1 and not card:
+        raise UsageError(f"--gpus {gpus}: there is no GPU with --gpu none")
     chosen = load_recipe(recipe, overrides or [])
-    if asked and chosen.accelerator == "cpu":
-        raise UsageError(f'{asked}: the recipe uses no GPU (accelerator = "cpu")')
+    if gpus > 1 and chosen.accelerator == "cpu":
+        raise UsageError(f'--gpus {gpus}: the recipe uses no GPU (accelerator = "cpu")')
     sizes = sizes_of(data) if data else official_sizes()
     machine = Machine(card, gpus)
     if calibrate:
         machine = calibrated(machine, chosen)
-    changed: list[str] = []
-    if memory:
-        chosen, changed = fit_memory(chosen, sizes, machine, limit_mib=memory * 1024)
-    fitted = None
-    if gpu_hours:
-        budget = Budget(gpu_hours, session_hours, weeks, gpus)
-        fitted = fit_plan(chosen, sizes, machine, budget)
-        chosen = fitted.recipe
     made = make_plan(chosen, sizes, machine)
     simulated = simulate_run(chosen, sizes, machine, n_cores=cores or CORES_PER_GPU * gpus)
-    if out:
-        write_text(out, chosen.to_toml())
     if json:
-        facts = made.as_json() | {"settings": changed, "simulated": asdict(simulated)}
-        if fitted:
-            sessions = [asdict(session) | {"hours": session.hours} for session in fitted.sessions]
-            facts |= {"dropped": fitted.dropped, "sessions": sessions}
-        print_json(facts)
+        print_json(made.as_json() | {"simulated": asdict(simulated)})
         return
     _print_plan(made, simulated, counted=data is not None)
-    for setting in changed:
-        typer.echo(f"memory      --set {setting}")
-    if fitted:
-        _print_sessions(fitted)
-    if out:
-        typer.echo(f"recipe      {out}")
 
 
 def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> None:
@@ -169,17 +133,3 @@ def _short(value: float) -> str:
     """Write a number with two significant digits, or all those before the point."""
     digits = 1 - math.floor(math.log10(value)) if value > 0 else 0
     return f"{value:.{max(0, digits)}f}"
-
-
-def _print_sessions(fitted: "Fitted") -> None:
-    for text in fitted.dropped:
-        typer.echo(f"dropped     {text}")
-    rows: list[tuple[Any, ...]] = []
-    for number, session in enumerate(fitted.sessions, start=1):
-        for card, lane in enumerate(session.lanes, start=1):
-            what = ", ".join(f"{task} {_short(hours)}" for task, hours in lane)
-            which = card if len(session.lanes) > 1 else None
-            place = (number, session.week, session.collection, _short(session.hours))
-            rows.append((*place, which, what or None))
-    header = ("session", "week", "collection", "hours", "card", "what, in hours")
-    print_table(header, rows, if_known=("card",))

@@ -68,13 +68,11 @@ class StageCost:
         collection: of a training on all layout collections, the first of them.
         stage: "prepare", "train", "rank" or "score".
         model: "" where the stage has none.
-        seed: of a training, else None.
     """
 
     collection: str
     stage: str
     model: str
-    seed: int | None
     seconds: float
     on_gpu: bool
 
@@ -118,18 +116,18 @@ def _collection_costs(
     prepare = sum(
         part.graphs * processor_s(f"{kind} prepare", part, part.configs) for part in parts.values()
     )
-    yield StageCost(name, "prepare", "", None, prepare, False)
+    yield StageCost(name, "prepare", "", prepare, False)
     ranked = [as_ranked(recipe, parts[split]) for split in RANKED if split in parts]
     for model in recipe.models_of(kind):
-        for seed in recipe.seeds:
+        for _ in recipe.seeds:
             if train:
                 on_gpu = uses_gpu(recipe, model, machine)
                 seconds = training_s(recipe, model, train, machine)
-                yield StageCost(name, "train", model, seed, seconds, on_gpu)
+                yield StageCost(name, "train", model, seconds, on_gpu)
             seconds = sum(part.graphs * ranking_s(recipe, model, part, machine) for part in ranked)
-            yield StageCost(name, "rank", model, seed, seconds, uses_gpu(recipe, model, machine))
+            yield StageCost(name, "rank", model, seconds, uses_gpu(recipe, model, machine))
     score = sum(part.graphs * processor_s(f"{kind} score", part) for part in ranked)
-    yield StageCost(name, "score", "", None, score, False)
+    yield StageCost(name, "score", "", score, False)
 
 
 def learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:

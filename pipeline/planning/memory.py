@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.errors import PipelineError
 from data.official.published import PartSize
 from models.config.recipe import Recipe
 from models.registry import model_entry
@@ -21,8 +20,6 @@ from pipeline.planning.costs import (
 
 CACHE_MIB = CACHE_BYTES >> 20  # on host and device together
 MIB = 2**20
-FEWEST_CONFIGS = 16
-LEAST_TENSOR_MIB = 4
 # README: measured with a million rows of 100 statistics; 7 where folds find the rounds.
 BYTES_PER_STATISTIC, BYTES_WITH_FOLDS = 3, 7
 STATISTICS = {"layout": 194, "tile": 120}  # of "all", at most
@@ -100,54 +97,3 @@ def _ranking_mib(recipe: Recipe, model: str, parts: Sequence[PartSize], machine:
     base = CONTEXT_MIB if uses_gpu(recipe, model, machine) else LIBRARIES_MIB
     counts, _ = ranking_counts(recipe, model, largest, machine.card, whole=True)
     return base + counts.peak_bytes / MIB
-
-
-def fit_memory(
-    recipe: Recipe, sizes: Sequence[PartSize], machine: Machine, *, limit_mib: float
-) -> tuple[Recipe, list[str]]:
-    """Halve what networks take at once, in training and in ranking, until they fit.
-
-    A card is taken to have no more than the limit: in ranking, what it keeps follows from that.
-
-    Returns:
-        The recipe that fits, and the settings that were changed, as `--set` takes them.
-
-    Raises:
-        PipelineError: it does not fit at the least; says what takes most.
-    """
-    changed: dict[str, int] = {}
-    if card := machine.card:
-        smaller = replace(card, memory_gib=min(card.memory_gib, limit_mib / 1024))
-        machine = replace(machine, card=smaller)
-    while True:
-        peaks = {
-            name: peak
-            for name, peak in peak_mib(recipe, sizes, machine).items()
-            if is_network(recipe, name.split()[1])
-        }
-        over = [name for name, peak in peaks.items() if peak > limit_mib]
-        if not over:
-            return recipe, [f"{key}={value}" for key, value in changed.items()]
-        halved = next((half for name in over if (half := _half(recipe, name))), None)
-        if halved is None:
-            most = max(peaks, key=lambda name: peaks[name])
-            raise PipelineError(
-                f"memory of {limit_mib / 1024:.1f} GiB: '{most}' takes "
-                f"{peaks[most] / 1024:.1f} GiB with the fewest configs at once; expected "
-                "a smaller network, more pruning, or more memory"
-            )
-        model, key, value = halved
-        changed[f"{model}.{key}"] = value
-        config = getattr(recipe, model).model_copy(update={key: value})
-        recipe = recipe.model_copy(update={model: config})
-
-
-def _half(recipe: Recipe, name: str) -> tuple[str, str, int] | None:
-    stage, model = name.split()
-    config = getattr(recipe, model)
-    key, least = "inference_tensor_mib", LEAST_TENSOR_MIB
-    if stage == "train":
-        is_layout, least = model_entry(recipe, model).kind == "layout", FEWEST_CONFIGS
-        key = "configs_per_step" if is_layout else "configs_per_kernel"
-    half = getattr(config, key, 0) // 2
-    return (model, key, half) if half >= least else None

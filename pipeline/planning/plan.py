@@ -1,6 +1,5 @@
-"""The plan of a recipe: what it costs by collection and stage, and how it fits into a budget."""
+"""The plan of a recipe: what it costs by collection and stage."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -10,25 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import PipelineError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.npz.read import Archive
 from data.official.published import PartSize
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe
-from pipeline.planning.budget import Budget, Fitted, Task, pack, reductions
 from pipeline.planning.costs import (
     Machine,
     StageCost,
     disk_bytes,
     learned_parts,
-    processor_s,
     stage_costs,
 )
 from pipeline.planning.memory import CardMemory, card_memory, peak_mib
 
 STAGES = ("prepare", "train", "rank", "score")
-ALL = "all"  # the collection of what ranks all of them
 HOUR_S = 3600.0
 
 
@@ -94,62 +89,6 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Pl
 def _hours(costs: Sequence[StageCost], stage: str, *, on_gpu: bool) -> float:
     there = [cost for cost in costs if cost.stage == stage]
     return sum(cost.seconds for cost in there if cost.on_gpu == on_gpu) / HOUR_S
-
-
-def gpu_tasks(
-    recipe: Recipe, sizes: Sequence[PartSize], machine: Machine
-) -> tuple[list[Task], dict[str, float]]:
-    """Return what needs a GPU's hours, and by collection for how long each session packs first.
-
-    The trainings of each collection, longest first, each on one card. Then the ranking with all
-    models, of the collection ALL, dealt evenly to the cards by graphs: it takes the valid and test
-    splits, which each of its sessions packs; the first card's process scores them too.
-    """
-    costs = stage_costs(recipe, sizes, machine)
-    names = [cost.collection for cost in costs]
-    tasks = [
-        Task(cost.collection, f"{cost.model}-seed{cost.seed}", cost.seconds / HOUR_S)
-        for cost in costs
-        if cost.stage == "train" and cost.on_gpu
-    ]
-    tasks.sort(key=lambda task: (names.index(task.collection), -task.hours))
-    rank, score = (
-        sum(cost.seconds for cost in costs if cost.stage == stage) / HOUR_S
-        for stage in ("rank", "score")
-    )
-    for number in range(machine.n_cards):
-        part = f", part {number + 1}" if machine.n_cards > 1 else ""
-        hours = rank / machine.n_cards + (0 if number else score)
-        tasks.append(Task(ALL, f"rank valid and test{part}", hours))
-    before = _packing_hours([part for part in sizes if part.split == "train"])
-    ranked = _packing_hours([part for part in sizes if part.split != "train"])
-    return tasks, before | {ALL: sum(ranked.values())}
-
-
-def _packing_hours(sizes: Sequence[PartSize]) -> dict[str, float]:
-    hours = defaultdict[str, float](float)
-    for part in sizes:
-        seconds = processor_s(f"{part.kind} prepare", part, part.configs)
-        hours[part.collection] += part.graphs * seconds / HOUR_S
-    return hours
-
-
-def fit_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine, budget: Budget) -> Fitted:
-    """Return the largest reduction of a recipe that fits into a budget, and its sessions.
-
-    Raises:
-        UsageError: the recipe has a model whose cost is not known.
-        PipelineError: not even one seed of one network fits.
-    """
-    for dropped, smaller in reductions(recipe):
-        tasks, start_hours = gpu_tasks(smaller, sizes, machine)
-        sessions = pack(tasks, budget, start_hours=start_hours)
-        if sessions is not None:
-            return Fitted(smaller, dropped, sessions)
-    raise PipelineError(
-        f"recipe {recipe.name}: does not fit the budget even with one seed of one network of each "
-        "kind; expected more --gpu-hours, --session-hours or --weeks, or fewer training.steps"
-    )
 
 
 def sizes_of(data_dir: Path) -> list[PartSize]:
