@@ -34,8 +34,6 @@ SCALES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
     "minmax-mean": minmax,
     "rank-mean": rank_share,
 }
-IN_TURN = "in-turn"
-METHODS = (*SCALES, IN_TURN)
 
 
 class Mixing(NamedTuple):
@@ -64,7 +62,7 @@ def blend(
     method: str,
     weights: Mapping[str, float],
 ) -> pl.DataFrame:
-    """Average the members' scores, each scaled within its graph, or let their models pick in turn.
+    """Average the members' scores, each scaled within its graph.
 
     Rows as of the first member, lower = faster; weights need not sum to 1.
 
@@ -74,42 +72,10 @@ def blend(
     total = sum(weights[name] for name in members)
     if not 0 < total < math.inf:
         raise PipelineError(f"blend: the weights sum to {total}; expected a finite number above 0")
-    if method == IN_TURN:
-        return _by_turns(members, weights)
     names = list(members)
     result = joined(members[names[0]], members, SCALES[method], rows_of=f"member {names[0]}")
     mean = pl.sum_horizontal(pl.col(name) * (weights[name] / total) for name in names)
     return result.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
-
-
-def _by_turns(members: Mapping[str, pl.DataFrame], weights: Mapping[str, float]) -> pl.DataFrame:
-    """Let models pick in turn: each its first config, then each its second, and so on.
-
-    The seeds of a model err alike, so they are averaged and pick together; a model of twice the
-    weight picks twice as often.
-    """
-    by_model: dict[str, dict[str, pl.DataFrame]] = {}
-    for name, table in members.items():
-        by_model.setdefault(model_of(name), {})[name] = table
-    weight = {model: sum(weights[name] for name in own) for model, own in by_model.items()}
-    models = sorted((model for model in by_model if weight[model] > 0), key=lambda m: -weight[m])
-    tables = {
-        model: blend(by_model[model], method="minmax-mean", weights=weights) for model in models
-    }
-    result = joined(tables[models[0]], tables, minmax, rows_of=f"member {models[0]}")
-    # Trees score many configs the same: among those, what the others think decides.
-    mean = pl.sum_horizontal(pl.col(model) * weight[model] for model in models).round(9)
-    turn = {
-        model: (pl.struct(pl.col(model), mean.alias("mean")).rank("dense").over("graph") - 0.5)
-        / weight[model]
-        for model in models
-    }
-    turns = pl.concat_list(turn[model] for model in models)
-    result = result.with_columns(turns.list.min().alias("turn"), turns.list.arg_min().alias("who"))
-    order = pl.struct("turn", "who").rank("dense").over("graph") - 1
-    rows = members[next(iter(members))].select("graph", "config", "config_hash")
-    scores = result.select(*KEYS, order.cast(pl.Float32).alias("score")).unique(KEYS)
-    return rows.join(scores, on=KEYS, how="left", maintain_order="left")
 
 
 def joined(

@@ -117,7 +117,7 @@ def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
         alone = recipe_mixing(BlendConfig(), source.kind, [folder.name])
         return Ensemble(source, {folder.name: load_model(folder)}, alone)
     recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
-    # In the recipe's order, as in the run itself: where models pick in turn, it decides who begins.
+    # In the recipe's order, as in the run itself: a sum's last digits depend on it.
     rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
     mixing = written_mixing(folder, recipe.blend, collection or source, list(rankers))
     return Ensemble(source, rankers, mixing)

@@ -11,7 +11,7 @@ from data.graphs.distinct import config_hashes
 from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import GraphFile
-from ensembles.blend import KEYS, METHODS, Mixing, blend, joined, member_weights, minmax, mix
+from ensembles.blend import KEYS, SCALES, Mixing, blend, joined, member_weights, minmax, mix
 from ensembles.choice.choose import BlendChoice, Nested, choose_blend
 from ensembles.choice.objectives import (
     Floats,
@@ -117,7 +117,7 @@ def choose(
     own = {name: table.join(judged, on="graph", how="semi") for name, table in members.items()}
     graphs = _scored_graphs(by, own)
     even = member_weights(list(own), {})
-    blends = {method: blend(own, method=method, weights=even) for method in METHODS}
+    blends = {method: blend(own, method=method, weights=even) for method in SCALES}
     n_folds = min(MAX_FOLDS, len(set(graphs.families)))
     place = {file.name: index for index, file in enumerate(by.files)}
     folds = [[place[f.name] for f in fold] for fold in grouped_folds(by.files, n_folds, seed)]
@@ -135,7 +135,7 @@ def choose(
 
 def mixing_of(choice: BlendChoice) -> Mixing:
     """Return how to blend by a choice other than the recipe's own blend."""
-    return Mixing(choice.chosen if choice.chosen in METHODS else FITTED_SCALE, choice.weights)
+    return Mixing(choice.chosen if choice.chosen in SCALES else FITTED_SCALE, choice.weights)
 
 
 def _scored_graphs(by: Labelled, members: Mapping[str, pl.DataFrame]) -> ScoredGraphs:

@@ -12,7 +12,7 @@ from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
 from common.progress import log
 from data.tree import Collection, GraphFile
-from ensembles.blend import METHODS, Mixing, member_weights
+from ensembles.blend import SCALES, Mixing, member_weights
 from ensembles.choice.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
 from ensembles.choice.from_scores import choose, labelled, mixing_of
 from ensembles.diversify_picks import PickDiversity
@@ -183,7 +183,7 @@ def read_choice(path: Path) -> dict[str, Any] | None:
 
 def _mixing_in(record: Mapping[str, Any]) -> Mixing:
     method, given = record["method"], record.get("pick_diversity")
-    if method not in METHODS:
+    if method not in SCALES:
         raise ValueError(f"no method '{method}'")
     weights = {name: float(weight) for name, weight in record["weights"].items()}
     return Mixing(method, weights, PickDiversity(**given) if given else None)

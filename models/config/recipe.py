@@ -143,8 +143,7 @@ class BlendConfig(FrozenConfig):
 
     Attributes:
         method: how members' scores are mixed.
-        tile_method: of tile kernels, where five picks count and not the order below them; "same"
-            is `method`. "in-turn" lets the models pick in turn.
+        tile_method: of tile kernels; "same" is `method`.
         tile_spread: how far a tile's score may be off, in standard deviations of a kernel's scores.
             Above 0, the first picks are chosen to cover for each other, see
             ensembles/diversify_picks.py; 0 picks best first.
@@ -159,8 +158,8 @@ class BlendConfig(FrozenConfig):
         weights: by model; 1 where none is given.
     """
 
-    method: Literal["minmax-mean", "rank-mean", "in-turn"] = "minmax-mean"
-    tile_method: Literal["same", "minmax-mean", "rank-mean", "in-turn"] = "same"
+    method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
+    tile_method: Literal["same", "minmax-mean", "rank-mean"] = "same"
     tile_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
     tile_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
     layout_spread: Annotated[float, Field(ge=0, le=100)] = 0.0

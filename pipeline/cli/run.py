@@ -184,9 +184,7 @@ def blend(
     out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
     more_runs: Annotated[list[Path] | None, typer.Argument(help="More of these.")] = None,
     split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
-    method: Annotated[str, typer.Option(help="minmax-mean, rank-mean, in-turn or best.")] = (
-        "minmax-mean"
-    ),
+    method: Annotated[str, typer.Option(help="minmax-mean, rank-mean or best.")] = "minmax-mean",
     labels: Annotated[
         Path | None, typer.Option(help="Data folder whose runtimes decide which blend is best.")
     ] = None,

@@ -19,7 +19,7 @@ from data.tree import (
     collection_named,
     find_graphs,
 )
-from ensembles.blend import METHODS, blend, member_weights
+from ensembles.blend import SCALES, blend, member_weights
 from ensembles.choice.from_scores import choose, labelled, mixing_of
 from ensembles.choice.in_run import Row, choice_rows, record_of
 from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
@@ -153,7 +153,7 @@ def blend_files(
     """Blend score files of one collection.
 
     Args:
-        method: one of ensembles.blend.METHODS, each member weighing the same, or BEST.
+        method: one of ensembles.blend.SCALES, each member weighing the same, or BEST.
         runs: run folders, or score files. For BEST the scores of a folder's valid split decide and
             those of `split` are blended; of files, the labelled graphs they hold decide.
         labels: for BEST, the data folder with the runtimes of valid (or train, for scores out of
@@ -172,8 +172,8 @@ def blend_files(
         raise UsageError("--diversify-picks: pass --collection as well; it says which to read")
     if method != BEST and labels is not None:
         raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
-    if method not in (*METHODS, BEST):
-        raise UsageError(f"--method {method}: expected one of {', '.join(METHODS)}, {BEST}")
+    if method not in (*SCALES, BEST):
+        raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}, {BEST}")
     if submission and not collection:
         raise UsageError("--submission: pass --collection as well; rows are named by it")
     rows: list[Row] = []

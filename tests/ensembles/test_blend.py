@@ -1,6 +1,5 @@
 """Blending joins by what a config holds, scales within a graph, and refuses what does not match."""
 
-import math
 from collections import defaultdict
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 
 from common.errors import PipelineError
-from ensembles.blend import IN_TURN, SCALES, blend, member_weights
+from ensembles.blend import SCALES, blend, member_weights
 from models.predict import SCORE_SCHEMA
 
 # The same examples in every run, however slow the machine.
@@ -92,68 +91,6 @@ def test_blending_equals_the_slow_reference(
         assert score == pytest.approx(want[graph, config_hash], rel=1e-5, abs=1e-6)
     assert blended["score"].min() >= 0
     assert blended["score"].max() <= 1 + 1e-6
-
-
-def slow_in_turn(members: dict[str, Rows], weights: dict[str, float]) -> dict[str, dict[int, int]]:
-    """Let each model pick in turn, graph by graph; return each config's place."""
-    places: dict[str, dict[int, int]] = {}
-    for graph in {row[0] for row in members["one"]}:
-        scaled = {}
-        for name, rows in members.items():
-            own = [row for row in rows if row[0] == graph]
-            values = slow_scale([row[2] for row in own], "minmax-mean")
-            configs = sorted({row[1] for row in own})
-            of_config = [
-                np.float32(np.mean([v for r, v in zip(own, values, strict=True) if r[1] == h]))
-                for h in configs
-            ]
-            again = slow_scale([float(value) for value in of_config], "minmax-mean")
-            scaled[name] = dict(zip(configs, again, strict=True))
-        configs = scaled["one"]
-        mean = {h: round(sum(weights[n] * scaled[n][h] for n in scaled), 9) for h in configs}
-        turns: dict[int, tuple[float, int]] = {}
-        for number, name in enumerate(sorted(members, key=lambda n: -weights[n])):
-            wanted = sorted({(scaled[name][h], mean[h]) for h in configs})
-            for h in configs if weights[name] else ():
-                place = wanted.index((scaled[name][h], mean[h])) + 0.5
-                turns[h] = min(turns.get(h, (math.inf, 0)), (place / weights[name], number))
-        order = sorted(set(turns.values()))
-        places[graph] = {h: order.index(turn) for h, turn in turns.items()}
-    return places
-
-
-@STEADY
-@given(
-    members=members_of_one_data_set(),
-    weights=st.sampled_from([(1, 1, 1), (1, 2, 1), (3, 0, 1), (1, 1, 4)]),
-)
-def test_picking_in_turn_equals_the_slow_reference(
-    members: dict[str, Rows], weights: tuple[float, float, float]
-) -> None:
-    weight_of = dict(zip(members, weights, strict=True))
-    tables = {name: scores(rows) for name, rows in members.items()}
-    blended = blend(tables, method=IN_TURN, weights=weight_of)
-    assert dict(blended.schema) == SCORE_SCHEMA
-    assert blended.drop("score").equals(tables["one"].drop("score"))
-    want = slow_in_turn(members, weight_of)
-    for graph, _, config_hash, score in blended.iter_rows():
-        assert score == want[graph][config_hash]
-
-
-def test_models_pick_in_turn_and_seeds_of_one_together() -> None:
-    """x likes 1, 2, 3, …; y likes 9, 8, 7, …: by turns 1, 9, 2, 8, 3, and not what both accept."""
-    configs = range(1, 10)
-    tables = {
-        "x-seed0": scores([("a", h, float(h)) for h in configs]),
-        "x-seed1": scores([("a", h, 3.0 * h) for h in configs]),
-        "y-seed0": scores([("a", h, -float(h)) for h in configs]),
-    }
-    names = [*tables]
-    blended = blend(tables, method=IN_TURN, weights={names[0]: 0.5, names[1]: 0.5, names[2]: 1})
-    order = blended.sort("score")["config_hash"].to_list()
-    assert order == [1, 9, 2, 8, 3, 7, 4, 6, 5]
-    twice = blend(tables, method=IN_TURN, weights=even(*names))  # x has two seeds of weight 1
-    assert twice.sort("score")["config_hash"].to_list()[:4] == [1, 9, 2, 3]
 
 
 GOOD: Rows = [("a", 7, 3.0), ("a", 5, 1.0), ("a", 9, 2.0), ("b", 7, -1.0), ("b", 2, 4.0)]

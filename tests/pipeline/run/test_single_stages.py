@@ -68,7 +68,7 @@ def test_best_is_chosen_on_valid_and_applied_to_test(runs: list[Path], tmp_path:
     arguments += ("--collection", "tile:xla", "--out", tmp_path / "best.parquet")
     choice = json.loads(call(*arguments, "--json", "--submission", tmp_path / "tile.csv"))
     assert choice["n_graphs"] == 13
-    assert set(choice["candidates"]) >= {"minmax-mean", "in-turn", "greedy"}
+    assert set(choice["candidates"]) >= {"minmax-mean", "rank-mean", "greedy"}
     assert sum(choice["weights"].values()) == pytest.approx(1) or choice["chosen"] == "minmax-mean"
     low, high = choice["nested_ci95"]
     assert low <= choice["nested_value"] <= high
@@ -185,7 +185,7 @@ def test_a_damaged_choice_is_named(chosen_run: Path) -> None:
         "[]",
         "{",
         '{"method": "x", "weights": {}}',
-        f'{{"method": "in-turn", {weights}}}',
+        f'{{"method": "rank-mean", {weights}}}',
     ):
         path.write_text(damaged)
         text = call("rank", graph.path, "--run", other, expect=1)
