@@ -10,19 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy.tasks import (
-    TASKS,
-    WITHIN_GRAPH,
-    Part,
-    Sources,
-    by_source,
-    sample_families,
-    sample_manifest,
-)
+from benchmarks.accuracy.tasks import TASKS, WITHIN_GRAPH, Part, Sources, by_source
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.git import revision
 from data.audit.noise import measure_noise
+from data.collect.manifest import read_manifest
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, TileGraph
@@ -209,7 +202,7 @@ def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, d
     made = {"environment": environment(1), "revision": revision(), "train_cpu_s": 0.0}
     served = (*cell.judged_with, cell)
     results: dict[Cell, dict[str, Any]] = {judged: {"graphs": {}, **made} for judged in served}
-    families, manifest = sample_families(sources.sample), sample_manifest(sources.sample)
+    measured = read_manifest(sources.sample)["graphs"]
     parts = TASKS[cell.task].parts(sources, cell.seed, work / "data")
     if not cell.recipe().layout.together and TASKS[cell.task].kind == "layout":
         parts = [half for part in parts for half in by_source(part)]
@@ -218,10 +211,11 @@ def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, d
         collection = part.train[0].collection
         blends = {judged: _blended(judged, rankers, collection) for judged in results}
         for file in part.judged:
+            known = measured.get(file.submission_id, {})
             facts = {
                 "split": file.split,
-                "family": families.get(file.submission_id, family_of(file)),
-                "again_tau": manifest.get(file.submission_id, {}).get("again_tau"),
+                "family": known.get("family", family_of(file)),
+                "again_tau": known.get("again_tau"),
             }
             graph = read_graph(file)
             for judged, found in results.items():

@@ -5,7 +5,6 @@ configs, as an official tree, so that models go through the same path as everywh
 """
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
+from data.collect.manifest import read_manifest
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.hlo.write import featurize_files
@@ -98,19 +98,9 @@ def labelled(kind: str, sources: Sources) -> list[GraphFile]:
     return find_graphs(sources.sample, collections=_collections(kind), splits=splits)
 
 
-def sample_manifest(folder: Path) -> dict[str, dict[str, object]]:
-    """Return what manifest.json says of each graph by submission ID; {} if there is none."""
-    path = folder / "manifest.json"
-    if not path.exists():
-        return {}
-    graphs: dict[str, dict[str, object]] = json.loads(path.read_text(encoding="utf-8"))["graphs"]
-    return graphs
-
-
 def sample_families(folder: Path) -> dict[str, str]:
     """Return the family of each graph by submission ID, as the sample's manifest says; or {}."""
-    known = sample_manifest(folder).items()
-    return {name: str(graph["family"]) for name, graph in known if "family" in graph}
+    return {name: graph["family"] for name, graph in read_manifest(folder)["graphs"].items()}
 
 
 def family_folds(files: Sequence[GraphFile], families: dict[str, str], seed: int) -> list[Part]:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from benchmarks import section
 from benchmarks.speed.measuring import in_turn, peak_mib
 from benchmarks.speed.plain_layout_model import plain_copy, plain_edges, plain_gradients
-from benchmarks.speed.stages import write_graph
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
+from data.synthetic.write import write_sized
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
 from models.config.own_models import imported
@@ -95,7 +95,7 @@ class Case:
 def make_graph(n_nodes: int, n_configs: int, folder: Path) -> LayoutGraph:
     """Make a graph that pruning leaves about `n_nodes` nodes of."""
     k = max(4, round(n_nodes / KEPT_PER_CONFIGURABLE))
-    return read_layout(write_graph(folder, GraphSize(NODES_PER_CONFIGURABLE * k, k, n_configs)))
+    return read_layout(write_sized(folder, GraphSize(NODES_PER_CONFIGURABLE * k, k, n_configs)))
 
 
 def make_case(setting: Setting) -> Case:

@@ -19,7 +19,7 @@ from data.packing.config_encoder import chunk_bytes
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
 from data.synthetic.write import write_sized
-from data.tree import GraphFile, collection_named, file_from_path
+from data.tree import GraphFile, file_from_path
 
 SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))
 LARGEST = GraphSize(43_615, 3_142, 70_000)
@@ -137,7 +137,7 @@ def cost_rows(costs: Mapping[str, Sequence[TreeCost]]) -> list[list[str]]:
 
 def measure_size(folder: Path, size: GraphSize) -> dict[str, Any]:
     """Write a file of this size, measure, and remove it; return what the section tells of it."""
-    file = write_sized(folder, size, collection=collection_named("layout:xla:random"))
+    file = write_sized(folder, size)
     packed_mb = file.path.stat().st_size / 1e6
     rows = cost_rows(measure(file.path))
     rows_ms = median(in_child("row_reads_s", file.path)) * 1e3

@@ -10,10 +10,10 @@ import numpy as np
 
 from benchmarks import section
 from benchmarks.speed.measuring import in_own_process, own_peak_mib
-from benchmarks.speed.stages import write_graph
 from common.progress import watched_by
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import GraphFile, file_from_path
 from models.config.networks import CrossConfigSageConfig, SegmentSageConfig, TrainingConfig
 from models.config.recipe import FeaturesConfig, Recipe, load_recipe
@@ -103,7 +103,7 @@ def _costs(file: GraphFile, name: str) -> Costs:
 def measure(size: GraphSize, name: str) -> Costs | None:
     """Measure a graph of this size in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
-        file = write_graph(Path(folder), size)
+        file = write_sized(Path(folder), size)
         setup = "from benchmarks.speed.segment_memory import train_and_predict"
         work = f"train_and_predict(Path({str(file.path)!r}), {name!r})"
         costs: Costs | None = in_own_process(setup, work)

@@ -13,7 +13,7 @@ from common.metrics import kendall_tau
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
 from data.synthetic.write import write_sized
-from data.tree import GraphFile, collection_named
+from data.tree import GraphFile
 from features.pruning.store import prune
 from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of
@@ -27,11 +27,6 @@ REPEATS = 3
 BASE = GraphSize(2_000, 100, 500)
 MORE_CONFIGS = (BASE, GraphSize(2_000, 100, 1_000), GraphSize(2_000, 100, 2_000))
 MORE_NODES = (BASE, GraphSize(4_000, 200, 500), GraphSize(8_000, 400, 500))
-
-
-def write_graph(folder: Path, size: GraphSize) -> GraphFile:
-    """Write a synthetic graph of this size below `folder`."""
-    return write_sized(folder, size, collection=collection_named("layout:xla:random"))
 
 
 def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
@@ -71,7 +66,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
 def stage_table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str]:
     """Measure and write one Markdown table; `axis` is the field of GraphSize that grows."""
     lengths = [getattr(size, axis) for size in sizes]
-    by_size = [in_turn(stages(write_graph(folder, size)), REPEATS, warm_up=True) for size in sizes]
+    by_size = [in_turn(stages(write_sized(folder, size)), REPEATS, warm_up=True) for size in sizes]
     rows = []
     for name in by_size[0]:
         seconds = [min(found[name]) for found in by_size]
@@ -85,7 +80,7 @@ def report() -> list[str]:
         folder = Path(name)
         by_configs = stage_table(MORE_CONFIGS, "n_configs", folder)
         by_nodes = stage_table(MORE_NODES, "n_nodes", folder)
-        largest = write_graph(folder, GraphSize(8_000, 400, 8_000))
+        largest = write_sized(folder, GraphSize(8_000, 400, 8_000))
         memory = peak_mib(
             "from data.read import read_graph\nfrom data.tree import file_from_path",
             f"read_graph(file_from_path(Path({str(largest.path)!r})))",

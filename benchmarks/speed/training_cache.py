@@ -18,12 +18,12 @@ import numpy as np
 
 from benchmarks import section
 from benchmarks.speed.measuring import in_turn
-from benchmarks.speed.stages import write_graph
 from common.progress import watched_by
 from common.settings import SAMPLE
 from data.graphs.graph import N_TILE_VALUES, LayoutGraph, TileGraph
 from data.read import read_layout, read_tile
 from data.synthetic.plans import GraphSize, published_graphs
+from data.synthetic.write import write_sized
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from models.config.own_models import imported
@@ -51,7 +51,7 @@ MODELS = ("late_fusion_sage", "early_fusion_sage")
 def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
     """Make a graph whose packed configs are mapped from a file below `folder`."""
     few = replace(size, n_configs=min(size.n_configs, WRITTEN_CONFIGS))
-    graph = read_layout(write_graph(folder, few))
+    graph = read_layout(write_sized(folder, few))
     rng = np.random.default_rng(size.n_nodes)
     choices = graph.configs.alphabets.sizes
     indices = rng.integers(choices, size=(size.n_configs, len(choices)))  # hardly two are equal
@@ -199,7 +199,7 @@ def report_loader() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder)
         for graph in of_size:
-            write_graph(large, replace(graph.size, n_configs=WRITTEN_CONFIGS))
+            write_sized(large, replace(graph.size, n_configs=WRITTEN_CONFIGS))
         rows = measure_loader("published sizes", large, large / "store", LOADER_ROUNDS)
     rows += measure_loader("the sample", SAMPLE, None, LOADER_ROUNDS)
     return section("pyg_loader", rows=rows, n_configs=STEP_CONFIGS)

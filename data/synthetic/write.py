@@ -23,13 +23,14 @@ from data.synthetic.layouts import layout_cost, layout_space
 from data.synthetic.plans import GraphSize, PlannedGraph
 from data.synthetic.programs import sized_kernel, sized_program
 from data.synthetic.tiles import tile_configs, tile_problem, tile_runtime_ns
-from data.tree import Collection, GraphFile
+from data.tree import Collection, GraphFile, collection_named
 from data.withheld import WITHHELD, write_withheld
 
 # Relative measurement noise: log-uniform between these, drawn once per graph.
 LAYOUT_NOISE, TILE_NOISE = (0.001, 0.005), (0.002, 0.01)
 CHUNK_BYTES = 2**20
 SEED_FILE = "seed.txt"
+RANDOM = collection_named("layout:xla:random")
 
 
 def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> None:
@@ -59,7 +60,9 @@ def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> N
             write_withheld(tree / WITHHELD, runtimes, normalizers=normalizers)
 
 
-def write_sized(tree: Path, size: GraphSize, *, collection: Collection, seed: int = 0) -> GraphFile:
+def write_sized(
+    tree: Path, size: GraphSize, *, collection: Collection = RANDOM, seed: int = 0
+) -> GraphFile:
     """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
     graph = PlannedGraph(collection, "train", size.name, size)
     write_graph(tree, seed, graph)

@@ -90,23 +90,16 @@ OpenSubject = Callable[[], Subject]
 class _Server:
     """The open subject and its compiled programs."""
 
-    subject: Subject
     clock: Clock
     load: Callable[[bytes], Callable[[], object]]
 
     def open(self, open_subject: OpenSubject) -> Description:
-        subject = self.subject = open_subject()
+        subject = open_subject()
+        self.spell, self.tell = subject.spell, getattr(subject, "tell", None)
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
         self.clock = clock_for(description.facts["platform"])
         return description
-
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
-        return self.subject.spell(choices)
-
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        told: Told = self.subject.tell(choice)  # type: ignore[attr-defined]
-        return told
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         run = self.load(choice.tobytes())

@@ -35,16 +35,13 @@ def check_jaxlib(program: str) -> None:
         )
 
 
-def compile_module(
-    name: str, module: bytes, arguments: Sequence[Any], options: Options | None = None
-) -> Callable[[], list[Any]]:
+def compile_module(name: str, module: bytes, arguments: Sequence[Any]) -> Callable[[], list[Any]]:
     """Compile a serialized HloModuleProto; what it returns runs it and gives the flat outputs.
 
     It has run once before it is returned, so that nothing is set up while it is timed.
 
     Args:
         arguments: arrays by parameter number.
-        options: the compiler's, by name.
 
     Raises:
         PipelineError: the compiler refuses; its first words in one line.
@@ -53,7 +50,7 @@ def compile_module(
 
     placed = [jax.device_put(raw(argument), jax.devices()[0]) for argument in arguments]
     jax.block_until_ready(placed)
-    loaded = _load(name, module, options or {})
+    loaded = _load(name, module, {})
 
     def run() -> list[Any]:
         return [array.block_until_ready() for array in loaded(placed)]

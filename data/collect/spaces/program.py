@@ -214,20 +214,9 @@ class SameOutputs:
     """A subject that refuses choices under which its outputs are others than the default's."""
 
     def __init__(self, subject: Decided) -> None:
-        self.subject = subject
+        self.describe, self.spell, self.tell = subject.describe, subject.spell, subject.tell
+        self._load = subject.load
         self._expected: list[NDArray[Any]] | None = None
-
-    def describe(self) -> Description:
-        """Return what the subject says of itself."""
-        return self.subject.describe()
-
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return choices as the subject spells them."""
-        return self.subject.spell(choices)
-
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        """Say what a choice decides."""
-        return self.subject.tell(choice)
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         """Compile for a choice (g,), and compare what it gives with what the default gives.
@@ -235,9 +224,9 @@ class SameOutputs:
         Raises:
             PipelineError: an output differs by more than TOLERANCE; names it and by how much.
         """
-        run = self.subject.load(choice)
+        run = self._load(choice)
         if self._expected is None:
-            default = self.subject.load(np.zeros_like(choice)) if choice.any() else run
+            default = self._load(np.zeros_like(choice)) if choice.any() else run
             self._expected = _flat(default())
         for number, (own, expected) in enumerate(zip(_flat(run()), self._expected, strict=True)):
             _check_same(number, own, expected)

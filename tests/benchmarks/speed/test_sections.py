@@ -7,8 +7,8 @@ import pytest
 from benchmarks.speed import layout_model, packing, segment_memory, training_cache, workers
 from benchmarks.speed.measuring import TreeCost, in_own_process, in_turn, peak_mib
 from benchmarks.speed.packing import STEPS, cost_rows
-from benchmarks.speed.stages import write_graph
 from data.synthetic.plans import GraphSize
+from data.synthetic.write import write_sized
 
 SMALL = GraphSize(1_500, 60, 40)
 
@@ -71,7 +71,7 @@ def test_segments_have_a_line_for_each_size() -> None:
 @pytest.mark.slow
 def test_a_network_that_does_not_fit_is_told_in_its_line(tmp_path: Path) -> None:
     size = GraphSize(4_000, 288, 100)
-    path, name = write_graph(tmp_path, size).path, "cross_config_sage"
+    path, name = write_sized(tmp_path, size).path, "cross_config_sage"
     setup = "from benchmarks.speed.segment_memory import train_and_predict"
     costs = in_own_process(setup, f"train_and_predict(Path({str(path)!r}), {name!r}, 0.9)")
     assert costs is None

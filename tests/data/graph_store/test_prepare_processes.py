@@ -79,7 +79,7 @@ def test_memory_does_not_grow_with_the_configs(tmp_path: Path) -> None:
     for n_configs in (20_000, 40_000):
         tree = tmp_path / str(n_configs)
         size = GraphSize(7_000, 200, n_configs)
-        path = write_sized(tree, size, collection=collection_named("layout:xla:random")).path
+        path = write_sized(tree, size).path
         process = begin_prepare(tree, tmp_path / "store" / str(n_configs))
         printed, _ = process.communicate()
         assert process.returncode == 0
