@@ -108,7 +108,7 @@ class LayoutConfig(FrozenConfig):
     """Which models rank layout configs.
 
     Attributes:
-        models: best first, by name, or one's own as "package.module:Class", see docs/models.md.
+        models: by name, or one's own as "package.module:Class", see docs/models.md.
         together: one model learns from the train graphs of all layout collections and ranks them
             all; false = each collection has its own.
         one_program: take the place of `models`, each collection by itself, where all layout graphs
@@ -321,7 +321,9 @@ def _recipe_of(table: dict[str, Any]) -> Recipe:
 def load_recipe(
     name_or_file: str, overrides: Sequence[str] = (), *, seed: int | None = None
 ) -> Recipe:
-    """Read a recipe by name or .toml file; overrides, "dotted.key=value", come before the check.
+    """Read a recipe by name, from a .toml file, or from a run's config.toml.
+
+    Overrides, "dotted.key=value", come before the check.
 
     A `seed` becomes the first of the recipe's seeds; the others follow it.
 
@@ -330,7 +332,10 @@ def load_recipe(
         PipelineError: the file is not TOML.
     """
     path = recipe_path(name_or_file)
-    table = apply_overrides({"name": path.stem, **read_toml(path)}, overrides)
+    read = read_toml(path)
+    of_run = read.get("recipe")
+    table = {"name": path.stem, **(of_run if isinstance(of_run, dict) else read)}
+    table = apply_overrides(table, overrides)
     recipe = Recipe.from_table(table, source=f"recipe {path.stem}")
     if seed is None:
         return recipe

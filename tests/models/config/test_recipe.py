@@ -1,6 +1,9 @@
 """Recipes refuse what could not be meant."""
 
+from pathlib import Path
+
 import pytest
+import tomli_w
 
 from common.errors import UsageError
 from models.config.recipe import load_recipe
@@ -66,3 +69,12 @@ def test_tile_networks_are_exact_unless_a_recipe_says_otherwise() -> None:
 def test_seed_moves_all_seeds() -> None:
     recipe = load_recipe("smoke", ["seeds=[0,1,2]"], seed=7)
     assert recipe.seeds == (7, 8, 9)
+
+
+def test_the_config_of_a_run_is_a_recipe(tmp_path: Path) -> None:
+    recipe, path = load_recipe("smoke", ["seeds=[3]"]), tmp_path / "config.toml"
+    path.write_text('data = "0123"\n' + tomli_w.dumps({"recipe": recipe.model_dump(mode="json")}))
+    assert load_recipe(str(path)) == recipe
+    path.write_text("recipe = 3\n")
+    with pytest.raises(UsageError, match="unknown key 'recipe'"):
+        load_recipe(str(path))
