@@ -110,7 +110,6 @@ WORKS = {
         LAYOUT, settings=(EXACT, f"{LAYOUT}.fused=false"), goals={"byte_units": 220}
     ),
     PLAIN: Work(LAYOUT, plain=True),
-    "global_attention_sage": Work("global_attention_sage"),
     "segment_sage": Work("segment_sage"),
     "tgraph": Work("tgraph", "reference"),
     "baseline_gcn": Work("baseline_gcn", "reference"),

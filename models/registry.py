@@ -47,7 +47,6 @@ class ModelEntry:
 
 NETWORKS = {
     "cross_config_sage": ("layout", "models.layout.cross_config_sage:CrossConfigSage"),
-    "global_attention_sage": ("layout", "models.layout.global_attention_sage:GlobalAttentionSage"),
     "tgraph": ("layout", "models.layout.tgraph:Tgraph"),
     "baseline_gcn": ("layout", "models.layout.gcn:BaselineGcn"),
     "late_fusion_sage": ("tile", "models.tile.late_fusion_sage:LateFusionSage"),

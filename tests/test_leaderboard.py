@@ -9,14 +9,14 @@ from data.tree import COLLECTIONS
 from models.config.recipe import load_recipe
 from pipeline.run.run import Inputs, run
 
-GNNS = ("cross_config_sage", "global_attention_sage", "late_fusion_sage", "early_fusion_sage")
+GNNS = ("cross_config_sage", "late_fusion_sage", "early_fusion_sage")
 TINY = [
     *(f"{model}.training.steps=3" for model in GNNS),
     *(f"{model}.training.warmup_steps=1" for model in GNNS),
     *(f"{model}.training.checkpoint_every=2" for model in GNNS),
     *(f"{model}.hidden=16" for model in GNNS),
-    *(f"{model}.configs_per_step=8" for model in GNNS[:2]),
-    *(f"{model}.kernels_per_step=2" for model in GNNS[2:]),
+    *(f"{model}.configs_per_step=8" for model in GNNS[:1]),
+    *(f"{model}.kernels_per_step=2" for model in GNNS[1:]),
     *(f"{model}.num_boost_round=4" for model in ("layout_boosting", "tile_boosting")),
     *(f"{model}.early_stop=0" for model in ("layout_boosting", "tile_boosting")),
     *("seeds=[0]", "threads=1", "accelerator=cpu"),

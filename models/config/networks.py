@@ -130,16 +130,6 @@ class CrossConfigSageConfig(LayoutGnnConfig):
     pool_by_bytes: bool = False
 
 
-class GlobalAttentionSageConfig(CrossConfigSageConfig):
-    """The layout GNN with linear attention over nodes; see models/layout/global_attention_sage.py.
-
-    Attributes:
-        heads: attentions that stand side by side, of hidden / heads channels each, rounded down.
-    """
-
-    heads: Positive = 4
-
-
 class SegmentSageConfig(CrossConfigSageConfig):
     """The layout GNN for whole graphs, trained by segments; see models/segments/network.py.
 

@@ -24,7 +24,6 @@ from models.config.networks import (
     BaselineGcnConfig,
     CrossConfigSageConfig,
     EarlyFusionSageConfig,
-    GlobalAttentionSageConfig,
     LateFusionSageConfig,
     SegmentSageConfig,
     TgraphConfig,
@@ -36,7 +35,6 @@ from models.config.rankers import BoostingConfig, ConfigColumnsConfig, LinearCon
 
 LayoutModelName = Literal[
     "cross_config_sage",
-    "global_attention_sage",
     "segment_sage",
     "tgraph",
     "baseline_gcn",
@@ -206,7 +204,6 @@ class Recipe(FrozenConfig):
     layout: LayoutConfig = LayoutConfig()
     tile: TileConfig = TileConfig()
     cross_config_sage: CrossConfigSageConfig = CrossConfigSageConfig()
-    global_attention_sage: GlobalAttentionSageConfig = GlobalAttentionSageConfig()
     segment_sage: SegmentSageConfig = SegmentSageConfig()
     tgraph: TgraphConfig = TgraphConfig()
     baseline_gcn: BaselineGcnConfig = BaselineGcnConfig()

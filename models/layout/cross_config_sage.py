@@ -301,7 +301,6 @@ class CrossConfigSage(LayoutNetwork):
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
-    Block: ClassVar[type[SageBlock]] = SageBlock
     config: CrossConfigSageConfig
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
@@ -314,7 +313,7 @@ class CrossConfigSage(LayoutNetwork):
         self.node = nn.Linear(N_NODE_FEATURES + config.opcode_width + layout_width, hidden)
         self.tensor_roles = nn.Linear(N_TENSORS * layout_width, hidden)
         self.blocks: Sequence[SageBlock] = nn.ModuleList(  # type: ignore[assignment]
-            self.Block(config) for _ in range(config.blocks)
+            SageBlock(config) for _ in range(config.blocks)
         )
         self.norm = nn.LayerNorm(hidden)
         n_pooled = 3 + config.pool_by_bytes

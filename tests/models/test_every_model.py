@@ -43,7 +43,6 @@ def one_graph_recipe() -> Recipe:
             "layout": {"models": list(OWN)},
             "gat": {"training": training},
             "cross_config_sage": {"hidden": 32, "training": training},
-            "global_attention_sage": {"hidden": 32, "training": training},
             "tgraph": {"hidden": 32, "dropout": 0, "training": training},
             "segment_sage": {"hidden": 32, "training": training},
             "baseline_gcn": {"configs_per_step": 64, "training": training},

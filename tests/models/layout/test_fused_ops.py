@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from models.config.networks import CrossConfigSageConfig
 from models.layout import cross_config_sage, fused_ops, ops, plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.global_attention_sage import GlobalAttentionSage
 from models.layout.inputs import LayoutInputs
 from models.layout.plain_ops import Norm
 from models.layout.sparse_aggregation import Aggregation, Neighbours
@@ -101,22 +101,12 @@ def test_norms_of_equal_channels_are_the_shift() -> None:
     torch.testing.assert_close(found, torch.zeros_like(found))
 
 
-@pytest.mark.parametrize(
-    ("network", "cross_config"),
-    [
-        (GlobalAttentionSage, True),
-        pytest.param(GlobalAttentionSage, False, marks=pytest.mark.slow),
-        pytest.param(CrossConfigSage, True, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("cross_config", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_whole_network_is_the_same(
-    network: type[CrossConfigSage],
-    cross_config: bool,
-    inputs: LayoutInputs,
-    monkeypatch: pytest.MonkeyPatch,
+    cross_config: bool, inputs: LayoutInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = network.Config(hidden=16, cross_config=cross_config, pool_by_bytes=True)
-    model, sample, found = network(config), np.arange(7), []
+    config = CrossConfigSageConfig(hidden=16, cross_config=cross_config, pool_by_bytes=True)
+    model, sample, found = CrossConfigSage(config), np.arange(7), []
     weights = torch.randn(7)
     for made in (plain_ops, fused_ops):
         for user in (cross_config_sage, ops):

@@ -11,7 +11,6 @@ LARGE = Size(nodes=5_000, edges=8_500, configurable=1_400, configs=300)
 KERNEL = Size(nodes=40, edges=66, configurable=0, configs=500)
 NETWORKS = {
     "cross_config_sage": LARGE,
-    "global_attention_sage": LARGE,
     "segment_sage": LARGE,
     "tgraph": LARGE,
     "baseline_gcn": LARGE,

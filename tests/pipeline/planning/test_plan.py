@@ -60,7 +60,7 @@ def test_a_plan_adds_seeds_up() -> None:
     plan = make_plan(RECIPE, SIZES, SLOW)
     layout = plan.collections[0]
     assert layout.collection == LAYOUT
-    networks = (MODEL, "global_attention_sage")
+    networks = (MODEL, "baseline_gcn")
     for stage in ("train", "rank"):
         by_hand = sum(hours(stage, model, LAYOUT) for model in networks)
         assert layout.gpu_hours[stage] == pytest.approx(3 * by_hand)
@@ -112,7 +112,7 @@ def test_what_does_not_fit_the_card_is_named_with_what_to_halve() -> None:
     assert set(found) == {
         (stage, model)
         for stage in ("train", "rank")
-        for model in (MODEL, "global_attention_sage", "late_fusion_sage")
+        for model in (MODEL, "baseline_gcn", "late_fusion_sage")
     }
     assert all(one.fits and not one.halve and one.card_gib == 16 for one in found.values())
     need = (CONTEXT_MIB + CACHE_MIB + COUNTS.peak_bytes * WORK / 2**20) / 1024
