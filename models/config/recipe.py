@@ -244,7 +244,10 @@ class Recipe(FrozenConfig):
             UsageError: names `source`, the dotted key, and what was expected.
         """
         own = {kind: _own_models(table, kind) for kind in ("layout", "tile")}
-        made = _with_own_models(own["layout"], own["tile"]) if any(own.values()) else cls
+        try:
+            made = _with_own_models(own["layout"], own["tile"]) if any(own.values()) else cls
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}") from error
         return super(Recipe, made).from_table(table, source=source)  # type: ignore[return-value]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -93,7 +93,10 @@ def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
         ([GAT, "gat.hidden=0"], "key 'gat.hidden' is 0"),
         (["gat.hidden=8"], "unknown key 'gat'"),
         ([GAT, "blend.weights.nosuch=1"], "blend.weights.nosuch: no such model; expected .*gat"),
-        (['layout.models=["examples.nosuch:Gat"]'], "'examples.nosuch:Gat': cannot be imported"),
+        (
+            ['layout.models=["examples.nosuch:Gat"]'],
+            "recipe smoke: model 'examples.nosuch:Gat': cannot be imported",
+        ),
         (['layout.models=["examples.gat:Nosuch"]'], "'examples.gat:Nosuch': cannot be imported"),
         (['layout.models=["examples.gat:GatNet"]'], "subclass of models.layout.network"),
         (['tile.models=["examples.gat:Gat"]'], "ranks no tile configs"),
