@@ -155,7 +155,8 @@ class Explanation:
     def heading(self) -> str:
         """Say in one line what is compared, and how the models see it."""
         baseline = f", {self.baseline}" if self.baseline else ""
-        said = f"predicted {self.said(self.difference)[0]}; nodes that differ: {len(self.parts)}"
+        side = "lower, predicted faster" if self.difference < 0 else "higher, predicted slower"
+        said = f"score {abs(self.difference):.4f} {side}; nodes that differ: {len(self.parts)}"
         return f"config {self.config} against config {self.against}{baseline}: {said}"
 
     def said(self, score: float) -> tuple[str, str | None]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from common.metrics import ranking_from_scores
+from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.tree import collection_named
@@ -23,6 +23,8 @@ from ensembles.ranking.configs import (
     with_configs,
 )
 from ensembles.ranking.program import NamedGraph
+
+MEASURED_PICKS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -134,14 +136,28 @@ class Ranked:
             "statistics": dict(zip(names, values, strict=True)),
         }
 
+    def measured(self) -> dict[str, float] | None:
+        """Return how well the order agrees with the file's own runtimes; None where it has none.
+
+        Returns:
+            `kendall_tau`, and `slowdown@K` of the first 1, 5 and 10 picks: 1 is perfect.
+        """
+        graph = self.graph.graph
+        if not graph.is_labelled:
+            return None
+        runtime = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
+        picks = {f"slowdown@{k}": slowdown_at_k(self.order, runtime, k) for k in MEASURED_PICKS}
+        has_order = len(np.unique(runtime)) > 1
+        return ({"kendall_tau": kendall_tau(self.scores, runtime)} if has_order else {}) | picks
+
     def as_json(self, *, distinct: bool = True, why: bool = False) -> dict[str, Any]:
         """Return the `top` best configs with what they say, for JSON.
 
         Returns:
             `name` of the graph, `collection` and `members` that ranked, `n_configs`,
-            `ms_per_config`, and `configs`: as `best` lists them, with `layouts` by node or `tile`
-            by field, `run`, the number of the tuning data's run, where there is one, and `why`
-            where it is asked for.
+            `ms_per_config`, `measured` as the method has it, and `configs`: as `best` lists them,
+            with `layouts` by node or `tile` by field, `run`, the number of the tuning data's run,
+            where there is one, and `why` where it is asked for.
         """
         numbers = self.graph.run_numbers
         configs = []
@@ -159,6 +175,7 @@ class Ranked:
             "members": self.members,
             "n_configs": len(self.scores),
             "ms_per_config": self.ms_per_config,
+            "measured": self.measured(),
             "configs": configs,
         }
 

@@ -221,11 +221,11 @@ def _pool_backward(
 
 
 def _launch(name: str, grid: tuple[int, ...], *given: Any, **sizes: int) -> None:
-    from models.layout import triton_kernels
-
     tensors = [value for value in given if isinstance(value, Tensor)]
     if not all(grid) or any(isinstance(t, FakeTensor) or t.is_meta for t in tensors):
-        return
+        return  # counted, with or without Triton
+    from models.layout import triton_kernels
+
     assert all(tensor.is_contiguous() for tensor in tensors), name
     getattr(triton_kernels, name)[grid](*given, **sizes)
 

@@ -142,6 +142,10 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")
+    measured = ranked.measured()
+    if measured:
+        told = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
+        typer.echo(f"measured    {told}")
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], len(ranked.scores))

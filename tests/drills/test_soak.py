@@ -34,7 +34,6 @@ class Held:
     children: int
     temporary_files: int
     stored_files: int
-    shared_memory_files: int
 
 
 def held_now(temporary: Path, store: Path) -> Held:
@@ -45,7 +44,6 @@ def held_now(temporary: Path, store: Path) -> Held:
         children=len(children),
         temporary_files=len(list(temporary.rglob("*"))),
         stored_files=len(list(store.rglob("*"))),
-        shared_memory_files=_entries("/dev/shm"),
     )
 
 

@@ -29,6 +29,7 @@ class Visitor:
         self._journal = journal
         self._what = what
         self._total = total
+        progress(what, len(journal.visits), total)
 
     def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
         """Return the runtime in ns of a config in a round; inf if it fails or has failed."""

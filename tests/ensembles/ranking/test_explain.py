@@ -257,10 +257,10 @@ def test_the_command_says_why_by_instruction_name(rankers: Path, tmp_path: Path)
     assert sum(part["score"] for part in found["parts"]) == pytest.approx(found["difference"])
     text = call("rank", path, "--run", rankers / LAYOUT_MODEL, *words)
     heading = next(line for line in text.splitlines() if " against config 0" in line)
-    how = "faster" if found["difference"] < 0 else "slower"
+    side = "lower, predicted faster" if found["difference"] < 0 else "higher, predicted slower"
     assert heading == (
         f"config {found['config']} against config 0, the compiler's choice: "
-        f"predicted {abs(found['difference']):.4f} {how}; nodes that differ: {len(found['parts'])}"
+        f"score {abs(found['difference']):.4f} {side}; nodes that differ: {len(found['parts'])}"
     )
     for part in found["parts"]:
         line = next(line for line in text.splitlines() if f" {part['after']['name']} " in line)

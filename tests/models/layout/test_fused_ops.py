@@ -186,3 +186,12 @@ def test_each_kernel_compiles_for_a_gpu(
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 9
+
+
+def test_what_is_only_counted_needs_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "models.layout.triton_kernels", None)
+    monkeypatch.delattr("models.layout.triton_kernels", raising=False)
+    x = torch.empty(4, 3, 8, device="meta")
+    fused_ops._launch("norm", (1,), x)
+    with pytest.raises(ImportError):
+        fused_ops._launch("norm", (1,), torch.empty(4))
