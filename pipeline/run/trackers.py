@@ -172,7 +172,8 @@ def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
         found = find_spec(name)
         if found is None or found.origin is None:  # a folder of that name where one works
             raise UsageError(
-                f"--log-to {name}: {name} is missing; pip install -r requirements-trackers.txt"
+                f"--log-to {name}: {name} is missing; .venv/bin/pip install "
+                "-r requirements-trackers.txt -c constraints.txt"
             )
     return [*dict.fromkeys(names or ())]
 

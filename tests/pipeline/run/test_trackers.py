@@ -248,7 +248,11 @@ def test_a_full_disk_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("name", "expected"),
     [
         ("neptune", "--log-to neptune: expected one of tensorboard, wandb, mlflow"),
-        ("mlflow", "--log-to mlflow: mlflow is missing; pip install -r requirements-trackers.txt"),
+        (
+            "mlflow",
+            "--log-to mlflow: mlflow is missing; .venv/bin/pip install -r requirements-trackers.txt"
+            " -c constraints.txt",
+        ),
     ],
 )
 def test_what_is_not_there_is_named_before_any_work(
