@@ -1,4 +1,4 @@
-"""`run` with the default workers beside `--workers 1`: time, processor time, memory, same bytes."""
+"""`run` with the default workers beside `--workers 1`: time, memory, same bytes."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ def report(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu") -> li
     rows = [
         (
             name,
-            *(f"{median(getattr(cost, key) for cost in own):.0f}" for key in ("seconds", "cpu_s")),
+            f"{median(cost.seconds for cost in own):.0f}",
             f"{max(cost.peak_mib for cost in own):.0f}",
         )
         for name, own in costs.items()
