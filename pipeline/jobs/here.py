@@ -138,6 +138,8 @@ class Processes(Executor):
 def import_once(threads: int) -> None:
     """Begin to import, in the process that workers are forked from, what takes seconds each time.
 
+    Without it each worker imports what its jobs need: packing needs none of this.
+
     Args:
         threads: of the processor, that a job has; read by what is imported.
     """
@@ -153,7 +155,6 @@ def import_once(threads: int) -> None:
 
 
 def _begun(gpu: str | None, threads: int) -> _Worker:
-    import_once(threads)
     context = get_context("forkserver")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, gpu, threads))
