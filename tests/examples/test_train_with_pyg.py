@@ -29,7 +29,7 @@ def test_it_trains_and_prints_each_collection(
     plain.main()
     lines = capsys.readouterr().out.splitlines()
     collections = {file.collection.name for file in TpuGraphsLayout(tiny_tree, "valid").files}
-    assert {line.split(": ")[0] for line in lines} == collections
+    assert {line.split(": ")[0] for line in lines} == {"step 1", *collections}
     assert all("kendall_tau" in line and "opa" in line for line in lines)
 
 
