@@ -8,7 +8,7 @@ import filecmp
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,13 +99,13 @@ def models_to_take(
     return {wanted[key]: model.folder for key, model in models.items()}
 
 
-def take_models(source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path) -> None:
-    """Copy what `models_to_take` finds into the run folder `out`; what the run has already stays.
+def take_models(found: Mapping[Path, Path]) -> None:
+    """Copy what `models_to_take` has found; what the run has already stays.
 
     Raises:
-        PipelineError: as `models_to_take`, or a folder cannot be copied.
+        PipelineError: a folder cannot be copied.
     """
-    for target, folder in models_to_take(source, recipe, collections, out).items():
+    for target, folder in found.items():
         _copy(folder, target)
 
 

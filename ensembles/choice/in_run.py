@@ -35,7 +35,7 @@ def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> M
     """Return the recipe's own blend of members that rank configs of `kind`."""
     diversity = blending.pick_diversity_for(kind)
     return Mixing(
-        blending.method_for(kind),
+        blending.method,
         member_weights(members, blending.weights),
         PickDiversity(*diversity) if diversity else None,
     )

@@ -141,7 +141,6 @@ class BlendConfig(FrozenConfig):
 
     Attributes:
         method: how members' scores are mixed.
-        tile_method: of tile kernels; "same" is `method`.
         tile_spread: how far a tile's score may be off, in standard deviations of a kernel's scores.
             Above 0, the first picks are chosen to cover for each other, see
             ensembles/diversify_picks.py; 0 picks best first.
@@ -157,17 +156,12 @@ class BlendConfig(FrozenConfig):
     """
 
     method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
-    tile_method: Literal["same", "minmax-mean", "rank-mean"] = "same"
     tile_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
     tile_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
     layout_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
     layout_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 0.3
     weights: dict[str, Weight] = Field(default={})
     choose: bool = False
-
-    def method_for(self, kind: str) -> str:
-        """Return the method for collections of `kind` ("layout" or "tile")."""
-        return self.method if kind == "layout" or self.tile_method == "same" else self.tile_method
 
     def pick_diversity_for(self, kind: str) -> tuple[float, float] | None:
         """Return error and length of the spread of picks for `kind`; None for best first."""

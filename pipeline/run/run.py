@@ -113,15 +113,15 @@ def run(
     state, rows, config = _prepared(inputs, out, recipe, splits, workers, resume=resume)
     present = {file.collection for file in state.files}
     named = [collection for collection in COLLECTIONS if collection in present]
-    if models is not None:
-        models_to_take(models, recipe, named, out)  # refused before there is a folder
+    # Before there is a folder, so that a refusal leaves none.
+    given = {} if models is None else models_to_take(models, recipe, named, out)
     begin(out, config, resume=resume)
     with alone_in(out), logged_to(trackers, out, config["recipe"]):
         _tidy(out)
         if models is None:
             state.choose_sources()
         else:
-            take_models(models, recipe, named, out)
+            take_models(given)
             state.sources = {collection.name: Source(collection) for collection in named}
         _train_and_rank(state, rows, workers, trains=models is None)
         blended = blend_all(state)

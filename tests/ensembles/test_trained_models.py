@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import PipelineError
 from data.tree import LAYOUTS, collection_named
-from ensembles.trained_models import continue_earlier, find_models, take_models
+from ensembles.trained_models import continue_earlier, find_models, models_to_take, take_models
 from models.config.recipe import load_recipe
 from tests.command_line import call
 
@@ -53,7 +53,7 @@ def test_taken_models_can_be_written_to_and_stay_whatever_lies_in_the_source(
     shutil.copytree(trained, source / "weights")
     for path in source.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    take_models(source, RECIPE, [TILE], run)
+    take_models(models_to_take(source, RECIPE, [TILE], run))
     model = run / "models" / "tile-xla" / "tile_linear-seed0"
     assert list(model.parent.iterdir()) == [model]
     assert all(path.stat().st_mode & 0o200 for path in model.iterdir())
@@ -64,27 +64,27 @@ def test_taken_models_can_be_written_to_and_stay_whatever_lies_in_the_source(
     (next(source.glob("weights/**/DONE")).parent / "metrics.jsonl").write_text("trained again")
     next(source.glob("earlier/**/DONE")).unlink()
     for left in ("weights", "earlier"):
-        take_models(source, RECIPE, [TILE], run)
+        take_models(models_to_take(source, RECIPE, [TILE], run))
         assert {path.name: path.read_bytes() for path in model.iterdir()} == before
         shutil.rmtree(source / left)
     with pytest.raises(PipelineError, match="no trained model"):  # a run without its own
-        take_models(source, RECIPE, [TILE], tmp_path / "other")
+        take_models(models_to_take(source, RECIPE, [TILE], tmp_path / "other"))
 
 
 def test_a_missing_or_unfinished_model_is_named(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no trained model layout-xla-random/cross_config_sage"):
-        take_models(trained, RECIPE, [TILE, XLA], tmp_path / "run")
+        take_models(models_to_take(trained, RECIPE, [TILE, XLA], tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     shutil.copytree(trained, tmp_path / "copy")
     next((tmp_path / "copy").rglob("tile_linear-seed0/DONE")).unlink()
     with pytest.raises(PipelineError, match="no trained model tile-xla/tile_linear-seed0; expect"):
-        take_models(tmp_path / "copy", RECIPE, [TILE], tmp_path / "run")
+        take_models(models_to_take(tmp_path / "copy", RECIPE, [TILE], tmp_path / "run"))
 
 
 def test_models_of_other_settings_are_refused(trained: Path, tmp_path: Path) -> None:
     other = load_recipe("smoke", ['tile.models=["tile_linear"]', "features.prune=hops-2"])
     with pytest.raises(PipelineError, match=r"was trained with features\.prune = "):
-        take_models(trained, other, [TILE], tmp_path / "run")
+        take_models(models_to_take(trained, other, [TILE], tmp_path / "run"))
 
 
 def test_of_unfinished_trainings_one_is_continued_unless_one_is_finished(tmp_path: Path) -> None:

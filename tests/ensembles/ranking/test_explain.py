@@ -279,6 +279,8 @@ def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path
     ranker, graph = load_ranker(tmp_path / "run", collection=LAYOUTS), load_graph(file)
     ranked = rank(ranker, graph)
     found = explain(ranker, graph, int(ranked.order[-1]), int(ranked.order[0]))
+    same = explain(ranker, graph, 1, 1)
+    assert same.heading.endswith(": equal scores; nodes that differ: 0")
     spans = {name: float(np.ptp(scores)) for name, scores in ranked.member_scores.items()}
     for part in found.parts:
         scaled = [part.members[name] / span for name, span in spans.items()]
