@@ -10,10 +10,9 @@ from typing import Any
 from common.atomic import open_regular, write_text
 from common.checksums import read_table
 from common.errors import PipelineError, UsageError
-from data.graphs.graph import LayoutGraph
 from data.tree import COLLECTIONS, collection_named, find_graphs
 from ensembles.blend import model_of
-from ensembles.ranking.explain import default_row, explain
+from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
 from ensembles.ranking.rank import load_ranker
@@ -140,7 +139,8 @@ def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[st
         PipelineError: no finished run, or the graph's file is missing or damaged.
     """
     report, best = read_report(run), read_table(run / BEST, BEST_SCHEMA)
-    firsts = {row[:2]: row[2] for row in best.select("collection", "graph", "configs").rows()}
+    rows = best.select("collection", "graph", "configs", "against").rows()
+    firsts = {row[:2]: row[2:] for row in rows}
     found = [key for key in firsts if name in (key[1], ":".join(key))]
     if len(found) != 1:
         known = " or ".join(map(":".join, found)) or "a judged graph's, as the report lists them"
@@ -155,11 +155,9 @@ def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[st
                 f"{folder}: has no {collection.name}/valid/{graph}.npz; pass --data"
             )
         ranker = load_ranker(run, collection=collection.name)
-        loaded = load_graph(path)
-        assert isinstance(loaded.graph, LayoutGraph)
-        default = default_row(loaded.graph)
-        config = next((c for c in firsts[found[0]] if c != default), default)
-        explained = explain(ranker, loaded, config)
+        configs, default = firsts[found[0]]
+        config = next((config for config in configs if config != default), default)
+        explained = explain(ranker, load_graph(path), config)
         write_text(run / FOLDER / f"{page_name(*found[0])}.svg", drawn(explained))
     return found[0]
 
