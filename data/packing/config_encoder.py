@@ -110,8 +110,8 @@ class ConfigEncoder:
             raise UnknownValueError(vector, unknown.place, unknown.value) from unknown
 
     def _keep(self, codes: NDArray[np.int64]) -> None:
-        found, number = np.unique(codes, return_inverse=True)
-        own = number.reshape(codes.shape).astype(np.min_scalar_type(len(found)))
+        found = np.unique(codes)  # its own `return_inverse` sorts positions, several times slower
+        own = np.searchsorted(found, codes).astype(np.min_scalar_type(len(found)))
         self._chunks.append((self._columns, found, own))
         self._n_configs += len(codes)
 
