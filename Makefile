@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 DATA ?= data/sample
 OUT ?= runs/first
 RECIPE ?= cpu
-export PYTHONDONTWRITEBYTECODE ?= 1
+# uv leaves modules uncompiled: the first process that imports torch writes what saves all others seconds.
+unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
