@@ -33,7 +33,7 @@ POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
-IMPORTED_ONCE = ("numpy", "polars", "scipy.sparse", "lightgbm", "torch", "torch._dynamo")
+IMPORTED_ONCE = ("polars", "lightgbm", "sklearn.linear_model", "torch", "torch._dynamo")
 
 
 class InThisProcess(Executor):

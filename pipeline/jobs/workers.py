@@ -11,7 +11,7 @@ from pipeline.jobs.job import WORKER_BYTES, Job
 from pipeline.jobs.run_jobs import Done, Executor, run_jobs
 
 SOON_S = 20.0  # what takes less is done sooner than processes begin
-SOON_BYTES = 4 << 20  # of files, whose jobs hardly take more
+SOON_BYTES, SOON_STEPS = 4 << 20, 200  # of files, and of networks: jobs of fewer hardly take more
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,14 @@ class Workers:
 
             check_cluster(self.ray)
 
-    def expect(self, n_bytes: int, threads: int) -> None:
+    def expect(self, n_bytes: int, n_steps: int, threads: int) -> None:
         """Let processes get ready, where they will do jobs on files of so many bytes.
 
         Args:
+            n_steps: of all networks that will be trained.
             threads: of the processor, that a job will have.
         """
-        is_much = self.n is not None or n_bytes >= SOON_BYTES
+        is_much = self.n is not None or n_bytes >= SOON_BYTES or n_steps >= SOON_STEPS
         if self.ray is None and self.n != 1 and is_much and granted()[0] > 1:
             import_once(threads)
 

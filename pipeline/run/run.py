@@ -157,7 +157,10 @@ def _prepared(
     settings = {"recipe": recipe.model_dump(mode="json")}
     check_free(out, settings, resume=resume)
     asked = {collection.name for collection in inputs.collections}
-    workers.expect(sum(file.path.stat().st_size for file in files), recipe.n_threads)
+    trainings = [recipe.training_of(model) for model in recipe.all_models if "train" in splits]
+    n_steps = len(recipe.seeds) * sum(training.steps for training in trainings if training)
+    n_bytes = sum(file.path.stat().st_size for file in files)
+    workers.expect(n_bytes, n_steps, recipe.n_threads)
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]
     device = tell_device(recipe, gpu_here())
