@@ -152,7 +152,8 @@ def print_scores(report: Mapping[str, Any]) -> None:
 def print_comparison(compared: Mapping[str, Any]) -> None:
     """Print what `compare_reports` found: a row per collection, and their mean."""
     rows = []
-    for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
+    mean = f"mean of {len(compared['collections'])}"
+    for name, entry in {**compared["collections"], mean: compared["mean"]}.items():
         counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
         values = (entry["first"], entry["second"], entry["difference"])
         interval = entry["ci95"] or (None, None)
