@@ -16,8 +16,6 @@ from common.git import revision
 SECTIONS = {
     "stages": stages.report,
     "layout_model": layout_model.report,
-    "winning_model": layout_model.report_winning,
-    "tile_step": training_cache.report_tiles,
     "graph_cache": training_cache.report_graphs,
     "pyg_loader": training_cache.report_loader,
     "packing": packing.report,

@@ -13,20 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmarks import PAGES, render, write_page
 from benchmarks.speed.measuring import in_turn
 from benchmarks.speed.plain_layout_model import PlainLayoutModel
 from common.atomic import write_text
 from common.git import revision
-from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.config.recipe import load_recipe
-from models.layout.inputs import LayoutInputs
-from models.layout.network import LayoutNetwork, Positions
 from pipeline.planning.calibration import card_named, step_seconds
 from pipeline.planning.counts import Counts
 from pipeline.planning.made_up import (
@@ -44,22 +40,6 @@ KERNEL = Size(nodes=40, edges=66, configurable=0, configs=1_842)
 ONE_CHUNK_MIB = 1 << 20
 RANKED = 2  # times, after one that does not count
 KEYS = ("kernels", "byte_units", "host_syncs", "half_share")
-
-
-class PlainNetwork(LayoutNetwork):
-    """benchmarks/speed/plain_layout_model.py, trained and ranked with as the other networks are."""
-
-    Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
-
-    def __init__(self, config: CrossConfigSageConfig) -> None:
-        super().__init__(config)
-        self.plain = PlainLayoutModel(config)
-
-    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score the configs at `distinct` (c,); (c,) float32."""
-        edges = inputs.neighbours.edge_index.T.flip(0)
-        scores: Tensor = self.plain(inputs, edges, inputs.symbols(distinct))
-        return scores
 
 
 @dataclass(frozen=True)
@@ -80,7 +60,7 @@ class Work:
         size = KERNEL if self.network.endswith("fusion_sage") else GRAPH
         recipe = load_recipe(self.recipe, own)
         made = make_case(recipe, self.network, replace(size, configs=n_configs or size.configs))
-        return replace(made, network=PlainNetwork(made.config)) if self.plain else made
+        return replace(made, network=PlainLayoutModel(made.config)) if self.plain else made
 
     @cached_property
     def n_configs(self) -> int:

@@ -5,22 +5,18 @@ Configs come first, (c, n, f); every config carries all features of every node; 
 gathered and scattered edge by edge; the attention is a softmax over the batch's configs.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from data.graphs.graph import N_NODE_FEATURES, LayoutGraph
+from data.graphs.graph import N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
-from features.pruning.store import prune_layout_graph
-from models.config.networks import CrossConfigSageConfig
-from models.layout.cross_config_sage import N_OPCODES, CrossConfigSage
+from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
+from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs
-
-
-def plain_edges(graph: LayoutGraph, *, rule: str) -> Tensor:
-    """Return the (2, e) int64 edges of a pruned graph, from operand to user."""
-    pruned, _ = prune_layout_graph(graph, rule=rule)
-    return torch.from_numpy(pruned.edge_index).T.flip(0).contiguous()
+from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 
 
 class PlainBlock(nn.Module):
@@ -50,11 +46,13 @@ class PlainBlock(nn.Module):
         return x + self.project(y)
 
 
-class PlainLayoutModel(nn.Module):
+class PlainLayoutModel(LayoutNetwork):
     """Score configs of one graph; lower = faster."""
 
+    Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
+
     def __init__(self, config: CrossConfigSageConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
         self.layout = nn.Embedding(N_SYMBOLS, config.layout_width)
         layout_width = VALUES_PER_TENSOR * config.layout_width
@@ -88,20 +86,22 @@ class PlainLayoutModel(nn.Module):
         settings[:, inputs.config_ids] = chosen
         return torch.cat([nodes.expand(len(symbols), -1, -1), settings], dim=2)
 
-    def forward(self, inputs: LayoutInputs, edges: Tensor, symbols: Tensor) -> Tensor:
-        """Score configs (c, k, 18) int64 along edges (2, e); (c,)."""
-        x = self.embed(self.features(inputs, symbols))
+    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+        """Score the configs at `distinct` (c,); (c,) float32."""
+        edges = inputs.neighbours.edge_index.T.flip(0)  # (2, e) from operand to user
+        x = self.embed(self.features(inputs, inputs.symbols(distinct)))
         for block in self.blocks:
             x = block(x, edges)
         x = self.norm(x)
         pooled = [x.mean(dim=1), x.amax(dim=1), x[:, inputs.config_ids].mean(dim=1)]
-        return self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+        scores: Tensor = self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+        return scores
 
 
-def plain_copy(model: CrossConfigSage, config: CrossConfigSageConfig) -> PlainLayoutModel:
+def plain_copy(model: CrossConfigSage) -> PlainLayoutModel:
     """Return the plain model with the weights of ours; every opcode must be known."""
     assert model.known_opcode.all()
-    plain = PlainLayoutModel(config)
+    plain = PlainLayoutModel(model.config)
     plain.load_state_dict(plain_names(dict(model.named_parameters())))
     return plain
 

@@ -1,9 +1,8 @@
-"""What passes outside the networks in training, at the published sizes: graphs come from a cache.
+"""What training reads at the published sizes: graphs come from a cache, or from PyG's DataLoader.
 
 Layout graphs have the sizes of layout:nlp:random; a tenth of them is made, each under ten names,
 their packed configs mapped from files as those of the store are; steps draw graphs as training
-does. Tile kernels are a few, enlarged from the sample's, under the names of all train kernels. And
-what PyG's DataLoader delivers of the same, beside what steps read of the cache.
+does. Configs come by the pipeline's own steps, and by PyG.
 """
 
 import tempfile
@@ -18,34 +17,22 @@ import numpy as np
 
 from benchmarks import section
 from benchmarks.speed.measuring import in_turn
-from common.progress import watched_by
 from common.settings import SAMPLE
-from data.graphs.graph import N_TILE_VALUES, LayoutGraph, TileGraph
-from data.read import read_layout, read_tile
+from data.graphs.graph import LayoutGraph
+from data.read import read_layout
 from data.synthetic.plans import GraphSize, published_graphs
 from data.synthetic.write import write_sized
-from data.tree import GraphFile, collection_named, find_graphs
+from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
-from models.config.own_models import imported
-from models.config.recipe import load_recipe
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.pyg import ConfigSampler, TpuGraphsLayout
-from models.registry import NETWORKS
-from models.tile.inputs import TileInputs, tile_inputs
-from models.tile.task import TileTask
 from models.training.dataset import CACHE_BYTES, LRUCache, bytes_held
-from models.training.device import CPU, prepare_torch
-from models.training.folds import HeldOut
-from models.training.jobs import TrainJob
-from models.training.loop import fit
+from models.training.device import prepare_torch
 from models.training.samplers import uniform
 
 NAMES_PER_SIZE, N_DRAWN = 10, 12_000  # steps as of the recipe `leaderboard`
 WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
-N_KERNELS, N_NODES, N_CONFIGS = 5_709, 40, 1_842
-N_MADE, N_STEPS, THREADS = 24, 12, 2
 STEP_CONFIGS, LOADER_ROUNDS, BATCHES, LOADED_SHARE = 64, 15, (1, 8), 1 / 20
-MODELS = ("late_fusion_sage", "early_fusion_sage")
 
 
 def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
@@ -97,66 +84,6 @@ def report_graphs(
     mib = np.mean(list(held.values())) / 2**20
     row = [f"{n_steps:,}", f"{mib:.1f}", *anew]
     return section("graph_cache", cache_mib=max_bytes >> 20, row=row)
-
-
-def enlarged(kernel: TileGraph, n_configs: int) -> TileGraph:
-    """Put a kernel beside itself until it has about 40 nodes; give it random configs."""
-    rng = np.random.default_rng(kernel.n_nodes)
-    copies = max(1, round(N_NODES / kernel.n_nodes))
-    starts = kernel.n_nodes * np.arange(copies).repeat(len(kernel.edge_index))
-    bounds = 2.0 ** rng.integers(0, 10, (n_configs, N_TILE_VALUES))
-    return replace(
-        kernel,
-        node_feat=np.tile(kernel.node_feat, (copies, 1)),
-        node_opcode=np.tile(kernel.node_opcode, copies),
-        edge_index=np.tile(kernel.edge_index, (copies, 1)) + starts[:, None],
-        config_feat=bounds.astype(np.float32),
-        runtime_ns=rng.integers(10**6, 10**7, n_configs),
-        runtime_normalizers=np.full(n_configs, 10**6),
-    )
-
-
-def measure_tiles(name: str, n_kernels: int, n_configs: int) -> list[str]:
-    """Train for some steps with a warm cache; return the model's line of the table."""
-    keys = [f"{name}.training.{key}={N_STEPS}" for key in ("steps", "log_every")]
-    recipe = load_recipe("leaderboard", keys)
-    config = getattr(recipe, name)
-    made = find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), splits=("train",))
-    graphs = [enlarged(read_tile(file), n_configs) for file in made[:: len(made) // N_MADE]]
-    nodes = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p-standardise")
-    files = tuple(replace(made[0], path=Path(str(number))) for number in range(n_kernels))
-    misses: list[GraphFile] = []
-
-    def make(file: GraphFile) -> TileInputs:
-        misses.append(file)
-        return tile_inputs(graphs[int(file.path.name) % len(graphs)], config, nodes=nodes)
-
-    cache = LRUCache(make)
-    network = imported(NETWORKS[name][1])(config)
-    network.config_scaler.fit(cache(file).config_columns() for file in files[: len(graphs)])
-    held_mib = sum(cache(file).statistics.nbytes for file in files) / 2**20
-    misses.clear()
-    entered, ended = list[float](), [time.perf_counter()]
-    network.register_forward_pre_hook(lambda *_: entered.append(time.perf_counter()))
-    task = TileTask(files, cache, config, HeldOut(files))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        watched_by(lambda *_: ended.append(time.perf_counter())),
-    ):
-        fit(network, task, config.training, TrainJob(name, recipe, files, 0, Path(folder)), CPU)
-    step = 1000 * np.median(np.diff(ended)[1:-1])
-    outside = 1000 * np.median(np.subtract(entered, ended[:-1])[1:-1])
-    times = f"{step:.0f}", f"{outside:.1f}", f"{outside / step:.1%}"
-    return [name, f"{held_mib:,.0f}", f"{len(misses) / N_STEPS:.1f}", *times]
-
-
-def report_tiles(n_kernels: int = N_KERNELS, n_configs: int = N_CONFIGS) -> list[str]:
-    """Measure; return the section of speed.md."""
-    prepare_torch(seed=0, threads=THREADS)
-    facts = {"n_kernels": n_kernels, "n_nodes": N_NODES, "n_configs": n_configs}
-    facts |= {"threads": THREADS, "n_steps": N_STEPS, "cache_mib": CACHE_BYTES >> 20}
-    rows = [measure_tiles(name, n_kernels, n_configs) for name in MODELS]
-    return section("tile_step", rows=rows, **facts)
 
 
 def ways_to_read(train: TpuGraphsLayout) -> dict[str, Callable[[], object]]:
