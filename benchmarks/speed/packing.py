@@ -3,6 +3,7 @@
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from benchmarks import PAGES, section, write_page
 from benchmarks.speed.measuring import TreeCost, add_tree_cost, in_own_process, own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
-from data.npz.read import Archive
+from data.npz.read import CHUNK_BYTES, Archive
 from data.packing.config_encoder import chunk_bytes
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
@@ -32,7 +33,9 @@ ARRAYS: dict[str, tuple[type[np.generic], tuple[int | None, ...]]] = {
     "config_runtime": (np.int64, (None,)),
     "node_config_feat": (np.float32, (None, None, None)),
 }
-HEADER = ("step", "wall seconds", "of inflating", "CPU seconds", "of inflating", "peak MiB")
+# What the seconds of each step are compared with; see STEPS.
+COMPARED = {"inflate": "of inflating", "zipfile": "of zipfile"}
+HEADER = ("step", "wall seconds", *COMPARED.values(), "CPU seconds", *COMPARED.values(), "peak MiB")
 ROUNDS, N_ROWS, N_READS = 9, 128, 21  # a training step reads about so many rows
 
 
@@ -44,6 +47,15 @@ def inflate(path: Path, out: Path) -> None:
         for key, (dtype, shape) in ARRAYS.items():
             for content in archive.rows(key, dtype=dtype, shape=shape, chunk_bytes=at_once):
                 del content  # so that the next one takes its memory, which is in the cache
+
+
+def inflate_plainly(path: Path, out: Path) -> None:
+    """Read every member once as anybody would, by the standard library's zlib."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as member:
+                while member.read(CHUNK_BYTES):
+                    pass
 
 
 def pack(path: Path, out: Path) -> None:
@@ -74,6 +86,7 @@ def row_reads_s(path: Path, out: Path) -> list[float]:
 # In the order of the table. A step takes the file and an empty folder.
 STEPS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "inflate": ("inflate the file as packing does, check its checksums", inflate),
+    "zipfile": ("inflate with Python's zipfile", inflate_plainly),
     "pack": ("check the whole file, pack its configs in memory", pack),
     "prepare": ("`prepare`: the whole file checked and stored", store),
 }
@@ -121,15 +134,13 @@ def measure(path: Path) -> dict[str, list[TreeCost]]:
 
 
 def cost_rows(costs: Mapping[str, Sequence[TreeCost]]) -> list[list[str]]:
-    """Return a row per step: its best seconds, also over the best to inflate, and its memory."""
+    """Return a row per step: its best seconds, also over the best of COMPARED, and its memory."""
     rows = []
     for step, runs in costs.items():
         seconds = []
         for key in ("seconds", "cpu_s"):
-            best, inflating = (
-                min(getattr(cost, key) for cost in each) for each in (runs, costs["inflate"])
-            )
-            seconds += [best, best / inflating]
+            best = {name: min(getattr(cost, key) for cost in costs[name]) for name in costs}
+            seconds += [best[step], *(best[step] / best[other] for other in COMPARED)]
         peak_mib = max(cost.peak_mib for cost in runs)
         rows.append([STEPS[step][0], *(f"{value:.2f}" for value in seconds), f"{peak_mib:,.0f}"])
     return rows

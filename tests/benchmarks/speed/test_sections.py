@@ -88,9 +88,9 @@ def test_growth_is_the_exponent_from_the_second_size_on() -> None:
 
 
 def test_ratios_compare_the_best_seconds_with_the_best() -> None:
-    seconds = {"inflate": (1.0, 2.0, 9.0), "pack": (1.5, 2.0, 2.0)}
+    seconds = {"inflate": (1.0, 2.0, 9.0), "zipfile": (3.0,), "pack": (1.5, 2.0, 2.0)}
     costs = {name: [TreeCost(cpu + 1, cpu, 1.0) for cpu in cpus] for name, cpus in seconds.items()}
-    assert cost_rows(costs)[-1][1:] == ["2.50", "1.25", "1.50", "1.50", "1"]
+    assert cost_rows(costs)[-1][1:] == ["2.50", "1.25", "0.62", "1.50", "1.50", "0.50", "1"]
 
 
 def test_packing_is_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
