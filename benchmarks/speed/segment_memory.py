@@ -1,6 +1,5 @@
 """Memory and time on unpruned graphs as they grow: by segments, and the whole graph per step."""
 
-import resource
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from common.progress import watched_by
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
 from data.synthetic.write import write_sized
-from data.tree import GraphFile, file_from_path
+from data.tree import file_from_path
 from models.config.networks import CrossConfigSageConfig, SegmentSageConfig, TrainingConfig
 from models.config.recipe import FeaturesConfig, Recipe, load_recipe
 from models.registry import MODELS
@@ -25,7 +24,6 @@ SIZES = (
     *(GraphSize(1_000, 72, 1_000), GraphSize(5_000, 360, 1_000), GraphSize(21_808, 1_571, 1_000)),
     LARGEST_REAL,
 )
-MEMORY_GIB = 16
 SEGMENT_NODES, ONE_SEGMENT = SegmentSageConfig().segment_nodes, 1_000_000
 # By name: the model, the nodes of a segment, and steps. What is remembered of segments is computed
 # in the first steps; with the whole graph in each, a step is like another.
@@ -61,27 +59,15 @@ def recipe(segment_nodes: int, steps: int) -> Recipe:
     )
 
 
-def train_and_predict(path: Path, name: str, memory_gib: float = MEMORY_GIB) -> Costs | None:
+def train_and_predict(path: Path, name: str) -> Costs:
     """Train on the graph at `path`, then score all its configs; return peaks and CPU seconds.
 
     `libraries_mib` is the peak before any graph is read, `train_mib` and `predict_mib` those after
     each; `first_s` is of the first step, with reading the graph; `step_s` the median of the last
     half of the steps; `total_s` of TOTAL_STEPS, those that were not taken being as that;
-    `predict_s` is of 1,000 configs, with cutting the graph. None where `memory_gib` do not suffice;
-    this process has no more from then on.
+    `predict_s` is of 1,000 configs, with cutting the graph.
     """
-    limit = int(memory_gib * 2**30)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    try:
-        return _costs(file_from_path(path), name)
-    except (MemoryError, RuntimeError) as error:  # the latter is torch's
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            return None
-        raise
-
-
-def _costs(file: GraphFile, name: str) -> Costs:
-    model, segment_nodes, steps = NETWORKS[name]
+    file, (model, segment_nodes, steps) = file_from_path(path), NETWORKS[name]
     own_recipe, ends = recipe(segment_nodes, steps), [time.process_time()]
     found = {"libraries_mib": own_peak_mib()}
     with tempfile.TemporaryDirectory() as folder:
@@ -100,32 +86,28 @@ def _costs(file: GraphFile, name: str) -> Costs:
     return found | {"predict_mib": own_peak_mib()}
 
 
-def measure(size: GraphSize, name: str) -> Costs | None:
+def measure(size: GraphSize, name: str) -> Costs:
     """Measure a graph of this size in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         file = write_sized(Path(folder), size)
         setup = "from benchmarks.speed.segment_memory import train_and_predict"
         work = f"train_and_predict(Path({str(file.path)!r}), {name!r})"
-        costs: Costs | None = in_own_process(setup, work)
+        costs: Costs = in_own_process(setup, work)
     return costs
 
 
-def line(size: GraphSize, name: str, costs: Costs | None) -> list[str]:
+def line(size: GraphSize, name: str, costs: Costs) -> list[str]:
     """Return the cells of a line."""
     head = [f"{size.n_nodes:,}", f"{size.n_configurable:,}", name]
-    if costs is None:
-        return [*head, "", f"does not fit in {MEMORY_GIB} GiB", *[""] * (len(COSTS) - 2)]
     return [*head, *(f"{costs[key]:{form}}" for key, (_, form, _) in COSTS.items())]
 
 
-def growth(by_size: Mapping[GraphSize, Costs | None]) -> list[str]:
+def growth(by_size: Mapping[GraphSize, Costs]) -> list[str]:
     """Return b of cost = a · nodes^b, from the second size on, for each cost that it is told of.
 
     Memory is beyond what the libraries take.
     """
-    known = [(size.n_nodes, costs) for size, costs in by_size.items() if costs][1:]
-    if len(known) < 2:
-        return ["" for *_, grows in COSTS.values() if grows]
+    known = [(size.n_nodes, costs) for size, costs in by_size.items()][1:]
     found, nodes = [], np.log([n_nodes for n_nodes, _ in known])
     for key in (key for key, (*_, grows) in COSTS.items() if grows):
         base = "libraries_mib" if key.endswith("_mib") else None
@@ -144,7 +126,6 @@ def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
         growth_header=("network", "peak MiB of training", *list(labels.values())[1:]),
         growth=[[name, *growth(by_size)] for name, by_size in found.items()],
         config=recipe(SEGMENT_NODES, 1).segment_sage,
-        memory_gib=MEMORY_GIB,
         steps=NETWORKS["segment_sage"][2],
         whole_steps=NETWORKS["cross_config_sage"][2],
     )
