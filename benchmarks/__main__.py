@@ -1,7 +1,6 @@
 """`make bench`: measure, and write docs/results/speed.md.
 
-`python -m benchmarks layout_model …` measures and prints these sections alone; that on a GPU has a
-page of its own as well, see benchmarks/gpu.py.
+`python -m benchmarks layout_model …` measures and prints these sections alone.
 """
 
 import argparse
@@ -9,7 +8,7 @@ import platform
 
 import torch
 
-from benchmarks import PAGES, gpu, write_page
+from benchmarks import PAGES, write_page
 from benchmarks.speed import layout_model, packing, segment_memory, stages, training_cache, workers
 from common.git import revision
 
@@ -21,16 +20,12 @@ SECTIONS = {
     "packing": packing.report,
     "segment_memory": segment_memory.report,
     "workers": workers.report,
-    "gpu": gpu.report,
 }
 
-HEADER = [
-    "# Speed and memory",
-    "",
-    "Written by `make bench`. Machines differ and are noisy: compare figures of one run only.",
-    "Packing of the largest graph stands in [packing_largest.md](packing_largest.md).",
-    "",
-]
+HEADER = """# Speed and memory
+
+Written by `make bench`. Machines differ and are noisy: compare figures of one run only.
+Packing of the largest graph stands in [packing_largest.md](packing_largest.md)."""
 
 
 def main() -> None:
@@ -40,13 +35,13 @@ def main() -> None:
     chosen = parser.parse_args().sections
     if not set(chosen) <= set(SECTIONS):
         parser.error(f"sections: expected some of {', '.join(SECTIONS)}")
-    lines = [line for name in chosen or SECTIONS for line in (*SECTIONS[name](), "")]
+    parts = [report() for name, report in SECTIONS.items() if name in (chosen or SECTIONS)]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
-    lines.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")
+    parts.append(f"Measured on {platform.machine()}, {gpu}, revision {revision()}.")
     if chosen:
-        print("\n".join(lines))  # noqa: T201
+        print("\n\n".join(parts))  # noqa: T201
     else:
-        write_page(PAGES / "speed.md", "\n".join([*HEADER, *lines]))
+        write_page(PAGES / "speed.md", "\n\n".join([HEADER, *parts]))
 
 
 if __name__ == "__main__":

@@ -3,14 +3,13 @@
 `python -m benchmarks.go --out runs/go` starts from unfused programs: a gene says of an instruction
 whether it is kept apart. A ranker learns from random choices of the train programs, the policy from
 the ranker. Then each way to choose may compile as many choices of a held-out program; the best of
-the first 8, 16 and 32 is measured again in a fresh process, beside the compiler's own fusion:
+the first 8 and 32 is measured again in a fresh process, beside the compiler's own fusion:
 OUT/seed-S/PROGRAM.json has these ratios. The same call goes on with what was measured.
 """
 
 import argparse
 import copy
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks import PAGES, entry_point, render, write_page
+from benchmarks import PAGES, render, write_page
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.git import revision
@@ -45,7 +44,7 @@ from pipeline.optimize.verify import Ratio, paired_ratio
 
 TRAIN = ("mlp_b16", "attention_b2", "squeeze_excite_b4", "points_b16")
 HELD_OUT = ("autoencoder_b4", "vae_b32", "mixture_b6", "recommender_b64", "perceiver_b1")
-BUDGETS = (8, 16, 32)
+BUDGETS = (8, 32)
 BATCH = 8
 CONFIG = PolicyConfig(tasks={"fusion": 2})
 RANKER_STEPS = 400
@@ -204,8 +203,7 @@ def write_report(out: Path, folder: Path) -> None:
         name: [json.loads((seed / f"{name}.json").read_text("utf-8")) for seed in seeds]
         for name in done
     }
-    shown = (BUDGETS[0], BUDGETS[-1])
-    labels = ["unfused", *(f"{w.__name__}, {budget} compiles" for w in WAYS for budget in shown)]
+    labels = ["unfused", *(f"{w.__name__}, {budget} compiles" for w in WAYS for budget in BUDGETS)]
     values = np.array(
         [
             [np.mean([seed[label]["value"] for seed in found[name]]) for label in labels]
@@ -230,9 +228,8 @@ def write_report(out: Path, folder: Path) -> None:
     write_page(folder / "go.md", page)
 
 
-@entry_point
-def main(arguments: Sequence[str] | None) -> int:
-    """Measure with one seed, or write the report; return the exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure with one seed, or write the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.go", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/go"))
     parser.add_argument("--seed", type=int, default=0)
@@ -240,11 +237,10 @@ def main(arguments: Sequence[str] | None) -> int:
     given = parser.parse_args(arguments)
     if given.report:
         write_report(given.out, given.report)
-        return 0
+        return
     with alone_in(given.out), torch_prepared(threads=1, device=CPU, seed=given.seed):
         run(given.out / f"seed-{given.seed}", given.seed)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

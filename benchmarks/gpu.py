@@ -141,13 +141,8 @@ def _seconds_of(case: Case, device: torch.device) -> float:
     return statistics.median(in_turn(ranking, RANKED, warm_up=True)["rank"])
 
 
-def report(
-    found: Mapping[str, Any] | None = None, timed: Mapping[str, Any] | None = None
-) -> list[str]:
-    """Return the section; counted and, on a GPU, timed anew if not given."""
-    found = found or count_all()
-    if timed is None and torch.cuda.is_available():
-        timed = time_all(found)
+def page(found: Mapping[str, Any], timed: Mapping[str, Any]) -> str:
+    """Return the page of what was counted, and timed where there was a GPU."""
     rows = []
     for name, of_step in found.items():
         told = [_with_goal(of_step, key, WORKS[name].goals) for key in KEYS]
@@ -157,16 +152,16 @@ def report(
     what = ("kernels", "units moved", "host syncs", "half")
     header = ("network", "graphs", *(f"{of}: {one}" for of in ("step", "chunk") for one in what))
     keys = ("step_ms", "gb_per_s", "times_roofline", "peak_gib", "rank_ms")
-    text = render(
+    return render(
         "gpu",
         graph=GRAPH,
         kernel=KERNEL,
         rows=rows,
         header=(*header, "peak units", "unit, MB", "GFLOP"),
         card=torch.cuda.get_device_name() if timed else None,
-        timed=[[name, *(str(of.get(k, "")) for k in keys)] for name, of in (timed or {}).items()],
+        timed=[[name, *(str(of.get(k, "")) for k in keys)] for name, of in timed.items()],
+        revision=revision(),
     )
-    return text.splitlines()
 
 
 def _with_goal(found: Mapping[str, Any], key: str, goals: Mapping[str, float]) -> str:
@@ -190,8 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             write_text(Path(given.json), text)
         return
-    lines = ["# On a GPU", "", "Written by `make gpu`.", "", *report(found, timed)]
-    write_page(PAGES / "gpu.md", "\n".join([*lines, "", f"Revision {revision()}."]))
+    write_page(PAGES / "gpu.md", page(found, timed))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import PAGES, entry_point, render, write_page
+from benchmarks import PAGES, render, write_page
 from benchmarks.speed.measuring import TreeCost, add_tree_cost
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
@@ -42,7 +42,6 @@ class Rehearsal:
     out: Path
     share: float = 1.0  # of the graphs of each part
     workers: int = 1
-    keep_raw: bool = False  # keep the train split's npz files and what was packed of them
 
     def commands(self, collection: Collection) -> dict[str, list[str]]:
         made = ["--plan", "published", "--share", str(self.share), "--collections", collection.name]
@@ -91,9 +90,8 @@ def rehearse(todo: Rehearsal, collections: Sequence[Collection]) -> dict[str, En
     for collection in collections:
         for stage, command in todo.commands(collection).items():
             _do(todo, journal, f"{collection.name} {stage}", command)
-        if not todo.keep_raw:
-            for root in (todo.out / "data" / "npz", todo.out / "store"):
-                shutil.rmtree(root / collection.folder / "train", ignore_errors=True)
+        for root in (todo.out / "data" / "npz", todo.out / "store"):
+            shutil.rmtree(root / collection.folder / "train", ignore_errors=True)
     if all(journal.get(f"{collection.name} run", {}).get("done") for collection in COLLECTIONS):
         for stage, command in todo.last_commands().items():
             _do(todo, journal, f"{ALL} {stage}", command)
@@ -225,27 +223,24 @@ def _space(ended: Mapping[str, Entry], done: Sequence[Collection]) -> list[list[
     return rows
 
 
-@entry_point
-def main(arguments: Sequence[str] | None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Rehearse, and write the page of what has been done so far."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/rehearsal"))
     parser.add_argument("--share", type=float, default=1.0, help="of the graphs of each part")
     parser.add_argument("--collections", nargs="+", default=[c.name for c in COLLECTIONS])
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--keep-raw", action="store_true", help="remove no train split")
     parser.add_argument("--page", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    todo = Rehearsal(given.out.resolve(), given.share, given.workers, given.keep_raw)
+    todo = Rehearsal(given.out.resolve(), given.share, given.workers)
     try:
         rehearse(todo, [collection_named(name) for name in given.collections])
     finally:
         journal = read_journal(todo)
         if any(name.endswith(" run") and entry["done"] for name, entry in journal.items()):
             write_page(given.page, page(todo, journal))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

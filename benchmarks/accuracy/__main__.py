@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import PAGES, entry_point
+from benchmarks import PAGES
 from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
 from benchmarks.accuracy.report import read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
@@ -54,9 +54,8 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
     return failed
 
 
-@entry_point
-def main(arguments: Sequence[str] | None) -> int:
-    """Train what is missing, or write the report; return the exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is missing, or write the report."""
     parser = options_parser(__doc__, list(TASKS), n_seeds=5)
     models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
     parser.add_argument("--models", nargs="+", choices=models, default=models, metavar="NAME")
@@ -64,11 +63,12 @@ def main(arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     if options.report:
         write_report(read_cells(options.out / "cells"), options.report)
-        return 0
+        return
     sources = Sources(options.sample, options.real)
     given = options.tasks, options.models, options.seeds, sources
     todo = list(cells_of(*given, overrides=options.set))
-    return int(run_cells(todo, sources, options.out) > 0)
+    if failed := run_cells(todo, sources, options.out):
+        sys.exit(f"{failed} of {len(todo)} failed")
 
 
 def _say(line: str) -> None:
@@ -76,4 +76,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,14 +5,13 @@ docs/results/segments.md and its picture from all that is there.
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import PAGES, entry_point, render, write_page
+from benchmarks import PAGES, render, write_page
 from benchmarks.accuracy.cells import Cell, run_cell
 from benchmarks.accuracy.report import (
     LABELS,
@@ -53,13 +52,13 @@ PICTURE, SIZE_INCHES = "segments.png", (10.0, 3.8)
 Cells = Mapping[str, list[dict[str, Any]]]  # by name of what was trained, each seed's
 
 
-def trained(task: str, steps: int) -> dict[str, tuple[str, ...]]:
+def trained(task: str) -> dict[str, tuple[str, ...]]:
     """Return the keys of [segment_sage], by name, of all that is trained for a task."""
-    base = f"segment_nodes={SEGMENT_NODES[task]}", f"training.steps={steps}"
+    base = f"segment_nodes={SEGMENT_NODES[task]}", f"training.steps={STEPS}"
     found = {name: (*base, *keys) for name, keys in VARIANTS.items()}
     for name, shares in SHARES[task].items():
         for share in shares:
-            found[_rung(name, share)] = (*found[name], f"training.steps={round(share * steps)}")
+            found[_rung(name, share)] = (*found[name], f"training.steps={round(share * STEPS)}")
     return found
 
 
@@ -72,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
     sources = Sources(options.sample, options.real)
     for seed in options.seeds:
         for task in (task for task in options.tasks if not why_no_data(TASKS[task], sources)):
-            for name, keys in trained(task, options.steps).items():
+            for name, keys in trained(task).items():
                 changed = tuple(f"segment_sage.{key}" for key in (*options.set, *keys))
                 is_new = run_cell(
                     Cell(task, SHIPPED, seed, changed), sources, options.out / task / name
@@ -87,7 +86,7 @@ def write_report(out: Path, folder: Path) -> None:
         PipelineError: something was not trained, or a file cannot be written.
     """
     by_task = {
-        task: {name: read_cells(out / task / name / "cells") for name in trained(task, STEPS)}
+        task: {name: read_cells(out / task / name / "cells") for name in trained(task)}
         for task in SEGMENT_NODES
         if (out / task).is_dir()
     }
@@ -100,7 +99,7 @@ def write_report(out: Path, folder: Path) -> None:
         "segments",
         parts=parts,
         picture=PICTURE,
-        steps=cells[0]["recipe"]["segment_sage"]["training"]["steps"],
+        steps=STEPS,
         confidence=f"{CONFIDENCE:.0%}",
         draws=f"{DRAWS:,}",
         made_with=made_with(cells),
@@ -196,17 +195,14 @@ def draw(by_task: Mapping[str, Cells], path: Path) -> None:
             axes.legend(loc="lower right")
 
 
-@entry_point
-def main(arguments: Sequence[str] | None) -> int:
-    """Train what is missing, and write the page; return the exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is missing, and write the page."""
     parser = options_parser(__doc__, list(SEGMENT_NODES), n_seeds=3)
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N")
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
     run(options)
     write_report(options.out, options.pages)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

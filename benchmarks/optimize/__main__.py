@@ -6,12 +6,11 @@ docs/results/optimize.md from what is there.
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import PAGES, entry_point, render, write_page
+from benchmarks import PAGES, render, write_page
 from benchmarks.accuracy.tasks import Sources
 from benchmarks.optimize.tiles import BUDGETS, run_tiles, tile_rows
 from common.atomic import write_text
@@ -76,24 +75,21 @@ def write_report(out: Path, folder: Path) -> None:
     write_page(folder / "optimize.md", page)
 
 
-@entry_point
-def main(arguments: Sequence[str] | None) -> int:
-    """Do what is missing, or write the report; return the exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what is missing, or write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
-    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
     if options.report:
         write_report(options.out, options.report)
-        return 0
+        return
     for seed in SEEDS:
-        run_tiles(seed, Sources(options.sample, None), options.out)
+        run_tiles(seed, Sources(SAMPLE, None), options.out)
     for name in PROGRAMS:
         run_program(name, options.out / name)
         print(program_row(name, options.out / name))  # noqa: T201
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import section
+from benchmarks import render
 from benchmarks.speed.measuring import in_turn, peak_mib
 from benchmarks.speed.plain_layout_model import plain_copy, plain_gradients
 from data.graphs.graph import LayoutGraph
@@ -140,6 +140,6 @@ def measure(setting: Setting) -> list[list[str]]:
     return rows
 
 
-def report(settings: Sequence[Setting] = SETTINGS) -> list[str]:
+def report(settings: Sequence[Setting] = SETTINGS) -> str:
     rows = [row for setting in settings for row in measure(setting)]
-    return section("layout_model", rounds=ROUNDS, header=HEADER, rows=rows)
+    return render("layout_model", rounds=ROUNDS, header=HEADER, rows=rows)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import PAGES, section, write_page
+from benchmarks import PAGES, render, write_page
 from benchmarks.speed.measuring import TreeCost, add_tree_cost, in_own_process, own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.read import CHUNK_BYTES, Archive
@@ -158,12 +158,12 @@ def measure_size(folder: Path, size: GraphSize) -> dict[str, Any]:
     return {"size": size, "packed_mb": packed_mb, "rows": rows, **facts}
 
 
-def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
+def report(sizes: Sequence[GraphSize] = SIZES) -> str:
     with tempfile.TemporaryDirectory() as name:
         parts = [measure_size(Path(name), size) for size in sizes]
-    return section("packing", parts=parts, header=HEADER, rounds=ROUNDS, n_rows=N_ROWS)
+    return render("packing", parts=parts, header=HEADER, rounds=ROUNDS, n_rows=N_ROWS)
 
 
 if __name__ == "__main__":
-    head = ["# Packing the largest graph", "", "Written by `make bench-largest`.", ""]
-    write_page(PAGES / "packing_largest.md", "\n".join([*head, *report([LARGEST])]))
+    head = "# Packing the largest graph\n\nWritten by `make bench-largest`.\n\n"
+    write_page(PAGES / "packing_largest.md", head + report([LARGEST]))

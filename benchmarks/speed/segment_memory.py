@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import section
+from benchmarks import render
 from benchmarks.speed.measuring import in_own_process, own_peak_mib
 from common.progress import watched_by
 from data.read import read_layout
@@ -116,10 +116,10 @@ def growth(by_size: Mapping[GraphSize, Costs]) -> list[str]:
     return found
 
 
-def report(sizes: Sequence[GraphSize] = SIZES) -> list[str]:
+def report(sizes: Sequence[GraphSize] = SIZES) -> str:
     found = {name: {size: measure(size, name) for size in sizes} for name in NETWORKS}
     labels = {key: label for key, (label, _, grows) in COSTS.items() if grows}
-    return section(
+    return render(
         "segment_memory",
         header=("nodes", "configurable", "network", *(label for label, *_ in COSTS.values())),
         rows=[line(size, name, found[name][size]) for size in sizes for name in NETWORKS],

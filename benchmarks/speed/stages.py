@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import section, table
+from benchmarks import render
 from benchmarks.speed.measuring import in_turn, peak_mib
 from common.metrics import kendall_tau
 from data.read import read_layout
@@ -19,14 +19,14 @@ from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of
 from models.config.recipe import load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inputs import layout_inputs
 from models.training.device import prepare_torch
-from models.training.losses import pairwise_hinge
+from models.training.losses import LOSSES
 
 REPEATS = 3
 BASE = GraphSize(2_000, 100, 500)
 MORE_CONFIGS = (BASE, GraphSize(2_000, 100, 1_000), GraphSize(2_000, 100, 2_000))
 MORE_NODES = (BASE, GraphSize(4_000, 200, 500), GraphSize(8_000, 400, 500))
+LARGEST = GraphSize(8_000, 400, 8_000)
 
 
 def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
@@ -36,8 +36,9 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
     prepare_torch(seed=0, threads=recipe.n_threads)
     graph = read_layout(file)
     scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
-    inputs = layout_inputs(graph, rule=rule, scaler=scaler)
     model = CrossConfigSage(config)
+    read = model.reader(recipe.features, scaler)
+    inputs = read(graph)
     sample = np.arange(config.configs_per_step)
     target = torch.from_numpy(inputs.runtime_ns[sample])
 
@@ -47,7 +48,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
 
     def training_step() -> object:
         model.zero_grad()
-        loss = pairwise_hinge(model(inputs, sample), target)
+        loss = LOSSES[config.loss](model(inputs, sample), target)
         loss.backward()
         return loss
 
@@ -55,7 +56,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
     return {
         "read and check": lambda: read_layout(file),
         "prune": lambda: prune(graph, rule),
-        "prepare for the GNN": lambda: layout_inputs(graph, rule=rule, scaler=scaler),
+        "prepare for the GNN": lambda: read(graph),
         "statistics for boosting": statistics,
         f"GNN training step, {config.configs_per_step} configs": training_step,
         "GNN scores of all configs": lambda: model.score_all(inputs),
@@ -63,28 +64,27 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
     }
 
 
-def stage_table(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[str]:
-    """Measure and write one Markdown table; `axis` is the field of GraphSize that grows."""
+def stage_rows(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[list[str]]:
+    """Return a table's header and rows, measured; `axis` is the field of GraphSize that grows."""
     lengths = [getattr(size, axis) for size in sizes]
     by_size = [in_turn(stages(write_sized(folder, size)), REPEATS, warm_up=True) for size in sizes]
-    rows = []
+    rows = [["stage", *(f"{length:,}" for length in lengths), "exponent"]]
     for name in by_size[0]:
         seconds = [min(found[name]) for found in by_size]
         exponent, _ = np.polyfit(np.log(lengths), np.log(seconds), 1)  # seconds = a · size^b
         rows.append([name, *(f"{value * 1e3:.1f} ms" for value in seconds), f"{exponent:.2f}"])
-    return table(["stage", *(f"{length:,}" for length in lengths), "exponent"], rows)
+    return rows
 
 
-def report() -> list[str]:
+def report() -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        by_configs = stage_table(MORE_CONFIGS, "n_configs", folder)
-        by_nodes = stage_table(MORE_NODES, "n_nodes", folder)
-        largest = write_sized(folder, GraphSize(8_000, 400, 8_000))
+        by_configs = stage_rows(MORE_CONFIGS, "n_configs", folder)
+        by_nodes = stage_rows(MORE_NODES, "n_nodes", folder)
+        largest = write_sized(folder, LARGEST)
         memory = peak_mib(
             "from data.read import read_graph\nfrom data.tree import file_from_path",
             f"read_graph(file_from_path(Path({str(largest.path)!r})))",
         )
-    inflated_mib = 8_000 * 400 * 18 * 4 / 2**20
-    values = {"repeats": REPEATS, "base": BASE, "inflated_mib": inflated_mib, "memory": memory}
-    return section("stages", by_configs=by_configs, by_nodes=by_nodes, **values)
+    values = {"repeats": REPEATS, "base": BASE, "largest": LARGEST, "memory": memory}
+    return render("stages", by_configs=by_configs, by_nodes=by_nodes, **values)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import section
+from benchmarks import render
 from benchmarks.speed.measuring import in_turn
 from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
@@ -50,8 +50,8 @@ def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
 
 def report_graphs(
     sizes: Sequence[GraphSize] = (), n_steps: int = N_DRAWN, max_bytes: int = CACHE_BYTES
-) -> list[str]:
-    """Ask a cache for the graphs of all steps; return the section of speed.md."""
+) -> str:
+    """Ask a cache for the graphs of all steps; return the section."""
     sizes = sizes or [
         graph.size
         for graph in published_graphs(
@@ -83,7 +83,7 @@ def report_graphs(
     anew = [f"{len(seconds) / n_steps:.1%}", f"{np.mean(seconds):.3f}"]
     mib = np.mean(list(held.values())) / 2**20
     row = [f"{n_steps:,}", f"{mib:.1f}", *anew]
-    return section("graph_cache", cache_mib=max_bytes >> 20, row=row)
+    return render("graph_cache", cache_mib=max_bytes >> 20, row=row)
 
 
 def ways_to_read(train: TpuGraphsLayout) -> dict[str, Callable[[], object]]:
@@ -119,8 +119,8 @@ def measure_loader(name: str, root: Path, store: Path | None, rounds: int) -> li
     ]
 
 
-def report_loader() -> list[str]:
-    """Measure; return the section of speed.md."""
+def report_loader() -> str:
+    """Measure; return the section."""
     prepare_torch(seed=0, threads=1)
     of_size = published_graphs([collection_named("layout:nlp:random")], ["train"], LOADED_SHARE)
     with tempfile.TemporaryDirectory() as folder:
@@ -129,4 +129,4 @@ def report_loader() -> list[str]:
             write_sized(large, replace(graph.size, n_configs=WRITTEN_CONFIGS))
         rows = measure_loader("published sizes", large, large / "store", LOADER_ROUNDS)
     rows += measure_loader("the sample", SAMPLE, None, LOADER_ROUNDS)
-    return section("pyg_loader", rows=rows, n_configs=STEP_CONFIGS)
+    return render("pyg_loader", rows=rows, n_configs=STEP_CONFIGS)

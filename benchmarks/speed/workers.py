@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks import section
+from benchmarks import render
 from benchmarks.speed.measuring import TreeCost, add_tree_cost
 from common.settings import SAMPLE
 
@@ -26,7 +26,7 @@ def run_once(
     return cost, (out / SUBMISSION).read_bytes()
 
 
-def report(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu") -> list[str]:
+def report(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu") -> str:
     costs: dict[str, list[TreeCost]] = {name: [] for name in HOW}
     made = set[bytes]()
     for _ in range(rounds):
@@ -47,4 +47,4 @@ def report(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu") -> li
     ]
     told = {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1], "same": len(made) == 1}
     n_cores = len(os.sched_getaffinity(0))
-    return section("workers", recipe=recipe, rounds=rounds, n_cores=n_cores, rows=rows, **told)
+    return render("workers", recipe=recipe, rounds=rounds, n_cores=n_cores, rows=rows, **told)

@@ -41,7 +41,7 @@ def test_figures_by_network_as_json_and_a_page_that_says_that_there_was_no_gpu(
     ours, plain, *_, tile = found.values()
     assert ours["byte_units"] < plain["byte_units"] and ours["unit_mb"] == plain["unit_mb"] > 0
     assert tile["graphs"] == 32 and tile["unit_mb"] == tile["ranked_chunk"]["unit_mb"]
-    text = "\n".join(gpu.report(found, {}))
+    text = gpu.page(found, {})
     assert "| baseline_gcn | 8 | " in text
     assert "| segment_sage | 1 | " in text
     assert " | 0 (<= 0) | " in text

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.optimize.__main__ import PROGRAMS, SECONDS, main
 from benchmarks.optimize.tiles import best_so_far, judge, needed, needed_at_random, tile_rows
 from common.atomic import write_text
+from common.errors import PipelineError
 from pipeline.optimize.write import BEST
 
 
@@ -52,17 +53,15 @@ def test_the_page_comes_from_the_results(tmp_path: Path) -> None:
         ["ranker", "1.00 [1.00, 1.00]"],
     )
     assert share.mean == pytest.approx(0.5) and n_kernels == 2
-    assert main(["--out", str(tmp_path), "--report", str(tmp_path)]) == 0
+    main(["--out", str(tmp_path), "--report", str(tmp_path)])
     page = (tmp_path / "optimize.md").read_text()
     assert "| transformer | 1.000 | none is faster |" in page
     assert "| n_body | 1.000 | 0.500 [0.400, 0.600] |" in page
     assert "needs 0.50 [0.50, 0.50] of the compiles" in page
 
 
-def test_a_page_of_half_the_results_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_of_half_the_results_is_refused(tmp_path: Path) -> None:
     write_results(tmp_path)
     (tmp_path / PROGRAMS[3] / BEST).unlink()
-    assert main(["--out", str(tmp_path), "--report", str(tmp_path)]) == 1
-    assert "not all is there" in capsys.readouterr().err
+    with pytest.raises(PipelineError, match="not all is there"):
+        main(["--out", str(tmp_path), "--report", str(tmp_path)])

@@ -1,11 +1,17 @@
 """Sections of the page on speed hold what was measured, on sizes that take no time."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.speed import layout_model, packing, segment_memory, training_cache, workers
+from benchmarks.speed import (
+    layout_model,
+    packing,
+    segment_memory,
+    stages,
+    training_cache,
+    workers,
+)
 from benchmarks.speed.measuring import TreeCost, in_turn, peak_mib
 from benchmarks.speed.packing import STEPS, cost_rows
 from data.synthetic.plans import GraphSize
@@ -29,9 +35,19 @@ def test_the_peak_is_what_the_work_adds() -> None:
     assert 64 <= added < 80
 
 
+def test_each_stage_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = (GraphSize(150, 6, 80), GraphSize(200, 8, 90))
+    for name, value in (("MORE_CONFIGS", sizes), ("MORE_NODES", sizes), ("LARGEST", sizes[0])):
+        monkeypatch.setattr(stages, name, value)
+    text = stages.report()
+    assert text.count("| Kendall tau | ") == text.count("| GNN training step, 64 configs | ") == 2
+    assert "| stage | 150 | 200 | exponent |" in text
+    assert "Reading 80 configs of 6 nodes" in text
+
+
 @pytest.mark.slow
 def test_layout_models_are_compared_in_time_memory_and_results() -> None:
-    lines = layout_model.report([layout_model.Setting(60, 8, hidden=16)])
+    lines = layout_model.report([layout_model.Setting(60, 8, hidden=16)]).splitlines()
     ours, plain, winning = map(cells, lines[-3:])
     assert (ours[1], plain[1], winning[1]) == ("cross_config_sage", "plain PyG", "tgraph")
     assert float(plain[-2]) < 1e-4 and float(plain[-1]) < 1e-3
@@ -43,36 +59,38 @@ def test_layout_models_are_compared_in_time_memory_and_results() -> None:
 @pytest.mark.parametrize(("max_bytes", "anew"), [(1 << 30, "19.0%"), (1, "98.0%")])
 def test_the_cache_of_graphs_reads_each_once_if_it_can(max_bytes: int, anew: str) -> None:
     sizes = [GraphSize(150, 6, 30), GraphSize(180, 8, 20)]
-    line = cells(training_cache.report_graphs(sizes, 100, max_bytes)[-1])
+    line = cells(training_cache.report_graphs(sizes, 100, max_bytes).splitlines()[-1])
     assert line[0] == "100" and line[2] == anew
 
 
 @pytest.mark.slow
-def test_segments_have_a_line_for_each_size() -> None:
-    sizes = [replace(SMALL, n_nodes=n_nodes) for n_nodes in (300, 1_000, 1_500)]
-    lines = segment_memory.report(sizes)
-    rows = [line for line in lines if line.startswith("| 1,500 |")]
-    for row, network in zip(rows, segment_memory.NETWORKS, strict=True):
-        assert cells(row)[:3] == ["1,500", "60", network]
-        libraries, train, predict = map(int, cells(row)[3:6])
-        assert 0 < libraries < train <= predict
-        assert min(float(cell.replace(",", "")) for cell in cells(row)[6:]) > 0
+@pytest.mark.parametrize("network", segment_memory.NETWORKS)
+def test_each_network_trains_and_ranks_a_graph(network: str) -> None:
+    row = segment_memory.line(SMALL, network, segment_memory.measure(SMALL, network))
+    assert row[:3] == ["1,500", "60", network]
+    libraries, train, predict = map(int, row[3:6])
+    assert 0 < libraries < train <= predict
+    assert min(float(cell.replace(",", "")) for cell in row[6:]) > 0
 
 
-def test_growth_is_the_exponent_from_the_second_size_on() -> None:
-    sizes = [GraphSize(n_nodes, 10, 20) for n_nodes in (10, 100, 1_000, 10_000)]
-    costs = {
-        size: {
+def test_growth_is_the_exponent_from_the_second_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(size: GraphSize, network: str) -> dict[str, float]:
+        return {
             "libraries_mib": 200.0,
             "train_mib": 200 + 3 * size.n_nodes**0.5,
+            "predict_mib": 300.0,
+            "first_s": 1.0,
             "step_s": 0.1 * size.n_nodes,
             "total_s": 9.0,
             "predict_s": 2e-4 * size.n_nodes**2,
         }
-        for size in sizes
-    }
-    exponents = [float(cell) for cell in segment_memory.growth(costs)]
-    assert exponents == pytest.approx([0.5, 1, 0, 2], abs=0.01)
+
+    monkeypatch.setattr(segment_memory, "measure", measured)
+    sizes = [GraphSize(n_nodes, 10, 20) for n_nodes in (10, 100, 1_000, 10_000)]
+    lines = segment_memory.report(sizes).splitlines()
+    assert sum(line.startswith("| 1,000 | 10 | ") for line in lines) == len(segment_memory.NETWORKS)
+    for line in lines[-len(segment_memory.NETWORKS) :]:
+        assert list(map(float, cells(line)[1:])) == pytest.approx([0.5, 1, 0, 2], abs=0.01)
 
 
 def test_ratios_compare_the_best_seconds_with_the_best() -> None:
@@ -83,14 +101,14 @@ def test_ratios_compare_the_best_seconds_with_the_best() -> None:
 
 def test_packing_is_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "ROUNDS", 1)
-    lines = packing.report([GraphSize(300, 10, 20)])
+    lines = packing.report([GraphSize(300, 10, 20)]).splitlines()
     assert "300 nodes, 10 configurable, 20 configs:" in lines
     assert all(sum(f"| {label} |" in line for line in lines) == 1 for label, _ in STEPS.values())
 
 
 @pytest.mark.slow
 def test_workers_end_with_the_bytes_of_one(tiny_tree: Path) -> None:
-    *_, one, many, _, told = workers.report(1, tiny_tree, "smoke")
+    *_, one, many, _, told = workers.report(1, tiny_tree, "smoke").splitlines()
     for line, name in ((one, "--workers 1"), (many, "default")):
         assert cells(line)[0] == name and min(map(float, cells(line)[1:])) > 0
     assert told.startswith("The default takes ") and told.endswith("are the same bytes.")
