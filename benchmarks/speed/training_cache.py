@@ -28,7 +28,6 @@ from models.layout.inputs import LayoutInputs, layout_inputs
 from models.pyg import ConfigSampler, TpuGraphsLayout
 from models.training.dataset import CACHE_BYTES, LRUCache, bytes_held
 from models.training.device import prepare_torch
-from models.training.samplers import uniform
 
 NAMES_PER_SIZE, N_DRAWN = 10, 12_000  # steps as of the recipe `leaderboard`
 WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
@@ -97,7 +96,7 @@ def ways_to_read(train: TpuGraphsLayout) -> dict[str, Callable[[], object]]:
     def as_steps_do() -> None:
         for place in rng.permutation(len(train.files)):
             inputs = cache(train.files[place])
-            drawn = uniform(inputs.runtime_ns, STEP_CONFIGS, rng)
+            drawn = rng.permutation(len(inputs.first))[:STEP_CONFIGS]
             inputs.symbols(drawn), inputs.runtimes(drawn)
 
     loaders = {f"PyG, {n} a batch": DataLoader(train, n, shuffle=True) for n in BATCHES}

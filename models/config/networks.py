@@ -6,15 +6,14 @@ on statistics are in models/config/rankers.py.
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from common.settings import FrozenConfig
 
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-SamplerName = Literal["uniform", "stratified", "near-miss"]
-LossName = Literal["pairwise_hinge", "pairwise_logistic", "smooth_kendall", "list_mle"]
+LossName = Literal["pairwise_hinge", "pairwise_logistic", "list_mle"]
 StatisticsName = Literal["plain", "all"]
 TileLossName = LossName | Literal["best_of_five"]
 
@@ -67,11 +66,8 @@ class LayoutGnnConfig(FrozenConfig):
         loss: what training brings down, see models/training/losses.py.
         statistics: also read hand-crafted statistics of each config beside the graph, see
             features/statistics/configs.py; not every network does.
-        noise_weighted_pairs: count a pair of configs by how sure the order of their runtimes is,
-            where a graph has repeated configs that tell; see models/training/losses.py.
-        sampler: which configs of a graph a step takes, see models/training/samplers.py.
         graphs_per_step: how many graphs a step takes.
-        configs_per_step: how many configs of each of them.
+        configs_per_step: how many configs of each of them, drawn at random.
         inference_tensor_mib: configs are ranked in chunks as large as keep the widest tensor within
             so many MiB. It decides speed and memory; scores do not depend on it.
         training: how the weights are found.
@@ -79,8 +75,6 @@ class LayoutGnnConfig(FrozenConfig):
 
     loss: LossName = "pairwise_hinge"
     statistics: bool = False
-    noise_weighted_pairs: bool = False
-    sampler: SamplerName = "uniform"
     graphs_per_step: Positive = 1
     configs_per_step: Annotated[int, Field(ge=2)] = 64
     inference_tensor_mib: Positive = 12
@@ -94,13 +88,6 @@ class LayoutGnnConfig(FrozenConfig):
         if statistics and not cls.READS_STATISTICS:
             raise ValueError("this network reads no statistics; expected false")
         return statistics
-
-    @field_validator("noise_weighted_pairs")
-    @classmethod
-    def _has_pairs(cls, noise_weighted_pairs: bool, info: ValidationInfo) -> bool:
-        if noise_weighted_pairs and info.data.get("loss") == "list_mle":
-            raise ValueError("list_mle has no pairs to weigh; expected a pairwise loss")
-        return noise_weighted_pairs
 
 
 class CrossConfigSageConfig(LayoutGnnConfig):

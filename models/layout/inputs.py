@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.audit.noise import measure_noise
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
@@ -45,8 +44,6 @@ class LayoutInputs(OnDevice):
         statistics: (u, s) float32 hand-crafted statistics of each distinct config, centred; None if
             nobody reads them.
         runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
-        noise: the median of |ln a - ln b| over two measurements a, b of one config; 0 where the
-            graph does not tell, or was not asked.
     """
 
     node_feat: Tensor
@@ -62,7 +59,6 @@ class LayoutInputs(OnDevice):
     statistics: Tensor | None
     runtime_ns: NDArray[np.float64]
     n_guests: int = 0
-    noise: float = 0.0
     held: "HeldConfigs | None" = None
 
     def to(self, device: torch.device) -> Self:
@@ -121,7 +117,6 @@ def layout_inputs(
     rule: str,
     scaler: NodeScaler,
     padding: Padding = "minus-one",
-    with_noise: bool = False,
     with_statistics: bool = False,
 ) -> LayoutInputs:
     """Prune and scale a graph and group its equal configs.
@@ -151,10 +146,4 @@ def layout_inputs(
         statistics=torch.from_numpy(centred_statistics(graph, first)) if with_statistics else None,
         runtime_ns=group_means(graph.runtime_ns, group),
         n_guests=int((first >= graph.n_counted).sum()),
-        noise=_noise(graph.runtime_ns, group) if with_noise else 0.0,
     )
-
-
-def _noise(runtime_ns: NDArray[np.int64], group: NDArray[np.int64]) -> float:
-    measured = measure_noise(runtime_ns, group, draws=1) if (runtime_ns > 0).all() else None
-    return measured.same if measured else 0.0  # too few were measured twice

@@ -43,7 +43,6 @@ class LayoutNetwork(nn.Module, ABC):
             rule=features.prune,
             scaler=scaler,
             padding=features.padding,
-            with_noise=self.config.noise_weighted_pairs,
             with_statistics=self.config.statistics,
         )
 

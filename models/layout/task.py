@@ -16,7 +16,6 @@ from data.tree import GraphFile
 from features.pruning.store import prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
-from models.config.networks import LayoutGnnConfig
 from models.config.recipe import FeaturesConfig
 from models.graph_task import GraphByGraph, JudgedGraphs, learn_nodes, torch_for
 from models.layout.inputs import LayoutInputs
@@ -25,8 +24,7 @@ from models.training.dataset import LRUCache
 from models.training.folds import HeldOut, hold_out
 from models.training.jobs import TrainJob
 from models.training.loop import fit
-from models.training.losses import LOSSES, PAIRWISE_LOSSES, order_confidence
-from models.training.samplers import SAMPLERS
+from models.training.losses import LOSSES
 from models.training.weights import save_network
 
 JUDGED_SAMPLES = 4
@@ -41,9 +39,8 @@ class LayoutTask(JudgedGraphs[LayoutInputs], GraphByGraph[LayoutInputs]):
         """Return the loss, (), of `configs_per_step` configs of the graph at `index`."""
         inputs = self.inputs(self.files[index])
         learned = self.held_out.configs(len(inputs.first), judged=False)
-        draw, size = SAMPLERS[self.config.sampler], self.config.configs_per_step
-        sample = learned[draw(inputs.runtime_ns[learned], size, rng)]
-        return ranking_loss(self.config, model(inputs, sample), inputs, sample)
+        sample = rng.permutation(learned)[: self.config.configs_per_step]
+        return LOSSES[self.config.loss](model(inputs, sample), inputs.runtimes(sample))
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
         """Yield Kendall's tau of four samples as large as a step's, always the same.
@@ -58,17 +55,6 @@ class LayoutTask(JudgedGraphs[LayoutInputs], GraphByGraph[LayoutInputs]):
             if len(np.unique(runtime_ns)) > 1:
                 scores = model(inputs, sample).float().cpu().numpy()
                 yield kendall_tau(scores, runtime_ns) if np.isfinite(scores).all() else math.nan
-
-
-def ranking_loss(
-    config: LayoutGnnConfig, scores: Tensor, inputs: LayoutInputs, distinct: NDArray[np.int64]
-) -> Tensor:
-    """Return the loss, (), of scores (c,) on the configs `distinct` (c,) of one graph."""
-    runtimes = inputs.runtimes(distinct)
-    if config.noise_weighted_pairs:
-        weights = order_confidence(runtimes, inputs.noise)
-        return PAIRWISE_LOSSES[config.loss](scores, runtimes, weights=weights)
-    return LOSSES[config.loss](scores, runtimes)
 
 
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:

@@ -8,7 +8,6 @@ from torch_geometric.transforms import BaseTransform
 
 from common.errors import UsageError
 from models.pyg.graphs import TpuGraph
-from models.training.samplers import SAMPLERS
 
 
 class ConfigSampler(BaseTransform):
@@ -23,26 +22,18 @@ class ConfigSampler(BaseTransform):
         seed: None or at least 0.
         distinct: draw among distinct configs, each with its mean runtime; else among all
             measurements, of which one config may have several.
-        method: see models/training/samplers.py.
 
     Raises:
-        UsageError: no such method, fewer than one config, or a seed below 0.
+        UsageError: fewer than one config, or a seed below 0.
     """
 
-    def __init__(
-        self,
-        n_configs: int,
-        *,
-        seed: int | None = None,
-        distinct: bool = True,
-        method: str = "uniform",
-    ) -> None:
-        if n_configs < 1 or method not in SAMPLERS or (seed is not None and seed < 0):
+    def __init__(self, n_configs: int, *, seed: int | None = None, distinct: bool = True) -> None:
+        if n_configs < 1 or (seed is not None and seed < 0):
             raise UsageError(
-                f"ConfigSampler: {n_configs} configs, seed {seed}, method '{method}'; expected at "
-                f"least 1, no seed below 0, and one of {', '.join(SAMPLERS)}"
+                f"ConfigSampler: {n_configs} configs, seed {seed}; expected at least 1, and no "
+                "seed below 0"
             )
-        self.n_configs, self.seed, self.distinct, self.method = n_configs, seed, distinct, method
+        self.n_configs, self.seed, self.distinct = n_configs, seed, distinct
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
@@ -52,7 +43,7 @@ class ConfigSampler(BaseTransform):
     def forward(self, data: TpuGraph) -> TpuGraph:
         table = data.configs
         runtime = table.mean_runtime if self.distinct else table.runtime
-        drawn = SAMPLERS[self.method](runtime, self.n_configs, self._generator(data))
+        drawn = self._generator(data).permutation(len(runtime))[: self.n_configs]
         places = np.arange(self.n_configs)
         filled = drawn[np.minimum(places, len(drawn) - 1)]
         rows = table.first[filled] if self.distinct else filled

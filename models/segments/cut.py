@@ -108,10 +108,9 @@ def segmented(
     segment_nodes: int,
     depth: int,
     padding: Padding = "minus-one",
-    with_noise: bool = False,
 ) -> SegmentedGraph:
     """Prune and scale a graph as `layout_inputs` does, and cut it."""
-    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, with_noise=with_noise)
+    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding)
     edges = whole.neighbours.edge_index.numpy()
     parts = cut(len(whole.opcode), segment_nodes)
     part_of, position = np.empty((2, len(whole.opcode)), dtype=np.int64)

@@ -147,7 +147,6 @@ class SegmentSage(nn.Module):
             segment_nodes=self.config.segment_nodes,
             depth=self.config.blocks,
             padding=features.padding,
-            with_noise=self.config.noise_weighted_pairs,
         )
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:

@@ -16,14 +16,13 @@ from data.graphs.distinct import distinct_configs
 from data.read import read_layout
 from features.pruning.store import PrunedNodes, prune_layout_graph
 from models.graph_task import GraphByGraph, learn_nodes, torch_for
-from models.layout.task import ranking_loss
 from models.segments.cut import Segment, SegmentedGraph, cut
 from models.segments.network import SegmentHistory, SegmentSage, embed_configs, segment_weights
 from models.training.dataset import LRUCache
 from models.training.device import device_of
 from models.training.jobs import TrainJob
 from models.training.loop import CHECKPOINT, fit
-from models.training.samplers import SAMPLERS
+from models.training.losses import LOSSES
 from models.training.weights import save_network
 
 HEAD_FOLDER = "head"
@@ -46,8 +45,7 @@ class PooledGraphs(GraphByGraph[SegmentedGraph]):
         graph = self.inputs(self.files[index])
         order = np.random.default_rng([self.seed, 1, index]).permutation(len(graph.shared.first))
         pool = order[: self.config.table_configs]
-        draw, size = SAMPLERS[self.config.sampler], self.config.configs_per_step
-        return graph, pool, draw(graph.shared.runtime_ns[pool], size, rng)
+        return graph, pool, rng.permutation(len(pool))[: self.config.configs_per_step]
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class SegmentTask(PooledGraphs):
                 others = others + self._recall(graph.segments[number], rows, choices)
         scores, embedding = model(graph.segments[live], choices, others, float(weights[live]))
         self.history.write(self.history.rows(index, live, positions), embedding)
-        return ranking_loss(self.config, scores, graph.shared, pool[sample])
+        return LOSSES[self.config.loss](scores, graph.shared.runtimes(pool[sample]))
 
     def _draw_segments(
         self, graph: SegmentedGraph, rng: np.random.Generator
@@ -120,7 +118,7 @@ class HeadTask(PooledGraphs):
             self.known[index] = embed_configs(self.net, graph, pool)  # (p, 3h)
         fresh = self.known[index]
         scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])
-        return ranking_loss(self.config, scores, graph.shared, pool[sample])
+        return LOSSES[self.config.loss](scores, graph.shared.runtimes(pool[sample]))
 
 
 def train(job: TrainJob, network: type[SegmentSage]) -> None:

@@ -9,12 +9,10 @@ nothing. Hand runtimes over as int64 or float64: float32 merges those that diffe
 part in ten million. No loss waits for a GPU.
 
 The pairwise losses take O(c²) memory: meant for the sample of configs of one training step, not a
-whole file. Each takes `weights` (…, c, c) >= 0, by which the pair of the faster config i and the
-slower one j counts; then "mean" is the weighted mean. See `order_confidence`.
+whole file.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,65 +22,24 @@ from common.metrics import TILE_PICKS
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-# The median of |x| where x is normal with mean 0 and standard deviation 1.
-MEDIAN_OF_NORMAL = 0.6744897501960817
 
-
-class PairwiseLoss(Protocol):
-    """A loss that is a mean over pairs of configs."""
-
-    def __call__(self, scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
-        """Return (…) from scores (…, c), runtimes (…, c) and weights (…, c, c)."""
-
-
-def pairwise_hinge(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
+def pairwise_hinge(scores: Tensor, runtime: Tensor) -> Tensor:
     """Mean of max(0, 1 - (s_j - s_i)) over the pairs where config i is faster than j.
 
     The ranking SVM's loss (Joachims, "Optimizing Search Engines using Clickthrough Data", 2002).
     """
     scores = _checked_scores(scores, runtime)
-    return _mean_over_pairs(F.relu(1.0 - _gaps(scores)), runtime, weights)
+    return _mean_over_pairs(F.relu(1.0 - _gaps(scores)), runtime)
 
 
-def pairwise_logistic(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
+def pairwise_logistic(scores: Tensor, runtime: Tensor) -> Tensor:
     """Mean of ln(1 + exp(-(s_j - s_i))) over the pairs where config i is faster than j.
 
     RankNet's loss (Burges et al., "Learning to Rank using Gradient Descent", 2005): a hinge without
     a corner, which never stops asking for a wider gap.
     """
     scores = _checked_scores(scores, runtime)
-    return _mean_over_pairs(F.softplus(-_gaps(scores)), runtime, weights)
-
-
-def smooth_kendall(scores: Tensor, runtime: Tensor, *, weights: Tensor | None = None) -> Tensor:
-    """1 - mean of tanh(s_j - s_i) over the pairs where config i is faster than j.
-
-    With the sign in tanh's place the mean is Kendall's tau-a over the comparable pairs, so the loss
-    runs from 0 (all in order) to 2 (all reversed). A pair that is far out of order is given up
-    rather than pulled at, which suits noisy runtimes, and a poor start less.
-    """
-    scores = _checked_scores(scores, runtime)
-    return _mean_over_pairs(1 - torch.tanh(_gaps(scores)), runtime, weights)
-
-
-def order_confidence(runtime: Tensor, noise: float) -> Tensor:
-    """How far the order of each pair of runtimes can be trusted; (c, c) in [0, 1], symmetric.
-
-    Measurements of one config scatter normally in ln(runtime), so the difference of two is normal
-    with standard deviation s = noise / 0.6745. Two configs measured d = |ln r_i - ln r_j| apart are
-    in the right order with probability P = Phi(d / s). The weight is 2 P - 1 =
-    erf(d / (s sqrt(2))), what P says beyond a coin's 1/2. At d = noise it is 1/2.
-
-    Args:
-        runtime: (c,) > 0.
-        noise: the median of |ln a - ln b| over two measurements a, b of one config, see
-            data.audit.noise.Noise.same; 0 where measurements repeat exactly.
-    """
-    if noise <= 0:
-        return torch.ones(len(runtime), len(runtime), device=runtime.device)
-    logarithms = runtime.double().log()
-    apart = (logarithms[None, :] - logarithms[:, None]).abs()
-    return torch.erf(apart * (MEDIAN_OF_NORMAL / (noise * 2**0.5))).float()
+    return _mean_over_pairs(F.softplus(-_gaps(scores)), runtime)
 
 
 def list_mle(scores: Tensor, runtime: Tensor) -> Tensor:
@@ -135,12 +92,11 @@ def best_of_five(scores: Tensor, runtime: Tensor) -> Tensor:
     return list_mle(scores, runtime) + torch.log(expected_best(scores, runtime))
 
 
-PAIRWISE_LOSSES: dict[str, PairwiseLoss] = {
+LOSSES: dict[str, Loss] = {
     "pairwise_hinge": pairwise_hinge,
     "pairwise_logistic": pairwise_logistic,
-    "smooth_kendall": smooth_kendall,
+    "list_mle": list_mle,
 }
-LOSSES: dict[str, Loss] = {**PAIRWISE_LOSSES, "list_mle": list_mle}
 TILE_LOSSES: dict[str, Loss] = {**LOSSES, "best_of_five": best_of_five}
 
 
@@ -149,14 +105,10 @@ def _gaps(scores: Tensor) -> Tensor:
     return scores[..., None, :] - scores[..., :, None]
 
 
-def _mean_over_pairs(terms: Tensor, runtime: Tensor, weights: Tensor | None) -> Tensor:
+def _mean_over_pairs(terms: Tensor, runtime: Tensor) -> Tensor:
     """Average `terms` (…, c, c) where row i is faster than column j; 0 where no pair counts."""
     is_pair = (runtime[..., :, None] < runtime[..., None, :]) & (runtime < torch.inf)[..., None, :]
-    if weights is None:
-        return (terms * is_pair).sum((-2, -1)) / is_pair.sum((-2, -1)).clamp(min=1)
-    counts = torch.where(is_pair, weights.to(terms.dtype), 0)
-    total = counts.sum((-2, -1))
-    return (terms * counts).sum((-2, -1)) / torch.where(total > 0, total, 1)
+    return (terms * is_pair).sum((-2, -1)) / is_pair.sum((-2, -1)).clamp(min=1)
 
 
 def _fastest_first(values: Tensor, runtime: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,19 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import UsageError
 from data.read import read_layout
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
-from models.config.recipe import load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.task import LayoutTask
 from models.training.dataset import LRUCache, bytes_held
 from models.training.folds import HeldOut
-from models.training.losses import order_confidence, pairwise_hinge
-from models.training.samplers import SAMPLERS
+from models.training.losses import pairwise_hinge
 from tests.models.rearrange import permute_configs
 
 XLA_RANDOM = collection_named("layout:xla:random")
@@ -36,9 +33,7 @@ def task_over(files: tuple[GraphFile, ...], **keys: object) -> LayoutTask:
 
     def make(file: GraphFile) -> LayoutInputs:
         graph = read_layout(file)
-        return layout_inputs(
-            graph, rule="hops-1", scaler=scaler, with_noise=config.noise_weighted_pairs
-        )
+        return layout_inputs(graph, rule="hops-1", scaler=scaler)
 
     return LayoutTask(
         files, LRUCache(make, size=lambda inputs: 1, max_bytes=10**9), config, HeldOut(files)
@@ -51,36 +46,14 @@ def new_model(task: LayoutTask) -> CrossConfigSage:
     return CrossConfigSage(task.config)
 
 
-@pytest.mark.parametrize("sampler", list(SAMPLERS))
-def test_a_step_learns_from_the_samplers_configs(files, sampler: str) -> None:
-    task = task_over(files[:1], sampler=sampler)
+def test_a_step_learns_from_configs_drawn_at_random(files) -> None:
+    task = task_over(files[:1])
     model = new_model(task)
     inputs = task.inputs(files[0])
     rng = np.random.default_rng(5)
     rng.permutation(1)  # the graph is drawn first
-    sample = SAMPLERS[sampler](inputs.runtime_ns, 12, rng)
+    sample = rng.permutation(len(inputs.first))[:12]
     expected = pairwise_hinge(model(inputs, sample), torch.from_numpy(inputs.runtime_ns[sample]))
-    assert task.step_loss(model, np.random.default_rng(5))[0].item() == expected.item()
-
-
-def test_pairs_are_weighed_by_the_graphs_own_noise(files) -> None:
-    twice = permute_configs(read_layout(files[0]), np.arange(20).repeat(2))
-    runtime_ns = twice.runtime_ns * np.tile([1000, 1001], 20)  # the second time 0.1 % slower
-    scaler = fit_node_scaler([twice.node_feat], scaling="log1p")
-    inputs = layout_inputs(
-        replace(twice, runtime_ns=runtime_ns), rule="hops-1", scaler=scaler, with_noise=True
-    )
-    assert inputs.noise == pytest.approx(np.log(1.001))
-    config = task_over(files, noise_weighted_pairs=True).config
-    kept = LRUCache(lambda file: inputs, size=lambda item: 1, max_bytes=1)
-    task = LayoutTask(files[:1], kept, config, HeldOut(files[:1]))
-    model = new_model(task)
-    rng = np.random.default_rng(5)
-    rng.permutation(1)
-    sample = SAMPLERS["uniform"](inputs.runtime_ns, 12, rng)
-    runtime_ns = torch.from_numpy(inputs.runtime_ns[sample])
-    weights = order_confidence(runtime_ns, inputs.noise)
-    expected = pairwise_hinge(model(inputs, sample), runtime_ns, weights=weights)
     assert task.step_loss(model, np.random.default_rng(5))[0].item() == expected.item()
 
 
@@ -102,9 +75,3 @@ def test_the_cache_counts_configs_as_they_are_packed(files) -> None:
     for file in (*files[:2], *files[:2]):
         cache(file)
     assert len(made) == 2
-
-
-def test_a_listwise_loss_has_no_pairs_to_weigh() -> None:
-    keys = ["cross_config_sage.loss=list_mle", "cross_config_sage.noise_weighted_pairs=true"]
-    with pytest.raises(UsageError, match="noise_weighted_pairs"):
-        load_recipe("smoke", keys)

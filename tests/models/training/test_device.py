@@ -27,8 +27,8 @@ TRAINED_APART = 1e-2  # AdamW magnifies the rounding of gradients that are next 
 VARIANTS: list[tuple[str, tuple[str, ...]]] = [
     *((name, ()) for name in NETWORKS),
     ("cross_config_sage", ("statistics=true", "pool_by_bytes=true", "loss=list_mle")),
-    ("cross_config_sage", ("noise_weighted_pairs=true", "sampler=near-miss", "cross_config=false")),
-    ("segment_sage", ("noise_weighted_pairs=true", "segment_nodes=20", "head_steps=3")),
+    ("cross_config_sage", ("cross_config=false",)),
+    ("segment_sage", ("segment_nodes=20", "head_steps=3")),
     ("late_fusion_sage", ("loss=best_of_five", "relative_configs=true")),
 ]
 IDS = ["-".join((name, *keys)) for name, keys in VARIANTS]
