@@ -4,11 +4,9 @@ n nodes, e edges, d nodes that decide in a task, g genes: a choice is (g,) int64
 """
 
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from common.errors import PipelineError
@@ -60,58 +58,36 @@ class DecisionGraph(OnDevice):
 
 
 def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
-    """Order and scale the graph of a described subject; each space of its decisions is a task.
+    """Scale the graph of a described subject; each space of its decisions is a task.
+
+    Its nodes are in topological order: HloGraph has operands first.
 
     Raises:
-        PipelineError: edges run in a circle, or nobody says which nodes decide.
+        PipelineError: nobody says which nodes decide.
     """
     arrays, of_genes = description.arrays, description.nodes
     if of_genes is None:
         raise PipelineError(f"{name}: its genes say no node; expected a program with spaces")
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
-    order = topological_order(edge_index, len(opcode), source=name)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    scaled = scaler(arrays["node_feat"])[order]
+    scaled = scaler(arrays["node_feat"])
     scaled[:, MINOR_TO_MAJOR] = 0
-    opcodes, tasks, start, n_nodes = [opcode[order]], [], 0, len(order)
+    opcodes, tasks, start, n_nodes = [opcode], [], 0, len(opcode)
     for space, n_genes in description.spaces.items():
         genes = slice(start, start + n_genes)
-        nodes = place[of_genes[genes]]
-        own = np.flatnonzero(of_genes[genes] == WHOLE_PROGRAM)
+        nodes = of_genes[genes].copy()
+        own = np.flatnonzero(nodes == WHOLE_PROGRAM)
         nodes[own] = n_nodes + np.arange(len(own))
         opcodes.append(N_OPCODES + np.arange(len(own)))
         given = torch.from_numpy(nodes), torch.from_numpy(description.n_options[genes])
         tasks.append(Task(space, genes, *given))
         start, n_nodes = start + n_genes, n_nodes + len(own)
-    none = np.zeros((n_nodes - len(order), N_NODE_FEATURES), np.float32)
-    ordered = torch.from_numpy(place[edge_index].reshape(-1, 2))
+    none = np.zeros((n_nodes - len(opcode), N_NODE_FEATURES), np.float32)
+    edges = torch.from_numpy(edge_index.reshape(-1, 2))
     return DecisionGraph(
         name=name,
         node_feat=torch.from_numpy(np.concatenate([scaled, none])),
         opcode=torch.from_numpy(np.concatenate(opcodes)),
-        neighbours=Neighbours(ordered, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
+        neighbours=Neighbours(edges, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
         tasks=tuple(tasks),
         n_genes=start,
     )
-
-
-def topological_order(
-    edge_index: NDArray[np.int64], n_nodes: int, *, source: str = "graph"
-) -> NDArray[np.int64]:
-    """Return the nodes (n,), each after all that it consumes.
-
-    Raises:
-        PipelineError: edges run in a circle.
-    """
-    consumer, producer = edge_index.reshape(-1, 2).T
-    if (producer < consumer).all():  # as the dataset numbers nodes
-        return np.arange(n_nodes)
-    order = TopologicalSorter[int](dict.fromkeys(range(n_nodes), ()))
-    for user, operand in edge_index.tolist():
-        order.add(user, operand)
-    try:
-        return np.array([*order.static_order()], np.int64)
-    except CycleError as error:
-        reason = "edges run in a circle; expected a graph without one"
-        raise PipelineError(f"{source}: {reason}") from error

@@ -43,13 +43,9 @@ def two_tasks(name: str, arrays: Arrays) -> DecisionGraph:
     return decision_graph(name, known, UNSCALED)
 
 
-def mixed_tasks(arrays: Arrays, place: NDArray[np.int64] | None = None) -> DecisionGraph:
-    """Some nodes decide between two or three options, then the program and a node, up to four.
-
-    `place` (n,) says where the nodes went that were numbered otherwise.
-    """
-    place = np.arange(len(arrays["node_opcode"])) if place is None else place
-    nodes = [*place[[5, 2, 9, 11]], WHOLE_PROGRAM, place[7], WHOLE_PROGRAM]
+def mixed_tasks(arrays: Arrays) -> DecisionGraph:
+    """Some nodes decide between two or three options, then the program and a node, up to four."""
+    nodes = [5, 2, 9, 11, WHOLE_PROGRAM, 7, WHOLE_PROGRAM]
     known = described(arrays, nodes, [2, 3, 3, 2, 4, 2, 1], {"first": 4, "second": 3})
     return decision_graph("mixed", known, UNSCALED)
 

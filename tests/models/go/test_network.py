@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.errors import PipelineError
-from models.go.graph import topological_order
 from models.go.network import (
     Policy,
     PolicyConfig,
@@ -71,23 +70,6 @@ def test_every_weight_that_a_choice_depends_on_gets_a_gradient() -> None:
     decided.log_probs.sum().backward()
     without = {name for name, given in policy.named_parameters() if given.grad is None}
     assert without == {"embed.decisions.second.weight"}  # nothing comes after the last task
-
-
-def test_node_numbers_do_not_matter() -> None:
-    policy, arrays = opinionated(), random_arrays(1)
-    chain = np.stack([np.arange(1, 24), np.arange(23)], axis=1)  # leaves one order alone
-    arrays["edge_index"] = np.unique(np.concatenate([arrays["edge_index"], chain]), axis=0)
-    number = np.random.default_rng(0).permutation(24)  # the new number of each node
-    renumbered = {
-        "node_feat": arrays["node_feat"][np.argsort(number)],
-        "node_opcode": arrays["node_opcode"][np.argsort(number)],
-        "edge_index": number[arrays["edge_index"]],
-    }
-    assert topological_order(renumbered["edge_index"], 24).tolist() == number.tolist()
-    one = policy(mixed_tasks(arrays), drawing())
-    two = policy(mixed_tasks(renumbered, number), given(one.choices))
-    torch.testing.assert_close(one.log_probs, two.log_probs)
-    torch.testing.assert_close(one.entropies, two.entropies)
 
 
 def test_only_options_that_exist_are_drawn_and_all_of_them_are() -> None:
