@@ -2,11 +2,10 @@
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +14,9 @@ from scipy.stats import t as student
 from benchmarks import render, write_page
 from benchmarks.accuracy.cells import CONTENDERS, SHIPPED
 from benchmarks.accuracy.tasks import TASKS
-from common.atomic import atomic_path
 from common.bootstrap import CONFIDENCE, DRAWS, family_means, interval_of
 from common.errors import PipelineError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from submissions.report.pictures import FAINT, OURS, picture
 
 Cell = dict[str, Any]
 TAU, SCORE = "kendall_tau", "tile_score"
@@ -197,24 +193,8 @@ def lead_text(found: Estimate | None, metric: str) -> str:
     return f"**{text}**" if found and (found.low > 0 or found.high < 0) else text
 
 
-@contextmanager
-def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
-    """Yield an empty figure to draw on, and write it as a PNG."""
-    from matplotlib import rc_context
-
-    from submissions.report.pictures import DPI, STYLE, new_figure
-
-    with rc_context(STYLE):
-        figure = new_figure(size_inches)
-        yield figure
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
-
-
 def draw(by_task: Mapping[str, Mapping[str, list[Cell]]], path: Path) -> None:
     """Draw a panel for each task, a row for each contender, the simplest on top."""
-    from submissions.report.pictures import FAINT, OURS
-
     n_rows = -(-len(by_task) // COLUMNS)
     with picture(path, (WIDTH_INCHES, ROW_INCHES * n_rows)) as figure:
         for number, (task, by_name) in enumerate(by_task.items()):

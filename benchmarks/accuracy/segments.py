@@ -20,13 +20,13 @@ from benchmarks.accuracy.report import (
     estimate_of,
     lead_text,
     made_with,
-    picture,
     read_cells,
     text_of,
 )
 from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
 from common.bootstrap import CONFIDENCE, DRAWS
 from common.errors import PipelineError
+from submissions.report.pictures import FAINT, FLOOR, OURS, picture
 
 SHIPPED, WHOLE = "segments", "whole"
 STEPS = 200
@@ -108,7 +108,7 @@ def write_report(out: Path, folder: Path) -> None:
 
 
 def part_of(task: str, cells: Cells) -> dict[str, Any]:
-    """Return what one task has shown: a row per variant, and how soon whole graphs are equalled."""
+    """Return what one task has shown: a row per variant, and tau after shares of the steps."""
     labels = [LABELS["layout"][metric] for metric in METRICS]
     rows = []
     for name in VARIANTS:
@@ -129,11 +129,7 @@ def part_of(task: str, cells: Cells) -> dict[str, Any]:
         "rows": rows,
         "header": ["network", "seeds", *labels, *leads_header, "training CPU s"],
         "soon": [soon(task, name, cells) for name in SHARES[task]],
-        "soon_header": [
-            "network",
-            *(f"{share:.0%}" for share in _shares(task)),
-            f"{WHOLE}'s tau after",
-        ],
+        "soon_header": ["network", *(f"{share:.0%}" for share in _shares(task))],
     }
 
 
@@ -148,28 +144,10 @@ def curve(task: str, name: str, cells: Cells) -> list[tuple[float, float]]:
 
 
 def soon(task: str, name: str, cells: Cells) -> list[str]:
-    """Return the row on when a network first ranks as well as whole graphs at their last step."""
-    found = curve(task, name, cells)
-    by_share = dict(zip(SHARES[task][name], found, strict=True))
+    """Return the row on how soon a network ranks how well."""
+    by_share = dict(zip(SHARES[task][name], curve(task, name, cells), strict=True))
     points = [by_share.get(share) for share in _shares(task)]
-    texts = [f"{point[1]:.3f} ({point[0]:,.0f} s)" if point else "" for point in points]
-    reached = first_reached(found, curve(task, WHOLE, cells)[-1][1])
-    return [name, *texts, "not reached" if reached is None else f"{reached:,.0f} s"]
-
-
-def first_reached(found: Sequence[tuple[float, float]], goal: float) -> float | None:
-    """Return the seconds at which tau is `goal`, on lines between the points; None if it never is.
-
-    Args:
-        found: seconds, ascending, and tau; nothing is known before the first.
-    """
-    for number, (seconds, tau) in enumerate(found):
-        if tau >= goal:
-            if number == 0:
-                return seconds
-            before_s, before = found[number - 1]
-            return before_s + (seconds - before_s) * (goal - before) / (tau - before)
-    return None
+    return [name, *(f"{point[1]:.3f} ({point[0]:,.0f} s)" if point else "" for point in points)]
 
 
 def _cpu_s(cells: Sequence[dict[str, Any]]) -> float:
@@ -178,8 +156,6 @@ def _cpu_s(cells: Sequence[dict[str, Any]]) -> float:
 
 def draw(by_task: Mapping[str, Cells], path: Path) -> None:
     """Draw tau by CPU seconds, a panel for each task: two curves, and the other variants."""
-    from submissions.report.pictures import FAINT, FLOOR, OURS
-
     with picture(path, SIZE_INCHES) as figure:
         for number, (task, cells) in enumerate(by_task.items()):
             axes = figure.add_axes((0.07 + 0.5 * number, 0.14, 0.41, 0.74))

@@ -1,7 +1,8 @@
 """The report's curves by matplotlib, all on one sheet, as PNG."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,14 +35,23 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def new_figure(size_inches: tuple[float, float]) -> "Figure":
-    """Return an empty figure that no window system knows of; sets no global state."""
+@contextmanager
+def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
+    """Yield an empty figure to draw on, which no window system knows of, and write it as a PNG.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size_inches)
-    FigureCanvasAgg(figure)
-    return figure
+    with rc_context(STYLE):
+        figure = Figure(figsize=size_inches)
+        FigureCanvasAgg(figure)
+        yield figure
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
 def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> None:
@@ -107,16 +117,13 @@ def write_overview(report: Mapping[str, Any], path: Path) -> None:
     Raises:
         PipelineError: the file cannot be written.
     """
-    from matplotlib import rc_context
-
     collections = report.get("collections", {})
     slowdowns = [entry for chart in slowdown_charts(collections) for entry in chart.data.items()]
     panels = [(name, partial(draw_slowdown, curve=curve)) for name, curve in slowdowns]
     for chart in learning_charts(report.get("learning_curves", [])):
         panels.append((chart.title, partial(draw_learning, curves=chart.data)))
     n_rows = 1 + math.ceil(len(panels) / len(PLACES))
-    with rc_context(STYLE):
-        figure = new_figure((WIDTH_INCHES, ROW_INCHES * n_rows))
+    with picture(path, (WIDTH_INCHES, ROW_INCHES * n_rows)) as figure:
         rows = figure.subfigures(n_rows, 1, squeeze=False)[:, 0]
         rows[0].suptitle(_heading(report), fontsize=11, fontweight="bold", x=0.01, ha="left")
         axes = rows[0].add_axes(SCORES)
@@ -129,8 +136,6 @@ def write_overview(report: Mapping[str, Any], path: Path) -> None:
             axes = rows[1 + number // len(PLACES)].add_axes(PLACES[number % len(PLACES)])
             axes.set_title(title, loc="left")
             draw(axes)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
 def _heading(report: Mapping[str, Any]) -> str:

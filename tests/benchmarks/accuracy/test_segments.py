@@ -6,18 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy import segments
-from benchmarks.accuracy.segments import VARIANTS, first_reached, main, trained
+from benchmarks.accuracy.segments import VARIANTS, main, trained
 from benchmarks.accuracy.tasks import Sources
 
 SMALL = ("hidden=8", "configs_per_step=8", "table_configs=16", "head_steps=2")
-
-
-@pytest.mark.parametrize(
-    ("goal", "seconds"), [(0.4, 10.0), (0.5, 10.0), (0.55, 15.0), (0.6, 20.0), (0.7, None)]
-)
-def test_what_is_reached_is_reached_between_the_points(goal: float, seconds: float | None) -> None:
-    found = first_reached([(10.0, 0.5), (20.0, 0.6), (40.0, 0.58)], goal)
-    assert found == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_the_command_trains_resumes_and_writes_the_page(
