@@ -31,9 +31,7 @@ from ensembles.choice.objectives import (
 
 Interval = tuple[float, float]
 
-BEST_BLEND, GREEDY = "best blend", "greedy"
-BEST_MEMBER = "best member"
-RECIPE = "recipe"
+GREEDY, BEST_MEMBER, RECIPE = "greedy", "best member", "recipe"
 SURE = 0.99  # confidence of the intervals that decide
 TIE = 1e-9
 MAX_SELECTED = 50

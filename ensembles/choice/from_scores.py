@@ -58,14 +58,12 @@ class Labelled(NamedTuple):
         )
 
     def scored_by(self, members: Mapping[str, pl.DataFrame]) -> "Labelled":
-        """Leave the configs that some member has scored: these rows, or such configs of a copy."""
+        """Leave the configs that some member has scored."""
         rows = [*KEYS, "config"]
         scored = pl.concat(table.select(rows) for table in members.values()).unique()
         if self.runtimes.join(scored, on="graph", how="anti").height:
             return self  # nobody has scored that graph: whoever joins them will say so
         taken = self.runtimes.join(scored, on=rows, how="semi", maintain_order="left")
-        if taken.height < scored.height:
-            taken = self.runtimes.join(scored, on=KEYS, how="semi", maintain_order="left")
         return self._replace(runtimes=taken)
 
 
@@ -99,7 +97,7 @@ def choose(
     by: Labelled,
     members: Mapping[str, pl.DataFrame],
     *,
-    recipe: Mixing | None = None,
+    recipe: Mixing,
     seed: int = 0,
 ) -> BlendChoice:
     """Choose a blend for members that have scored the labelled graphs.
@@ -126,8 +124,6 @@ def choose(
         fixed = {method: _on_rows(by, scores) for method, scores in blends.items()}
         judge = JUDGES[kind](graphs, seed)
         nested = Nested(graphs, fixed, folds, metric=METRICS[kind], judge=judge)
-        if recipe is None:
-            return choose_blend(nested, seed=seed)
         judged_as = recipe._replace(diversity=None) if kind == "layout" else recipe
         kept = _on_rows(by, mix(own, judged_as, by.files))
         return choose_blend(nested, recipe=kept, seed=seed)

@@ -13,7 +13,7 @@ from common.errors import PipelineError
 from common.progress import log
 from data.tree import Collection, GraphFile
 from ensembles.blend import SCALES, Mixing, member_weights
-from ensembles.choice.choose import BEST_BLEND, BEST_MEMBER, RECIPE, BlendChoice
+from ensembles.choice.choose import RECIPE
 from ensembles.choice.from_scores import choose, labelled, mixing_of
 from ensembles.diversify_picks import PickDiversity
 from ensembles.scores import scores_path
@@ -27,8 +27,6 @@ KEPT_NOTE = (
     "Nothing beat the recipe's own blend by more than noise, so it stays; nested_value is its "
     "plain value on the valid split, to which nothing was fitted."
 )
-
-Row = tuple[str, float | None, float | None, float | None]
 
 
 def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
@@ -96,7 +94,8 @@ def choose_in_run(
         mixing = own if is_kept else mixing_of(choice)
         if kind == "layout":  # whose picks the choice did not judge
             mixing = mixing._replace(diversity=own.diversity)
-        record = {**record_of(choice, mixing), "note": KEPT_NOTE if is_kept else CHOSEN_NOTE}
+        note = KEPT_NOTE if is_kept else CHOSEN_NOTE
+        record = {**asdict(choice), **mixing_record(mixing), "note": note}
         log.info(
             f"{names}: no blend beats the recipe's by more than noise; it stays"
             if is_kept
@@ -122,33 +121,11 @@ def _by_id(
     return named, told
 
 
-def record_of(choice: BlendChoice, mixing: Mixing) -> dict[str, Any]:
-    """Return a choice as a table: the fields of BlendChoice, with how members are blended."""
-    return {**asdict(choice), **mixing_record(mixing)}
-
-
 def mixing_record(mixing: Mixing) -> dict[str, Any]:
     """Return how members become one as a table; `pick_diversity` only where there is one."""
     weights = {name: float(weight) for name, weight in mixing.weights.items()}
     chosen = {"pick_diversity": mixing.diversity._asdict()} if mixing.diversity else {}
     return {"method": mixing.method, "weights": weights, **chosen}
-
-
-def choice_rows(choice: BlendChoice) -> list[Row]:
-    """List what was chosen among: name, value, and interval where there is one.
-
-    What decides are best blend and best member, each found anew without the graphs it is judged on.
-    The interval of their difference is of 99 %, that of the choice of 95 %.
-    """
-    values = choice.member_values | choice.candidates
-    values |= {BEST_BLEND: choice.best_blend_value, BEST_MEMBER: choice.best_member_value}
-    if choice.recipe_value is not None:
-        values[RECIPE] = choice.recipe_value
-    return [
-        *((name, value, None, None) for name, value in values.items()),
-        (f"{BEST_BLEND} less {BEST_MEMBER}", choice.difference, *choice.difference_ci99),
-        (f"chosen: {choice.chosen}", choice.nested_value, *choice.nested_ci95),
-    ]
 
 
 def choice_file(out: Path, collection: Collection) -> Path:

@@ -22,7 +22,7 @@ from pipeline.cli.console import (
     command,
     data_dir,
     print_json,
-    print_table,
+    print_result,
     say_that_libraries_load,
 )
 from pipeline.cli.score import print_scores
@@ -184,50 +184,37 @@ def blend(
     out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
     more_runs: Annotated[list[Path] | None, typer.Argument(help="More of these.")] = None,
     split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
-    method: Annotated[str, typer.Option(help="minmax-mean, rank-mean or best.")] = "minmax-mean",
-    labels: Annotated[
-        Path | None, typer.Option(help="Data folder whose runtimes decide which blend is best.")
-    ] = None,
+    method: Annotated[str, typer.Option(help="minmax-mean or rank-mean.")] = "minmax-mean",
     submission: Annotated[Path | None, typer.Option(help="Also write a submission.")] = None,
     collection: Annotated[
         str | None,
-        typer.Option(help="Of the scores; for a submission, diverse picks and best."),
+        typer.Option(help="Of the scores; for a submission and diverse picks."),
     ] = None,
     diversify_picks: Annotated[
         Path | None,
         typer.Option(help="Data folder of graphs: first picks cover for each other."),
     ] = None,
     json: Json = False,
-    seed: Seed = None,
 ) -> None:
     """Blend the scores of several models of one collection.
 
     Scores are joined by what configs hold, so that differently ordered copies can be blended.
-
-    `--method best` chooses the blend by the runtimes in `--labels`: of run folders by the scores of
-    the valid split, then blends those of `--split`.
 
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
     say_that_libraries_load()
     from pipeline.run.single_stages import blend_files
 
-    record, rows = blend_files(
+    blend_files(
         method,
         [*runs, *(more_runs or [])],
         out,
-        labels=labels,
         collection=collection,
         split=split,
         submission=submission,
         graphs=diversify_picks,
-        seed=seed or 0,
     )
-    if json:
-        print_json(record)
-        return
-    if rows:
-        print_table(("blend", "nested value", "low", "high"), rows)
-    typer.echo(f"scores      {out}")
+    facts, lines = {"method": method, "scores": out}, [f"scores      {out}"]
     if submission:
-        typer.echo(f"submission  {submission}")
+        lines.append(f"submission  {submission}")
+    print_result(facts, *lines, as_json=json)

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -20,8 +19,6 @@ from data.tree import (
     find_graphs,
 )
 from ensembles.blend import SCALES, blend, member_weights
-from ensembles.choice.from_scores import choose, labelled, mixing_of
-from ensembles.choice.in_run import Row, choice_rows, record_of
 from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
 from ensembles.ensemble import ranked_by
 from models.config.recipe import Recipe
@@ -38,7 +35,6 @@ from pipeline.run.jobs import Law, Ranking, WholeRun, machine_with, ranking_jobs
 from pipeline.run.trackers import logged_to
 from submissions.write import submission_rows, write_submission
 
-BEST = "best"
 JUDGED_SPLIT = "valid"
 
 
@@ -143,46 +139,34 @@ def blend_files(
     runs: Sequence[Path],
     out: Path,
     *,
-    labels: Path | None,
     collection: str | None,
     split: str,
     submission: Path | None,
     graphs: Path | None = None,
-    seed: int = 0,
-) -> tuple[dict[str, Any], list[Row]]:
-    """Blend score files of one collection.
+) -> None:
+    """Blend score files of one collection, each member weighing the same.
 
     Args:
-        method: one of ensembles.blend.SCALES, each member weighing the same, or BEST.
-        runs: run folders, or score files. For BEST the scores of a folder's valid split decide and
-            those of `split` are blended; of files, the labelled graphs they hold decide.
-        labels: for BEST, the data folder with the runtimes of valid (or train, for scores out of
-            fold).
-        collection: of all scores; needed for BEST, for a submission and with `graphs`.
+        method: one of ensembles.blend.SCALES.
+        runs: run folders, of which the scores of `split` are taken, or score files.
+        collection: of all scores; needed for a submission and with `graphs`.
         submission: also write the rankings there.
         graphs: spread the picks by the configs of the graphs in this data folder.
 
     Raises:
         UsageError: no such method, or options that it needs are missing.
-        PipelineError: files that cannot be read, of different data, or too few labelled graphs.
+        PipelineError: files that cannot be read, or of different data.
     """
     if len(set(runs)) < len(runs):
         raise UsageError("--runs: the same run is given twice; expected each once")
     if graphs is not None and not collection:
         raise UsageError("--diversify-picks: pass --collection as well; it says which to read")
-    if method != BEST and labels is not None:
-        raise UsageError(f"--labels: --method {method} reads none; expected --method {BEST}")
-    if method not in (*SCALES, BEST):
-        raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}, {BEST}")
+    if method not in SCALES:
+        raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
     if submission and not collection:
         raise UsageError("--submission: pass --collection as well; rows are named by it")
-    rows: list[Row] = []
-    if method == BEST:
-        record, rows, mixed = _best(runs, labels, collection, split, seed)
-    else:
-        members = _scores(runs, split)
-        mixed = blend(members, method=method, weights=member_weights(list(members), {}))
-        record = {"method": method}
+    members = _scores(runs, split)
+    mixed = blend(members, method=method, weights=member_weights(list(members), {}))
     if graphs is not None and collection:
         place = collection_named(collection)
         files = find_graphs(graphs, collections=(place,))
@@ -191,29 +175,6 @@ def blend_files(
     if submission and collection:
         rankings = submission_rows([(collection_named(collection), mixed)])
         write_submission(submission, rankings)
-    return {**record, "scores": str(out)}, rows
-
-
-def _best(
-    runs: Sequence[Path], labels: Path | None, collection: str | None, split: str, seed: int
-) -> tuple[dict[str, Any], list[Row], pl.DataFrame]:
-    if labels is None or collection is None:
-        raise UsageError("--method best: pass --labels DIR and --collection; it judges by runtimes")
-    if len(runs) < 2:
-        raise UsageError("--method best: expected at least two runs, each once")
-    place, splits = collection_named(collection), ("train", JUDGED_SPLIT)
-    members = _scores(runs, JUDGED_SPLIT)
-    scored = {name for table in members.values() for name in table["graph"].unique()}
-    files = find_graphs(labels, collections=(place,), splits=splits)
-    by = labelled(list({file.name: file for file in files if file.name in scored}.values()))
-    missing = by.too_few()
-    if missing:
-        raise PipelineError(f"{labels}: {collection}: the scores hold {missing}")
-    targets = members if split == JUDGED_SPLIT else _scores(runs, split)
-    choice = choose(by, members, seed=seed)
-    mixing = mixing_of(choice)
-    mixed = blend(targets, method=mixing.method, weights=mixing.weights)
-    return record_of(choice, mixing), choice_rows(choice), mixed
 
 
 def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
