@@ -1,11 +1,5 @@
-"""Measured runtimes, what a ranking is judged by: those of the files, or what was withheld.
+"""Measured runtimes, what a ranking is judged by: those of the files, or what was withheld."""
 
-Also how well one measurement of a graph's configs ranks as another does: the noise ceiling, Kendall
-tau between two measurements of the configs that it holds more than once (`data.audit.noise` says
-what it does and does not bound).
-"""
-
-import math
 from collections.abc import Collection as Container
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.audit.noise import measure_noise
 from data.graph_store.stored_graph import is_stored
-from data.graphs.distinct import config_hashes, distinct_rows, sample_rows
+from data.graphs.distinct import sample_rows
 from data.graphs.graph import TileGraph
 from data.npz.read import Archive
 from data.read import read_graph
@@ -149,33 +142,3 @@ def cut_to_samples(
                 own[name] = np.searchsorted(rows, own[name])
                 known[name] = Labels(known[name].runtime_ns[rows])
     return own, known
-
-
-def read_ceilings(files: Sequence[GraphFile], labels: Mapping[str, Labels]) -> dict[str, float]:
-    """Measure the noise ceiling of labelled layout graphs, one at a time.
-
-    Args:
-        labels: runtimes of all c configs by submission ID.
-
-    Returns:
-        Kendall tau by submission ID, of the graphs where it is known.
-
-    Raises:
-        PipelineError: a file is damaged, or the labels do not fit its configs.
-    """
-    ceilings = {}
-    for file in files:
-        known = labels.get(file.submission_id)
-        if file.collection.kind != "layout" or known is None or not known.is_labelled:
-            continue
-        hashes, runtime_ns = config_hashes(read_graph(file)), known.runtime_ns
-        if len(hashes) != len(runtime_ns) or (runtime_ns <= 0).any():
-            raise PipelineError(
-                f"{file.path}: {len(runtime_ns)} runtimes, the least {runtime_ns.min()}; expected "
-                f"one above 0 for each of its {len(hashes)} configs"
-            )
-        _, group = distinct_rows(hashes)
-        noise = measure_noise(runtime_ns, group)
-        if noise is not None and not math.isnan(noise.tau):
-            ceilings[file.submission_id] = noise.tau
-    return ceilings

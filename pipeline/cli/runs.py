@@ -1,14 +1,19 @@
 """The commands that look at runs that were made: report, runs, compare."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from common.errors import UsageError
 from pipeline.cli.console import DataDir, Json, command, print_json, print_result, print_table, say
-from pipeline.cli.score import print_comparison
+
+COMPARED = (
+    *("collection", "metric", "graphs", "families", "first", "second"),
+    *("second - first", "ci95 low", "ci95 high", "P(second better)"),
+)
 
 
 @command
@@ -114,8 +119,26 @@ def compare(
     if keys:
         print_table(("key", "first", "second"), [(key, *map(_shown, keys[key])) for key in keys])
         typer.echo("")
-    print_comparison(compared)
+    _print_comparison(compared)
 
 
 def _shown(value: object) -> object:
     return str(value) if isinstance(value, list | dict) else value
+
+
+def _print_comparison(compared: Mapping[str, Any]) -> None:
+    """Print what `compare_reports` found: a row per collection, and their mean."""
+    rows = []
+    mean = f"mean of {len(compared['collections'])}"
+    for name, entry in {**compared["collections"], mean: compared["mean"]}.items():
+        counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
+        values = (entry["first"], entry["second"], entry["difference"])
+        interval = entry["ci95"] or (None, None)
+        rows.append((name, *counts, *values, *interval, entry["probability"]))
+    print_table(COMPARED, rows)
+    for name, entry in compared["collections"].items():
+        if entry["only_in_one"]:
+            say(f"{name}: {entry['only_in_one']} graphs that only one of the two has judged")
+    alone = [name for name, entry in compared["collections"].items() if entry["ci95"] is None]
+    if alone:
+        say(f"no interval, nor one of the mean: graphs of one family alone in {', '.join(alone)}")

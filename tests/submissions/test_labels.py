@@ -1,4 +1,4 @@
-"""Labels are read per split, another split's submission is told so; ceilings, row by row."""
+"""Labels are read per split, another split's submission is told so; ceilings in the report."""
 
 from pathlib import Path
 
@@ -8,11 +8,8 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.metrics import ranking_from_scores
-from data.audit.noise import measure_noise
-from data.graph_store.prepare import stored_graphs
-from data.tree import find_graphs
 from data.withheld import WITHHELD, write_withheld
-from submissions.labels import Labels, read_ceilings, read_labels
+from submissions.labels import Labels, read_labels
 from submissions.score import score_submission
 from tests.command_line import call
 from tests.submissions.made_up import ints, noisy_submission, write_graph
@@ -99,47 +96,6 @@ def test_another_splits_rankings_are_named(
 
 
 # Noise ceilings
-
-A, B = "layout:xla:default:a", "layout:nlp:random:b"
-
-
-def slow_ceiling(path: Path) -> float:
-    """Group the file's configs by comparing their bytes one after another."""
-    with np.load(path) as arrays:
-        configs, runtime_ns = arrays["node_config_feat"], arrays["config_runtime"]
-    seen: list[bytes] = []
-    group = []
-    for config in configs:
-        if config.tobytes() not in seen:
-            seen.append(config.tobytes())
-        group.append(seen.index(config.tobytes()))
-    noise = measure_noise(runtime_ns, np.array(group))
-    assert noise is not None
-    return noise.tau
-
-
-def test_ceilings_are_those_of_the_npz_content(tmp_path: Path) -> None:
-    write_graph(tmp_path, "layout:xla:default", "valid", "a", seed=1)
-    write_graph(tmp_path, "layout:nlp:random", "valid", "b", seed=2)
-    files = find_graphs(tmp_path)
-    labels = read_labels(tmp_path, "valid")
-    expected = {file.submission_id: slow_ceiling(file.path) for file in files}
-    assert expected[A] != expected[B]
-    assert all(0.3 < tau < 0.95 for tau in expected.values())
-    assert read_ceilings(files, labels) == expected
-    stored = stored_graphs(tmp_path, store=tmp_path / "store")
-    assert all(file.path.suffix == ".safetensors" for file in stored)
-    assert read_ceilings(stored, labels) == expected
-
-
-@pytest.mark.parametrize("runtime_ns", [np.arange(1, 60), np.arange(60)])
-def test_labels_that_do_not_fit_the_file_are_refused(
-    tmp_path: Path, runtime_ns: NDArray[np.int64]
-) -> None:
-    write_graph(tmp_path, "layout:xla:default", "test", "a", seed=1)
-    (file,) = find_graphs(tmp_path)
-    with pytest.raises(PipelineError, match=r"a\.npz: .* for each of its 60 configs"):
-        read_ceilings([file], {A: Labels(runtime_ns)})
 
 
 def test_the_report_holds_each_graph_s_and_the_median_of_those_known() -> None:
