@@ -59,15 +59,12 @@ class Ranked:
         """The milliseconds of inference per config."""
         return 1000 * self.seconds / len(self.scores)
 
-    def best(self, top: int | None = None, *, distinct: bool = True) -> list[dict[str, Any]]:
+    def best(self, top: int | None = None) -> list[dict[str, Any]]:
         """Return the `top` best configs, fastest first.
 
-        Args:
-            distinct: list a config that stands in the file several times only once.
-
         Returns:
-            For each `rank`, `config` (its row of the file), `score`, and `same_as`: the row listed
-            first of those that hold the very same config; None if that is this one.
+            For each `rank`, `config` and `score`; of a config that the file holds several times the
+            row that is ranked first.
 
         Raises:
             UsageError: `top` is below 1.
@@ -75,17 +72,11 @@ class Ranked:
         listed = self.top if top is None else top
         _check_top(listed)
         order = self.order
-        _, first, group = np.unique(self.group[order], return_index=True, return_inverse=True)
-        places = np.sort(first) if distinct else np.arange(len(order))
-        earliest = first[group]  # (c,) the place of the first equal config
+        _, first = np.unique(self.group[order], return_index=True)
+        rows = order[np.sort(first)][:listed].tolist()
         return [
-            {
-                "rank": number,
-                "config": int(order[place]),
-                "score": float(self.scores[order[place]]),
-                "same_as": int(order[earliest[place]]) if earliest[place] < place else None,
-            }
-            for number, place in enumerate(places[:listed], start=1)
+            {"rank": number, "config": row, "score": float(self.scores[row])}
+            for number, row in enumerate(rows, start=1)
         ]
 
     def layouts(self, config: int) -> tuple[NodeLayouts, ...]:
@@ -150,7 +141,7 @@ class Ranked:
         has_order = len(np.unique(runtime)) > 1
         return ({"kendall_tau": kendall_tau(self.scores, runtime)} if has_order else {}) | picks
 
-    def as_json(self, *, distinct: bool = True, why: bool = False) -> dict[str, Any]:
+    def as_json(self, *, why: bool = False) -> dict[str, Any]:
         """Return the `top` best configs with what they say, for JSON.
 
         Returns:
@@ -161,7 +152,7 @@ class Ranked:
         """
         numbers = self.graph.run_numbers
         configs = []
-        for entry in self.best(distinct=distinct):
+        for entry in self.best():
             config = entry["config"]
             said: dict[str, Any] = {} if numbers is None else {"run": int(numbers[config])}
             if self.graph.kind == "tile":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ensembles.ranking.rank import Ranked
 
 CANDIDATES = 200  # of an HLO module, if nobody says how many
-KEYS = ("rank", "config", "run", "score", "same_as")
+KEYS = ("rank", "config", "run", "score")
 MOST_PARTS = 15  # that are printed one by one
 
 
@@ -33,9 +33,6 @@ def rank(
     candidates: Annotated[
         int | None, typer.Option(min=1, help="Rank so many random layouts. Of HLO modules: 200.")
     ] = None,
-    distinct: Annotated[
-        bool, typer.Option("--distinct/--repeats", help="List a config that is repeated only once.")
-    ] = True,
     show_layouts: Annotated[
         bool, typer.Option("--show-layouts", help="Print the layouts of each config listed.")
     ] = False,
@@ -56,8 +53,8 @@ def rank(
 ) -> None:
     """Print the best configs of a graph, fastest first.
 
-    With --repeats, those that stand in the file again say which they equal. Layouts are
-    minor-to-major orders of a node's output, input and kernel; --json has them too.
+    A config that the file repeats is listed once. Layouts are minor-to-major orders of a node's
+    output, input and kernel; --json has them too.
 
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """
@@ -82,10 +79,10 @@ def rank(
     _tell_device(run, graphs[0].kind)
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
-    printed = [one.as_json(distinct=distinct, why=why) for one in ranked]
+    printed = [one.as_json(why=why) for one in ranked]
     found = None
     if explain is not None:
-        listed = ranked[0].best(explain, distinct=distinct)
+        listed = ranked[0].best(explain)
         if len(listed) < explain:
             raise UsageError(f"--explain {explain}: expected a rank, 1..{len(listed)}")
         found = explained(ranker, ranked[0].graph, listed[-1]["config"], against)
@@ -133,12 +130,12 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
-    header = (*(key.replace("_", " ") for key in KEYS), *fields)
+    header = (*KEYS, *fields)
     rows = []
     for entry in best:
         sizes = [_sizes(entry.get("tile", {}).get(field)) for field in fields]
         rows.append((*(entry.get(key) for key in KEYS), *sizes))
-    print_table(header, rows, if_known=("run", "same as", *fields))
+    print_table(header, rows, if_known=("run", *fields))
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")

@@ -26,7 +26,7 @@ from tests.features.hlo_modules import layout_tuning, tile_tuning
 CHOICE = "compiler's choice"
 
 
-def test_rank_has_a_column_where_configs_repeat(
+def test_a_config_that_repeats_is_listed_once(
     rankers: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
     file = first_of(tiny_tree, LAYOUTS)
@@ -36,18 +36,14 @@ def test_rank_has_a_column_where_configs_repeat(
         path = tmp_path / "twice.npz"
         np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
     words = ("rank", path, "--run", rankers / LAYOUT_MODEL)
-    device, _, header = call(*words, "--repeats").splitlines()[:3]
-    assert device.startswith("device: CPU, ")
-    assert "same as" in header
-    assert "same as" not in call(*words)
-    ranked, distinct = (
-        json.loads(call(*words, *more, "--json"))["configs"] for more in (("--repeats",), ())
-    )
-    first: dict[int, int] = {}
-    for entry in ranked:
-        earlier = first.setdefault(entry["config"] % 3, entry["config"])
-        assert entry["same_as"] == (None if earlier == entry["config"] else earlier)
-    assert [entry["config"] for entry in distinct] == list(first.values())
+    assert call(*words).splitlines()[0].startswith("device: CPU, ")
+    ranked = json.loads(call(*words, "--json"))
+    order = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(path)).order.tolist()
+    first = {row % 3: row for row in reversed(order)}
+    listed = [entry["config"] for entry in ranked["configs"]]
+    assert listed == sorted(first.values(), key=order.index)
+    assert [entry["rank"] for entry in ranked["configs"]] == [1, 2, 3]
+    assert ranked["n_configs"] == 6
 
 
 def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_tree: Path) -> None:
