@@ -73,23 +73,22 @@ def upload(
 ) -> None:
     """Check a submission, send it once, and wait for its score.
 
-    What it was made with, and a tag of its content, stand behind the message.
+    A tag of its content stands behind the message.
 
     Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
     """
-    from submissions.upload.check import origin_of, problems_before_upload
+    from submissions.upload.check import problems_before_upload
     from submissions.upload.send import COMPETITION, submit, wait_for_score
 
     if len(message) > LONGEST_MESSAGE:
         raise UsageError(
             f"--message has {len(message)} characters; expected at most {LONGEST_MESSAGE}"
         )
-    origin = origin_of(file.parent)
     problems = problems_before_upload(file, data)
     if problems:  # --force is no way around it: it sends a good file again
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise PipelineError(f"{problems[0]}{more}; nothing was sent")
-    sent = submit(file, message, origin=origin, force=force)
+    sent = submit(file, message, force=force)
     size_bytes = sent.size_bytes
     if not json:
         typer.echo(

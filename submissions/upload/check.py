@@ -1,23 +1,17 @@
-"""What a submission must pass before it is sent to the competition, and what it was made with."""
+"""What a submission must pass before it is sent to the competition."""
 
-import json
 import os
 from pathlib import Path
 
 from common.errors import PipelineError
-from common.kaggle.errors import one_line
 from common.settings import SAMPLE, default_data_dir
 from data.tree import find_graphs, npz_root
-from models.run_folder import REPORT
 from submissions.check import (
     Problem,
     check_submission,
     expected_rows,
     official_rows,
 )
-
-_SHOWN = 60  # characters of each fact of an origin: the tag behind them must not be cut off
-_KERNEL_RUN = "run"  # a kernel leaves its submission beside its run folder
 
 
 def problems_before_upload(path: Path, data: Path | None) -> list[Problem]:
@@ -69,22 +63,3 @@ def _has_test_graphs(folder: Path) -> bool:
         return bool(find_graphs(folder, splits=("test",)))
     except PipelineError:  # it has the tree, but no such graph
         return False
-
-
-def origin_of(folder: Path) -> str:
-    """Return what a run's report says of its recipe and revision: "[recipe cpu, revision 0a1b]".
-
-    Args:
-        folder: the run folder, or a kernel's output, whose run folder lies below it.
-    """
-    path = folder / REPORT
-    if not path.exists() and (folder / _KERNEL_RUN / REPORT).exists():
-        path = folder / _KERNEL_RUN / REPORT
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        report = None
-    facts = report if isinstance(report, dict) else {}
-    known = {name: facts.get(name) for name in ("recipe", "revision")}
-    texts = [f"{n} {one_line(v, longest=_SHOWN)}" for n, v in known.items() if isinstance(v, str)]
-    return f"[{', '.join(texts)}]" if texts else ""

@@ -49,7 +49,6 @@ def submit(
     path: Path,
     message: str,
     *,
-    origin: str = "",
     force: bool = False,
     policy: RetryPolicy = POLICY,
 ) -> Submission:
@@ -68,7 +67,7 @@ def submit(
             raise PipelineError(_sent_before(path, earlier[0]))
         nth = f" #{len(earlier) + 1}" if earlier else ""
         tag = f"[sha256:{digest[:_HASH_SHOWN]}{nth}]"
-        description = " ".join(filter(None, (_text(message), origin, tag)))
+        description = f"{_text(message)} {tag}".strip()
         token = upload_file(session, path, lambda: _start(session, path))
 
         def send() -> Submission:

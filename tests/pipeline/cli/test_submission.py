@@ -29,8 +29,6 @@ def run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "first"
     folder.mkdir()
     write_official(folder / "submission.csv")
-    report = {"recipe": "cpu", "revision": "abc123+changed", "score": 0.5}
-    (folder / "report.json").write_text(json.dumps(report))
     return folder
 
 
@@ -42,7 +40,7 @@ def upload(run_folder: Path, *more: object, expect: int = 0) -> str:
     return text
 
 
-def test_a_scored_submission_is_printed_and_listed_with_its_origin(
+def test_a_scored_submission_is_printed_and_listed_with_its_tag(
     fake_kaggle: FakeKaggle, run_folder: Path
 ) -> None:
     size = (run_folder / "submission.csv").stat().st_size
@@ -68,7 +66,7 @@ def test_a_scored_submission_is_printed_and_listed_with_its_origin(
         "2026-02-03 04:05",
     )
     assert (row["public_score"], row["private_score"]) == (0.7125, 0.7031)
-    assert row["message"].startswith("first try [recipe cpu, revision abc123+changed] [sha256:")
+    assert row["message"].startswith("first try [sha256:")
     assert "0.7125" in call("submission", "list")
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from common.progress import time_limit, watched_by
 from common.retry import RetryPolicy
-from submissions.upload.check import origin_of
 from submissions.upload.send import Submission, list_submissions, submit, wait_for_score
 from tests.fake_kaggle import FIRST_REF, KEY, LOST, Answer, FakeKaggle, failure_of
 
@@ -31,13 +30,12 @@ def send(file: Path, policy: RetryPolicy) -> Send:
     return call
 
 
-def test_a_submission_arrives_whole_with_its_origin_and_its_tag(
+def test_a_submission_arrives_whole_with_its_tag(
     fake_kaggle: FakeKaggle, send: Send, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[tuple[str, int, int]] = []
-    origin = "[recipe cpu, revision abc123+changed]"
     with watched_by(lambda *step: told.append(step)):
-        sent = send(f"my {KEY}\nwords", origin=origin)
+        sent = send(f"my {KEY}\nwords")
 
     started, put, created = fake_kaggle.received[-3:]
     assert [request.method for request in fake_kaggle.received] == [
@@ -52,7 +50,7 @@ def test_a_submission_arrives_whole_with_its_origin_and_its_tag(
     assert put.body == file.read_bytes()
     assert "Authorization" not in put.headers
     tag = f"[sha256:{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}]"
-    description = f"my *** words [recipe cpu, revision abc123+changed] {tag}"
+    description = f"my *** words {tag}"
     assert created.json["submissionDescription"] == description
     assert (sent.ref, sent.status, sent.description) == (FIRST_REF, "pending", description)
     assert sent.size_bytes == file.stat().st_size
@@ -152,18 +150,3 @@ def test_a_submission_in_error_says_why(fake_kaggle: FakeKaggle, wait: Wait) -> 
     assert failure_of(wait) == (
         f"submission.csv: submission {FIRST_REF}: Kaggle could not score it: row 3 is wrong ***"
     )
-
-
-@pytest.mark.parametrize("place", [".", "run"])
-def test_the_origin_is_read_from_a_runs_report_or_a_kernels_output(
-    tmp_path: Path, place: str
-) -> None:
-    (tmp_path / place).mkdir(exist_ok=True)
-    report = tmp_path / place / "report.json"
-    report.write_text('{"recipe": "cpu", "revision": "\\ud800"}')
-    assert origin_of(tmp_path) == "[recipe cpu, revision \\ud800]"
-    report.write_text(f'{{"recipe": "{"r" * 500}"}}')
-    assert len(origin_of(tmp_path)) < 150
-    for damaged in ("[]", "[" * 100_000, "{", '{"recipe": {}}'):
-        report.write_text(damaged)
-        assert origin_of(tmp_path) == ""
