@@ -18,7 +18,7 @@ COMPARED = (
 
 @command
 def report(
-    run: Annotated[Path, typer.Option(help="Folder of a run, or of one model; finished or not.")],
+    run: Annotated[Path, typer.Option(help="Folder of a finished run.")],
     graph: Annotated[
         str | None, typer.Option(help="Explain this graph's best config on its page, to send it.")
     ] = None,
@@ -39,16 +39,14 @@ def report(
     if graph is None and data is not None:
         raise UsageError("--data: of no use without --graph NAME")
     alone = None if graph is None else explain_best(run, graph, data)
-    page, drawn = redraw_report(run, alone=alone)
-    picture, missing = page.with_name(REPORT_PICTURE), drawn["missing_stages"]
-    facts = {"page": page, "picture": picture, "missing_stages": missing}
+    page = redraw_report(run, alone=alone)
+    picture = page.with_name(REPORT_PICTURE)
+    facts = {"page": page, "picture": picture}
     lines = [f"report      {page}", f"picture     {picture}"]
     if alone is not None:
         facts["graph"] = run / graph_address(*alone)
         lines.append(f"graph       {facts['graph']}")
     print_result(facts, *lines, as_json=json)
-    for line in missing if not json else ():
-        say(line)
 
 
 @command

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ from common.atomic import open_regular, write_text
 from common.checksums import read_table
 from common.errors import PipelineError, UsageError
 from data.tree import COLLECTIONS, collection_named, find_graphs
-from ensembles.blend import model_of
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
 from ensembles.ranking.rank import load_ranker
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
-from pipeline.run.report import BEST, draw_report, importances_of, learning_curves, model_folders
+from pipeline.run.report import BEST, draw_report
 from submissions.report.curves import BEST_SCHEMA
 from submissions.report.graph_pages import FOLDER, page_name
 
@@ -94,27 +92,17 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def redraw_report(
-    run: Path, *, alone: tuple[str, str] | None = None
-) -> tuple[Path, dict[str, Any]]:
-    """Write what `draw_report` does, of a whole run's folder, ended or not, or of one model's.
+def redraw_report(run: Path, *, alone: tuple[str, str] | None = None) -> Path:
+    """Write what `draw_report` does, of a finished run's folder; return the page's path.
 
     Args:
         alone: as `write_graph_pages`.
 
-    Returns:
-        The page, and the report that it shows: report.json's content where there is one, with
-        `learning_curves` as they are now and `missing_stages`, a line for each.
-
     Raises:
-        PipelineError: no run folder, or a damaged file in it.
+        PipelineError: no report, or a damaged file.
     """
-    config = read_config(run)
-    report = dict(read_report(run)) if (run / REPORT).exists() else _from_folder(run, config)
-    report["learning_curves"] = learning_curves(run)
-    report["missing_stages"] = _missing_stages(run, single="model" in config)
     try:
-        return draw_report(run, report, alone=alone), report
+        return draw_report(run, read_report(run), alone=alone)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise PipelineError(
             f"{run / REPORT}: cannot be drawn: {error!r}; expected what `run` writes"
@@ -202,32 +190,3 @@ def _row(folder: Path) -> RunRow:
 def _seeds(config: Mapping[str, Any]) -> tuple[int, ...]:
     many = config.get("recipe", {}).get("seeds", [])
     return (config["seed"],) if "seed" in config else tuple(many)
-
-
-def _from_folder(run: Path, config: dict[str, Any]) -> dict[str, Any]:
-    done = [model for model in model_folders(run) if is_done(model.folder)]
-    groups = [(group, list(own)) for group, own in groupby(done, lambda model: model.group)]
-    return {
-        "score": None,
-        "collections": {},
-        "recipe": config.get("recipe", {}).get("name"),
-        "seeds": list(_seeds(config)),
-        "models": {
-            group or "this folder": {
-                "members": [model.member for model in models],
-                "importances": importances_of([(model_of(m.member), m.folder) for m in models]),
-            }
-            for group, models in groups
-        },
-    }
-
-
-def _missing_stages(run: Path, *, single: bool) -> list[str]:
-    if single:
-        return ["One model by itself: scores come with a whole run, or from `score`."]
-    if not is_done(run):
-        return ["This run has not ended; the same command with --resume goes on with it."]
-    if (run / REPORT).exists():
-        return []
-    remedy = "the run's own command with --resume makes it."
-    return [f"{REPORT} is missing, and with it all scores; {remedy}"]

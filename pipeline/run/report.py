@@ -3,7 +3,6 @@
 import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import stdev
@@ -18,13 +17,13 @@ from common.checksums import read_table, write_table
 from common.errors import PipelineError
 from common.git import revision
 from data.audit.rows import AuditRow
-from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
+from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, mix
 from ensembles.choice.in_run import choice_file, mixing_record, read_choice, written_mixing
 from ensembles.members import Member
 from ensembles.scores import scores_path
 from models.predict import read_scores
-from models.run_folder import CONFIG, METRICS, REPORT, REPORT_PICTURE
+from models.run_folder import METRICS, REPORT, REPORT_PICTURE
 from models.trees.boosting import read_importances
 from pipeline.run.best_configs import best_configs
 from pipeline.run.state import SUBMISSION, RunState
@@ -254,55 +253,28 @@ def _seed_values(
             yield str(seed), value
 
 
-@dataclass(frozen=True)
-class ModelFolder:
-    """The folder of one model, "<model>-seed<number>", of a run.
-
-    Attributes:
-        group: the collection, or another group of models; "" for a run of one model.
-    """
-
-    group: str
-    member: str
-    folder: Path
-
-
-def model_folders(run: Path) -> list[ModelFolder]:
-    """List the models of a run by collection, or the one of a single model's folder."""
-    if not (run / "models").is_dir():
-        return [ModelFolder("", run.name, run)] if (run / METRICS).exists() else []
-    names = {collection.slug: collection.name for collection in COLLECTIONS}
-    order = list(names)
-    groups = [path for path in (run / "models").iterdir() if path.is_dir()]
-    groups.sort(key=lambda path: (order.index(path.name) if path.name in order else -1, path.name))
-    return [
-        ModelFolder(names.get(group.name, group.name), folder.name, folder)
-        for group in groups
-        for folder in sorted(group.iterdir())
-        if (folder / CONFIG).is_file()
-    ]
-
-
 def learning_curves(run: Path) -> list[dict[str, Any]]:
     """Read the learning curves of a run; models that log none (trees, linear) have none.
 
     Returns:
-        For each: `group` and `member` (see ModelFolder), `step` and `loss`, and `held_out_step` and
-        `held_out` (the metric on what was held out of training; empty without `early_stop`). Losses
-        are means over the steps since the one before; there are at most 60 of each.
+        For each: `group`, what it learned from, and `member`, the model's name and seed; `step` and
+        `loss`, and `held_out_step` and `held_out` (the metric on what was held out of training;
+        empty without `early_stop`). Losses are means over the steps since the one before; there are
+        at most 60 of each.
 
     Raises:
         PipelineError: a damaged file.
     """
     curves = []
-    for model in model_folders(run):
-        path = model.folder / METRICS
-        lines = list(_metric_lines(path)) if path.exists() else []
-        step, loss = _thinned(lines, "loss")
-        if step:
-            at, value = _thinned(lines, "held_out")
-            curve = {"step": step, "loss": loss, "held_out_step": at, "held_out": value}
-            curves.append({"group": model.group, "member": model.member, **curve})
+    places = {place.slug: place.name for place in (LAYOUTS, *COLLECTIONS)}
+    for slug, group in places.items():
+        for path in sorted((run / "models" / slug).glob(f"*/{METRICS}")):
+            lines = list(_metric_lines(path))
+            step, loss = _thinned(lines, "loss")
+            if step:
+                at, value = _thinned(lines, "held_out")
+                curve = {"step": step, "loss": loss, "held_out_step": at, "held_out": value}
+                curves.append({"group": group, "member": path.parent.name, **curve})
     return curves
 
 

@@ -67,8 +67,8 @@ def learning_charts(curves: Sequence[Mapping[str, Any]]) -> list[Chart]:
     ):
         listed = list(own)
         last = ", ".join(f"{curve['member']} {curve['loss'][-1]:.3f}" for curve in listed)
-        title = f"{group}: {model}" if group else model
-        charts.append(Chart("learning", title, f"loss over steps; at the end: {last}", listed))
+        told = f"loss over steps; at the end: {last}"
+        charts.append(Chart("learning", f"{group}: {model}", told, listed))
     return charts
 
 

@@ -25,7 +25,7 @@ TEMPLATE = Path(__file__).with_name("report.html.j2")
 MAX_SCATTERS = 12
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
 FIGURES = ("opa", "slowdown@1", "slowdown@5", "slowdown@10", "n_configs")
-LISTS = ("missing_stages", "left_out", "missing_parts", "bad_files", "seeds", "learning_curves")
+LISTS = ("left_out", "missing_parts", "bad_files", "seeds", "learning_curves")
 TABLES = ("collections", "models", "environment", "seconds", "peak_mib")
 
 
@@ -40,7 +40,7 @@ def write_report_page(
             (by collection `members`, `importances`, `fallback_from`, `reason`, `blend`), `seeds`,
             `environment` (by name), `revision`, `missing_parts` ("collection/split"), `bad_files`
             (a line for each), `recipe`, `data`, `learning_curves`, `seconds` and `peak_mib` (by
-            stage), `missing_stages` (a line for each, of a run that has not ended).
+            stage).
         ranks: points of each graph, as `rank_points` makes them.
 
     Raises:

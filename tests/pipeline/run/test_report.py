@@ -27,10 +27,10 @@ def test_models_come_in_the_order_of_the_competition(tmp_path: Path) -> None:
 
 def test_losses_and_held_out_values_are_told_apart(tmp_path: Path) -> None:
     lines = [{"step": 1, "loss": 2.0}, {"step": 1, "held_out": 0.5}, {"step": 2, "loss": 1.0}]
-    put(tmp_path / "net-seed3", lines)
-    assert learning_curves(tmp_path / "net-seed3") == [
+    put(tmp_path / "models" / "tile-xla" / "net-seed3", lines)
+    assert learning_curves(tmp_path) == [
         {
-            "group": "",
+            "group": "tile:xla",
             "member": "net-seed3",
             **{"step": [1, 2], "loss": [2.0, 1.0], "held_out_step": [1], "held_out": [0.5]},
         }
@@ -55,8 +55,9 @@ def test_models_without_a_curve_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["{", "3", '{"loss": 1}', '{"step": "a"}'])
 def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
-    put(tmp_path / "net", [{"step": 1, "loss": 1.0}])
-    with (tmp_path / "net" / METRICS).open("a") as file:
+    net = tmp_path / "models" / "tile-xla" / "net-seed0"
+    put(net, [{"step": 1, "loss": 1.0}])
+    with (net / METRICS).open("a") as file:
         file.write(line + "\n")
     with pytest.raises(PipelineError, match=r"metrics.jsonl: line 2 cannot be read"):
-        learning_curves(tmp_path / "net")
+        learning_curves(tmp_path)
