@@ -44,14 +44,6 @@ def minor_to_major(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
     return np.where(absent, np.int8(-1), order)
 
 
-def padded(order: NDArray[np.int8], padding: Padding) -> NDArray[np.int8]:
-    """Return layouts (n, 6) int8 with -1 beyond their rank as they are, or with 0 as the dataset's.
-
-    With 0, a network cannot tell "no dimension" from dimension 0.
-    """
-    return order if padding == "minus-one" else np.maximum(order, np.int8(0))
-
-
 def dimension_sizes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return each node's output dimensions with -1 beyond its rank.
 

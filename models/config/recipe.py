@@ -17,7 +17,6 @@ from pydantic import (
 
 from common.errors import UsageError
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
-from data.graphs.node_layouts import Padding
 from data.tree import LAYOUTS, Collection
 from features.pruning.rules import pruning_rule
 from models.config.networks import (
@@ -83,14 +82,10 @@ class FeaturesConfig(FrozenConfig):
             configurable nodes, with an edge wherever a path through others connects two.
             "hops-k": nodes at most k edges from a configurable one; k from 1 to 99.
         scaling: how numeric node features are scaled, see features/scaling.py.
-        padding: what networks read of a node's own layout beyond its tensor's rank: "minus-one" for
-            "no dimension", restored from the files, or the files' own "zero", which is a legal
-            dimension too; see data/graphs/node_layouts.py.
     """
 
     prune: str = "hops-1"
     scaling: Literal["log1p", "standardise", "log1p-standardise"] = "log1p-standardise"
-    padding: Padding = "minus-one"
 
     @field_validator("prune")
     @classmethod

@@ -11,7 +11,6 @@ from torch import Tensor
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.graphs.node_layouts import Padding, padded
 from data.packing.configs import PackedConfigs
 from features.layout_codes import layout_symbols
 from features.pruning.store import prune_layout_graph
@@ -116,14 +115,12 @@ def layout_inputs(
     *,
     rule: str,
     scaler: NodeScaler,
-    padding: Padding = "minus-one",
     with_statistics: bool = False,
 ) -> LayoutInputs:
     """Prune and scale a graph and group its equal configs.
 
     Args:
         rule: pruning rule, see features.pruning.rules.
-        padding: of each node's own layout beyond its rank.
     """
     pruned, nodes = prune_layout_graph(graph, rule=rule)
     scaled = scaler(nodes.node_feat)
@@ -135,7 +132,7 @@ def layout_inputs(
     return LayoutInputs(
         node_feat=torch.from_numpy(scaled),
         opcode=torch.from_numpy(nodes.opcode.astype(np.int64)),
-        layout=torch.from_numpy(layout_symbols(padded(nodes.minor_to_major, padding))),
+        layout=torch.from_numpy(layout_symbols(nodes.minor_to_major)),
         config_ids=config_ids,
         neighbours=Neighbours(edges, len(pruned.kept), varying=config_ids),
         bytes_share=torch.from_numpy(shares),

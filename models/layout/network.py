@@ -42,7 +42,6 @@ class LayoutNetwork(nn.Module, ABC):
             layout_inputs,
             rule=features.prune,
             scaler=scaler,
-            padding=features.padding,
             with_statistics=self.config.statistics,
         )
 

@@ -18,7 +18,6 @@ from scipy import sparse
 from torch import Tensor
 
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_layouts import Padding
 from features.scaling import NodeScaler
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.sparse_aggregation import Neighbours, SplitAggregation, joint_matrix
@@ -107,10 +106,9 @@ def segmented(
     scaler: NodeScaler,
     segment_nodes: int,
     depth: int,
-    padding: Padding = "minus-one",
 ) -> SegmentedGraph:
     """Prune and scale a graph as `layout_inputs` does, and cut it."""
-    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding)
+    whole = layout_inputs(graph, rule=rule, scaler=scaler)
     edges = whole.neighbours.edge_index.numpy()
     parts = cut(len(whole.opcode), segment_nodes)
     part_of, position = np.empty((2, len(whole.opcode)), dtype=np.int64)

@@ -146,7 +146,6 @@ class SegmentSage(nn.Module):
             scaler=scaler,
             segment_nodes=self.config.segment_nodes,
             depth=self.config.blocks,
-            padding=features.padding,
         )
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:

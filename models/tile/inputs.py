@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from data.graphs.graph import TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.graphs.node_layouts import Padding, minor_to_major, padded
+from data.graphs.node_layouts import minor_to_major
 from features.layout_codes import layout_symbols
 from features.scaling import NodeScaler
 from features.statistics.configs import statistics_names, statistics_of
@@ -107,9 +107,7 @@ def n_config_columns(config: TileGnnConfig) -> int:
     return len(statistics_names("tile", config.statistics)) * (1 + config.relative_configs)
 
 
-def tile_inputs(
-    graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler, padding: Padding = "minus-one"
-) -> TileInputs:
+def tile_inputs(graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler) -> TileInputs:
     """Scale a kernel's nodes, and compute its configs' statistics, as `config` asks for them."""
     scaled = nodes(graph.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
@@ -119,7 +117,7 @@ def tile_inputs(
     return TileInputs(
         node_feat=scaled,
         opcode=graph.node_opcode.astype(np.int64),
-        layout=layout_symbols(padded(minor_to_major(graph.node_feat), padding)),
+        layout=layout_symbols(minor_to_major(graph.node_feat)),
         edge_index=np.ascontiguousarray(graph.edge_index[:, ::-1].T),
         statistics=statistics[:, varying],
         varying=varying,

@@ -51,7 +51,7 @@ class TileNetwork(nn.Module, ABC):
         self, features: FeaturesConfig, scaler: NodeScaler
     ) -> Callable[[TileGraph], TileInputs]:
         """Return what makes of a kernel what batches are joined from."""
-        return partial(tile_inputs, config=self.config, nodes=scaler, padding=features.padding)
+        return partial(tile_inputs, config=self.config, nodes=scaler)
 
     def embed_nodes(self, batch: TileBatch) -> Tensor:
         """Return (n, w) float32 of all kernels' nodes: numbers, opcode and layout side by side."""

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.graphs.graph import LayoutGraph, TileGraph
-from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.graphs.node_layouts import dimension_sizes, minor_to_major, padded, tensor_ranks
+from data.graphs.node_layouts import dimension_sizes, minor_to_major, tensor_ranks
 from data.read import read_graph
 from data.tree import GraphFile
 from tests.features.graphs import random_nodes
@@ -91,13 +89,3 @@ def test_padding_with_minus_one_restores_to_itself() -> None:
     np.testing.assert_array_equal(minor_to_major(already), minor_to_major(node_feat))
     scalar = node([-1] * 6, [])
     assert minor_to_major(scalar)[0].tolist() == [-1] * 6
-
-
-def test_padding_with_zero_is_what_the_files_hold(
-    layout_graph: LayoutGraph, tile_graph: TileGraph
-) -> None:
-    for node_feat in (layout_graph.node_feat, tile_graph.node_feat):
-        restored = minor_to_major(node_feat)
-        assert (restored == -1).any()
-        np.testing.assert_array_equal(padded(restored, "zero"), node_feat[:, MINOR_TO_MAJOR])
-        np.testing.assert_array_equal(padded(restored, "minus-one"), restored)

@@ -79,18 +79,6 @@ def test_inputs_hold_one_row_per_pruned_node(rule: str, layout_graph: LayoutGrap
     assert not configurable[:, 134:].any()
 
 
-def test_networks_read_the_padding_that_the_recipe_names(tiny_tree: Path, tmp_path: Path) -> None:
-    for name in [name for name in LAYOUT_MODELS if name.endswith(("_sage", "_gcn"))]:
-        _, graph = train(name, "hops-1", tiny_tree, tmp_path / name)
-        restored, stock = (
-            MODELS[name].load(
-                tmp_path / name, load_recipe("smoke", ["features.prune=hops-1", SEGMENT, key])
-            )
-            for key in ("features.padding=minus-one", "features.padding=zero")
-        )
-        assert not np.allclose(restored.score(graph), stock.score(graph)), name
-
-
 def test_statistics_are_what_tells_the_configs_of_a_graph_apart(layout_graph: LayoutGraph) -> None:
     rows = np.arange(layout_graph.n_configs)
     statistics = statistics_of(layout_graph, "plain")(rows)

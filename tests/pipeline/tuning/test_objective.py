@@ -127,10 +127,10 @@ def test_kept_scores_change_no_value_and_tell_features_apart(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     folds, kept = folds_of(tiny_tree), tmp_path / "kept"
-    for padding in ("zero", "minus-one"):
-        recipe = blend_recipe(**{"features.padding": padding})
-        own = validated(recipe, "blend", folds, tmp_path / padding, kept_scores=kept)
-        assert len(trainings(tmp_path / padding)) == 4
+    for scaling in ("log1p", "log1p-standardise"):
+        recipe = blend_recipe(**{"features.scaling": scaling})
+        own = validated(recipe, "blend", folds, tmp_path / scaling, kept_scores=kept)
+        assert len(trainings(tmp_path / scaling)) == 4
     anew = validated(recipe, "blend", folds, tmp_path / "anew")
     assert own.per_graph == anew.per_graph and own.folds == anew.folds
 
