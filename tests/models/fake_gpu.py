@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from models.training import device
-from models.training.dataset import LRUCache
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
 
 
@@ -25,6 +24,4 @@ def fake_gpu() -> Iterator[Counts]:
         }
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, answer)
-        # It is there in this thread alone.
-        patch.setattr(LRUCache, "prefetch", lambda cache, files: None)
         yield counts
