@@ -7,13 +7,12 @@ cut memory to a quarter for the competition's winners.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.csgraph import breadth_first_order
 
 from common.errors import UsageError
 
@@ -54,42 +53,14 @@ def keep_hops(
     consumers, producers = edge_index[:, 0], edge_index[:, 1]
     adjacency = sparse.csr_array((ones, (consumers, producers)), shape=(n_nodes, n_nodes))
     adjacency = (adjacency + adjacency.T).tocsr()
-    keep = _configurable(n_nodes, config_ids)
+    keep = np.zeros(n_nodes, dtype=np.bool_)
+    keep[config_ids] = True
     for _ in range(hops):
         grown = keep | (adjacency @ keep)
         if (grown == keep).all():
             break
         keep = grown
     return _subgraph(keep, edge_index, config_ids)
-
-
-def connect_configurable(edge_index: Positions, n_nodes: int, config_ids: Positions) -> PrunedGraph:
-    """Rule `config-graph`: keep the configurable nodes alone, with an edge where a path leads
-    from one to another past no third.
-
-    At worst there are nearly k squared edges; real programs have 2 to 23 per configurable node.
-    """
-    alone = keep_hops(edge_index, n_nodes, config_ids, hops=0)
-    is_end = _configurable(n_nodes, config_ids)
-    # Paths start at a twin of a configurable node, from which alone edges lead on.
-    twin = n_nodes + np.cumsum(is_end) - 1
-    consumers, producers = edge_index.T
-    starts = np.where(is_end[consumers], twin[consumers], consumers)
-    size = n_nodes + len(config_ids)
-    ones = np.ones(len(edge_index), dtype=np.float64)
-    paths = sparse.csr_array((ones, (starts, producers)), shape=(size, size))
-    edges = []
-    for node in range(len(config_ids)):
-        reached = breadth_first_order(paths, n_nodes + node, return_predecessors=False)[1:]
-        others = np.sort(twin[reached[is_end[reached]]]) - n_nodes
-        edges += [(node, other) for other in others.tolist() if other != node]
-    return replace(alone, edge_index=np.array(edges, dtype=np.int64).reshape(-1, 2))
-
-
-def _configurable(n_nodes: int, config_ids: Positions) -> NDArray[np.bool_]:
-    is_configurable = np.zeros(n_nodes, dtype=np.bool_)
-    is_configurable[config_ids] = True
-    return is_configurable
 
 
 def _subgraph(keep: NDArray[np.bool_], edge_index: Positions, config_ids: Positions) -> PrunedGraph:
@@ -103,7 +74,6 @@ def _subgraph(keep: NDArray[np.bool_], edge_index: Positions, config_ids: Positi
 RULES: dict[str, PruningRule] = {
     "none": keep_all,
     "config": partial(keep_hops, hops=0),
-    "config-graph": connect_configurable,
 }
 HOPS_RULE = re.compile(r"hops-([1-9]\d?)")
 

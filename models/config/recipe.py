@@ -78,9 +78,8 @@ class FeaturesConfig(FrozenConfig):
 
     Attributes:
         prune: which nodes and edges layout networks see, see features/pruning/rules.py. "none": all
-            of them. "config": configurable nodes and the edges between them. "config-graph":
-            configurable nodes, with an edge wherever a path through others connects two.
-            "hops-k": nodes at most k edges from a configurable one; k from 1 to 99.
+            of them. "config": configurable nodes and the edges between them. "hops-k": nodes at
+            most k edges from a configurable one; k from 1 to 99.
         scaling: how numeric node features are scaled, see features/scaling.py.
     """
 

@@ -17,7 +17,7 @@ from features.pruning import store as pruned_store
 from features.pruning.rules import PrunedGraph
 from features.pruning.store import prune, prune_layout_graph, pruned_file, read_pruned, store_pruned
 
-RULES = ("none", "config", "config-graph", "hops-1", "hops-3")
+RULES = ("none", "config", "hops-1", "hops-3")
 RULE = "hops-1"
 
 
