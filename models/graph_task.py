@@ -41,7 +41,7 @@ Read = Callable[[Any], Any]  # makes of a graph what its network reads, an OnDev
 
 @dataclass(frozen=True)
 class DrawnGraphs(Generic[Inputs]):
-    """Train graphs of which each step takes some."""
+    """Train graphs of which each step takes some, read beside the step before."""
 
     files: tuple[GraphFile, ...]  # train graphs that a ranker can learn from
     inputs: LRUCache[Inputs]
@@ -55,6 +55,9 @@ class DrawnGraphs(Generic[Inputs]):
         """Draw the graphs of a step, as positions in `files`."""
         chosen: list[int] = rng.permutation(len(self.files))[: self.n_per_step].tolist()
         return chosen
+
+    def prefetch(self, rng: np.random.Generator) -> None:
+        self.inputs.prefetch([self.files[i] for i in self.chosen(rng)])
 
     def named(self, indices: Iterable[int]) -> str:
         """Return the names of graphs, for messages."""

@@ -3,6 +3,7 @@
 import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -88,7 +89,8 @@ def bytes_held(item: object) -> int:
 class LRUCache(Generic[Item]):
     """Keeps what `make` made of graphs, up to `max_bytes` by `size`, least recent out first.
 
-    A single larger item is kept alone.
+    A single larger item is kept alone. What is prefetched is made by a thread of its own, so that
+    reading and pruning the next step's graphs goes on beside the present step.
     """
 
     def __init__(
@@ -101,6 +103,16 @@ class LRUCache(Generic[Item]):
         self._make, self._size, self._max_bytes = make, size, max_bytes
         self._items: OrderedDict[str, tuple[Item, int]] = OrderedDict()
         self._bytes = 0  # of all items: summing thousands up anew for each would take seconds
+        self._coming: dict[str, Future[Item]] = {}
+        self._thread: ThreadPoolExecutor | None = None
+
+    def prefetch(self, files: Sequence[GraphFile]) -> None:
+        """Begin to make the items of `files`; a fault in one is raised when it is asked for."""
+        for file in files:
+            key = str(file.path)
+            if key not in self._items and key not in self._coming:
+                self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+                self._coming[key] = self._thread.submit(self._make, file)
 
     def __call__(self, file: GraphFile) -> Item:
         """Return the item of `file`, made now if it is not kept."""
@@ -108,7 +120,8 @@ class LRUCache(Generic[Item]):
         if key in self._items:
             self._items.move_to_end(key)
             return self._items[key][0]
-        item = self._make(file)
+        coming = self._coming.pop(key, None)
+        item = coming.result() if coming else self._make(file)
         self._items[key] = item, self._size(item)
         self._bytes += self._items[key][1]
         while len(self._items) > 1 and self._bytes > self._max_bytes:

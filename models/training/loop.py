@@ -35,8 +35,9 @@ StepLoss = tuple[Tensor, str]  # a step's loss, (), and which graphs it came fro
 class Task(Protocol):
     """What is trained: gives the loss of a step.
 
-    One that can be stopped early has `evaluate(model) -> float`, which judges a model in evaluation
-    mode on data no step learns from; higher is better.
+    It may have `prefetch(rng)`, which begins to read the graphs that `step_loss` will take with the
+    same `rng`, and returns soon. One that can be stopped early has `evaluate(model) -> float`,
+    which judges a model in evaluation mode on data no step learns from; higher is better.
     """
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
@@ -144,6 +145,8 @@ def fit(
     model.train()
     while not _has_ended(state, config):
         is_late = out_of_time()
+        if hasattr(task, "prefetch") and state.step + 1 < config.steps and not is_late:
+            task.prefetch(training.draws(state.step + 1))
         state.recent.append(training.take_step(state.step))
         state.step += 1
         if state.step > config.swa_start * config.steps:

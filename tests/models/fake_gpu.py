@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from models.training import device
+from models.training.dataset import LRUCache
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
 
 
@@ -24,4 +25,6 @@ def fake_gpu() -> Iterator[Counts]:
         }
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, answer)
+        # It is there in this thread alone.
+        patch.setattr(LRUCache, "prefetch", lambda cache, files: None)
         yield counts

@@ -1,12 +1,15 @@
 """The bounded cache, against one that adds its items up each time; and what it counts."""
 
 import mmap
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from common.errors import PipelineError
 from data.tree import GraphFile, collection_named
 from models.training.dataset import LRUCache, bytes_held
 from models.training.device import prepare_torch
@@ -31,6 +34,36 @@ def test_the_least_recent_items_go_first_once_there_are_too_many_bytes() -> None
         assert len(cache(GraphFile(TILE, "train", f"{size}", Path(f"{size}")))) == size
         assert list(map(int, made)) == expected
     assert 0 < len(made) < 300
+
+
+def test_what_is_prefetched_is_made_once_and_by_another_thread() -> None:
+    made: list[tuple[str, str]] = []
+
+    def make(file: GraphFile) -> bytes:
+        made.append((file.name, threading.current_thread().name))
+        return bytes(10)
+
+    cache = LRUCache(make, size=len, max_bytes=25)
+    one, two, three = (GraphFile(TILE, "train", name, Path(name)) for name in "abc")
+    cache(one)
+    cache.prefetch([one, two, three])  # one is kept
+    cache.prefetch([two])
+    assert cache(three) == cache(two) == bytes(10)
+    assert [name for name, _ in made] == ["a", "b", "c"]
+    assert [thread.startswith("prefetch") for _, thread in made] == [False, True, True]
+    cache(one)  # was least recent of three that do not fit
+    assert [name for name, _ in made] == ["a", "b", "c", "a"]
+
+
+def test_a_fault_in_prefetching_is_raised_where_the_item_is_asked_for() -> None:
+    def make(file: GraphFile) -> bytes:
+        raise PipelineError(f"{file.path}: damaged")
+
+    cache = LRUCache(make, size=len)
+    file = GraphFile(TILE, "train", "a", Path("a"))
+    cache.prefetch([file])
+    with pytest.raises(PipelineError, match="a: damaged"):
+        cache(file)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The training loop: it learns, resumes exactly, and stops on a loss that is not finite."""
 
+import copy
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -203,6 +204,27 @@ def test_a_broken_off_run_goes_on_from_its_last_checkpoint_and_mends_its_metrics
     assert rest.calls == 40 - stop_at // 10 * 10
     fit(undisturbed, Line(), CONFIG, seed=5, run_dir=tmp_path / "a")
     assert_alike(undisturbed, resumed, tmp_path)
+
+
+def test_the_next_steps_draws_are_prefetched_and_change_nothing(tmp_path: Path) -> None:
+    class Foresighted(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ahead: list[float] = []
+            self.taken: list[float] = []
+
+        def prefetch(self, rng: np.random.Generator) -> None:
+            self.ahead.append(float(rng.normal()))
+
+        def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+            self.taken.append(float(copy.deepcopy(rng).normal()))
+            return super().step_loss(model, rng)
+
+    task, plain, ahead = Foresighted(), new_model(), new_model()
+    fit(plain, Line(), CONFIG, seed=0, run_dir=tmp_path / "plain")
+    fit(ahead, task, CONFIG, seed=0, run_dir=tmp_path / "ahead")
+    assert task.ahead == task.taken[1:]
+    assert torch.equal(plain.weight, ahead.weight)
 
 
 @pytest.mark.parametrize(
