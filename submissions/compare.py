@@ -6,7 +6,7 @@ together: interval and probability are of one bootstrap over families, stretched
 where these are few.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     for name, pairs in paired_scores(first, second).items():
         parts = [report["collections"][name] for report in (first, second)]
         before, after = np.array(list(zip(*pairs.values(), strict=True)))
-        families = _families(collection_named(name), list(pairs))
+        families = _families(collection_named(name), parts[0]["per_graph"], pairs)
         n_families = len(set(families))
         means = family_means(after - before, families) if n_families > 1 else None
         draws.append(means)
@@ -103,5 +103,8 @@ def _values(part: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _families(collection: Collection, graphs: list[str]) -> list[str]:
-    return [family_of(GraphFile(collection, "valid", graph, Path(graph))) for graph in graphs]
+def _families(
+    collection: Collection, per_graph: Mapping[str, Any], graphs: Iterable[str]
+) -> list[str]:
+    programs = (per_graph[graph].get("program", graph) for graph in graphs)
+    return [family_of(GraphFile(collection, "valid", name, Path(name))) for name in programs]

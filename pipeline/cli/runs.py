@@ -84,7 +84,7 @@ def runs(
 
 @command
 def compare(
-    first: Annotated[Path, typer.Argument(help="A run folder, or its report.json.")],
+    first: Annotated[Path, typer.Argument(help="A run's folder, or what `score --json` printed.")],
     second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
     out: Annotated[
         Path | None, typer.Option(help="Write charts and all graphs here, as .html.")

@@ -42,6 +42,8 @@ def score(
         line = str(error).removeprefix("submission: ")
         raise PipelineError(line if line == str(error) else f"{submission}: {line}") from error
     note_samples(report, labels)
+    if private:
+        _name_programs(report, folder)
     if not any(known.is_labelled for known in labels.values()):
         say(f"{folder}: the runtimes of split {split} are withheld; --private reads the sample's")
     if json:
@@ -51,10 +53,22 @@ def score(
     print_scores(report)
 
 
+def _name_programs(report: Report, folder: Path) -> None:
+    """Say which program each graph is, whose name in the test split hides it, if that is known."""
+    from data.collect.manifest import read_manifest
+
+    measured = read_manifest(folder)["graphs"]
+    for name, part in report["collections"].items():
+        for graph, figures in part["per_graph"].items():
+            if f"{name}:{graph}" in measured:
+                figures["program"] = measured[f"{name}:{graph}"]["program"]
+
+
 def _print_graphs(report: Report) -> None:
     for name, part in report["collections"].items():
         for graph, figures in part["per_graph"].items():
-            typer.echo(f"{name}:{graph}  {part['metric']} {figures[part['metric']]:.4f}")
+            shown = figures.get("program", graph)
+            typer.echo(f"{name}:{shown}  {part['metric']} {figures[part['metric']]:.4f}")
     for item in report["left_out"]:
         typer.echo(f"left out: {item['graph']}: {item['reason']}")
 

@@ -71,7 +71,8 @@ def read_report(run: Path) -> dict[str, Any]:
         with open_regular(path) as file:
             report = json.load(file)
     except (OSError, ValueError) as error:
-        raise PipelineError(f"{path}: cannot be read: {error}") from error
+        expected = f"expected a run's folder, its {REPORT}, or what `score --json` printed"
+        raise PipelineError(f"{path}: cannot be read: {error}; {expected}") from error
     if not isinstance(report, dict) or not isinstance(report.get("collections"), dict):
         raise PipelineError(f"{path}: has no key `collections`; expected a run's {REPORT}")
     return report

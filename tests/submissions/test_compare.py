@@ -52,6 +52,15 @@ def test_the_probability_is_extreme_just_where_the_interval_leaves_0_out() -> No
     assert len(seen) == 3
 
 
+def test_graphs_whose_names_are_hidden_are_drawn_by_the_programs_that_they_are() -> None:
+    reports = [report({"0f": 0.1, "1e": 0.2, "2d": 0.5}), report({"0f": 0.3, "1e": 0.3, "2d": 0.6})]
+    programs = {"0f": "bert.2x2.fp32", "1e": "bert.4x4.fp32", "2d": "lstm"}
+    assert compare_reports(*reports)["collections"][XLA]["n_families"] == 3
+    for graph, figures in reports[0]["collections"][XLA]["per_graph"].items():
+        figures["program"] = programs[graph]
+    assert compare_reports(*reports)["collections"][XLA]["n_families"] == 2
+
+
 def test_one_family_has_a_difference_and_no_interval() -> None:
     siblings = {"bert.2x2.fp32": 0.1, "bert.4x4.fp32": 0.2}
     compared = compare_reports(report(siblings), report(dict.fromkeys(siblings, 0.5)))
