@@ -199,7 +199,8 @@ def _why_left_out(found: Figures, *, keep_noisy: bool, has_default: bool) -> str
     if found.repeat_tau < MIN_REPEAT_TAU and not keep_noisy:
         return (
             f"the halves of its rounds agree to tau {found.repeat_tau:.2f}; expected "
-            f"{MIN_REPEAT_TAU} or more; --keep-noisy writes it all the same"
+            f"{MIN_REPEAT_TAU} or more; more --rounds into another --out tell more, --keep-noisy "
+            "writes it all the same"
         )
     return ""
 

@@ -56,17 +56,19 @@ def optimize(
 
 
 def _tell(found: "Optimized", result: dict[str, Any], path: Path) -> None:
-    from pipeline.optimize.write import APPLY, PAGE, ratio_text, told_text
+    from pipeline.optimize.write import APPLY, PAGE, all_cores_text, ratio_text, told_text
 
     rows = [(v.candidate.source, ratio_text(v.ratio), told_text(v)) for v in found.finalists]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
     default, ratio = f"{found.default_ms:.3f} ms", found.best and ratio_text(found.best.ratio)
     if found.best and found.is_faster:
-        typer.echo(f"faster      {ratio} of the default's {default}, on one thread")
+        typer.echo(
+            f"faster      {ratio} of the default's {default}, one thread{all_cores_text(found)}"
+        )
         typer.echo(f"by          {told_text(found.best)}")
     else:
-        best = f"; the best tried takes {ratio} of it" if ratio else ""
+        best = f"; the best tried takes {ratio} of it{all_cores_text(found)}" if ratio else ""
         typer.echo(f"default     nothing is surely faster than its {default}{best}")
     typer.echo(f"itself      {ratio_text(found.same)}: the default over itself")
     tried = result["candidates"]

@@ -97,6 +97,8 @@ def rank(
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part["configs"], show_layouts=show_layouts)
+        if ranker.mixing.diversity and len(part["configs"]) > 1:
+            say("note: the first five are picked to cover for each other, not best first")
     if found:
         _print_explained(found)
 
@@ -121,12 +123,17 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
     if candidates is None and has_own:
         return graph
     drawn = graph.candidates(candidates or CANDIDATES, seed=seed)
-    say(f"{graph.name}: {len(drawn)} random legal layouts; config 0 is the compiler's choice")
+    told = "config 0 is the compiler's choice; none was measured"
+    say(f"{graph.name}: {len(drawn)} random legal layouts; {told}")
     return with_configs(graph, drawn)
 
 
 def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) -> None:
+    import numpy as np
+
+    from data.graphs.graph import LayoutGraph
     from ensembles.ranking.configs import TILE_BOUNDS
+    from ensembles.ranking.explain import default_row
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
@@ -143,6 +150,12 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
     if measured:
         told = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
         typer.echo(f"measured    {told}")
+    if isinstance(ranked.graph.graph, LayoutGraph):
+        row = default_row(ranked.graph.graph)
+        place = int(np.flatnonzero(ranked.order == row)[0]) + 1
+        typer.echo(
+            f"default     config {row}, place {place} of {n_configs}: nearest to the compiler's own"
+        )
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], len(ranked.scores))

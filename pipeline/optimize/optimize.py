@@ -2,7 +2,8 @@
 
 Screen: the menu of compiler options, the first picks of a ranker, then a genetic search over all
 decisions. Verify: the few that were fastest, in a fresh process. Confirm: the best of these, in
-another. Every visit goes to a journal, so that a call that was killed goes on.
+another. All this on one thread; last, in one more process, on all cores, where no gain is asked for
+but no loss is taken. Every visit goes to a journal, so that a call that was killed goes on.
 
 c candidates of g genes.
 """
@@ -30,9 +31,10 @@ from data.collect.measuring.worker import Decided, Description, Told
 from data.collect.spaces import options
 from data.collect.spaces.program import SPACES, TILES, open_decided
 from data.graphs.distinct import hash_rows
-from pipeline.optimize.verify import Ratio, is_faster, paired_ratio
+from pipeline.jobs.workers import granted
+from pipeline.optimize.verify import Ratio, is_faster, is_slower, paired_ratio
 
-JOURNALS = "journal"
+JOURNALS, ON_ALL_CORES = "journal", "all-cores"
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
 N_FINALISTS, LEAST_ROUNDS = 4, 8
 ALIKE = 1.05  # screened times that may be one and the same
@@ -105,14 +107,17 @@ class Optimized:
     best: Verified | None  # confirmed in one more process; None where no finalist is left
     default_ms: float
     same: Ratio  # the default over itself, beside `best`
+    on_all_cores: tuple[Ratio, Ratio] | None  # as `best` and `same`; None = not measured
     n_rounds: int
     spaces: tuple[str, ...]  # those that there were to decide
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_faster(self) -> bool:
-        """Tell whether the best is faster than the default beyond what the A/A pair differs."""
-        return self.best is not None and is_faster(self.best.ratio, self.same)
+        """Tell whether the best is faster by more than A/A, and not slower so on all cores."""
+        if self.best is None or not is_faster(self.best.ratio, self.same):
+            return False
+        return not self.on_all_cores or not is_slower(*self.on_all_cores)
 
 
 def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = None) -> Optimized:
@@ -140,6 +145,12 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
                 verified = compared.verified
                 chosen = [simplest_of_best(verified).candidate] if verified else []
         confirmed = _compared(ask, out, "confirm", chosen, ask.n_rounds)
+        together = None
+        gains = any(is_faster(own.ratio, confirmed.same) for own in confirmed.verified)
+        if gains and granted()[0] > 1 and description.facts["platform"] == "cpu":
+            compared = _compared(ask, out, ON_ALL_CORES, chosen, ask.n_rounds)
+            if compared.verified and compared.n_rounds >= LEAST_ROUNDS:
+                together = compared.verified[0].ratio, compared.same
     if confirmed.n_rounds < LEAST_ROUNDS:
         raise PipelineError(
             f"{ask.program}: {confirmed.n_rounds} rounds beside the default were done; expected "
@@ -152,6 +163,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         best=confirmed.verified[0] if confirmed.verified else None,
         default_ms=confirmed.default_ms,
         same=confirmed.same,
+        on_all_cores=together,
         n_rounds=confirmed.n_rounds,
         spaces=tuple(_spaces_of(description)),
         facts=description.facts,
@@ -271,7 +283,7 @@ def _compared(
     Raises:
         PipelineError: the default does not run.
     """
-    with _session(ask) as session:
+    with _session(ask, on_all_cores=stage == ON_ALL_CORES) as session:
         description = session.describe()
         choices = np.zeros((2 + len(candidates), len(description.n_options)), np.int64)
         for row, candidate in zip(choices[2:], candidates, strict=True):
@@ -315,9 +327,9 @@ def _spaces_of(description: Description) -> Mapping[str, int]:
     return description.spaces or {TILES: len(description.n_options)}
 
 
-def _session(ask: Ask) -> Session:
+def _session(ask: Ask, *, on_all_cores: bool = False) -> Session:
     open_subject = partial(ask.open_decided, ask.program, ask.spaces, ask.device)
-    return Session(open_subject, timeout_s=ask.timeout_s)
+    return Session(open_subject, timeout_s=ask.timeout_s, on_all_cores=on_all_cores)
 
 
 def _header(ask: Ask, description: Description) -> dict[str, Any]:

@@ -39,5 +39,13 @@ def is_faster(candidate: Ratio, same: Ratio) -> bool:
     Args:
         same: the default over the default, in the same rounds: the A/A pair.
     """
-    band = max(LEAST_GAIN, 1 - same.low, same.high - 1)
-    return candidate.high < 1 - band
+    return candidate.high < 1 - _band(same)
+
+
+def is_slower(candidate: Ratio, same: Ratio) -> bool:
+    """Tell whether a candidate is slower by more than that."""
+    return candidate.low > 1 + _band(same)
+
+
+def _band(same: Ratio) -> float:
+    return max(LEAST_GAIN, 1 - same.low, same.high - 1)

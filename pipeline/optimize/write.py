@@ -44,6 +44,7 @@ def write_result(found: Optimized, out: Path) -> dict[str, Any]:
 def as_json(found: Optimized) -> dict[str, Any]:
     """Return what was found, in milliseconds and as ratios over the default."""
     best, same = found.best, found.same
+    both = found.on_all_cores
     return {
         "program": found.ask.program,
         "is_faster": found.is_faster,
@@ -65,6 +66,13 @@ def as_json(found: Optimized) -> dict[str, Any]:
         "seed": found.ask.seed,
         "tolerance": TOLERANCE,
         "threads": 1,
+        "on_all_cores": {
+            "ratio": both[0].value,
+            "ci95": [both[0].low, both[0].high],
+            "aa_ci95": [both[1].low, both[1].high],
+        }
+        if both
+        else None,
         "environment": dict(found.facts),
     }
 
@@ -73,7 +81,8 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
     """Return the Python file that holds the function with the best choice applied."""
     module, _, name = found.ask.program.partition(":")
     told = (
-        f"{result['ratio']:.2f} of the default's time, one thread on {found.facts.get('cpu')}."
+        f"{result['ratio']:.2f} of the default's time, one thread on {found.facts.get('cpu')}"
+        f"{all_cores_text(found)}."
         if found.is_faster
         else "nothing is faster than the default."
     )
@@ -96,6 +105,10 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     named += [("confirmed", found.best)] if found.best else []
     rows = [(name, own.ratio, own.candidate.source, told_text(own)) for name, own in named]
     rows.append(("default again", found.same, "default", DEFAULT))
+    if found.best and found.on_all_cores:
+        best, again = found.on_all_cores
+        rows.append(("on all cores", best, found.best.candidate.source, told_text(found.best)))
+        rows.append(("default again, on all cores", again, "default", DEFAULT))
     by_source = {
         source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
         for source in dict.fromkeys(c.source for c in ran)
@@ -123,6 +136,11 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
+
+
+def all_cores_text(found: Optimized) -> str:
+    """Say what the best takes on all cores, where that was measured."""
+    return f"; on all cores {ratio_text(found.on_all_cores[0])}" if found.on_all_cores else ""
 
 
 def ratio_text(ratio: Ratio) -> str:

@@ -35,10 +35,15 @@ class Session:
 
     After a crash or a hang the next request starts a fresh process and opens the subject again.
     It keeps to the core that is idlest as it starts.
+
+    Args:
+        on_all_cores: times what runs on as many threads as JAX likes, by the wall clock.
     """
 
-    def __init__(self, open_subject: OpenSubject, *, timeout_s: float) -> None:
-        self._open_subject = open_subject
+    def __init__(
+        self, open_subject: OpenSubject, *, timeout_s: float, on_all_cores: bool = False
+    ) -> None:
+        self._open_subject, self._on_all_cores = open_subject, on_all_cores
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -57,7 +62,7 @@ class Session:
         self._stop()
         self._start()
         description: Description = self._ask(
-            "open", self._open_subject, OPEN_TIMEOUT_S, ProgramFailed
+            "open", (self._open_subject, self._on_all_cores), OPEN_TIMEOUT_S, ProgramFailed
         )
         return description
 
@@ -82,14 +87,14 @@ class Session:
     def _start(self) -> None:
         self._connection, theirs = Pipe()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in _stop)
-        core = idlest_core()
+        core = None if self._on_all_cores else idlest_core()
         # Not `-m`: classes of a module that runs as __main__ cannot be sent back.
         start = "from data.collect.measuring.worker import main; main()"
         command = [sys.executable, "-c", start, str(theirs.fileno())]
         self._process = subprocess.Popen(  # noqa: S603
             command if core is None else [*command, str(core)],
             pass_fds=(theirs.fileno(),),
-            env=_worker_environment(),
+            env=_worker_environment(on_all_cores=self._on_all_cores),
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=self._said,
@@ -128,15 +133,17 @@ class Session:
             self._process = None
 
 
-def _worker_environment() -> dict[str, str]:
-    one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    return {
+def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:
+    found = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {one_thread}".strip(),
-        "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
+    if on_all_cores:
+        return found
+    one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {one_thread}".strip()
+    return {**found, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
 
 
 def idlest_core() -> int | None:

@@ -22,7 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.measuring.timing import CPU, Clock, Visit, clock_for, host_stops, time_visit
+from data.collect.measuring.timing import (
+    CPU,
+    WALL,
+    Clock,
+    Visit,
+    clock_for,
+    host_stops,
+    time_visit,
+)
 
 DEVICES = ("cpu", "gpu", "tpu")
 MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
@@ -93,12 +101,13 @@ class _Server:
     clock: Clock
     load: Callable[[bytes], Callable[[], object]]
 
-    def open(self, open_subject: OpenSubject) -> Description:
+    def open(self, asked: tuple[OpenSubject, bool]) -> Description:
+        open_subject, on_all_cores = asked
         subject = open_subject()
         self.spell, self.tell = subject.spell, getattr(subject, "tell", None)
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
-        self.clock = clock_for(description.facts["platform"])
+        self.clock = WALL if on_all_cores else clock_for(description.facts["platform"])
         return description
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:

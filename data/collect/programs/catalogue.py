@@ -176,7 +176,10 @@ def named_object(name: str) -> object:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything, or be a script
         reason = one_line(f"{type(error).__name__}: {error}")
-        raise PipelineError(f"--program {name}: cannot be imported: {reason}") from error
+        expected = "expected package.module:function, found from the working folder or PYTHONPATH"
+        raise PipelineError(
+            f"--program {name}: cannot be imported: {reason}; {expected}"
+        ) from error
     if not hasattr(module, attribute):
         raise PipelineError(f"--program {name}: {module_name} holds no '{attribute}'")
     found: object = getattr(module, attribute)

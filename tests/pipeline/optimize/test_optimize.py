@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from data.collect.measuring.worker import Description, Told
+from pipeline.jobs.workers import granted
 from pipeline.optimize.optimize import (
     Ask,
     Candidate,
@@ -85,7 +86,17 @@ def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) ->
     assert json.loads((out / BEST).read_text()) == result
     assert result["best_ms"] == pytest.approx(result["default_ms"] * result["ratio"])
     assert result["ci95"][0] <= result["ratio"] <= result["ci95"][1] < 1
+    if granted()[0] > 1:
+        assert result["on_all_cores"]["ratio"] < 0.7  # the same spinning, by the wall clock
     assert "of the default's" in (out / PAGE).read_text()
+
+
+def test_what_is_slower_on_all_cores_is_not_called_faster(whole: tuple[Path, Optimized]) -> None:
+    slower, same = Ratio(1.1, 1.08, 1.12), Ratio(1.0, 0.99, 1.01)
+    noisy = Ratio(1.0, 0.85, 1.15)
+    assert not replace(whole[1], on_all_cores=(slower, same)).is_faster
+    assert replace(whole[1], on_all_cores=(slower, noisy)).is_faster
+    assert replace(whole[1], on_all_cores=None).is_faster
 
 
 def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimized]) -> None:
@@ -98,7 +109,7 @@ def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimize
 def test_a_call_that_is_repeated_measures_nothing_anew(whole: tuple[Path, Optimized]) -> None:
     out, first = whole
     sizes = {path: path.stat().st_size for path in (out / "journal").glob("*.jsonl")}
-    assert len(sizes) == 3  # screened, verified, confirmed
+    assert len(sizes) == 3 + (granted()[0] > 1)  # screened, verified, confirmed, on all cores
     again = optimize(ASKED, out)
     assert {path: path.stat().st_size for path in sizes} == sizes
     assert (again.candidates, again.best, again.same) == (first.candidates, first.best, first.same)

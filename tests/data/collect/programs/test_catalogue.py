@@ -78,7 +78,7 @@ def test_a_users_function_is_loaded_with_its_arguments_or_those_of_all(own_modul
     [
         ("no_such_program", "not in the catalogue, which `collect --list` prints"),
         ("no.such.module:step", "cannot be imported: ModuleNotFoundError: No module named"),
-        ("raises_two_lines:step", "cannot be imported: ValueError: one two$"),
+        ("raises_two_lines:step", "cannot be imported: ValueError: one two;"),
         ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
         ("own_layout_program:absent", "holds no 'absent'"),
         ("own_layout_program:FAMILY", "is a str, no function"),
