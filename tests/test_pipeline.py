@@ -212,9 +212,11 @@ def test_rank_prints_the_best_configs_of_one_graph(finished: Path, tiny_tree: Pa
     arguments = ("rank", file.path, "--run", finished, "--top", 5)
     ranked = json.loads(call(*arguments, "--json"))
     assert [config["config"] for config in ranked["configs"]] == best
+    default = ranked["default"]
+    assert ranking[default["place"] - 1] == default["config"]
     text = call(*arguments)
     assert text.count("\n") == 1 + 1 + 1 + len(best) + 1 + 1
-    assert "\ndefault     config " in text
+    assert f"\ndefault     config {default['config']}, place {default['place']} of " in text
 
 
 def test_a_collection_without_train_split_is_ranked_by_its_sibling(

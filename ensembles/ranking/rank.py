@@ -22,6 +22,7 @@ from ensembles.ranking.configs import (
     tile_of,
     with_configs,
 )
+from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import NamedGraph
 
 MEASURED_PICKS = (1, 5, 10)
@@ -79,6 +80,18 @@ class Ranked:
             for number, row in enumerate(rows, start=1)
         ]
 
+    def place(self, config: int) -> int:
+        """Return the place of a row among all c, 1 = predicted fastest."""
+        return int(np.flatnonzero(self.order == config)[0]) + 1
+
+    def default(self) -> dict[str, int] | None:
+        """Return `config` and `place` of the row nearest to the compiler's own; None for tiles."""
+        whole = self.graph.graph
+        if not isinstance(whole, LayoutGraph):
+            return None
+        row = default_row(whole)
+        return {"config": row, "place": self.place(row)}
+
     def layouts(self, config: int) -> tuple[NodeLayouts, ...]:
         """Return the layouts that a config gives to the k configurable nodes, in config order.
 
@@ -118,7 +131,7 @@ class Ranked:
         values = statistics_of(graph.graph, "all")(np.array([config]))[0].tolist()
         return {
             "config": config,
-            "place": int(np.flatnonzero(self.order == config)[0]) + 1,
+            "place": self.place(config),
             "places": {
                 name: float(rankdata(own)[config]) for name, own in self.member_scores.items()
             },
@@ -146,9 +159,9 @@ class Ranked:
 
         Returns:
             `name` of the graph, `collection` and `members` that ranked, `n_configs`,
-            `ms_per_config`, `measured` as the method has it, and `configs`: as `best` lists them,
-            with `layouts` by node or `tile` by field, `run`, the number of the tuning data's run,
-            where there is one, and `why` where it is asked for.
+            `ms_per_config`, `measured` and `default` as these methods have them, and `configs`: as
+            `best` lists them, with `layouts` by node or `tile` by field, `run`, the number of the
+            tuning data's run, where there is one, and `why` where it is asked for.
         """
         numbers = self.graph.run_numbers
         configs = []
@@ -167,6 +180,7 @@ class Ranked:
             "n_configs": len(self.scores),
             "ms_per_config": self.ms_per_config,
             "measured": self.measured(),
+            "default": self.default(),
             "configs": configs,
         }
 

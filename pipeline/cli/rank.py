@@ -129,11 +129,7 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
 
 
 def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) -> None:
-    import numpy as np
-
-    from data.graphs.graph import LayoutGraph
     from ensembles.ranking.configs import TILE_BOUNDS
-    from ensembles.ranking.explain import default_row
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
@@ -150,12 +146,10 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
     if measured:
         told = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
         typer.echo(f"measured    {told}")
-    if isinstance(ranked.graph.graph, LayoutGraph):
-        row = default_row(ranked.graph.graph)
-        place = int(np.flatnonzero(ranked.order == row)[0]) + 1
-        typer.echo(
-            f"default     config {row}, place {place} of {n_configs}: nearest to the compiler's own"
-        )
+    default = ranked.default()
+    if default:
+        told = f"config {default['config']}, place {default['place']} of {n_configs}"
+        typer.echo(f"default     {told}: nearest to the compiler's own")
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], len(ranked.scores))
