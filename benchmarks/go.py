@@ -22,6 +22,7 @@ import torch
 
 from benchmarks import PAGES, render, write_page
 from common.atomic import write_text
+from common.bootstrap import family_means, interval_of
 from common.errors import PipelineError
 from common.git import revision
 from common.locks import alone_in
@@ -52,14 +53,16 @@ PRE_TRAINING = PpoConfig(steps=160)
 FINE_TUNING = PpoConfig(steps=BUDGETS[-1] // BATCH, choices=BATCH, epochs=4)
 ROUNDS = 15
 MOST_CHILDREN = 200  # equal ones are compiled once
+RANKED = 1_000  # choices that the ranker picks from
 
 
 class Subject(NamedTuple):
-    """A program, and the policy that may choose for it."""
+    """A program, and what may choose for it."""
 
     graph: DecisionGraph
     space: Space
     policy: Policy
+    ranker: ChoiceRanker
     seed: int
 
 
@@ -83,10 +86,23 @@ def genetic(subject: Subject, reward: MeasuredReward) -> None:
 
 def all_densities(subject: Subject, reward: MeasuredReward) -> None:
     """Choose at random, from all kept apart to none."""
-    rng = generator(subject.seed, "train", subject.graph.name)
-    choices = draw_choices(subject.space, BUDGETS[-1], rng)
+    reward(subject.graph, _drawn(subject, BUDGETS[-1], "train"))
+
+
+def ranked(subject: Subject, reward: MeasuredReward) -> None:
+    """Take the ranker's first of many random choices."""
+    choices = _drawn(subject, RANKED, "ranked")
+    first = np.argsort(subject.ranker.score(subject.graph, choices), kind="stable")
+    for start in range(0, BUDGETS[-1], BATCH):
+        reward(subject.graph, choices[first[start : start + BATCH]])
+
+
+def _drawn(subject: Subject, n_choices: int, what: str) -> Choices:
+    choices = draw_choices(
+        subject.space, n_choices, generator(subject.seed, what, subject.graph.name)
+    )
     choices[::2] = 1 - choices[::2]
-    reward(subject.graph, choices)
+    return choices
 
 
 def zero_shot(subject: Subject, reward: MeasuredReward) -> None:
@@ -104,7 +120,7 @@ def fine_tuned(subject: Subject, reward: MeasuredReward) -> None:
     train(policy, [subject.graph], reward, FINE_TUNING, seed=subject.seed)
 
 
-WAYS = (random, genetic, zero_shot, fine_tuned)
+WAYS = (random, genetic, ranked, zero_shot, fine_tuned)
 
 
 def opened(program: str) -> Session:
@@ -143,7 +159,7 @@ def verified(program: str, choices: Choices, out: Path) -> list[Ratio]:
     return [paired_ratio(own_ns, default_ns) for own_ns in others]
 
 
-def judged(subject: Subject, ranker: ChoiceRanker, out: Path) -> dict[str, Any]:
+def judged(subject: Subject, out: Path) -> dict[str, Any]:
     """Let every way choose for a held-out program, and verify its best by budget."""
     graph = subject.graph
     tried = {way.__name__: followed(subject, way.__name__, out, way) for way in WAYS}
@@ -156,7 +172,7 @@ def judged(subject: Subject, ranker: ChoiceRanker, out: Path) -> dict[str, Any]:
     rows = np.concatenate([unfused, np.stack([*best.values()])])
     distinct, place = np.unique(rows, axis=0, return_inverse=True)
     same, *ratios = verified(graph.name, distinct, out)
-    scores = ranker.score(graph, tried["random"].choices)
+    scores = subject.ranker.score(graph, tried["random"].choices)
     labels = ["unfused", *(f"{name}, {budget} compiles" for name, budget in best)]
     return {
         "ranker_tau": kendall_tau(scores, tried["random"].ratios),
@@ -177,7 +193,7 @@ def run(out: Path, seed: int) -> None:
     policy, ranker = Policy(CONFIG), ChoiceRanker(CONFIG)
     for program, own in known.items():
         graph = decision_graph(program, own, scaler)
-        subjects[program] = Subject(graph, Space(own.n_options, own.groups), policy, seed)
+        subjects[program] = Subject(graph, Space(own.n_options, own.groups), policy, ranker, seed)
     graphs = [subjects[program].graph for program in TRAIN]
     tried = [followed(subjects[program], "train", out, all_densities) for program in TRAIN]
     fit_ranker(ranker, graphs, tried, steps=RANKER_STEPS, seed=seed)
@@ -185,7 +201,7 @@ def run(out: Path, seed: int) -> None:
     train(policy, graphs, ranked_reward(ranker.score, unfused), PRE_TRAINING, seed=seed)
     save_policy(policy, scaler, out / "policy")
     for program in HELD_OUT:
-        found = judged(subjects[program], ranker, out)
+        found = judged(subjects[program], out)
         write_text(out / f"{program}.json", json.dumps(found, indent=1) + "\n")
 
 
@@ -199,27 +215,23 @@ def write_report(out: Path, folder: Path) -> None:
     done = [name for name in HELD_OUT if all((seed / f"{name}.json").exists() for seed in seeds)]
     if not seeds or not done:
         raise PipelineError(f"{out}: no program was verified; run without --report first")
-    found = {
-        name: [json.loads((seed / f"{name}.json").read_text("utf-8")) for seed in seeds]
-        for name in done
-    }
+    found = [
+        [json.loads((seed / f"{name}.json").read_text("utf-8")) for seed in seeds] for name in done
+    ]
     labels = ["unfused", *(f"{w.__name__}, {budget} compiles" for w in WAYS for budget in BUDGETS)]
-    values = np.array(
-        [
-            [np.mean([seed[label]["value"] for seed in found[name]]) for label in labels]
-            for name in done
-        ]
-    )
-    texts = [label.replace("_", "-").replace(" compiles", "") for label in labels]
-    same = [seed["default over itself"]["value"] for own in found.values() for seed in own]
+    rows = []
+    for label in labels:
+        ratios = np.array([[seed[label]["value"] for seed in own] for own in found])  # (p, s)
+        low, high = interval_of(family_means(ratios, done))
+        means = [f"{value:.3f}" for value in ratios.mean(axis=1)]
+        rows.append(
+            [label.replace("_", "-"), *means, f"{ratios.mean():.3f} [{low:.3f}, {high:.3f}]"]
+        )
+    same = [seed["default over itself"]["value"] for own in found for seed in own]
     page = render(
         "go",
-        rows=[
-            [name, *(f"{value:.3f}" for value in row)]
-            for name, row in zip(done, values, strict=True)
-        ],
-        header=["program", *texts],
-        means=", ".join(f"{t} {v:.3f}" for t, v in zip(texts, values.mean(axis=0), strict=True)),
+        rows=rows,
+        header=["way", *done, "mean"],
         n_train=len(TRAIN),
         n_seeds=len(seeds),
         same=(min(same), max(same)),

@@ -14,6 +14,7 @@ from data.collect.measuring.search import GENERATION, Space
 from models.go.graph import decision_graph
 from models.go.network import Policy, PolicyConfig
 from models.go.ppo import PpoConfig
+from models.go.ranker import ChoiceRanker
 from models.go.rewards import MeasuredReward
 from tests.models.go.programs import UNSCALED, described, random_arrays
 
@@ -41,7 +42,8 @@ def test_a_way_compiles_no_more_than_its_budget_and_what_it_tries_differs(way) -
         return 1 + choice.mean()
 
     torch.manual_seed(0)
-    subject = go.Subject(graph, Space(known.n_options, known.groups), Policy(SMALL), 0)
+    space = Space(known.n_options, known.groups)
+    subject = go.Subject(graph, space, Policy(SMALL), ChoiceRanker(SMALL), 0)
     way(subject, MeasuredReward(visit, np.ones(24, np.int64)))
     assert visited[0] == (1,) * 24
     over = GENERATION - 1 if way is go.genetic else 0  # of its last generation
@@ -77,6 +79,7 @@ def test_the_page_holds_the_programs_that_every_seed_has(tmp_path: Path) -> None
             path.write_text(json.dumps(value))
     go.write_report(tmp_path, tmp_path)
     page = (tmp_path / "go.md").read_text()
-    assert f"| {go.HELD_OUT[0]} | 2.000 |" in page and go.HELD_OUT[1] not in page
+    assert "| unfused | 2.000 | 2.000 [1.500, 2.500] |" in page
+    assert go.HELD_OUT[0] in page and go.HELD_OUT[1] not in page
     with pytest.raises(PipelineError, match="no program was verified"):
         go.write_report(tmp_path / "none", tmp_path)
