@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch_geometric.loader import DataLoader
+from torch.utils.data import DataLoader
 
 from common.settings import SAMPLE
 from examples.gat import GatNet
@@ -27,13 +27,15 @@ WARMUP_STEPS = 20
 RANKED_AT_ONCE = 128  # configs
 
 
-def batches(train: TpuGraphsLayout, seed: int, workers: int) -> Iterator[TpuGraph]:
-    """Yield batches of graphs without end, each epoch with other configs of them."""
+def drawn_graphs(train: TpuGraphsLayout, seed: int, workers: int) -> Iterator[TpuGraph]:
+    """Yield graphs without end, each epoch with other configs of them."""
     sampler = ConfigSampler(64, seed=seed)
     train.transform = sampler
-    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
     order = torch.Generator().manual_seed(seed)
-    loader = DataLoader(train, batch_size=1, shuffle=True, generator=order, **options)
+    loader: DataLoader[TpuGraph] = DataLoader(
+        train, batch_size=None, shuffle=True, generator=order, **options
+    )
     for epoch in count():
         sampler.set_epoch(epoch)
         yield from loader
@@ -47,8 +49,8 @@ def train_model(train: TpuGraphsLayout, steps: int, seed: int, workers: int = 0)
     warmup = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / WARMUP_STEPS, 1, WARMUP_STEPS)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps - WARMUP_STEPS))
     rate = torch.optim.lr_scheduler.SequentialLR(optimiser, [warmup, cosine], [WARMUP_STEPS])
-    for step, batch in enumerate(islice(batches(train, seed, workers), steps), start=1):
-        loss = pairwise_hinge(model(batch), batch.runtime).mean()  # of (g, c) each
+    for step, graph in enumerate(islice(drawn_graphs(train, seed, workers), steps), start=1):
+        loss = pairwise_hinge(model(graph), graph.runtime).mean()  # of (1, c) each
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -25,13 +25,13 @@ from data.synthetic.write import write_sized
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.pyg import ConfigSampler, TpuGraphsLayout
+from models.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout
 from models.training.dataset import CACHE_BYTES, LRUCache, bytes_held
 from models.training.device import prepare_torch
 
 NAMES_PER_SIZE, N_DRAWN = 10, 12_000  # steps as of the recipe `leaderboard`
 WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
-STEP_CONFIGS, LOADER_ROUNDS, BATCHES, LOADED_SHARE = 64, 15, (1, 8), 1 / 20
+STEP_CONFIGS, LOADER_ROUNDS, BATCHES, LOADED_SHARE = 64, 15, (8, 32), 1 / 20
 
 
 def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
@@ -87,7 +87,8 @@ def report_graphs(
 
 def ways_to_read(train: TpuGraphsLayout) -> dict[str, Callable[[], object]]:
     """Return ways to read some configs of each graph once; `train` scales its nodes."""
-    from torch_geometric.loader import DataLoader
+    from torch.utils.data import DataLoader
+    from torch_geometric.loader import DataLoader as Batches
 
     rule, scaler, rng = train.prune, train.scaler, np.random.default_rng(0)
     assert scaler
@@ -99,7 +100,10 @@ def ways_to_read(train: TpuGraphsLayout) -> dict[str, Callable[[], object]]:
             drawn = rng.permutation(len(inputs.first))[:STEP_CONFIGS]
             inputs.symbols(drawn), inputs.runtimes(drawn)
 
-    loaders = {f"PyG, {n} a batch": DataLoader(train, n, shuffle=True) for n in BATCHES}
+    loaders: dict[str, DataLoader[TpuGraph]] = {
+        "one by one": DataLoader(train, batch_size=None, shuffle=True)
+    }
+    loaders |= {f"{n} a batch": Batches(train, n, shuffle=True) for n in BATCHES}
     return {"the pipeline": as_steps_do} | {
         way: partial(deque, loader, 0) for way, loader in loaders.items()
     }

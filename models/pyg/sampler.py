@@ -43,14 +43,15 @@ class ConfigSampler(BaseTransform):
     def forward(self, data: TpuGraph) -> TpuGraph:
         table = data.configs
         runtime = table.mean_runtime if self.distinct else table.runtime
-        drawn = self._generator(data).permutation(len(runtime))[: self.n_configs]
+        generator = self._generator(data)
+        drawn = torch.randperm(len(runtime), generator=generator).numpy()[: self.n_configs]
         places = np.arange(self.n_configs)
         filled = drawn[np.minimum(places, len(drawn) - 1)]
         rows = table.first[filled] if self.distinct else filled
         return data.take(rows, runtime=np.where(places < len(drawn), runtime[filled], np.inf))
 
-    def _generator(self, data: TpuGraph) -> np.random.Generator:
+    def _generator(self, data: TpuGraph) -> torch.Generator | None:
         if self.seed is None:
-            return np.random.default_rng(int(torch.randint(2**63 - 1, ())))
-        graph = zlib.crc32(f"{data.collection}:{data.name}".encode())
-        return np.random.default_rng([self.seed, int(self._epoch), graph])
+            return None
+        drawn_by = f"{self.seed}:{int(self._epoch)}:{data.collection}:{data.name}"
+        return torch.Generator().manual_seed(zlib.crc32(drawn_by.encode()))
