@@ -26,6 +26,7 @@ from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing.configs import PackedConfigs
 from data.read import read_graph
 from data.tree import GraphFile
+from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
 
 # Chosen together; the others follow by score. The best of ten tiles is reported as well, while
 # layouts are judged by their whole order.
@@ -93,13 +94,38 @@ def layout_picks(
     order = np.lexsort((configs.content_hashes()[rows], scores))
     with _blas().limit(limits=1):
         n_candidates = min(N_CANDIDATES, max(N_LAYOUT_PICKS, math.ceil(LAYOUT_SHARE * len(rows))))
-        distances = layout_distances(configs, rows[order[:n_candidates]])
-        shared = np.exp(-distances / diversity.length)
-        return order[diversify_picks(scores[order], shared, diversity.error, N_LAYOUT_PICKS)]
+        candidates = rows[order[:n_candidates]]
+        shared = np.exp(-layout_distances(configs, candidates) / diversity.length)
+        first = first_layouts(configs, candidates)
+        picked = diversify_picks(scores[order], shared, diversity.error, N_LAYOUT_PICKS, first)
+        return order[picked]
+
+
+def first_layouts(configs: PackedConfigs, rows: NDArray[np.int64]) -> int:
+    """Return which of the configs at `rows` (m,), the best first, is picked first.
+
+    The best; but where that asks for nothing unusual, the one that names the most layouts of those
+    that do not. A usual layout has the last dimension as the most minor, as a compiler's own
+    mostly has: to name it costs no copy, so that models take it for the same as leaving all to the
+    compiler. But it stays where it is named, and now and then that saves what the compiler's own
+    choice would have lost.
+    """
+    vectors = configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
+    n_dimensions = (vectors >= 0).sum(axis=2, keepdims=True)
+    usual = n_dimensions - 1 - np.arange(VALUES_PER_TENSOR)
+    is_usual = ((vectors == usual) | (vectors < 0)).all(axis=(1, 2))
+    n_named = (n_dimensions > 0).sum(axis=(1, 2))
+    ids = configs.vector_ids(rows)  # (m, k)
+    asks_nothing = is_usual[ids].all(axis=1)
+    return int(np.where(asks_nothing, n_named[ids].sum(axis=1), -1).argmax()) * asks_nothing[0]
 
 
 def diversify_picks(
-    scores: NDArray[np.float32], shared: NDArray[np.float64], error: float, n_picks: int
+    scores: NDArray[np.float32],
+    shared: NDArray[np.float64],
+    error: float,
+    n_picks: int,
+    first: int = 0,
 ) -> NDArray[np.int64]:
     """Choose picks among configs that are in order.
 
@@ -109,13 +135,14 @@ def diversify_picks(
         scores: (c,) ascending, lower = faster.
         shared: (m, m) correlation of the errors of the first m, of which is picked.
         error: standard deviation of a score's error, in standard deviations of the scores.
+        first: position of the first pick.
 
     Returns:
         (min(n_picks, m),) int64 positions in the order they are picked.
     """
     guess = _standardised(scores)[: len(shared)]
     draws = guess[:, None].astype(np.float32) + error * _errors(shared)  # (m, draws)
-    picked, fastest = [0], draws[0]  # errors are 0 on average
+    picked, fastest = [first], draws[first]  # errors are 0 on average
     either = np.empty_like(draws)
     for _ in range(1, min(n_picks, len(draws))):
         expected = np.minimum(fastest, draws, out=either).mean(axis=1)  # (m,)

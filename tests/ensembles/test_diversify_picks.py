@@ -15,6 +15,7 @@ from common.errors import PipelineError
 from common.metrics import kendall_tau, ranking_from_scores
 from data.graphs.distinct import config_hashes, distinct_configs
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.packing.config_encoder import pack_values
 from data.read import read_graph, read_tile
 from data.tree import collection_named, find_graphs
 from ensembles.blend import Mixing, blend, mix
@@ -25,6 +26,7 @@ from ensembles.diversify_picks import (
     PickDiversity,
     diversify_scores,
     diversify_table,
+    first_layouts,
     layout_distances,
     tile_picks,
     tile_places,
@@ -154,6 +156,47 @@ def test_layout_picks_are_among_the_best_fifth(layout_graph: LayoutGraph) -> Non
     given = diversify_scores(layout_graph, place[group].astype(np.float32), far)
     picked = place[group][ranking_from_scores(given)[:N_LAYOUT_PICKS]]
     assert N_LAYOUT_PICKS < picked.max() < math.ceil(len(first) / 5)
+
+
+def config(*tensors: tuple[int, ...]) -> NDArray[np.int8]:
+    """Three tensors a node, as minor-to-major orders; () is left to the compiler."""
+    padded = [[*tensor, *[-1] * (6 - len(tensor))] for tensor in tensors]
+    return np.array(padded, np.int8).reshape(-1, 18)
+
+
+LEFT, ROWS, COLUMNS, CUBE = (), (1, 0), (0, 1), (2, 1, 0)
+
+
+def test_the_first_pick_names_the_most_usual_layouts_where_the_best_asks_for_nothing() -> None:
+    of_two_nodes = {
+        "all left": (LEFT,) * 6,
+        "one": (LEFT, ROWS, *(LEFT,) * 4),
+        "most": (CUBE, ROWS, ROWS, LEFT, LEFT, LEFT),
+        "as many": (LEFT, LEFT, LEFT, CUBE, ROWS, ROWS),
+        "unusual": (CUBE, ROWS, COLUMNS, CUBE, ROWS, ROWS),
+    }
+    configs = pack_values(np.stack([config(*tensors) for tensors in of_two_nodes.values()]))
+
+    def first(*names: str) -> str:
+        rows = np.array([list(of_two_nodes).index(name) for name in names])
+        return names[first_layouts(configs, rows)]
+
+    assert first("all left", "one", "unusual", "most", "as many") == "most"
+    assert first("one", "all left", "as many", "most") == "as many"
+    assert first("all left", "unusual") == "all left"
+    assert first("unusual", "all left", "most") == "unusual"
+
+
+def test_the_first_layouts_are_the_first_pick() -> None:
+    size = Size(nodes=60, edges=60, configurable=20, configs=100)
+    values = made_up_graph(size, np.random.default_rng(0)).configs.rows(np.arange(100))
+    values[:2] = -1
+    values[1, :, :2] = ROWS
+    graph = replace(made_up_graph(size, np.random.default_rng(0)), configs=pack_values(values))
+    scores = np.arange(100, dtype=np.float32)
+    given = diversify_scores(graph, scores, LAYOUT_SPREAD)
+    assert given[1] == 0 and given[0] > 0
+    assert diversify_scores(graph, np.roll(scores, 50), LAYOUT_SPREAD)[50] == 0  # far behind
 
 
 def test_the_memory_of_many_layouts_is_bounded() -> None:
