@@ -80,12 +80,18 @@ def collection_named(name: str) -> Collection:
 def collections_named(names: str | None) -> tuple[Collection, ...]:
     """Return the collections of a comma-separated list, in the dataset's order; None = all.
 
+    What several names begin with, such as "layout" or "layout:xla", names all of these.
+
     Raises:
         UsageError: as `collection_named`.
     """
     if names is None:
         return COLLECTIONS
-    chosen = {collection_named(name.strip()) for name in names.split(",")}
+    chosen = set[Collection]()
+    for name in map(str.strip, names.split(",")):
+        start = f"{name}:".replace("-", ":")
+        below = [one for one in COLLECTIONS if f"{one.name}:".startswith(start)]
+        chosen |= set(below or [collection_named(name)])
     return tuple(collection for collection in COLLECTIONS if collection in chosen)
 
 

@@ -208,7 +208,7 @@ class Recipe(FrozenConfig):
     @classmethod
     def _weighs_models(cls, blend: BlendConfig, info: ValidationInfo) -> BlendConfig:
         parts = [info.data[kind].models for kind in ("layout", "tile") if kind in info.data]
-        own = [short_name(model) for part in parts for model in part]
+        own = [short_name(model) for part in parts for model in part if is_own(model)]
         known = (*get_args(LayoutModelName), *get_args(TileModelName), *own)
         for name in blend.weights:
             if name not in known:

@@ -50,7 +50,7 @@ StoreDir = Annotated[
     ),
 ]
 Collections = Annotated[
-    str | None, typer.Option(help="Such as tile:xla,layout:xla:default. Default: all.")
+    str | None, typer.Option(help="Such as tile,layout:xla or layout:nlp:random. Default: all.")
 ]
 Splits = Annotated[str | None, typer.Option(help="Such as valid,test. Default: all.")]
 RecipeName = Annotated[

@@ -110,11 +110,9 @@ def run(
         OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)
-    state, rows, config = _prepared(inputs, out, recipe, splits, workers, resume=resume)
-    present = {file.collection for file in state.files}
-    named = [collection for collection in COLLECTIONS if collection in present]
-    # Before there is a folder, so that a refusal leaves none.
-    given = {} if models is None else models_to_take(models, recipe, named, out)
+    state, rows, config, given = _prepared(
+        inputs, out, recipe, splits, workers, resume=resume, models=models
+    )
     begin(out, config, resume=resume)
     with alone_in(out), logged_to(trackers, out, config["recipe"]):
         _tidy(out)
@@ -122,7 +120,7 @@ def run(
             state.choose_sources()
         else:
             take_models(given)
-            state.sources = {collection.name: Source(collection) for collection in named}
+            state.sources = {place.name: Source(place) for place in _present(state.files)}
         _train_and_rank(state, rows, workers, trains=models is None)
         blended = blend_all(state)
         with in_one_step("write and check submissions"):
@@ -145,8 +143,9 @@ def _prepared(
     workers: Workers,
     *,
     resume: bool,
-) -> tuple[RunState, list[AuditRow], dict[str, Any]]:
-    """Refuse what cannot be, then pack and check all files."""
+    models: Path | None,
+) -> tuple[RunState, list[AuditRow], dict[str, Any], dict[Path, Path]]:
+    """Refuse what cannot be, then pack and check all files; the last are the models to take."""
     workers.check()
     files, costs = inputs.find(splits), Costs()
     if recipe.layout.one_program and _is_one_program(files):
@@ -156,6 +155,7 @@ def _prepared(
         check_device(recipe, model)
     settings = {"recipe": recipe.model_dump(mode="json")}
     check_free(out, settings, resume=resume)
+    given = {} if models is None else models_to_take(models, recipe, _present(files), out)
     asked = {collection.name for collection in inputs.collections}
     trainings = [recipe.training_of(model) for model in recipe.all_models if "train" in splits]
     n_steps = len(recipe.seeds) * sum(training.steps for training in trainings if training)
@@ -174,7 +174,12 @@ def _prepared(
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
     config = {"data": fingerprint(sources), **settings}
-    return RunState(recipe, out, good, costs, device, missing=missing), rows, config
+    return RunState(recipe, out, good, costs, device, missing=missing), rows, config, given
+
+
+def _present(files: Sequence[GraphFile]) -> list[Collection]:
+    present = {file.collection for file in files}
+    return [collection for collection in COLLECTIONS if collection in present]
 
 
 def _is_one_program(files: Sequence[GraphFile]) -> bool:

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.tree import (
     COLLECTIONS,
     SPLITS,
+    Collection,
     GraphFile,
     collection_named,
+    collections_named,
     duplicate_stems,
     file_from_path,
     find_graphs,
@@ -122,6 +124,30 @@ def test_a_collection_is_known_by_name_slug_and_folder(collection) -> None:
     for split in SPLITS:
         path = Path("/data/npz", *collection.folder.split("/"), split, "a.b.npz")
         assert file_from_path(path) == GraphFile(collection, split, "a.b", path)
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        ("layout", COLLECTIONS[1:]),
+        ("tile", COLLECTIONS[:1]),
+        ("layout:nlp", COLLECTIONS[3:]),
+        ("layout-xla, tile:xla", COLLECTIONS[:3]),
+        ("layout:nlp,layout:nlp:random", COLLECTIONS[3:]),
+        ("layout:xla:random", COLLECTIONS[2:3]),
+        (None, COLLECTIONS),
+    ],
+)
+def test_the_beginning_of_several_names_them_all(
+    names: str | None, chosen: tuple[Collection, ...]
+) -> None:
+    assert collections_named(names) == chosen
+
+
+@pytest.mark.parametrize("names", ["", "lay", "layout:", "layout:x", "tile:nlp", "tile,"])
+def test_half_a_word_names_no_collection(names: str) -> None:
+    with pytest.raises(UsageError, match="no such collection; known: tile:xla"):
+        collections_named(names)
 
 
 def test_unknown_collections_and_places_say_what_is_known() -> None:

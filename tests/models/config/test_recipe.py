@@ -37,6 +37,13 @@ def test_a_wrong_value_is_refused_with_its_key(override: str, named: str) -> Non
     assert "\n" not in str(caught.value)
 
 
+def test_a_wrong_name_of_a_weight_is_told_each_model_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe("smoke", ["blend.weights.typo=3"])
+    known = str(caught.value).rpartition("expected ")[2].split(", ")
+    assert "tile_boosting" in known and len(set(known)) == len(known)
+
+
 def test_what_cannot_learn_from_all_collections_is_refused() -> None:
     more, named = "layout.models=[config_columns_boosting]", "config_columns_boosting learns one"
     with pytest.raises(UsageError, match=rf"^recipe smoke: layout\.together: {named}") as caught:

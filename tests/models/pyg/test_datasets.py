@@ -49,7 +49,7 @@ def test_splits_and_collections(tiny_tree: Path) -> None:
     [
         ({"split": "dev"}, "split 'dev': expected one of train, valid, test"),
         ({"collections": "tile:xla"}, "'tile:xla': expected those of layout configs alone"),
-        ({"collections": "layout"}, "no such collection"),
+        ({"collections": "layouts"}, "no such collection"),
         ({"scaling": "sqrt"}, "scaling 'sqrt': expected none, log1p"),
         (
             {"split": "valid", "scaling": "log1p-standardise"},

@@ -65,6 +65,21 @@ def test_a_name_in_two_splits_is_refused_before_anything_is_packed(
     assert f"left out: {tree}/npz/tile/xla/valid/{first.name}" in call(*words, "--skip-bad")
 
 
+def test_models_that_are_not_there_are_refused_before_anything_is_packed(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    store, out = tmp_path / "store", tmp_path / "out"
+    words = ("run", "--data", tiny_tree, *TILES, "--store", store, "--out", out)
+    for folder, named in (
+        (tmp_path, "no trained model tile-xla/tile_linear-seed0"),
+        (tmp_path / "none", "no such folder; expected one that holds run folders"),
+    ):
+        *stages, error = stderr_of(*words, "--models", folder, expect=1)
+        assert f"error: {folder}: {named}" in error
+        assert stages == ["stage: load the libraries"]
+    assert not store.exists() and not out.exists()
+
+
 def test_a_quick_try_reads_some_graphs_of_some_collections(tiny_tree: Path, tmp_path: Path) -> None:
     words = ("run", "--data", tiny_tree, *TILES, "--limit-graphs", 2, "--out", tmp_path / "run")
     said = stderr_of(*words)
@@ -76,7 +91,7 @@ def test_a_quick_try_reads_some_graphs_of_some_collections(tiny_tree: Path, tmp_
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert report["collections"]["tile:xla"]["n_graphs"] == 2
     assert report["missing_parts"] == []
-    assert "collection 'tile'" in call(*words[:-2], "--collections", "tile", expect=2)
+    assert "collection 'tiles'" in call(*words[:-2], "--collections", "tiles", expect=2)
 
 
 def test_what_is_missing_is_told_before_training_and_each_stage_once(
