@@ -24,9 +24,9 @@ from common.errors import PipelineError
 from data.graphs.distinct import config_hashes, distinct_rows
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing.configs import PackedConfigs
+from data.packing.vectors import n_usual
 from data.read import read_graph
 from data.tree import GraphFile
-from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
 
 # Chosen together; the others follow by score. The best of ten tiles is reported as well, while
 # layouts are judged by their whole order.
@@ -105,19 +105,13 @@ def first_layouts(configs: PackedConfigs, rows: NDArray[np.int64]) -> int:
     """Return which of the configs at `rows` (m,), the best first, is picked first.
 
     The best; but where that asks for nothing unusual, the one that names the most layouts of those
-    that do not. A usual layout has the last dimension as the most minor, as a compiler's own
-    mostly has: to name it costs no copy, so that models take it for the same as leaving all to the
-    compiler. But it stays where it is named, and now and then that saves what the compiler's own
-    choice would have lost.
+    that do not. To name a usual layout (`n_usual`) costs no copy, so that models take it for the
+    same as leaving all to the compiler. But it stays where it is named, and now and then that saves
+    what the compiler's own choice would have lost.
     """
-    vectors = configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
-    n_dimensions = (vectors >= 0).sum(axis=2, keepdims=True)
-    usual = n_dimensions - 1 - np.arange(VALUES_PER_TENSOR)
-    is_usual = ((vectors == usual) | (vectors < 0)).all(axis=(1, 2))
-    n_named = (n_dimensions > 0).sum(axis=(1, 2))
-    ids = configs.vector_ids(rows)  # (m, k)
-    asks_nothing = is_usual[ids].all(axis=1)
-    return int(np.where(asks_nothing, n_named[ids].sum(axis=1), -1).argmax()) * asks_nothing[0]
+    named = n_usual(configs.vectors)[configs.vector_ids(rows)]  # (m, k)
+    asks_nothing = np.all(named >= 0, axis=1)
+    return int(np.where(asks_nothing, named.sum(axis=1), -1).argmax()) * int(asks_nothing[0])
 
 
 def diversify_picks(

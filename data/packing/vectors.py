@@ -7,6 +7,7 @@ LOWEST, HIGHEST = -1, 5  # of a layout value: a dimension number, or none
 N_VALUES = 18
 N_WORDS = 9  # of 64 bits: 18 values as the file has them, in float32
 N_SYMBOLS = 7
+N_TENSORS = 3  # output, input, kernel: 6 values each
 DECODED_AT_ONCE = 1 << 14  # codes, whose digits take 18 times 8 bytes each on the way
 POWERS = N_SYMBOLS ** np.arange(N_VALUES, dtype=np.int64)
 
@@ -48,3 +49,16 @@ def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
     # Exact, and many times as fast as with whole numbers: no sum reaches 2^53.
     codes = vectors.astype(np.float64) @ POWERS.astype(np.float64) - LOWEST * POWERS.sum()
     return codes.astype(np.int64)
+
+
+def n_usual(vectors: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Count the layouts that vectors (u, 18) name, (u,); -1 where one of them is unusual.
+
+    A usual layout has the last dimension as the most minor and the others in order behind it, as a
+    compiler's own mostly has.
+    """
+    tensors = vectors.reshape(len(vectors), N_TENSORS, -1)
+    n_dimensions = (tensors >= 0).sum(axis=2, keepdims=True)
+    usual = n_dimensions - 1 - np.arange(tensors.shape[2])
+    is_usual = ((tensors == usual) | (tensors < 0)).all(axis=(1, 2))
+    return np.where(is_usual, (n_dimensions > 0).sum(axis=(1, 2)), -1)

@@ -1,7 +1,7 @@
 """The command `optimize`: a configuration of a JAX function that is verified to be faster."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -52,11 +52,18 @@ def optimize(
     if json:
         print_json(result)
     else:
-        _tell(found, result, out / BEST)
+        _tell(found, out / BEST)
 
 
-def _tell(found: "Optimized", result: dict[str, Any], path: Path) -> None:
-    from pipeline.optimize.write import APPLY, PAGE, all_cores_text, ratio_text, told_text
+def _tell(found: "Optimized", path: Path) -> None:
+    from pipeline.optimize.write import (
+        APPLY,
+        PAGE,
+        all_cores_text,
+        ratio_text,
+        told_text,
+        tried_text,
+    )
 
     rows = [(v.candidate.source, ratio_text(v.ratio), told_text(v)) for v in found.finalists]
     if rows:
@@ -71,9 +78,8 @@ def _tell(found: "Optimized", result: dict[str, Any], path: Path) -> None:
         best = f"; the best tried takes {ratio} of it{all_cores_text(found)}" if ratio else ""
         typer.echo(f"default     nothing is surely faster than its {default}{best}")
     typer.echo(f"itself      {ratio_text(found.same)}: the default over itself")
-    tried = result["candidates"]
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
-    failed = f", {tried['failed']} failed: {reasons[0]}" if reasons else ""
-    typer.echo(f"tried       {tried['tried']} candidates{failed}")
+    failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
+    typer.echo(f"tried       {tried_text(found)}{failed}")
     typer.echo(f"use         {path.with_name(APPLY)}")
     typer.echo(f"page        {path.with_name(PAGE)}")

@@ -1,9 +1,10 @@
 """Choose a configuration of a JAX function that is verified to be faster on this machine.
 
-Screen: the menu of compiler options, the first picks of a ranker, then a genetic search over all
-decisions. Verify: the few that were fastest, in a fresh process. Confirm: the best of these, in
-another. All this on one thread; last, in one more process, on all cores, where no gain is asked for
-but no loss is taken. Every visit goes to a journal, so that a call that was killed goes on.
+Screen: a menu of compiler options and the usual layouts, the first picks of a ranker, then a
+genetic search over all decisions, whose children the ranker picks too. Verify: the few that were
+fastest, in a fresh process. Confirm: the best of these, in another. All this on one thread; last,
+in one more process, on all cores, where no gain is asked for but no loss is taken. Every visit goes
+to a journal, so that a call that was killed goes on.
 
 c candidates of g genes.
 """
@@ -24,7 +25,7 @@ from common.seeds import generator
 from data.collect.collect import program_digest
 from data.collect.measuring.journal import open_journal
 from data.collect.measuring.rounds import Visitor, run_rounds, run_search
-from data.collect.measuring.search import Choices, Space, draw_choices, genetic_search
+from data.collect.measuring.search import Choices, Guide, Space, draw_choices, genetic_search
 from data.collect.measuring.session import Session
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.measuring.worker import Decided, Description, Told
@@ -102,7 +103,8 @@ class Optimized:
     """What was found. All ratios are of runtimes over the default's: below 1 is faster."""
 
     ask: Ask
-    candidates: list[Candidate]
+    candidates: list[Candidate]  # distinct
+    n_drawn: int  # with those that equal another
     finalists: list[Verified]
     best: Verified | None  # confirmed in one more process; None where no finalist is left
     default_ms: float
@@ -134,7 +136,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         PipelineError: too little time to verify, or the disk is full.
     """
     with alone_in(out / JOURNALS), time_limit(minutes):
-        description, candidates, default_ns = _screened(ask, out, pick)
+        description, candidates, n_drawn, default_ns = _screened(ask, out, pick)
         finalists = chosen_finalists(candidates)[: n_affordable(default_ns, seconds_left())]
         chosen, verified = finalists[:1], list[Verified]()
         if len(finalists) > 1:
@@ -159,6 +161,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
     return Optimized(
         ask=ask,
         candidates=candidates,
+        n_drawn=n_drawn,
         finalists=verified,
         best=confirmed.verified[0] if confirmed.verified else None,
         default_ms=confirmed.default_ms,
@@ -192,11 +195,14 @@ def simplest_of_best(verified: Sequence[Verified]) -> Verified:
     return min(alike, key=lambda v: (np.count_nonzero(v.candidate.choice), v.ratio.value))
 
 
-def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list[Candidate], float]:
+def _screened(
+    ask: Ask, out: Path, pick: Pick | None
+) -> tuple[Description, list[Candidate], int, float]:
     """Visit the candidates once, and the fastest some times more; the default is the first.
 
     Returns:
-        What was described, the distinct candidates, and the default's shortest run in ns.
+        What was described, the distinct candidates, how many were drawn for them, and the default's
+        shortest run in ns.
     """
     with _session(ask) as session, time_limit(SCREEN_SHARE * seconds_left() / 60):
         description = session.describe()
@@ -206,10 +212,11 @@ def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list
         if left_out:
             log.info(f"{ask.program}: has nothing to decide in {', '.join(sorted(left_out))}")
         log.info(f"screen: up to {ask.n_candidates} candidates")
-        sources, first = _proposed(ask, description, session, pick)
+        guide = _guide(session, description, pick) if pick else None
+        sources, first = _proposed(ask, description, guide)
         space = Space(description.n_options, description.groups)
         rng = generator(ask.seed, "optimize", ask.program)
-        search = genetic_search(space, ask.n_candidates, rng, first=first)
+        search = genetic_search(space, ask.n_candidates, rng, first=first, guide=guide)
         try:
             run_search(visitor, search)
             fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
@@ -233,12 +240,17 @@ def _screened(ask: Ask, out: Path, pick: Pick | None) -> tuple[Description, list
         known = found.setdefault(candidate.choice, candidate)
         if ratio < known.ratio and any(genes):  # a search comes back to what is fast
             found[candidate.choice] = replace(known, ratio=ratio)
-    return description, list(found.values()), shortest[0]
+    return description, list(found.values()), len(journal.choices), shortest[0]
 
 
-def _proposed(
-    ask: Ask, description: Description, session: Session, pick: Pick | None
-) -> tuple[list[str], Choices]:
+def _guide(session: Session, description: Description, pick: Pick) -> Guide | None:
+    """Return what orders choices by a ranker; None where there is nothing that it knows."""
+    if not _spaces_of(description).keys() & {"layouts", TILES}:
+        return None
+    return lambda choices: pick(description, session.spell(choices))
+
+
+def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[list[str], Choices]:
     """Return what is visited before the search, the default first; and where each comes from."""
     spaces = _spaces_of(description)
     ends = np.cumsum([*spaces.values()])
@@ -250,16 +262,17 @@ def _proposed(
             rows.append(default.copy())
             rows[-1][genes["options"]] = tried
             sources.append("menu")
-    ranked = next((name for name in ("layouts", TILES) if name in genes), None)
-    if pick and ranked:
-        part = genes[ranked]
+    if description.usual is not None and description.usual.any():
+        rows.append(description.usual)
+        sources.append("menu")
+    if guide:
+        part = genes["layouts" if "layouts" in genes else TILES]
         space = Space(description.n_options[part], description.groups[part])
         drawn = np.zeros((DRAWN, len(default)), np.int64)
         own = draw_choices(space, DRAWN, generator(ask.seed, "drawn", ask.program))
         drawn = drawn[: len(own)]
         drawn[:, part] = own
-        order = pick(description, session.spell(drawn))
-        best = [choice for choice in drawn[order] if choice.any()][: ask.n_candidates // 4]
+        best = [choice for choice in drawn[guide(drawn)] if choice.any()][: ask.n_candidates // 4]
         rows += best
         sources += ["ranker"] * len(best)
     return sources[: ask.n_candidates], np.array(rows[: ask.n_candidates])

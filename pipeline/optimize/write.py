@@ -58,6 +58,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
         "decisions": dict(best.told.decisions) if best and found.is_faster else {},
         "source": best.candidate.source if best else None,
         "candidates": {
+            "drawn": found.n_drawn,
             "tried": len(found.candidates),
             "failed": sum(bool(candidate.reason) for candidate in found.candidates),
             "verified": len(found.finalists),
@@ -133,6 +134,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         result=result,
         rows=[(name, ratio_text(ratio), *more) for name, ratio, *more in rows],
         charts=charts,
+        tried=tried_text(found),
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
@@ -146,6 +148,14 @@ def all_cores_text(found: Optimized) -> str:
 def ratio_text(ratio: Ratio) -> str:
     """Write a ratio with its interval."""
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def tried_text(found: Optimized) -> str:
+    """Say how many candidates were tried, and why no more."""
+    tried, drawn = len(found.candidates), found.n_drawn
+    alike = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
+    over = "; no time for more, or no more are new" * (drawn < found.ask.n_candidates)
+    return f"{tried} candidates{alike}{over}"
 
 
 def told_text(verified: Verified) -> str:

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from common.seeds import generator
 from data.collect.layouts.module import ConfigurableNode
-from data.collect.measuring.search import Space, draw_choices
+from data.collect.measuring.search import Choices, Space, draw_choices
+from data.packing.vectors import N_TENSORS, N_VALUES, n_usual
 
-N_TENSORS = 3  # output, input (left operand), kernel (right operand)
 MAX_RANK = 6
-N_VALUES = N_TENSORS * MAX_RANK
 
 Order = tuple[int, ...]  # major to minor: dimensions as they lie in memory, outermost first
 UNSET: Order = ()
@@ -63,8 +62,9 @@ def candidate_configs(
 ) -> NDArray[np.int8]:
     """Draw distinct layout configs of k nodes; config 0 leaves all to the compiler.
 
-    Each node gets layouts that kernels are written for (`layout_options`); nodes of one operation
-    and shape do alike half of the time, as in the searches that measure.
+    Each node gets layouts that kernels are written for (`node_options`); nodes of one operation and
+    shape do alike half of the time, as in the searches that measure. The last config names all
+    usual layouts (`usual_choice`).
 
     Returns:
         (c, k, 18) int8, c at most `n_configs`.
@@ -73,7 +73,19 @@ def candidate_configs(
     n_options = np.array([len(rows) for rows in options], np.int64)
     space = Space(n_options, node_groups(nodes))
     choices = draw_choices(space, n_configs, generator(seed, "candidates"))
+    usual = usual_choice(options)
+    if len(choices) > 1 and not (choices == usual).all(axis=1).any():
+        choices[-1] = usual
     return np.stack([rows[choices[:, node]] for node, rows in enumerate(options)], axis=1)
+
+
+def usual_choice(options: Sequence[NDArray[np.int8]]) -> Choices:
+    """Return the (k,) choice that names as many usual layouts as there are, given nodes' options.
+
+    It asks for what a compiler mostly does by itself: rarely slower than to leave all to it, and
+    faster where layouts that nobody names are lost, as in a loop's body.
+    """
+    return np.array([n_usual(rows).argmax() for rows in options], np.int64)
 
 
 def _signature(node: ConfigurableNode) -> tuple[object, ...]:

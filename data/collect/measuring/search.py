@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 
 Choices = NDArray[np.int64]
 Search = Generator[Choices, NDArray[np.float64], None]
+# Orders choices (b, g) by what it guesses of their runtimes, the fastest first; (b,) positions.
+Guide = Callable[[Choices], NDArray[np.int64]]
 
 REPEATED = 0.05  # share of random configs that are measured again
 ALIKE = 0.5  # share of changes in which a whole group takes the same option
 MUTATIONS = 1.0  # genes that change in a child at least, as an expectation; twice that is usual
 GENERATION = 16
 ELITE = 8
+BROOD = 8  # children that a guide chooses from, for each that is measured
 DRAWS_PER_CHOICE = 20  # after so many for each that is wanted, a small space has been seen
 
 
@@ -68,18 +71,24 @@ def random_search(space: Space, n_configs: int, rng: np.random.Generator) -> Sea
 
 
 def genetic_search(
-    space: Space, n_configs: int, rng: np.random.Generator, *, first: Choices | None = None
+    space: Space,
+    n_configs: int,
+    rng: np.random.Generator,
+    *,
+    first: Choices | None = None,
+    guide: Guide | None = None,
 ) -> Search:
     """Yield the default, or the `first` choices (b, g), then generations of children.
 
     A child crosses one of the fastest so far with any earlier choice, gene by gene, and changes a
     few genes or groups, at times many: a search that stays near the best would only measure configs
-    that differ by less than the noise.
+    that differ by less than the noise. With a guide more are bred, of which those that were not
+    measured yet and are guessed the fastest are; it ends where there are none.
     """
     choices = space.default if first is None else first
     runtime_ns = yield choices
+    n_bred = GENERATION * (BROOD if guide else 1)
     while len(choices) < n_configs:
-        n_children = min(GENERATION, n_configs - len(choices))
         ran = np.flatnonzero(np.isfinite(runtime_ns))
         if not len(ran):
             ran = np.zeros(1, np.int64)
@@ -87,12 +96,25 @@ def genetic_search(
         children = np.stack(
             [
                 _child(space, choices[rng.choice(fastest)], choices[rng.choice(ran)], rng)
-                for _ in range(n_children)
+                for _ in range(n_bred)
             ]
         )
+        if guide:
+            children = _new(children, choices)
+            if not len(children):
+                return
+            children = children[guide(children)]
+        children = children[: min(GENERATION, n_configs - len(choices))]
         children_ns = yield children
         choices = np.concatenate([choices, children])
         runtime_ns = np.concatenate([runtime_ns, children_ns])
+
+
+def _new(children: Choices, known: Choices) -> Choices:
+    """Return the distinct children (b, g) that are not among the known (c, g), in their order."""
+    seen = {row.tobytes() for row in known}
+    new = {row.tobytes(): row for row in children if row.tobytes() not in seen}
+    return np.array([*new.values()]).reshape(len(new), children.shape[1])
 
 
 def _child(space: Space, one: Choices, two: Choices, rng: np.random.Generator) -> Choices:

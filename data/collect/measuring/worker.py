@@ -50,6 +50,8 @@ class Description:
         spaces: how many genes each space of decisions has, where there are several, in order.
         nodes: (g,) int64, the node that each gene decides for, -1 for the whole program; None
             where nobody says.
+        usual: (g,) int64, the choice that names all usual layouts and leaves the rest; None where
+            there are no layouts.
     """
 
     n_options: NDArray[np.int64]
@@ -58,6 +60,7 @@ class Description:
     facts: Mapping[str, str]
     spaces: Mapping[str, int] = field(default_factory=dict)
     nodes: NDArray[np.int64] | None = None
+    usual: NDArray[np.int64] | None = None
 
 
 class Told(NamedTuple):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts.module import configurable_nodes, dump_module, node_positions
+from data.collect.layouts.options import usual_choice
 from data.collect.layouts.program import LayoutProgram
 from data.collect.measuring.worker import Decided, Description, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
@@ -115,6 +116,9 @@ class DecidedProgram:
         for own in genes:
             groups.append(own.groups + n_groups)
             n_groups += len(own.groups)
+        usual = [np.zeros(n_genes, np.int64) for n_genes in self._spaces.values()]
+        if self.layouts:
+            usual[list(self._spaces).index("layouts")] = usual_choice(self.layouts.options)
         return Description(
             np.concatenate([own.n_options for own in genes]).astype(np.int64),
             np.concatenate(groups),
@@ -122,6 +126,7 @@ class DecidedProgram:
             self._facts,
             self._spaces,
             np.concatenate([own.nodes for own in genes]),
+            np.concatenate(usual) if self.layouts else None,
         )
 
     def _featurized(self) -> dict[str, NDArray[Any]]:

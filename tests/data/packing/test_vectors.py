@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from data.packing.vectors import UnknownValueError, checked_codes, decoded, vector_codes
+from data.packing.vectors import (
+    UnknownValueError,
+    checked_codes,
+    decoded,
+    n_usual,
+    vector_codes,
+)
 from tests.data.packing.references import random_vectors, reference_code
 
 
@@ -16,6 +22,14 @@ def test_a_code_is_the_number_that_the_values_spell_in_base_7() -> None:
     np.testing.assert_array_equal(checked_codes(values.astype(np.float32)), codes)
     np.testing.assert_array_equal(decoded(codes), values)
     assert (codes.dtype, decoded(codes).dtype) == (np.int64, np.int8)
+
+
+def test_usual_layouts_are_counted() -> None:
+    left, rows, cube, scalar = [-1] * 6, [1, 0, *[-1] * 4], [2, 1, 0, -1, -1, -1], [0, *[-1] * 5]
+    columns, shuffled = [0, 1, *[-1] * 4], [2, 0, 1, -1, -1, -1]
+    named = [[left] * 3, [rows, cube, left], [scalar, left, rows], [rows, columns, left]]
+    vectors = np.array([*named, [shuffled, left, left]], np.int8).reshape(5, 18)
+    assert n_usual(vectors).tolist() == [0, 2, 2, -1, -1]
 
 
 @pytest.mark.parametrize(

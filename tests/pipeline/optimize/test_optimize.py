@@ -24,7 +24,7 @@ from pipeline.optimize.optimize import (
     simplest_of_best,
 )
 from pipeline.optimize.verify import Ratio, is_faster, paired_ratio
-from pipeline.optimize.write import APPLY, BEST, PAGE, write_result
+from pipeline.optimize.write import APPLY, BEST, PAGE, tried_text, write_result
 from tests.command_line import stderr_of
 from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject, spin
 
@@ -37,6 +37,7 @@ class Spinning:
 
     source: SpinSource = field(default_factory=SpinSource)
     is_reversed: bool = False
+    usual: tuple[int, int] | None = None
 
     def __call__(self, *_: object) -> "Decided":
         return Decided(self)
@@ -46,9 +47,10 @@ class Decided(SpinSubject):
     def __init__(self, asked: Spinning) -> None:
         super().__init__(asked.source)
         self._is_reversed = asked.is_reversed
+        self._usual = np.array(asked.usual) if asked.usual else None
 
     def describe(self) -> Description:
-        return replace(super().describe(), spaces={"layouts": 2})
+        return replace(super().describe(), spaces={"layouts": 2}, usual=self._usual)
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({"options": {"first": int(choice[0])}}) if choice[0] else Told({})
@@ -151,9 +153,41 @@ def test_a_ranker_proposes_what_is_tried_first(tmp_path: Path) -> None:
         return np.argsort(-configs[:, :, 6].sum(axis=1), kind="stable")
 
     found = optimize(ask(Spinning(is_reversed=True), n_candidates=8), tmp_path, pick=pick)
-    assert seen == [(16, 2, 18)]
+    assert seen[0] == (16, 2, 18) and len(seen) == 2  # of children too, those that are new
     ranked = [c.choice for c in found.candidates if c.source == "ranker"]
     assert ranked[0] == (3, 3) and len(ranked) == 2
+
+
+def test_the_usual_layouts_are_tried_and_the_ranker_leads_the_search(tmp_path: Path) -> None:
+    """The true order, known to the ranker, leads to the best before half of the space is seen."""
+
+    def pick(description: Description, configs: NDArray[np.int8]) -> NDArray[np.int64]:
+        return np.argsort(-4 * configs[:, 0, 6] - configs[:, 1, 6], kind="stable")
+
+    found = optimize(
+        ask(Spinning(is_reversed=True, usual=(0, 2)), n_candidates=6), tmp_path, pick=pick
+    )
+    assert [(c.choice, c.source) for c in found.candidates[:2]] == [
+        ((0, 0), "default"),
+        ((0, 2), "menu"),
+    ]
+    assert {c.choice for c in found.candidates if c.source == "search"} <= {
+        (3, 2),
+        (3, 1),
+        (3, 0),
+        (2, 3),
+    }
+    assert tried_text(found) == "6 candidates"
+
+
+def test_how_many_candidates_were_tried_is_explained(whole: tuple[Path, Optimized]) -> None:
+    found = replace(whole[1], n_drawn=16)
+    n = len(found.candidates)
+    assert n < 16
+    alike = f"{n} candidates of 16 that were drawn, the others equal to one of them"
+    assert tried_text(found) == alike
+    few = replace(found, n_drawn=n)
+    assert tried_text(few) == f"{n} candidates; no time for more, or no more are new"
 
 
 def test_a_space_that_there_is_not() -> None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts.module import CONFIGURABLE
+from data.collect.layouts.options import read_row
 from data.collect.measuring.worker import Description, Told
 from data.collect.programs.catalogue import ProgramSource
 from data.collect.programs.compiled import applied, digest_of
@@ -61,6 +62,17 @@ def test_every_space_has_its_genes(program: DecidedProgram) -> None:
     assert (nodes[0] == -1).all()
     assert {names[node] for node in nodes[1]} <= set(CONFIGURABLE)
     assert [names[node] for node in nodes[2]] == [one.opcode for one in fusible(program.message)]
+
+
+def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: DecidedProgram) -> None:
+    usual = program.describe().usual
+    assert usual is not None and usual.any()
+    config = program.spell(usual[None])[0]
+    orders = [order for row in config for order in read_row(row)]
+    assert all(order == tuple(range(len(order))) for order in orders)
+    assert sum(map(bool, orders)) > len(config)  # of most nodes more than one tensor is named
+    told = program.tell(usual).decisions
+    assert told.keys() == {"layouts"}  # of the other spaces nothing
 
 
 def test_choices_are_spelled_as_the_dataset_has_configs() -> None:
