@@ -1,7 +1,8 @@
 """A picture of the program around the nodes that set a config apart: one SVG, nothing else needed.
 
-Data flows from left to right. What hangs together is a band of its own, that of the largest part on
-top; in it, nodes stand in topological columns, ordered so that few edges cross.
+Data flows downwards. What hangs together is a block of its own, that of the largest part on top; in
+it, nodes stand on topological levels, ordered so that few edges cross. A page is as wide as four
+boxes and as long as it must be: programs are deep.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,13 @@ from ensembles.ranking.explain import Explanation, Part, shape_of
 
 MOST_NODES = 60
 MOST_AROUND = 6  # neighbours of one node: a constant may have hundreds of readers
-BOX, STEP, MARGIN = (308, 58), (368, 70), 20  # width and height, in pixels
+BOX, STEP, MARGIN = (308, 58), (328, 92), 20  # width and height, in pixels
+MOST_BESIDE = 4  # boxes in a row
+NARROWEST = 480  # where the last box begins, at least, so that the heading fits
 TEXT = 47  # characters that fit into a box
 HEADING = 88.0
 GAP = 20  # between what does not hang together
-SWEEPS = 6  # over the columns, to bring nodes beside their neighbours
+SWEEPS = 6  # over the levels, to bring nodes beside their neighbours
 FAINTEST, STRONGEST = 0.12, 0.6  # opacity of the colour of a part
 TEMPLATE = Path(__file__).with_name("picture.svg.j2")
 
@@ -36,16 +39,16 @@ def drawn(explanation: Explanation) -> str:
     inside = edges[np.isin(edges, nodes).all(axis=1)]
     links = sorted({(producer, consumer) for consumer, producer in inside.tolist()})
     places = arranged(nodes, links)
-    right, bottom = np.max([*places.values(), (STEP[0] + 60, 0)], axis=0) + BOX + MARGIN
+    right, bottom = np.max([*places.values(), (NARROWEST, 0)], axis=0) + BOX + MARGIN
     n_drawn = len(set(nodes) & set(parts))
     most = f"; drawn: {n_drawn}" if n_drawn < len(parts) else ""
     page = Environment(autoescape=True, trim_blocks=True)
     return page.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        **{"right": right, "bottom": bottom, "margin": MARGIN, "bend": (STEP[0] - BOX[0]) * 0.6},
+        **{"right": right, "bottom": bottom, "margin": MARGIN, "bend": (STEP[1] - BOX[1]) * 0.6},
         **{"width": BOX[0], "height": BOX[1], "most": TEXT},
         name=_printable(explanation.graph.name),
         heading=explanation.heading + most,
-        links=[(_beside(places[u], BOX[0]), _beside(places[v], 0)) for u, v in links],
+        links=[(_middle(places[u], BOX[1]), _middle(places[v], 0)) for u, v in links],
         nodes=[_shown(explanation, parts.get(node), node, places[node]) for node in nodes],
     )
 
@@ -79,23 +82,29 @@ def arranged(nodes: Sequence[int], links: Sequence[Link]) -> dict[int, Place]:
     for node in nodes:
         if node in places:
             continue
-        band = dict.fromkeys([node])
+        block = dict.fromkeys([node])
         for _ in nodes:
-            band |= dict.fromkeys(other for stop in band for other in near[stop])
-        numbers = sorted({depth[stop] for stop in band})
-        columns = [[stop for stop in band if depth[stop] == number] for number in numbers]
-        _untangle(columns, near)
-        tallest = max(map(len, columns))
-        for number, column in enumerate(columns):
-            for row, stop in enumerate(column):
-                middle = row + (tallest - len(column)) / 2
-                places[stop] = MARGIN + number * STEP[0], top + middle * STEP[1]
-        top += tallest * STEP[1] + GAP
+            block |= dict.fromkeys(other for stop in block for other in near[stop])
+        numbers = sorted({depth[stop] for stop in block})
+        levels = [[stop for stop in block if depth[stop] == number] for number in numbers]
+        _untangle(levels, near)
+        rows = [
+            level[first : first + MOST_BESIDE]
+            for level in levels
+            for first in range(0, len(level), MOST_BESIDE)
+        ]
+        widest = max(map(len, rows))
+        for row in rows:
+            for number, stop in enumerate(row):
+                left = number + (widest - len(row)) / 2
+                places[stop] = MARGIN + left * STEP[0], top
+            top += STEP[1]
+        top += GAP
     return places
 
 
 def _depths(nodes: Sequence[int], links: Sequence[Link]) -> dict[int, int]:
-    """Return the column of each node: the longest path to it, but sources beside their readers."""
+    """Return the level of each node: the longest path to it, but sources beside their readers."""
     depth = dict.fromkeys(nodes, 0)
     for _ in nodes:  # no path is longer, even in a damaged file whose edges go round
         for producer, consumer in links:
@@ -105,21 +114,21 @@ def _depths(nodes: Sequence[int], links: Sequence[Link]) -> dict[int, int]:
     return depth
 
 
-def _untangle(columns: list[list[int]], near: dict[int, list[int]]) -> None:
-    """Sort each column in place by the mean of the rows that its nodes are linked with."""
-    row = {node: float(i) for column in columns for i, node in enumerate(column)}
+def _untangle(levels: list[list[int]], near: dict[int, list[int]]) -> None:
+    """Sort each level in place by the mean of the places that its nodes are linked with."""
+    place = {node: float(i) for level in levels for i, node in enumerate(level)}
     for sweep in range(SWEEPS):
-        for column in columns[:: (-1) ** sweep]:
-            column.sort(
+        for level in levels[:: (-1) ** sweep]:
+            level.sort(
                 key=lambda n: float(
-                    np.mean([row[other] for other in near[n] if other != n] or [row[n]])
+                    np.mean([place[other] for other in near[n] if other != n] or [place[n]])
                 )
             )
-            row.update({node: i - len(column) / 2 for i, node in enumerate(column)})
+            place.update({node: i - len(level) / 2 for i, node in enumerate(level)})
 
 
-def _beside(place: Place, width: float) -> Place:
-    return place[0] + width, place[1] + BOX[1] / 2
+def _middle(place: Place, height: float) -> Place:
+    return place[0] + BOX[0] / 2, place[1] + height
 
 
 def _shown(explanation: Explanation, part: Part | None, node: int, place: Place) -> dict[str, Any]:

@@ -62,13 +62,14 @@ def test_the_command_writes_the_picture(rankers: Path, tiny_tree: Path, tmp_path
     assert any(path.stem in (element.text or "") for element in root.iter(f"{SVG}text"))
 
 
-def test_boxes_stand_apart_and_data_flows_to_the_right() -> None:
+def test_boxes_stand_apart_on_a_narrow_page_and_data_flows_down() -> None:
     rng = np.random.default_rng(0)
     nodes = list(range(40))
     links = sorted({(int(a), int(b)) for a, b in np.sort(rng.integers(0, 40, (60, 2))) if a < b})
     places = arranged(nodes, links)
     assert set(places) == set(nodes)
-    assert all(places[producer][0] + BOX[0] < places[consumer][0] for producer, consumer in links)
+    assert all(places[producer][1] + BOX[1] < places[consumer][1] for producer, consumer in links)
+    assert max(x for x, _ in places.values()) + BOX[0] < 1400
     for a, b in itertools.combinations(places.values(), 2):
         assert abs(a[0] - b[0]) >= BOX[0] or abs(a[1] - b[1]) >= BOX[1]
     assert set(arranged([1, 2, 3], [(1, 2), (2, 3), (3, 1)])) == {1, 2, 3}  # of a damaged file
