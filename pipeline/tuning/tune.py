@@ -166,7 +166,7 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
                 turn.close()
                 return _judge(trial, recipe, question)
             except optuna.TrialPruned as pruned:
-                log.info(f"trial {trial.number} {pruned}")
+                log.info(f"trial {trial.number} {pruned}{_params(trial, question)}")
                 raise
             except (Exception, KeyboardInterrupt) as error:
                 if _is_the_worlds(error):
@@ -176,7 +176,7 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
                 reason = " ".join(str(error).split())
                 if not isinstance(error, PipelineError):
                     reason = f"{type(error).__name__}: {reason}"
-                log.info(f"trial {trial.number} failed: {reason}")
+                log.info(f"trial {trial.number} failed: {reason}{_params(trial, question)}")
                 trial.set_user_attr(REASON, reason)
                 raise _TrialFailedError(reason) from error
 
@@ -208,8 +208,15 @@ def _judge(trial: "Trial", recipe: Recipe, question: Question) -> float:
         kept_scores=question.out / MEMBER_SCORES,
         after_fold=give_up_or_go_on(trial, study, never=BASELINE in trial.user_attrs),
     )
-    log.info(f"trial {trial.number}: {result.value:.4f}")
+    log.info(f"trial {trial.number}: {result.value:.4f}{_params(trial, question)}")
     return result.value
+
+
+def _params(trial: "Trial", question: Question) -> str:
+    """Return what a trial tries, for the end of its line; keys of the study's model are cut."""
+    own, params = f"{question.space.study.model}.", trial.params.items()
+    shown = ((key, f"{value:.3g}" if isinstance(value, float) else value) for key, value in params)
+    return "".join(f"  {key.removeprefix(own)}={value}" for key, value in shown)
 
 
 def _is_the_worlds(error: BaseException) -> bool:

@@ -52,8 +52,12 @@ def test_the_baseline_comes_first_and_the_best_trial_wins(
 
 
 def test_a_smaller_budget_first_ends_as_one_call_and_reads_no_valid_or_test_file(
-    tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
+    tiny_tree: Path,
+    searched: tuple[Path, TuneResult],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_tree, damaged)
     for file in damaged.rglob("*.npz"):
@@ -61,6 +65,9 @@ def test_a_smaller_budget_first_ends_as_one_call_and_reads_no_valid_or_test_file
             file.write_bytes(b"no archive")
     first = search(damaged, tmp_path, trials=1)
     assert len(first.trials) == 1 and first.best.is_baseline
+    configs = first.best.params["cross_config_sage.configs_per_step"]
+    told = f"configs_per_step={configs}  training.learning_rate=0.0001"
+    assert f"trial 0: {first.best.value:.4f}  {told}" in caplog.messages
     resumed = search(damaged, tmp_path, trials=3)
     assert outcome(resumed) == outcome(searched[1])
     before = files_below(tmp_path)
@@ -81,6 +88,8 @@ def test_a_failing_trial_is_recorded_and_the_study_goes_on(
     assert result.best.is_baseline and result.best.value == result.baseline_value
     assert caplog.messages[-1].startswith("no trial beat the recipe")
     assert any("lies outside the search space" in line for line in caplog.messages)
+    failed = next(line for line in caplog.messages if line.startswith("trial 1 failed: "))
+    assert failed.endswith("  training.learning_rate=1e+30")
     assert load_recipe(str(result.best_recipe)) == small_recipe()
     assert len(search(tiny_tree, tmp_path, trials=3, space=DIVERGES).trials) == 3
 
