@@ -54,7 +54,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
     json: Json = False,
 ) -> None:
-    """List run folders with recipe, seeds, revision and scores.
+    """List run folders with recipe, seeds, revision, scores, models, and what --set changed.
 
     Example: python -m pipeline runs runs
     """
@@ -66,15 +66,18 @@ def runs(
         print_json([asdict(row) for row in rows])
     elif rows:
         names = list(dict.fromkeys(name for row in rows for name in row.values or {}))
-        header = ("folder", "state", "recipe", "model", "seeds", "revision", "score", "mean of")
+        header = ("folder", "state", "recipe", "seeds", "revision", "score", "mean of")
         lines = []
         for row in rows:
-            facts = (row.recipe, row.model, " ".join(map(str, row.seeds)) or None)
+            facts = (row.recipe, " ".join(map(str, row.seeds)) or None)
+            changed = (f"{key}={value}" for key, value in row.changed.items())
+            made_with = " ".join((*row.models, *changed)) or None
             revision = row.revision[:12] if row.revision else None
             among = f"{len(row.values)} of {len(COLLECTIONS)}" if row.values else None
             values = [(row.values or {}).get(name) for name in names]
-            lines.append((str(row.folder), row.state, *facts, revision, row.score, among, *values))
-        print_table((*header, *names), lines)
+            scores = (row.score, among, *values)
+            lines.append((str(row.folder), row.state, *facts, revision, *scores, made_with))
+        print_table((*header, *names, "models, and what --set changed"), lines)
     else:
         typer.echo(f"no runs     {folder}")
     for row in rows:

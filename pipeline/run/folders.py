@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.atomic import open_regular, write_text
 from common.checksums import read_table
 from common.errors import PipelineError, UsageError
+from common.settings import CONFIGS
 from data.tree import COLLECTIONS, collection_named, find_graphs
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
 from ensembles.ranking.rank import load_ranker
+from models.config.recipe import load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST, draw_report
@@ -28,6 +30,9 @@ class RunRow:
     Attributes:
         state: "done", or "unfinished".
         model: of the folder of a single model; None of a whole run.
+        models: that are trained here.
+        changed: other values than the recipe of that name in configs/ has, by dotted key; of the
+            models trained here, and none where configs/ has no such recipe.
         revision: of the code that wrote the report; None before there is one.
         score: mean over collections; None where nothing was judged.
         problem: why the folder cannot be read; None if it can.
@@ -37,6 +42,8 @@ class RunRow:
     state: str = "unfinished"
     recipe: str | None = None
     model: str | None = None
+    models: tuple[str, ...] = ()
+    changed: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     revision: str | None = None
     score: float | None = None
@@ -176,16 +183,31 @@ def _row(folder: Path) -> RunRow:
         return RunRow(folder, state, problem=" ".join(str(error).split()))
     parts = [(c.name, report.get("collections", {}).get(c.name) or {}) for c in COLLECTIONS]
     values = {name: part["value"] for name, part in parts if part.get("value") is not None}
+    recipe, model = config.get("recipe", {}), config.get("model")
+    every = (name for kind in ("layout", "tile") for name in recipe.get(kind, {}).get("models", ()))
     return RunRow(
         folder,
         state,
-        config.get("recipe", {}).get("name"),
-        config.get("model"),
+        recipe.get("name"),
+        model,
+        (model,) if model else tuple(every),
+        _changed(recipe),
         _seeds(config),
         report.get("revision"),
         report.get("score"),
         values if report else None,
     )
+
+
+def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    path = CONFIGS / f"{recipe.get('name')}.toml"
+    if not path.is_file():
+        return {}
+    tables = (load_recipe(str(path)).model_dump(mode="json"), recipe)
+    pairs = differing_keys(*({"config": {"recipe": table}} for table in tables))
+    own = {key.removeprefix("recipe."): pair[1] for key, pair in pairs.items()}
+    shown = ("seeds", "layout.models", "tile.models")  # in fields of their own
+    return {k: value for k, value in own.items() if value is not None and k not in shown}
 
 
 def _seeds(config: Mapping[str, Any]) -> tuple[int, ...]:

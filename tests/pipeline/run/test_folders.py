@@ -7,8 +7,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import tomli_w
 
 from common.errors import PipelineError
+from models.config.recipe import load_recipe
 from pipeline.run.folders import differing_keys, list_runs, read_report
 from submissions.report.curves import RANKS_SCHEMA
 from tests.command_line import call
@@ -143,10 +145,26 @@ def test_runs_prints_a_table_and_the_faults(folder: Path) -> None:
     listed = json.loads(call("runs", folder, "--json"))
     assert [Path(entry["folder"]).name for entry in listed] == ["deep", "b", "c"]
     lines = call("runs", folder).splitlines()
-    assert lines[0].split()[:6] == ["folder", "state", "recipe", "model", "seeds", "revision"]
+    assert lines[0].split()[:5] == ["folder", "state", "recipe", "seeds", "revision"]
+    assert lines[1].endswith("  gcn")
     assert "tile:xla" in lines[0] and "3 4" in lines[2] and "0.5000  1 of 5" in lines[2]
     assert call("runs", folder / "empty").startswith("no runs")
     assert "no such folder" in call("runs", folder / "none", expect=1)
+
+
+def test_runs_says_which_models_and_what_was_set(tmp_path: Path) -> None:
+    recipe = load_recipe("smoke", ["layout_boosting.learning_rate=0.3", "tgraph.hidden=8"])
+    table = recipe.model_dump(mode="json")
+    for name, own in (("a", table), ("b", table | {"name": "a file's"})):
+        write_run(tmp_path / name, tomli_w.dumps({"recipe": own}))
+    changed, unknown = list_runs(tmp_path)
+    models = ("cross_config_sage", "layout_boosting", "late_fusion_sage", "tile_boosting")
+    assert changed.models == unknown.models == models
+    assert changed.changed == {"layout_boosting.learning_rate": 0.3}  # tgraph is not trained
+    assert unknown.changed == {}  # there is no such recipe to compare with
+    first, second = call("runs", tmp_path).splitlines()[1:]
+    assert first.endswith(f"  {' '.join(models)} layout_boosting.learning_rate=0.3")
+    assert second.endswith("tile_boosting")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"collections": 3}'])
