@@ -30,7 +30,7 @@ from common.metrics import kendall_tau
 from common.seeds import generator
 from data.collect.measuring.journal import open_journal
 from data.collect.measuring.rounds import Visitor
-from data.collect.measuring.search import Space, draw_choices, genetic_search
+from data.collect.measuring.search import Guide, Space, draw_choices, genetic_search
 from data.collect.measuring.session import Session
 from data.collect.measuring.worker import Description
 from data.collect.spaces.program import open_decided
@@ -74,14 +74,23 @@ def random(subject: Subject, reward: MeasuredReward) -> None:
         reward(subject.graph, choices[start : start + BATCH])
 
 
-def genetic(subject: Subject, reward: MeasuredReward) -> None:
+def genetic(subject: Subject, reward: MeasuredReward, guide: Guide | None = None) -> None:
     """Cross and change the fastest, from all kept apart; beyond the budget nothing counts."""
     rng = generator(subject.seed, "genetic", subject.graph.name)
-    search = genetic_search(subject.space, MOST_CHILDREN, rng)
+    search = genetic_search(subject.space, MOST_CHILDREN, rng, guide=guide)
     choices = next(search)
     with suppress(StopIteration):
         while len(reward.ratios) <= BUDGETS[-1]:
             choices = search.send(reward(subject.graph, 1 - choices))
+
+
+def guided(subject: Subject, reward: MeasuredReward) -> None:
+    """Let the ranker pick among the children, as `optimize --run` does."""
+    genetic(
+        subject,
+        reward,
+        lambda choices: subject.ranker.score(subject.graph, 1 - choices).argsort(kind="stable"),
+    )
 
 
 def all_densities(subject: Subject, reward: MeasuredReward) -> None:
@@ -120,7 +129,7 @@ def fine_tuned(subject: Subject, reward: MeasuredReward) -> None:
     train(policy, [subject.graph], reward, FINE_TUNING, seed=subject.seed)
 
 
-WAYS = (random, genetic, ranked, zero_shot, fine_tuned)
+WAYS = (random, genetic, guided, ranked, zero_shot, fine_tuned)
 
 
 def opened(program: str) -> Session:
