@@ -98,6 +98,11 @@ def labelled(kind: str, sources: Sources) -> list[GraphFile]:
     return find_graphs(sources.sample, collections=_collections(kind), splits=splits)
 
 
+def sample_valid(sources: Sources) -> list[GraphFile]:
+    """List the sample's labelled layout graphs of the valid split."""
+    return [file for file in labelled("layout", sources) if file.split == "valid"]
+
+
 def sample_families(folder: Path) -> dict[str, str]:
     """Return the family of each graph by submission ID, as the sample's manifest says; or {}."""
     return {name: graph["family"] for name, graph in read_manifest(folder)["graphs"].items()}
@@ -177,14 +182,22 @@ def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArr
     return order[:n_held_out], order[n_held_out:]
 
 
-def within_graph(n_train: int | None, sources: Sources, seed: int, folder: Path) -> list[Part]:
-    """Learn from `n_train` distinct configs of unet3d (None: all), judge the held-out ones."""
-    graph = read_layout(_real(UNET3D, sources)[0])
-    first, _ = distinct_configs(graph)
-    held_out, train = split_distinct(len(first), seed)
-    learned = write_configs(graph, train[:n_train], folder, "train")
-    judged = write_configs(graph, held_out, folder, "valid")
-    return [Part("unet3d", (learned,), (judged,))]
+def further_configs(
+    list_files: Callable[[Sources], list[GraphFile]],
+    n_train: int | None,
+    sources: Sources,
+    seed: int,
+    folder: Path,
+) -> list[Part]:
+    """Learn from `n_train` distinct configs of a graph (None: all), judge those held out of it."""
+    parts = []
+    for file in list_files(sources):
+        graph = read_layout(file)
+        held_out, train = split_distinct(len(distinct_configs(graph)[0]), seed)
+        learned = write_configs(graph, train[:n_train], folder, "train")
+        judged = write_configs(graph, held_out, folder, "valid")
+        parts.append(Part(f"{file.collection.slug}-{file.name}", (learned,), (judged,)))
+    return parts
 
 
 def write_configs(
@@ -226,7 +239,8 @@ def _collections(kind: str) -> tuple[Collection, ...]:
     return tuple(collection for collection in COLLECTIONS if collection.kind == kind)
 
 
-WITHIN_GRAPH = ("unet3d-all", "unet3d-100")
+SAMPLE_FURTHER = "sample-further"
+WITHIN_GRAPH = ("unet3d-all", "unet3d-100", SAMPLE_FURTHER)
 TASKS = {
     "layouts": Task(
         "layout",
@@ -243,7 +257,7 @@ TASKS = {
         "80 % of the distinct configs to learn from; judged on all measurements of the other 20 %. "
         "Each seed draws another split.",
         partial(_real, UNET3D),
-        partial(within_graph, None),
+        partial(further_configs, partial(_real, UNET3D), None),
         needs_real=True,
     ),
     "unet3d-100": Task(
@@ -251,8 +265,18 @@ TASKS = {
         "TPU: further configs of unet3d, of 100",
         f"The same held-out configs, with {FEW_CONFIGS} distinct configs to learn from.",
         partial(_real, UNET3D),
-        partial(within_graph, FEW_CONFIGS),
+        partial(further_configs, partial(_real, UNET3D), FEW_CONFIGS),
         needs_real=True,
+    ),
+    SAMPLE_FURTHER: Task(
+        "layout",
+        "Further configs of the sample's programs",
+        "The labelled layout graphs of the sample's valid split, each by itself: 80 % of its "
+        "distinct configs (52 to 90) to learn from, judged on the others. Each seed draws another "
+        "split. That `columns` may read statistics was decided on all of the sample's programs, "
+        "these included. Networks are left out: 13 trainings of each.",
+        sample_valid,
+        partial(further_configs, sample_valid, None),
     ),
     "cross-graph": Task(
         "layout",

@@ -73,8 +73,15 @@ class ConfigColumnsConfig(BoostingConfig):
     Chosen on configs of one real graph that docs/results/accuracy.md never reports, three splits of
     them. 800 rounds for 200, on four other splits: .809 of tau for .797 of 545 configs, .760 for
     .752 of 100; slower rounds (.04) .748.
+
+    Attributes:
+        statistics: what a second booster reads beside these columns, "plain" or "all"; it is kept
+            where it surely helps.
+        folds: of the program's configs, which tell whether statistics help; those of `early_stop`
+            too.
     """
 
+    statistics: StatisticsName = "all"
     configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
     objective: Literal["lambdarank", "pairwise_logistic"] = "pairwise_logistic"
     num_boost_round: Positive = 800
@@ -82,4 +89,5 @@ class ConfigColumnsConfig(BoostingConfig):
     min_rows_per_leaf: Positive = 2  # small trees that may split off two configs
     feature_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
     configs_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
-    linear_start: Literal[False] = False  # it reads no statistics
+    folds: Annotated[int, Field(ge=2)] = 5
+    linear_start: Literal[False] = False

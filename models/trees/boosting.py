@@ -11,7 +11,7 @@ Trees may begin from the scores of the linear ranker, and mend what it gets wron
 costs is nearly a sum over tensors, which trees can only approach step by step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,23 +64,38 @@ def train(job: TrainJob) -> None:
         linear, scores = fit_linear(graphs, LINEAR)
         linear.write(job.run_dir)
         start = LINEAR_SCALE * scores
-    train_on_rows(job, graphs, OpenGraph(config.statistics), names, start)
+    trees = prepare(job, graphs, OpenGraph(config.statistics), names, start)
+    write_boosters({MODEL_FILE: trees.train()}, job.run_dir)
 
 
-def train_on_rows(
+@dataclass(frozen=True)
+class Trees:
+    """What trees are trained on, binned rows of graphs, and how: LightGBM's parameters, rounds."""
+
+    dataset: "lightgbm.Dataset"
+    parameters: dict[str, object]
+    rounds: int
+
+    def train(self, rows: NDArray[np.int64] | None = None) -> "lightgbm.Booster":
+        """Train on some rows (r,), ascending, or on all."""
+        import lightgbm
+
+        chosen = self.dataset if rows is None else self.dataset.subset(rows.tolist())
+        return lightgbm.train(self.parameters, chosen, self.rounds)
+
+
+def prepare(
     job: TrainJob,
     graphs: Sequence[GraphRows],
     table: Table,
     names: Sequence[str],
     start: Values | None = None,
-) -> None:
-    """Train on some rows of graphs, whose columns `table` computes and `names` names.
+) -> Trees:
+    """Bin some rows of graphs, whose columns `table` computes and `names` names; choose rounds.
 
     Args:
         start: (r,) scores that trees begin from, lower = faster.
     """
-    import lightgbm
-
     config: BoostingConfig = getattr(job.recipe, job.model)
     dataset = binned(graphs, config, table, names)
     if start is not None:
@@ -94,7 +109,7 @@ def train_on_rows(
     rounds = config.num_boost_round
     if config.early_stop:
         rounds = choose_rounds(graphs, dataset, parameters, config, job.seed)
-    _write_booster(lightgbm.train(parameters, dataset, rounds), job.run_dir)
+    return Trees(dataset, parameters, rounds)
 
 
 def booster_parameters(
@@ -118,16 +133,20 @@ def booster_parameters(
     }
 
 
-def _write_booster(booster: "lightgbm.Booster", run_dir: Path) -> None:
-    write_text(run_dir / MODEL_FILE, booster.model_to_string())
-    importances = pl.DataFrame(
-        {
-            "statistic": booster.feature_name(),
-            "gain": booster.feature_importance("gain").astype(np.float64),
-            "splits": booster.feature_importance("split").astype(np.int64),
-        }
-    ).sort("gain", "statistic", descending=[True, False])
-    write_table(run_dir / IMPORTANCES, importances)
+def write_boosters(boosters: "Mapping[str, lightgbm.Booster]", run_dir: Path) -> None:
+    """Write boosters by file name, and how much all of them rest on each statistic."""
+    found = []
+    for name, booster in boosters.items():
+        write_text(run_dir / name, booster.model_to_string())
+        gain = booster.feature_importance("gain").astype(np.float64)
+        splits = booster.feature_importance("split").astype(np.int64)
+        found.append(
+            pl.DataFrame({"statistic": booster.feature_name(), "gain": gain, "splits": splits})
+        )
+    importances = pl.concat(found).group_by("statistic", maintain_order=True).sum()
+    write_table(
+        run_dir / IMPORTANCES, importances.sort("gain", "statistic", descending=[True, False])
+    )
 
 
 def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
@@ -153,19 +172,29 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
     return table.sort("gain", "statistic", descending=[True, False])
 
 
-def read_booster(run_dir: Path) -> "lightgbm.Booster":
-    """Read the model of a run folder.
+def read_booster(path: Path) -> "lightgbm.Booster":
+    """Read one booster of a run folder.
 
     Raises:
         PipelineError: it is missing or damaged.
     """
     import lightgbm
 
-    path = run_dir / MODEL_FILE
     try:
         return lightgbm.Booster(model_file=str(path))
     except lightgbm.basic.LightGBMError as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
+
+
+def predict(
+    booster: "lightgbm.Booster", compute: RowStatistics, rows: NDArray[np.int64], threads: int
+) -> NDArray[np.float32]:
+    """Score some configs (r,), a few at once; (r,), lower = faster."""
+    parts = [
+        np.asarray(booster.predict(compute(part), num_threads=threads))
+        for part in np.array_split(rows, -(-len(rows) // SCORED_ROWS))
+    ]
+    return -np.concatenate(parts).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -178,13 +207,8 @@ class BoostingRanker:
     start: LinearRanker | None = None
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        compute = self.rows_of(graph)
         first, group = distinct_configs(graph)
-        parts = [
-            np.asarray(self.booster.predict(compute(part), num_threads=self.threads))
-            for part in np.array_split(first, -(-len(first) // SCORED_ROWS))
-        ]
-        scores = -np.concatenate(parts).astype(np.float32)[group]
+        scores = predict(self.booster, self.rows_of(graph), first, self.threads)[group]
         return scores if self.start is None else scores + LINEAR_SCALE * self.start.score(graph)
 
 
@@ -195,7 +219,7 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
         PipelineError: the model file is missing, damaged or was trained on other statistics.
     """
     config: BoostingConfig = getattr(recipe, name)
-    booster = read_booster(run_dir)
+    booster = read_booster(run_dir / MODEL_FILE)
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     if tuple(booster.feature_name()) not in known:
         raise PipelineError(

@@ -2,14 +2,19 @@
 
 The layout of each tensor of each configurable node is a feature by itself, one-hot; nodes that are
 tied, and features that say the same of all configs, are taken once. Nothing of this carries over
-to another program, so another one is refused; on further configs of the same program it is the
+to another program, so another one is refused; on further configs of a real TPU program it is the
 strongest of all models here. Layouts by tensor rank unseen configs better than whole vectors, since
 different vectors share tensors' layouts.
+
+Statistics of a config beside these columns help on some programs and harm on others. So a second
+booster, on both, is kept where cross-validation on the program's own configs is sure that it
+helps; the two are then summed: the scores of both are log-odds of pairs.
 
 c configs, k configurable nodes in m columns, f features.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,18 +24,31 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.progress import progress
 from data.graphs.distinct import program_content
 from data.graphs.graph import Graph, LayoutGraph
 from data.read import read_layout
 from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
-from features.statistics.configs import RowStatistics
+from features.statistics.configs import RowStatistics, statistics_names, statistics_of
 from features.statistics.layout import TENSORS
+from models.config.rankers import ConfigColumnsConfig
 from models.config.recipe import Recipe
 from models.training.jobs import TrainJob
-from models.trees.boosting import BoostingRanker, read_booster, train_on_rows
-from models.trees.rows import sample_rows
+from models.trees.boosting import (
+    MODEL_FILE,
+    BoostingRanker,
+    Trees,
+    predict,
+    prepare,
+    ranked,
+    read_booster,
+    write_boosters,
+)
+from models.trees.rows import GraphRows, sample_rows
 
 COLUMNS_FILE = "columns.json"
+BOTH_FILE = "booster_with_statistics.txt"
+LEAST_HELD_OUT = 4  # configs of a fold; with fewer, nothing is compared
 
 
 @dataclass(frozen=True)
@@ -88,8 +106,15 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
     return ColumnFeatures(program_content(graph), graph.file.name, node, tensor, layout)
 
 
+def beside(*parts: RowStatistics) -> RowStatistics:
+    """Return what computes the columns of several, side by side."""
+    return lambda rows: np.concatenate([part(rows) for part in parts], axis=1)
+
+
 def train(job: TrainJob) -> None:
-    """Train on the labelled configs of one graph; write booster.txt and columns.json.
+    """Train on the labelled configs of one graph; write columns.json, booster.txt, importances.
+
+    Where statistics help, a second booster as well.
 
     Raises:
         PipelineError: more than one graph is given, or its runtimes give no order.
@@ -101,25 +126,71 @@ def train(job: TrainJob) -> None:
             "expected one train file"
         )
     graph = read_layout(job.files[0])
-    taken = sample_rows(job.files, getattr(job.recipe, job.model), job.seed)
-    features = column_features(graph, taken[0].rows)
-    train_on_rows(job, taken, lambda _, rows: features.table(graph, rows), features.names)
-    write_text(job.run_dir / COLUMNS_FILE, json.dumps(asdict(features)) + "\n")
+    config: ConfigColumnsConfig = getattr(job.recipe, job.model)
+    (taken,) = sample_rows(job.files, config, job.seed)
+    features = column_features(graph, taken.rows)
+    columns = partial(features.table, graph)
+    alone = prepare(job, [taken], lambda _, rows: columns(rows), features.names)
+    boosters = {MODEL_FILE: alone.train()}
+    if len(taken.rows) >= LEAST_HELD_OUT * config.folds:
+        both = beside(columns, statistics_of(graph, config.statistics))
+        both_names = [*features.names, *statistics_names("layout", config.statistics)]
+        with_both = prepare(job, [taken], lambda _, rows: both(rows), both_names)
+        candidates: list[tuple[Trees, RowStatistics]] = [(alone, columns), (with_both, both)]
+        if statistics_help(taken, candidates, config.folds, job.recipe.n_threads):
+            boosters[BOTH_FILE] = with_both.train()
+    write_boosters(boosters, job.run_dir)
+    content = {**asdict(features), "boosters": len(boosters)}
+    write_text(job.run_dir / COLUMNS_FILE, json.dumps(content) + "\n")
 
 
-def load(_name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
+def statistics_help(
+    taken: GraphRows, candidates: Sequence[tuple[Trees, RowStatistics]], n_folds: int, threads: int
+) -> bool:
+    """Tell whether two candidates together surely rank held-out configs better than the first.
+
+    Surely: their mean lead of Kendall's tau is above its standard error over folds.
+    """
+    fold_of = np.arange(len(taken.rows)) % n_folds  # rows are distinct configs, shuffled
+    leads = []
+    for fold in range(n_folds):
+        progress("do statistics help", fold, n_folds)
+        held_out, learned = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+        first, second = (
+            predict(trees.train(learned), compute, taken.rows[held_out], threads).astype(float)
+            for trees, compute in candidates
+        )
+        tau, of_both = (ranked([taken], held_out, -scores) for scores in (first, first + second))
+        leads.append(of_both - tau)
+    return bool(np.mean(leads) > np.std(leads, ddof=1) / np.sqrt(n_folds))
+
+
+@dataclass(frozen=True)
+class OneProgramRanker:
+    """One booster, or two whose scores are summed, for one program alone."""
+
+    rankers: Sequence[BoostingRanker]
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        return np.sum([ranker.score(graph) for ranker in self.rankers], axis=0, dtype=np.float32)
+
+
+def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
     """Load what `train` wrote; what it gives refuses other programs.
 
     Raises:
-        PipelineError: the model's files are missing or damaged.
+        PipelineError: the model's files are missing, damaged or of other statistics.
     """
     path = run_dir / COLUMNS_FILE
     try:
-        features = ColumnFeatures(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        n_boosters = content.pop("boosters")
+        features = ColumnFeatures(**content)
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
+    chosen = getattr(recipe, name).statistics
 
-    def rows_of(graph: Graph) -> RowStatistics:
+    def columns_of(graph: Graph) -> RowStatistics:
         assert isinstance(graph, LayoutGraph)
         if program_content(graph) != features.program:
             raise PipelineError(
@@ -128,4 +199,19 @@ def load(_name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
             )
         return partial(features.table, graph)
 
-    return BoostingRanker(read_booster(run_dir), rows_of, recipe.n_threads)
+    def both_of(graph: Graph) -> RowStatistics:
+        return beside(columns_of(graph), statistics_of(graph, chosen))
+
+    both = [*features.names, *statistics_names("layout", chosen)]
+    rankers = []
+    for file, names, rows_of in (
+        (MODEL_FILE, features.names, columns_of),
+        (BOTH_FILE, both, both_of),
+    )[:n_boosters]:
+        booster = read_booster(run_dir / file)
+        if booster.feature_name() != names:
+            raise PipelineError(
+                f"{run_dir / file}: of other statistics; remove its folder, and train it again"
+            )
+        rankers.append(BoostingRanker(booster, rows_of, recipe.n_threads))
+    return OneProgramRanker(rankers)

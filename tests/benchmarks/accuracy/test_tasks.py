@@ -9,11 +9,11 @@ from benchmarks.accuracy.tasks import (
     TASKS,
     Sources,
     family_folds,
+    further_configs,
     labelled,
     sample_families,
     split_distinct,
     why_no_data,
-    within_graph,
 )
 from common.settings import SAMPLE
 from data.graphs.distinct import config_hashes, distinct_configs
@@ -36,13 +36,28 @@ def test_no_distinct_config_is_on_both_sides(
     whole = read_layout(TASKS["unet3d-all"].files(sources)[0])
     first, _ = distinct_configs(whole)
     assert len(first) < whole.n_configs
-    (part,) = within_graph(n_train, sources, 1, tmp_path)
+    (part,) = further_configs(TASKS["unet3d-all"].files, n_train, sources, 1, tmp_path)
     (learned,), (judged,) = part.train, part.judged
     assert not _hashes(learned) & _hashes(judged)
     held_out, train = split_distinct(len(first), 1)
     assert len(held_out) == round(0.2 * len(first))
     assert len(_hashes(judged)) == len(held_out)
     assert len(_hashes(learned)) == (n_train or len(train))
+
+
+def test_each_program_of_the_valid_split_is_learned_by_itself(
+    sources: Sources, tmp_path: Path
+) -> None:
+    task = TASKS["sample-further"]
+    files = task.files(sources)
+    parts = task.parts(sources, 0, tmp_path)
+    assert {file.split for file in files} == {"valid"}
+    assert len({part.name for part in parts}) == len(parts) == len(files) > 1
+    for part, file in zip(parts, files, strict=True):
+        (learned,), (judged,) = part.train, part.judged
+        assert learned.submission_id == judged.submission_id == file.submission_id
+        assert not _hashes(learned) & _hashes(judged)
+        assert _hashes(learned) | _hashes(judged) == _hashes(file)
 
 
 def test_written_rows_keep_their_configs_and_runtimes(sources: Sources, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,13 +13,17 @@ from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs, program_content
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
-from data.tree import find_graphs
+from data.synthetic.plans import GraphSize
+from data.synthetic.write import write_sized
+from data.tree import collection_named, find_graphs
+from features.statistics.configs import statistics_names, statistics_of
 from models.config.rankers import ConfigColumnsConfig
 from models.config.recipe import Recipe
 from models.train import load_model
 from models.training.jobs import TrainJob
-from models.trees.boosting import MODEL_FILE
-from models.trees.one_program import COLUMNS_FILE, column_features, load, train
+from models.trees import one_program
+from models.trees.boosting import IMPORTANCES, MODEL_FILE, read_importances
+from models.trees.one_program import BOTH_FILE, COLUMNS_FILE, column_features, load, train
 from tests.command_line import call
 from tests.features.graphs import random_layout_graph
 from tests.models.rearrange import relabel_nodes
@@ -103,10 +108,82 @@ def parted(layout_graph: LayoutGraph, tmp_path: Path) -> tuple[LayoutGraph, Layo
     return read_layout(files[0]), read_layout(files[1])
 
 
-def trained(learned: LayoutGraph, folder: Path) -> Recipe:
-    recipe = Recipe(threads=1, config_columns_boosting=ConfigColumnsConfig(num_boost_round=3))
+def trained(learned: LayoutGraph, folder: Path, rounds: int = 3) -> Recipe:
+    config = ConfigColumnsConfig(num_boost_round=rounds)
+    recipe = Recipe(threads=1, config_columns_boosting=config)
     train(TrainJob(NAME, recipe, [learned.file], 0, folder))
     return recipe
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> LayoutGraph:
+    """A program with 79 distinct configs of 34 columns."""
+    folder, collection = tmp_path_factory.mktemp("program"), collection_named("layout:xla:default")
+    return read_layout(write_sized(folder, GraphSize(300, 8, 150), collection=collection))
+
+
+def measured(program: LayoutGraph, cost: np.ndarray, folder: Path, at_most: int) -> LayoutGraph:
+    """The program with runtimes that grow with a cost (c,), and its first distinct configs."""
+    runtime_ns = 1e6 * (1 + (cost - cost.min()) / np.ptp(cost))
+    changed = replace(program, runtime_ns=runtime_ns.astype(np.int64))
+    return read_layout(write_configs(changed, np.arange(at_most), folder, "train"))
+
+
+def costs(program: LayoutGraph) -> tuple[np.ndarray, np.ndarray]:
+    """What one statistic says alone, and what some columns say alone; (c,) each."""
+    rows = np.arange(program.n_configs)
+    which = statistics_names("layout", "all").index("usual_nodes")
+    columns = column_features(program, rows).table(program, rows)
+    weights = np.random.default_rng(0).normal(size=12)
+    return statistics_of(program, "all")(rows)[:, which], columns[:, :12] @ weights
+
+
+def test_statistics_are_read_where_they_surely_help(program: LayoutGraph, tmp_path: Path) -> None:
+    by_statistic, by_column = costs(program)
+    taus = {}
+    for name, cost in (("statistic", by_statistic), ("column", by_column)):
+        learned = measured(program, cost, tmp_path / name, 60)
+        ranker = load(NAME, tmp_path / name, trained(learned, tmp_path / name, 40))
+        assert (tmp_path / name / BOTH_FILE).exists() == (len(ranker.rankers) == 2)
+        further = np.isin(distinct_configs(program)[1], np.arange(60), invert=True)
+        scores = [ranker.score(program), *(one.score(program) for one in ranker.rankers)]
+        taus[name] = [kendall_tau(found[further], cost[further]) for found in scores]
+        np.testing.assert_array_equal(scores[0], np.sum(scores[1:], axis=0))
+    assert len(taus["statistic"]) == 3 and len(taus["column"]) == 2
+    blended, columns_alone, _ = taus["statistic"]
+    assert blended > columns_alone
+
+
+def test_few_configs_are_compared_by_nothing(program: LayoutGraph, tmp_path: Path) -> None:
+    for at_most, compares in ((19, 0), (20, 1)):
+        learned = measured(program, costs(program)[0], tmp_path / f"{at_most}", at_most)
+        with patch.object(one_program, "statistics_help", return_value=True) as asked:
+            trained(learned, tmp_path / f"{at_most}")
+        assert asked.call_count == compares
+        assert (tmp_path / f"{at_most}" / BOTH_FILE).exists() == bool(compares)
+
+
+def test_a_blend_is_trained_to_the_same_bytes(program: LayoutGraph, tmp_path: Path) -> None:
+    learned = measured(program, costs(program)[0], tmp_path, 60)
+    for name in ("first", "second"):
+        trained(learned, tmp_path / name, 40)
+    files = sorted(path.name for path in (tmp_path / "first").iterdir())
+    assert {COLUMNS_FILE, MODEL_FILE, BOTH_FILE, IMPORTANCES} == set(files)
+    for name in files:
+        content = (tmp_path / "first" / name).read_bytes()
+        assert (tmp_path / "second" / name).read_bytes() == content
+    assert {"usual_nodes"} <= set(read_importances([tmp_path / "first"])["statistic"][:5])
+
+
+@pytest.mark.parametrize("name", [COLUMNS_FILE, MODEL_FILE, BOTH_FILE])
+def test_a_damaged_or_missing_file_is_named(
+    program: LayoutGraph, tmp_path: Path, name: str
+) -> None:
+    recipe = trained(measured(program, costs(program)[0], tmp_path, 60), tmp_path, 40)
+    for break_it in (lambda path: path.write_text("{}"), Path.unlink):
+        break_it(tmp_path / name)
+        with pytest.raises(PipelineError, match=name):
+            load(NAME, tmp_path, recipe)
 
 
 def test_another_program_is_refused_in_one_line(parted, tiny_tree: Path, tmp_path: Path) -> None:
@@ -125,14 +202,6 @@ def test_several_graphs_are_refused(tiny_tree: Path, tmp_path: Path) -> None:
         train(TrainJob(NAME, Recipe(), files, 0, tmp_path))
 
 
-@pytest.mark.parametrize("name", [COLUMNS_FILE, MODEL_FILE])
-def test_a_damaged_model_is_named(parted, tmp_path: Path, name: str) -> None:
-    recipe = trained(parted[0], tmp_path)
-    (tmp_path / name).write_text("{}")
-    with pytest.raises(PipelineError, match=name):
-        load(NAME, tmp_path, recipe)
-
-
 def test_the_commands_train_and_rank(parted, tmp_path: Path) -> None:
     """As the README says: train on what was measured, rank other configs of the program."""
     learned, further = parted
@@ -140,6 +209,7 @@ def test_the_commands_train_and_rank(parted, tmp_path: Path) -> None:
     call(
         *("train", "--data", tmp_path, "--recipe", "within_graph", "--out", out),
         *("--collection", learned.file.collection.name, "--set", "seeds=[0]"),
+        *("--set", "config_columns_boosting.num_boost_round=100"),
     )
     scores = load_model(out / f"{NAME}-seed0").score(further)
     assert scores.shape == (further.n_configs,)
