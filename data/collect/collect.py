@@ -121,16 +121,18 @@ def collect_graph(
         remeasure: measure up to 30 of its distinct configs once more, in a process of their own,
             and note the Kendall tau between the two measurements.
 
+    A job of more rounds than were measured goes on where their journal ends.
+
     Raises:
         OutOfTime: the time is over; the same call goes on.
-        UsageError: it is there already, measured with other options.
+        UsageError: it is there already, measured with other options, or in more rounds.
         ProgramFailed: the program cannot be opened, or none of its configs runs.
         PipelineError: the disk is full, or a file of `out` is damaged.
     """
     manifest = read_manifest(out)
     check_family(manifest, job)
     left_out = manifest["left_out"].get(job.submission_id, {})
-    was_there = is_done(manifest, job) and not (
+    was_there = is_done(manifest, job, out) and not (
         keep_noisy and (left_out.get("repeat_tau") or 1) < MIN_REPEAT_TAU
     )
     if not was_there:
@@ -155,6 +157,13 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
     with Session(job.open_subject, timeout_s=job.timeout_s) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
+        known_rounds = max((turn for _, turn in journal.visits), default=0)
+        if known_rounds > job.n_rounds:
+            raise UsageError(
+                f"{journal.path}: was measured in {known_rounds} rounds, not {job.n_rounds}; "
+                "give as many or more, or another --out"
+            )
+        job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
         total = job.n_configs * (job.n_rounds + 1)
         visitor = Visitor(session, journal, what=job.program, total=total)
         rng = generator(job.seed, "search", job.search, job.program)
@@ -178,6 +187,8 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         manifest["left_out"].pop(job.submission_id, None)
         reason = _why_left_out(found, keep_noisy=keep_noisy, has_default=len(default_ns) > 0)
         if reason:
+            manifest["graphs"].pop(job.submission_id, None)
+            job.file(out).path.unlink(missing_ok=True)  # written after fewer rounds
             manifest["left_out"][job.submission_id] = entry | {"reason": reason}
             return
         # The order of the search would tell good configs from bad ones.
@@ -199,8 +210,7 @@ def _why_left_out(found: Figures, *, keep_noisy: bool, has_default: bool) -> str
     if found.repeat_tau < MIN_REPEAT_TAU and not keep_noisy:
         return (
             f"the halves of its rounds agree to tau {found.repeat_tau:.2f}; expected "
-            f"{MIN_REPEAT_TAU} or more; more --rounds into another --out tell more, --keep-noisy "
-            "writes it all the same"
+            f"{MIN_REPEAT_TAU} or more; more --rounds tell more, --keep-noisy writes it as it is"
         )
     return ""
 
@@ -242,7 +252,9 @@ def write_graph(
 def _header(job: Job, description: Description) -> dict[str, Any]:
     n_genes = len(description.n_options)
     program = {"n_genes": n_genes, "program_digest": program_digest(description)}
-    return job.request() | program | dict(description.facts)
+    asked = job.request()
+    del asked["rounds"]  # more may follow
+    return asked | program | dict(description.facts)
 
 
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:

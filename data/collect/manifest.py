@@ -48,8 +48,8 @@ def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
     write_text(out / MANIFEST, text + "\n")
 
 
-def is_done(manifest: dict[str, dict[str, Any]], job: Job) -> bool:
-    """Tell whether the graph is measured, or was left out.
+def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
+    """Tell whether the graph is measured, or was left out; more rounds go on with its journal.
 
     Raises:
         UsageError: it was measured with another request; names the first difference.
@@ -59,6 +59,8 @@ def is_done(manifest: dict[str, dict[str, Any]], job: Job) -> bool:
         return False
     entry = known[job.submission_id]
     for key, value in job.request().items():
+        if key == "rounds" and entry[key] < value and job.journal(out).is_file():
+            return False
         if entry.get(key) != value:
             raise UsageError(
                 f"{job.submission_id}: is there already, measured with {key} "

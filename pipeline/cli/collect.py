@@ -47,7 +47,7 @@ def collect(
     ] = "random",
     split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
     device: Annotated[str | None, typer.Option(help="cpu, gpu or tpu. Default: JAX's own.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds of visits.")] = 2,
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds; more are added.")] = 2,
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a config and visit.")] = 60.0,
     remeasure: Annotated[
         bool, typer.Option(help="Measure up to 30 configs twice; note how they agree.")
@@ -103,7 +103,8 @@ def _tell(outcomes: "list[Outcome]", jobs: "list[Job]", out: Path, *, is_plan: b
     print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
     for outcome in outcomes:
         if outcome.was_there and not is_plan:
-            say(f"{outcome.job.submission_id}: was there; another --out measures it anew")
+            name = outcome.job.submission_id
+            say(f"{name}: was there; more --rounds add to it, another --out measures it anew")
         if outcome.path is None:
             typer.echo(outcome.line())
     if len(outcomes) < len(jobs):

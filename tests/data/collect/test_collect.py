@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -189,6 +190,55 @@ def test_what_is_done_is_passed_over_and_other_options_are_refused(tmp_path: Pat
     assert first.path.stat().st_mtime_ns == before
     with pytest.raises(UsageError, match="measured with n_configs_asked 10, not 11"):
         collect_any(layout_job(n_configs=11), tmp_path)
+
+
+def test_more_rounds_keep_what_was_measured_and_fewer_are_refused(tmp_path: Path) -> None:
+    job, more = layout_job(), layout_job(n_rounds=4)
+    first = collect_any(job, tmp_path, remeasure=True)
+    before = visits_of(job.journal(tmp_path))
+    known = read_graph(job.file(tmp_path)).runtime_ns
+    with watched_by(stop_at(45)), pytest.raises(OutOfTime):
+        collect_any(more, tmp_path)
+    with pytest.raises(UsageError, match="n_configs_asked 10, not 11"):
+        collect_any(replace(more, n_configs=11), tmp_path)
+    entry = collect_any(more, tmp_path, remeasure=True).entry
+    visits = visits_of(job.journal(tmp_path))
+    assert visits[: len(before)] == before
+    assert len(visits) == len(set(visits)) == 10 * 5
+    assert (entry["rounds"], entry["again_configs"]) == (4, first.entry["again_configs"])
+    assert len(visits_of(job.journal(tmp_path, again=True))) == 4 * entry["again_configs"]
+    assert (read_graph(job.file(tmp_path)).runtime_ns <= known).all()
+    with pytest.raises(UsageError, match="measured with rounds 4, not 2; give another --out"):
+        collect_any(job, tmp_path)
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(UsageError, match="was measured in 4 rounds, not 2; give as many or more"):
+        collect_any(job, tmp_path)
+    assert collect_any(more, tmp_path).entry["rounds"] == 4
+    job.journal(tmp_path).unlink()
+    with pytest.raises(UsageError, match="measured with rounds 4, not 5; give another --out"):
+        collect_any(replace(more, n_rounds=5), tmp_path)
+
+
+def stop_at(n_visits: int) -> Callable[[str, int, int], None]:
+    def stop(_: str, done: int, __: int) -> None:
+        if done == n_visits:
+            raise OutOfTime
+
+    return stop
+
+
+def test_a_graph_that_more_rounds_show_to_be_noise_is_taken_away(tmp_path: Path) -> None:
+    job, more = layout_job(), layout_job(n_rounds=3)
+    collect_any(job, tmp_path)
+    journal = job.journal(tmp_path)
+    found, _ = runtimes_of(journal)
+    with journal.open("a") as stream:
+        for config, rounds in found.items():  # a third round in the reverse of their order
+            visit = Visit(STEP_NS**2 // (1000 * rounds[1]), 3)
+            stream.write(json.dumps({"config": config, "round": 3, **visit._asdict()}) + "\n")
+    left_out = collect_graph(more, tmp_path)
+    assert left_out.path is None and "more --rounds tell more" in left_out.line()
+    assert not read_manifest(tmp_path)["graphs"] and not job.file(tmp_path).path.exists()
 
 
 COMMAND = """
