@@ -59,7 +59,7 @@ def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
         return False
     entry = known[job.submission_id]
     for key, value in job.request().items():
-        if key == "rounds" and entry[key] < value and job.journal(out).is_file():
+        if key == "rounds" and entry.get(key, value) < value and job.journal(out).is_file():
             return False
         if entry.get(key) != value:
             raise UsageError(
