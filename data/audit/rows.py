@@ -39,6 +39,7 @@ class AuditRow:
         worst_disagreement: slowest over fastest - 1 of the repeated config where that is largest;
             None where no config is repeated, or runtimes are withheld.
         noise: what repeated configs say of the runtimes; None for too few.
+        again_tau: Kendall tau with a second measurement, where a manifest tells of one.
     """
 
     file: GraphFile
@@ -54,6 +55,14 @@ class AuditRow:
     n_apart: int = 0
     worst_disagreement: float | None = None
     noise: Noise | None = None
+    again_tau: float | None = None
+
+    @property
+    def ceiling(self) -> float | None:
+        """Return tau between two measurements: of repeated configs, else of all measured again."""
+        if self.noise is None or math.isnan(self.noise.tau):
+            return self.again_tau
+        return self.noise.tau
 
 
 # Makes the rows of what was prepared, given the bound of disagreement and the seed, as `rows_of`.

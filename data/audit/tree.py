@@ -54,7 +54,7 @@ def _total(part: str, rows: Sequence[AuditRow]) -> dict[str, object]:
     collection, split = part.split("/")
     good = [row for row in rows if row.error is None]
     labelled = [row.is_labelled for row in good]
-    taus = [row.noise.tau for row in good if row.noise and row.noise.tau == row.noise.tau]
+    taus = [row.ceiling for row in good if row.ceiling is not None]
     return {
         "collection": collection,
         "split": split,

@@ -1,7 +1,7 @@
 """The commands that make, check and pack data, and what they make of it: features, statistics."""
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -156,10 +156,14 @@ def audit(
     from data.audit.rows import as_dict
     from data.audit.rows import audit as audit_files
     from data.audit.tree import HEADER, compare_names, file_notes, table, totals, tree_notes
+    from data.collect.manifest import read_manifest
     from data.tree import find_graphs, missing_parts
 
-    files = find_graphs(data_dir(data))
+    folder = data_dir(data)
+    files, measured = find_graphs(folder), read_manifest(folder)["graphs"]
     rows = audit_files(files, max_disagreement=max_disagreement, seed=seed or 0)
+    again = (measured.get(row.file.submission_id, {}).get("again_tau") for row in rows)
+    rows = [replace(row, again_tau=tau) for row, tau in zip(rows, again, strict=True)]
     missing, errors = missing_parts(files), [row.error for row in rows if row.error]
     if json:
         facts = {
@@ -176,7 +180,8 @@ def audit(
     print_table(HEADER, table(rows))
     typer.echo(
         f"apart: repeated configs whose runtimes differ by more than {100 * max_disagreement:g} %; "
-        "ceiling: Kendall tau\nbetween two measurements of the same configs, median over graphs"
+        "ceiling: Kendall tau\nbetween two measurements of the same configs, in a file or by the "
+        "manifest; median over graphs"
     )
     notes = [*tree_notes(rows), *file_notes(rows)]
     for line in [*(f"missing: {part}" for part in missing), *(f"note: {note}" for note in notes)]:

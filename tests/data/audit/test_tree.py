@@ -43,8 +43,11 @@ def test_totals_add_up_by_collection_and_split() -> None:
         row("layout:xla:random", "train", "f", 7, is_labelled=True, noise=noise(0.6)),
         row("layout:xla:random", "train", "g", 8, is_labelled=True, noise=noise(float("nan"))),
         row("layout:xla:random", "train", "h", 9),
+        row("layout:nlp:default", "train", "i", 9, noise=noise(0.2), again_tau=0.9),
+        row("layout:nlp:default", "train", "j", 9, noise=noise(float("nan")), again_tau=0.4),
+        row("layout:nlp:default", "train", "k", 9, again_tau=0.8),
     ]
-    tile_train, tile_test, layout = totals(rows)
+    tile_train, tile_test, layout, measured_again = totals(rows)
     counts = [tile_train[key] for key in ("n_files", "n_bad", "n_labelled")]
     assert counts == [3, 1, 2]
     assert (tile_train["n_configs"], tile_train["n_distinct"]) == (7, 6)
@@ -52,6 +55,22 @@ def test_totals_add_up_by_collection_and_split() -> None:
     assert tile_train["median_tau"] is None
     assert layout["n_labelled"] == 3
     assert layout["median_tau"] == pytest.approx(0.4)
+    assert measured_again["median_tau"] == pytest.approx(0.4)  # of .2, .4 and .8
+
+
+def test_a_second_measurement_that_the_manifest_tells_of_is_a_ceiling(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    tree = Path(shutil.copytree(tiny_tree, tmp_path / "tree"))
+    names = [file.submission_id for file in find_graphs(tree) if file.split == "train"]
+    graphs = {name: {"again_tau": 0.75} for name in names}
+    manifest = {"environments": {}, "graphs": graphs, "left_out": {}}
+    (tree / "manifest.json").write_text(json.dumps(manifest))
+    found = json.loads(call("audit", "--data", tree, "--json"))
+    told = {file["id"]: file["again_tau"] for file in found["files"]}
+    assert {name for name, tau in told.items() if tau == 0.75} == set(names)
+    tile = [part for part in found["parts"] if part["collection"] == "tile:xla"]
+    assert {part["split"]: part["median_tau"] for part in tile}["train"] == 0.75
 
 
 def test_an_official_tree_needs_no_remark() -> None:
