@@ -26,6 +26,7 @@ METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
 SLOWDOWN_PICKS = (1, 5, 10, 100)
 ERROR_PICKS = (1, 5, 10)
 FEW_GRAPHS = 20  # an interval over fewer is too narrow
+SHOWN = 0.0005  # what a slowdown in percent, with one digit, can tell apart
 
 Report = dict[str, Any]
 
@@ -260,7 +261,7 @@ def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iter
     if not curve or not curve["model"] or not curve["floor"]:
         return
     picks = [place for place, k in enumerate(curve["k"]) if k in ERROR_PICKS]
-    ahead = [place for place in picks if curve["floor"][place] < curve["model"][place]]
+    ahead = [place for place in picks if curve["floor"][place] < curve["model"][place] - SHOWN]
     if ahead:
         told = ", ".join(
             f"{100 * (curve['floor'][place] - 1):.1f} % slower than the best after "

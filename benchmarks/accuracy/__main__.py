@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import PAGES
-from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
+from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, run_cell
 from benchmarks.accuracy.report import read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
 from common.errors import PipelineError
@@ -26,7 +26,7 @@ def cells_of(
 ) -> Iterator[Cell]:
     """Yield the cells that can be trained here, seed by seed; says what is left out, and why.
 
-    Contenders that another one's training serves have no cell of their own.
+    Contenders that the training of what is shipped serves have no cell of their own beside it.
     """
     reasons = {task: why_no_data(TASKS[task], sources) for task in tasks}
     for task, reason in reasons.items():
@@ -36,7 +36,8 @@ def cells_of(
         for task in (task for task in tasks if not reasons[task]):
             for name, known in CONTENDERS[TASKS[task].kind].items():
                 cell = Cell(task, name, seed, tuple(overrides))
-                if name in contenders and task in (known.tasks or (task,)) and not cell.is_served:
+                is_served = cell.is_served and SHIPPED in contenders
+                if name in contenders and task in (known.tasks or (task,)) and not is_served:
                     yield cell
 
 

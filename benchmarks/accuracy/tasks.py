@@ -85,7 +85,8 @@ def options_parser(
     parser.add_argument("--seeds", type=int, nargs="+", default=seeds, metavar="N")
     parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
     parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    told = "a key of the models' recipe; give another --out"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
     return parser
 
 

@@ -35,8 +35,8 @@ ARCHIVE = ""  # the project: a zip archive, xz, base64
 # %%
 NOTE = "kernel.json"
 STARTED = time.monotonic()
-INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input"))
-WORKING = Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working"))
+INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input")).resolve()
+WORKING = Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working")).resolve()
 
 
 def main() -> None:

@@ -153,7 +153,12 @@ def _models_of(
     fallback = source.collection.name if source.collection else "heuristic"
     return {
         "members": [member.name for member in members],
-        "member_values": {m.name: _value(state, collection, m.name, labels) for m in members},
+        "member_values": {
+            m.name: _mixed_value(
+                state, collection, [m], mixing._replace(weights={m.name: 1.0}), labels
+            )
+            for m in members
+        },
         **mixing_record(mixing._replace(weights=shares)),
         "importances": importances_of([(m.model, m.folder) for m in members]),
         "fallback_from": None if source.collection == collection else fallback,
@@ -221,6 +226,21 @@ def _value(
     return _judge(collection, read_scores(path), labels) if path.exists() else None
 
 
+def _mixed_value(
+    state: RunState,
+    collection: Collection,
+    members: Sequence[Member],
+    mixing: Mixing,
+    labels: Mapping[str, Labels],
+) -> float | None:
+    files = state.of(collection, "valid")
+    if not files:
+        return None
+    paths = {m.name: scores_path(state.out, collection, m.name, "valid") for m in members}
+    tables = {name: read_scores(path) for name, path in paths.items()}
+    return _judge(collection, mix(tables, mixing, files), labels)
+
+
 def _judge(
     collection: Collection, scores: pl.DataFrame, labels: Mapping[str, Labels]
 ) -> float | None:
@@ -242,13 +262,8 @@ def _seed_values(
     if len(seeds) < 2:
         return
     for seed in seeds:
-        tables = {
-            member.name: read_scores(scores_path(state.out, collection, member.name, "valid"))
-            for member in members
-            if member.seed == seed
-        }
-        mixed = mix(tables, mixing, state.of(collection, "valid"))
-        value = _judge(collection, mixed, judged)
+        own = [member for member in members if member.seed == seed]
+        value = _mixed_value(state, collection, own, mixing, judged)
         if value is not None:
             yield str(seed), value
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.atomic import write_text
-from common.bootstrap import family_interval
+from common.bootstrap import CONFIDENCE, family_interval
 from common.errors import PipelineError
 from common.progress import log
 from models.config.recipe import Recipe
@@ -107,7 +107,9 @@ def write_history(study: "Study", question: Question, chosen: int | None = None)
     write_text(question.out / "trials.json", json.dumps(rows, indent=1, allow_nan=False))
     if ranked(records):
         best = ranked(records)[0] if chosen is None else records[chosen]
-        write_text(question.out / BEST, _recipe_of(best, question).to_toml())
+        recipe = _recipe_of(best, question)
+        name = recipe.name if best.is_baseline else f"{recipe.name}-tuned"
+        write_text(question.out / BEST, recipe.model_copy(update={"name": name}).to_toml())
 
 
 def _recipe_of(record: TrialRecord, question: Question) -> Recipe:
@@ -209,7 +211,8 @@ def verdict_of(
     """Choose the baseline, unless the best beats it by more than noise, and say why.
 
     The best is that of the highest mean over seeds. Noise is the 95 % interval of the paired
-    difference per graph, architectures drawn whole.
+    difference per graph, architectures drawn whole, the wider the more finalists the best is
+    chosen from (Bonferroni).
 
     Args:
         per_graph: by trial (g,) the mean over seeds.
@@ -222,8 +225,10 @@ def verdict_of(
     if best == baseline:
         return best, "no finalist was better than the baseline"
     lead = per_graph[best] - per_graph[baseline]
-    low, high = family_interval(lead, families)
-    told = f"{lead.mean():+.4f} per graph, 95 % interval {low:+.4f} to {high:+.4f}"
+    others = len(values) - 1
+    low, high = family_interval(lead, families, confidence=1 - (1 - CONFIDENCE) / others)
+    of_several = f", as the best of {others}" * (others > 1)
+    told = f"{lead.mean():+.4f} per graph, 95 % interval {low:+.4f} to {high:+.4f}{of_several}"
     if low > 0:
         return best, f"trial {best} beats the baseline: {told}"
     return baseline, f"the baseline stays: trial {best} is not better by more than noise: {told}"

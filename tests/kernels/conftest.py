@@ -54,13 +54,15 @@ def run_script(
     shutil.rmtree(kaggle / "working", ignore_errors=True)
     for folder in (kaggle / "working", kaggle / "input", home):
         folder.mkdir(parents=True, exist_ok=True)
+    executes = ["-c", EXECUTE, "--inplace"] if script.suffix == ".ipynb" else []
+    # Relative folders are what a user gives at home; a notebook runs in its own folder.
+    mounts = kaggle if executes else Path(os.path.relpath(kaggle, home))
     environment |= {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
-        "PIPELINE_KAGGLE_INPUT": str(kaggle / "input"),
-        "PIPELINE_KAGGLE_WORKING": str(kaggle / "working"),
+        "PIPELINE_KAGGLE_INPUT": str(mounts / "input"),
+        "PIPELINE_KAGGLE_WORKING": str(mounts / "working"),
     }
-    executes = ["-c", EXECUTE, "--inplace"] if script.suffix == ".ipynb" else []
     return subprocess.run(
         [sys.executable, *executes, str(script)],
         cwd=home,

@@ -44,6 +44,14 @@ def test_the_baseline_stays_unless_it_is_beaten_by_more_than_noise() -> None:
             assert wins and reason.startswith("trial 4 beats the baseline: +0.")
         if shift == 0.02:
             assert "not better by more than noise" in reason
+    lead = rng.normal(0, 0.1, 12)
+    low = family_interval(lead, families)[0]
+    best = base + lead - low + 0.001  # surely better, if it were the only one
+    of_ten = {0: base, 4: best} | {n: base - n for n in range(5, 14)}
+    for finalists, wins in (({0: base, 4: best}, True), (of_ten, False)):
+        means = {n: [float(own.mean())] for n, own in finalists.items()}
+        chosen, reason = verdict_of(finalists, means, 0, families)
+        assert (chosen == 4) == wins and reason.endswith("as the best of 10") != wins
     chosen, reason = verdict_of({4: other}, {4: [0.1]}, None, families)
     assert chosen == 4 and reason.endswith("the baseline could not be judged")
 
