@@ -36,7 +36,7 @@ from data.collect.measuring.worker import Description
 from data.collect.spaces.program import open_decided
 from features.scaling import fit_node_scaler
 from models.go.graph import DecisionGraph, decision_graph
-from models.go.network import Policy, PolicyConfig, drawn, likeliest, save_policy
+from models.go.network import Policy, PolicyConfig, drawn, likeliest
 from models.go.ppo import Choices, PpoConfig, Tried, train
 from models.go.ranker import ChoiceRanker, fit_ranker
 from models.go.rewards import MeasuredReward, Visit, ranked_reward
@@ -208,7 +208,6 @@ def run(out: Path, seed: int) -> None:
     fit_ranker(ranker, graphs, tried, steps=RANKER_STEPS, seed=seed)
     unfused = {graph.name: np.ones(graph.n_genes, np.int64) for graph in graphs}
     train(policy, graphs, ranked_reward(ranker.score, unfused), PRE_TRAINING, seed=seed)
-    save_policy(policy, scaler, out / "policy")
     for program in HELD_OUT:
         found = judged(subjects[program], out)
         write_text(out / f"{program}.json", json.dumps(found, indent=1) + "\n")

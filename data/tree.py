@@ -140,9 +140,13 @@ def find_graphs(
     ]
     if not found:
         names = ", ".join(collection.name for collection in collections)
+        others = [
+            s for s in SPLITS for c in collections if any((root / c.folder / s).glob("*.npz"))
+        ]
+        only = f" (only in {', '.join(dict.fromkeys(others))})" if others else ""
         raise PipelineError(
-            f"{root}: no graph of {names} found in {', '.join(splits)}; expected files such as "
-            f"{collections[0].folder}/{splits[0]}/<graph>.npz"
+            f"{root}: no graph of {names} found in {', '.join(splits)}{only}; expected files such "
+            f"as {collections[0].folder}/{splits[0]}/<graph>.npz"
         )
     return found
 

@@ -43,7 +43,7 @@ def parse(line: str) -> None:
         Exception: of typer; no such option, or one that is missing.
     """
     command = typer.main.get_command(app)
-    words = shlex.split(line)
+    words = shlex.split(line.split(" > ", maxsplit=1)[0])
     while (commands := getattr(command, "commands", None)) and not words[0].startswith("-"):
         command = commands[words.pop(0)]
     command.make_context("pipeline", words)

@@ -18,9 +18,7 @@ that decide, with at most a options each. Memory is linear in n: nothing of n x 
 segment sees at most two segments.
 """
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import torch
@@ -28,18 +26,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.atomic import write_text
 from common.errors import PipelineError
 from common.settings import FrozenConfig
 from data.graphs.graph import N_NODE_FEATURES
-from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, Positive
 from models.go.graph import MAX_PROGRAM_GENES, DecisionGraph, Task
 from models.layout.cross_config_sage import SageBlock
 from models.layout.network import N_OPCODES
-from models.training.weights import load_network, save_network
 
-CONFIG = "policy.json"
 NO_OPTION = -1e9  # the logit of an option that a node has not; finite, so that gradients are
 
 # From a task and the log-probabilities (b or 1, d, a) of its options to choices (b, d) int64.
@@ -239,28 +233,3 @@ def likeliest(task: Task, log_probs: Tensor) -> Tensor:
 def given(choices: Tensor) -> Choose:
     """Judge choices (b, g) that were made before."""
     return lambda task, log_probs: choices[:, task.genes]
-
-
-def save_policy(policy: Policy, scaler: NodeScaler, folder: Path) -> None:
-    """Write the weights, what nodes are scaled by, and the config as JSON, into a folder.
-
-    Raises:
-        PipelineError: a file cannot be written.
-    """
-    save_network(policy, scaler, folder)
-    write_text(folder / CONFIG, policy.config.model_dump_json(indent=1) + "\n")
-
-
-def load_policy(folder: Path) -> tuple[Policy, NodeScaler]:
-    """Read what `save_policy` wrote.
-
-    Raises:
-        PipelineError: a file is missing or damaged, or the weights are of another policy.
-    """
-    path = folder / CONFIG
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PipelineError(f"{path}: cannot be read: {error}") from error
-    policy = Policy(PolicyConfig.from_table(table, source=str(path)))
-    return policy, load_network(policy, folder)

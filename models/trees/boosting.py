@@ -172,18 +172,21 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
     return table.sort("gain", "statistic", descending=[True, False])
 
 
-def read_booster(path: Path) -> "lightgbm.Booster":
-    """Read one booster of a run folder.
+def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
+    """Read one booster of a run folder, on one of the `known` lists of statistics.
 
     Raises:
-        PipelineError: it is missing or damaged.
+        PipelineError: it is missing or damaged, or was trained on other statistics.
     """
     import lightgbm
 
     try:
-        return lightgbm.Booster(model_file=str(path))
+        booster = lightgbm.Booster(model_file=str(path))
     except lightgbm.basic.LightGBMError as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
+    if booster.feature_name() not in map(list, known):
+        raise PipelineError(f"{path}: of other statistics; remove its folder, and train it again")
+    return booster
 
 
 def predict(
@@ -219,12 +222,8 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
         PipelineError: the model file is missing, damaged or was trained on other statistics.
     """
     config: BoostingConfig = getattr(recipe, name)
-    booster = read_booster(run_dir / MODEL_FILE)
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
-    if tuple(booster.feature_name()) not in known:
-        raise PipelineError(
-            f"{run_dir / MODEL_FILE}: of other statistics; remove its folder, and train it again"
-        )
+    booster = read_booster(run_dir / MODEL_FILE, *known)
     rows_of = partial(statistics_of, chosen=config.statistics)
     start = read(run_dir, LINEAR) if config.linear_start else None
     return BoostingRanker(booster, rows_of, recipe.n_threads, start)

@@ -205,15 +205,10 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
         return beside(columns_of(graph), statistics_of(graph, chosen))
 
     both = [*features.names, *statistics_names("layout", chosen)]
-    rankers = []
-    for file, names, rows_of in (
-        (MODEL_FILE, features.names, columns_of),
-        (BOTH_FILE, both, both_of),
-    )[:n_boosters]:
-        booster = read_booster(run_dir / file)
-        if booster.feature_name() != names:
-            raise PipelineError(
-                f"{run_dir / file}: of other statistics; remove its folder, and train it again"
-            )
-        rankers.append(BoostingRanker(booster, rows_of, recipe.n_threads))
-    return OneProgramRanker(rankers)
+    known = (MODEL_FILE, features.names, columns_of), (BOTH_FILE, both, both_of)
+    return OneProgramRanker(
+        [
+            BoostingRanker(read_booster(run_dir / file, names), rows_of, recipe.n_threads)
+            for file, names, rows_of in known[:n_boosters]
+        ]
+    )

@@ -80,6 +80,7 @@ RayAddress = Annotated[
 ]
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
+TOLD_EVERY_S = 60.0  # how far work is, where no bar can be drawn
 PROGRESS_AFTER_S = 2.0
 STAGE_PREFIX = "stage: "
 
@@ -134,14 +135,17 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 @contextmanager
 def _told_here(begun: list[str], *, debug: bool) -> Iterator[None]:
     bars = _Bars() if sys.stderr.isatty() else None
+    told_s = time.monotonic()
 
     def watch(what: str, done: int, total: int) -> None:
+        nonlocal told_s
         if done == 0:
             begun.append(what)
         if bars:
             bars.update(what, done, total)
-        elif done == 0:
-            say(f"{STAGE_PREFIX}{what}")
+        elif done == 0 or time.monotonic() - told_s > TOLD_EVERY_S:
+            told_s = time.monotonic()
+            say(f"{STAGE_PREFIX}{what}" + f": {done} of {total}" * (done > 0))
 
     try:
         with watched_by(watch), heard_by(say, logging.DEBUG if debug else logging.INFO):

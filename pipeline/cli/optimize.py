@@ -61,6 +61,7 @@ def _tell(found: "Optimized", path: Path) -> None:
         PAGE,
         all_cores_text,
         ratio_text,
+        sources_text,
         told_text,
         tried_text,
     )
@@ -81,5 +82,6 @@ def _tell(found: "Optimized", path: Path) -> None:
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {tried_text(found)}{failed}")
+    typer.echo(f"as screened {sources_text(found)}")
     typer.echo(f"use         {path.with_name(APPLY)}")
     typer.echo(f"page        {path.with_name(PAGE)}")

@@ -121,12 +121,6 @@ def compare(
         print_table(("key", "first", "second"), [(key, *map(_shown, keys[key])) for key in keys])
         typer.echo("")
     _print_comparison(compared)
-    n_seeds = [len(report.get("seeds", ())) for report in reports]  # none: what `score` printed
-    if min(n_seeds) and max(n_seeds) > 1:
-        say(
-            f"seeds blended: {n_seeds[0]} in the first, {n_seeds[1]} in the second; the interval "
-            "is over graphs and does not hold what other seeds would change"
-        )
 
 
 def _shown(value: object) -> object:

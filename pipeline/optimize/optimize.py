@@ -35,11 +35,11 @@ from data.graphs.distinct import hash_rows
 from pipeline.jobs.workers import granted
 from pipeline.optimize.verify import Ratio, is_faster, is_slower, paired_ratio
 
-JOURNALS, ON_ALL_CORES = "journal", "all-cores"
+JOURNALS, VERIFY, ON_ALL_CORES = "journal", "verify", "all-cores"
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
 N_FINALISTS, LEAST_ROUNDS = 4, 8
 ALIKE = 1.05  # screened times that may be one and the same
-SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.5  # of the time, and of what is left then
+SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.5  # of the time; and of what is left then, stage by stage
 DRAWN = 1_000  # layouts that a ranker picks from
 
 # Ranks choices (c, g) of layouts, of what is described: the best first.
@@ -109,7 +109,7 @@ class Optimized:
     best: Verified | None  # confirmed in one more process; None where no finalist is left
     default_ms: float
     same: Ratio  # the default over itself, beside `best`
-    on_all_cores: tuple[Ratio, Ratio] | None  # as `best` and `same`; None = not measured
+    on_all_cores: tuple[Ratio, Ratio] | None  # as `best` and `same`; None = no gain to check
     n_rounds: int
     spaces: tuple[str, ...]  # those that there were to decide
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -142,22 +142,20 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         if len(finalists) > 1:
             n_rounds = max(LEAST_ROUNDS, 3 * ask.n_rounds // 8)
             with time_limit(VERIFY_SHARE * seconds_left() / 60):
-                compared = _compared(ask, out, "verify", finalists, n_rounds)
+                compared = _compared(ask, out, VERIFY, finalists, n_rounds)
             if compared.n_rounds >= LEAST_ROUNDS:  # else the screened best is but confirmed
                 verified = compared.verified
                 chosen = [simplest_of_best(verified).candidate] if verified else []
-        confirmed = _compared(ask, out, "confirm", chosen, ask.n_rounds)
+        is_checked = granted()[0] > 1 and description.facts["platform"] == "cpu"
+        with time_limit((VERIFY_SHARE if is_checked else 1) * seconds_left() / 60):
+            confirmed = _compared(ask, out, "confirm", chosen, ask.n_rounds)
         together = None
-        gains = any(is_faster(own.ratio, confirmed.same) for own in confirmed.verified)
-        if gains and granted()[0] > 1 and description.facts["platform"] == "cpu":
+        if is_checked and any(is_faster(own.ratio, confirmed.same) for own in confirmed.verified):
             compared = _compared(ask, out, ON_ALL_CORES, chosen, ask.n_rounds)
-            if compared.verified and compared.n_rounds >= LEAST_ROUNDS:
+            if compared.verified:
                 together = compared.verified[0].ratio, compared.same
-    if confirmed.n_rounds < LEAST_ROUNDS:
-        raise PipelineError(
-            f"{ask.program}: {confirmed.n_rounds} rounds beside the default were done; expected "
-            f"{LEAST_ROUNDS} or more; the same command goes on, with more --minutes"
-        )
+            else:  # it fails there
+                confirmed = replace(confirmed, verified=[])
     return Optimized(
         ask=ask,
         candidates=candidates,
@@ -294,7 +292,7 @@ def _compared(
     """Measure candidates beside the default and the default again, in a fresh process.
 
     Raises:
-        PipelineError: the default does not run.
+        PipelineError: the default does not run, or but for VERIFY the time is too short.
     """
     with _session(ask, on_all_cores=stage == ON_ALL_CORES) as session:
         description = session.describe()
@@ -318,6 +316,11 @@ def _compared(
         ran = [config for config in range(len(choices)) if config not in journal.failed]
         turns = range(1, n_rounds + 1)
         done = [t for t in turns if all((config, t) in journal.visits for config in ran)]
+        if len(done) < LEAST_ROUNDS and stage != VERIFY:
+            raise PipelineError(
+                f"{what}: {len(done)} rounds beside the default were done; expected "
+                f"{LEAST_ROUNDS} or more; the same command goes on, with more --minutes"
+            )
         if not done:
             return _Compared([], 0, 0.0, Ratio(1.0, 1.0, 1.0))
         times = {

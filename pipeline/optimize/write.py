@@ -4,6 +4,7 @@ from DIR.apply import step  # the function, as fast as was found; the plain one 
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from pprint import pformat
@@ -60,6 +61,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
         "candidates": {
             "drawn": found.n_drawn,
             "tried": len(found.candidates),
+            "by_source": dict(Counter(c.source for c in found.candidates)),
             "failed": sum(bool(candidate.reason) for candidate in found.candidates),
             "verified": len(found.finalists),
         },
@@ -135,6 +137,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         rows=[(name, ratio_text(ratio), *more) for name, ratio, *more in rows],
         charts=charts,
         tried=tried_text(found),
+        sources=sources_text(found),
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
@@ -142,12 +145,23 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
 
 def all_cores_text(found: Optimized) -> str:
     """Say what the best takes on all cores, where that was measured."""
-    return f"; on all cores {ratio_text(found.on_all_cores[0])}" if found.on_all_cores else ""
+    if not found.on_all_cores:
+        return ""
+    best, same = map(ratio_text, found.on_all_cores)
+    return f"; on all cores {best}, the default over itself {same} there"
 
 
 def ratio_text(ratio: Ratio) -> str:
     """Write a ratio with its interval."""
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def sources_text(found: Optimized) -> str:
+    """Say how many candidates came from where, and the best of each as screened."""
+    best = {c.source: c.ratio for c in sorted(found.candidates, key=lambda c: -c.ratio)}
+    count = Counter(c.source for c in found.candidates)
+    told = [f"{source} {count[source]}, best {best[source]:.3f}" for source in count]
+    return "; ".join(told[1:]) or "none"  # the default is the first
 
 
 def tried_text(found: Optimized) -> str:

@@ -182,7 +182,8 @@ def _add_evidence(
     tables, best = [pl.DataFrame(schema=RANKS_SCHEMA)], []
     for name, part in parts.items():
         collection = collection_named(name)
-        floor = _value(state, collection, "floor", labels)
+        path = scores_path(state.out, collection, "floor", "valid")
+        floor = _judge(collection, read_scores(path), labels) if path.exists() else None
         part |= {"floor": floor, "slowdown_curve": None, "seed_values": {}, "seed_sd": None}
         if part["value"] is None:
             continue
@@ -217,13 +218,6 @@ def _own_scores(
         )
         tables.append({f"{collection.name}:{graph}": own for (graph,), own in by_graph.items()})
     return {key: [table[key] for table in tables] for key in keys}
-
-
-def _value(
-    state: RunState, collection: Collection, scorer: str, labels: Mapping[str, Labels]
-) -> float | None:
-    path = scores_path(state.out, collection, scorer, "valid")
-    return _judge(collection, read_scores(path), labels) if path.exists() else None
 
 
 def _mixed_value(

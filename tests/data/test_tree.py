@@ -82,7 +82,7 @@ def test_an_empty_tree_a_bare_folder_and_none_are_errors(tmp_path: Path) -> None
     with pytest.raises(PipelineError, match=r"no graph of .* found in train, valid, test"):
         find_graphs(tmp_path)
     make(tmp_path, "npz/tile/xla/train/a.npz")
-    with pytest.raises(PipelineError, match=r"no graph of .* found in test;"):
+    with pytest.raises(PipelineError, match=r"no graph of .* found in test \(only in train\);"):
         find_graphs(tmp_path, splits=("test",))
     with pytest.raises(PipelineError) as caught:
         find_graphs(tmp_path, collections=COLLECTIONS[1:2], splits=("train",))

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,22 @@ def test_a_config_that_repeats_is_listed_once(
     assert listed == sorted(first.values(), key=order.index)
     assert [entry["rank"] for entry in ranked["configs"]] == [1, 2, 3]
     assert ranked["n_configs"] == 6
+
+
+def test_noise_between_equal_configs_is_not_charged_to_the_order(
+    rankers: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    """Rows 0, 2 and 4 are the fastest config, measured as 4, 2 and 3: the first pick is perfect."""
+    path = tmp_path / "noisy.npz"
+    with np.load(first_of(tiny_tree, LAYOUTS).path) as arrays:
+        configs = arrays["node_config_feat"][[0, 1, 0, 2, 0]]
+        runtimes = np.array([4, 9, 2, 5, 3])
+        np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
+    ranked = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(path))
+    scores = np.array([0, 3, 0, 1, 0], np.float32)
+    measured = replace(ranked, scores=scores).measured()
+    assert measured == {"kendall_tau": 1, **{f"slowdown@{k}": 1 for k in (1, 5, 10)}}
+    assert replace(ranked, scores=-scores).measured()["slowdown@1"] == 3  # 9 over the mean of 3
 
 
 def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_tree: Path) -> None:

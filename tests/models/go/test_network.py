@@ -2,10 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,10 +17,8 @@ from models.go.network import (
     drawn,
     given,
     likeliest,
-    load_policy,
-    save_policy,
 )
-from tests.models.go.programs import UNSCALED, mixed_tasks, random_arrays, two_tasks
+from tests.models.go.programs import mixed_tasks, random_arrays, two_tasks
 
 TASKS = {"first": 3, "second": 4}
 SMALL = PolicyConfig(tasks=TASKS, hidden=16, heads=2, segment=8)
@@ -113,29 +109,6 @@ def test_a_task_that_is_not_known_or_is_too_wide_is_refused() -> None:
     for tasks in ({"first": 3}, {"first": 3, "second": 3}):
         with pytest.raises(PipelineError, match="mixed: task second with 4 options; this policy"):
             Policy(SMALL.model_copy(update={"tasks": tasks}))(graph, likeliest)
-
-
-def test_what_was_saved_decides_alike(tmp_path: Path) -> None:
-    policy, graph = opinionated(), mixed_tasks(random_arrays(0))
-    save_policy(policy, UNSCALED, tmp_path)
-    loaded, scaler = load_policy(tmp_path)
-    assert loaded.config == SMALL
-    assert np.array_equal(scaler.factor, UNSCALED.factor)
-    one, two = policy(graph, likeliest), loaded(graph, likeliest)
-    assert torch.equal(one.choices, two.choices)
-    assert torch.equal(one.log_probs, two.log_probs)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [(None, "cannot be read"), ("{", "cannot be read"), ('{"task": 1}', "'task'")],
-)
-def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
-    save_policy(opinionated(), UNSCALED, tmp_path)
-    path = tmp_path / "policy.json"
-    path.unlink() if text is None else path.write_text(text)
-    with pytest.raises(PipelineError, match=said):
-        load_policy(tmp_path)
 
 
 class _Largest(TorchDispatchMode):

@@ -54,6 +54,10 @@ def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) 
     assert shown[io.StringIO] == "stage: train\n"
     assert "stage" not in shown[Terminal]
     assert "train" in shown[Terminal]
+    monkeypatch.setattr(console, "TOLD_EVERY_S", 0.0)  # what lasts longer says how far it is
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    work()
+    assert stream.getvalue() == "stage: train\nstage: train: 1 of 2\nstage: train: 2 of 2\n"
 
 
 def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The search for something faster, on subjects of known runtimes."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,15 @@ from pipeline.optimize.optimize import (
     simplest_of_best,
 )
 from pipeline.optimize.verify import Ratio, is_faster, paired_ratio
-from pipeline.optimize.write import APPLY, BEST, PAGE, tried_text, write_result
+from pipeline.optimize.write import (
+    APPLY,
+    BEST,
+    PAGE,
+    as_json,
+    sources_text,
+    tried_text,
+    write_result,
+)
 from tests.command_line import stderr_of
 from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject, spin
 
@@ -99,6 +108,26 @@ def test_what_is_slower_on_all_cores_is_not_called_faster(whole: tuple[Path, Opt
     assert not replace(whole[1], on_all_cores=(slower, same)).is_faster
     assert replace(whole[1], on_all_cores=(slower, noisy)).is_faster
     assert replace(whole[1], on_all_cores=None).is_faster
+
+
+@pytest.mark.skipif(granted()[0] == 1, reason="has one core")
+def test_a_gain_that_there_was_no_time_to_check_on_all_cores_is_not_told(
+    whole: tuple[Path, Optimized], tmp_path: Path
+) -> None:
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    (checked,) = (tmp_path / "journal").glob("all-cores*")
+    checked.unlink()
+    with pytest.raises(PipelineError, match=r"all-cores: 0 rounds .* with more --minutes"):
+        optimize(ASKED, tmp_path, minutes=0.0)
+    assert optimize(ASKED, tmp_path).is_faster
+
+
+def test_it_is_said_how_many_candidates_came_from_where(whole: tuple[Path, Optimized]) -> None:
+    tried = [("default", 1.0), ("menu", 0.9), ("ranker", 1.2), ("menu", 0.8), ("ranker", 1.1)]
+    candidates = [Candidate((n,), source, ratio) for n, (source, ratio) in enumerate(tried)]
+    found = replace(whole[1], candidates=candidates)
+    assert sources_text(found) == "menu 2, best 0.800; ranker 2, best 1.100"
+    assert as_json(found)["candidates"]["by_source"] == {"default": 1, "menu": 2, "ranker": 2}
 
 
 def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimized]) -> None:
