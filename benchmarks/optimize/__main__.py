@@ -18,7 +18,8 @@ from common.errors import PipelineError
 from common.git import revision
 from common.settings import SAMPLE
 from pipeline.optimize.optimize import Ask, optimize
-from pipeline.optimize.write import BEST, write_result
+from pipeline.optimize.verify import Ratio
+from pipeline.optimize.write import BEST, ratio_text, write_result
 
 # Functions of user_programs.py.
 PROGRAMS = (
@@ -43,14 +44,14 @@ def program_row(name: str, out: Path) -> list[str]:
     """Return what was found of a program."""
     best = json.loads((out / BEST).read_text("utf-8"))
     decided = best["decisions"].get("options", {}) if best["is_faster"] else {}
-    ratio = best["ratio"] and f"{best['ratio']:.3f} [{best['ci95'][0]:.3f}, {best['ci95'][1]:.3f}]"
+    together = best["on_all_cores"]
     return [
         name,
         f"{best['default_ms']:.3f}",
-        ratio if best["is_faster"] else "none is faster",
-        f"{best['aa_ratio']:.3f} [{best['aa_ci95'][0]:.3f}, {best['aa_ci95'][1]:.3f}]",
+        ratio_text(Ratio(best["ratio"], *best["ci95"])) if best["is_faster"] else "none is faster",
+        ratio_text(Ratio(best["aa_ratio"], *best["aa_ci95"])),
+        ratio_text(Ratio(together["ratio"], *together["ci95"])) if together else "",
         "; ".join(f"`{option}={value}`" for option, value in decided.items()),
-        str(best["candidates"]["tried"]),
         (out / SECONDS).read_text("utf-8").strip(),
     ]
 

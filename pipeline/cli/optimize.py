@@ -56,32 +56,25 @@ def optimize(
 
 
 def _tell(found: "Optimized", path: Path) -> None:
-    from pipeline.optimize.write import (
-        APPLY,
-        PAGE,
-        all_cores_text,
-        ratio_text,
-        sources_text,
-        told_text,
-        tried_text,
-    )
+    from pipeline.optimize import write
 
-    rows = [(v.candidate.source, ratio_text(v.ratio), told_text(v)) for v in found.finalists]
+    rows = [
+        (v.candidate.source, write.ratio_text(v.ratio), write.told_text(v)) for v in found.finalists
+    ]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
-    default, ratio = f"{found.default_ms:.3f} ms", found.best and ratio_text(found.best.ratio)
+    default, ratio = f"{found.default_ms:.3f} ms", found.best and write.ratio_text(found.best.ratio)
+    together = write.all_cores_text(found)
     if found.best and found.is_faster:
-        typer.echo(
-            f"faster      {ratio} of the default's {default}, one thread{all_cores_text(found)}"
-        )
-        typer.echo(f"by          {told_text(found.best)}")
+        typer.echo(f"faster      {ratio} of the default's {default}, one thread{together}")
+        typer.echo(f"by          {write.told_text(found.best)}")
     else:
-        best = f"; the best tried takes {ratio} of it{all_cores_text(found)}" if ratio else ""
+        best = f"; the best tried takes {ratio} of it{together}" if ratio else ""
         typer.echo(f"default     nothing is surely faster than its {default}{best}")
-    typer.echo(f"itself      {ratio_text(found.same)}: the default over itself")
+    typer.echo(f"itself      {write.ratio_text(found.same)}: the default over itself")
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
-    typer.echo(f"tried       {tried_text(found)}{failed}")
-    typer.echo(f"as screened {sources_text(found)}")
-    typer.echo(f"use         {path.with_name(APPLY)}")
-    typer.echo(f"page        {path.with_name(PAGE)}")
+    typer.echo(f"tried       {write.tried_text(found)}{failed}")
+    typer.echo(f"as screened {write.sources_text(found)}")
+    typer.echo(f"use         {path.with_name(write.APPLY)}")
+    typer.echo(f"page        {path.with_name(write.PAGE)}")
