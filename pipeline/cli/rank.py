@@ -98,7 +98,7 @@ def rank(
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part["configs"], show_layouts=show_layouts)
         if ranker.mixing.diversity and len(part["configs"]) > 1:
-            say("note: the first five are picked to cover for each other, not best first")
+            say("note: the first five cover for each other, and are not best first: docs/rank.md")
     if found:
         _print_explained(found)
 

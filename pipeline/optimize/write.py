@@ -13,7 +13,7 @@ from typing import Any
 from common.atomic import write_bytes, write_text
 from data.collect.spaces.program import TILES, TOLERANCE
 from pipeline.optimize.optimize import Optimized, Verified
-from pipeline.optimize.verify import Ratio
+from pipeline.optimize.verify import Ratio, is_faster
 from submissions.report.charts import Chart, library
 from submissions.report.render import render_page
 
@@ -138,6 +138,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         charts=charts,
         tried=tried_text(found),
         sources=sources_text(found),
+        together=all_cores_text(found),
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
@@ -148,7 +149,8 @@ def all_cores_text(found: Optimized) -> str:
     if not found.on_all_cores:
         return ""
     best, same = map(ratio_text, found.on_all_cores)
-    return f"; on all cores {best}, the default over itself {same} there"
+    unsure = "" if is_faster(*found.on_all_cores) else ": no sure gain"
+    return f"; on all cores {best}, the default over itself {same} there{unsure}"
 
 
 def ratio_text(ratio: Ratio) -> str:

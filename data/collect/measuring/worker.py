@@ -34,7 +34,7 @@ from data.collect.measuring.timing import (
 
 DEVICES = ("cpu", "gpu", "tpu")
 MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
-MAX_REASON = 200
+MAX_REASON = 400
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 

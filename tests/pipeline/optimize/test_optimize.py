@@ -29,6 +29,7 @@ from pipeline.optimize.write import (
     APPLY,
     BEST,
     PAGE,
+    all_cores_text,
     as_json,
     sources_text,
     tried_text,
@@ -128,6 +129,14 @@ def test_it_is_said_how_many_candidates_came_from_where(whole: tuple[Path, Optim
     found = replace(whole[1], candidates=candidates)
     assert sources_text(found) == "menu 2, best 0.800; ranker 2, best 1.100"
     assert as_json(found)["candidates"]["by_source"] == {"default": 1, "menu": 2, "ranker": 2}
+
+
+def test_it_is_said_where_no_gain_is_sure_on_all_cores(whole: tuple[Path, Optimized]) -> None:
+    same = Ratio(1.0, 0.99, 1.01)
+    gain, none = ((Ratio(mean, mean - 0.02, mean + 0.02), same) for mean in (0.8, 0.995))
+    assert not all_cores_text(replace(whole[1], on_all_cores=gain)).endswith("no sure gain")
+    assert all_cores_text(replace(whole[1], on_all_cores=none)).endswith("no sure gain")
+    assert all_cores_text(replace(whole[1], on_all_cores=None)) == ""
 
 
 def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimized]) -> None:
