@@ -186,7 +186,7 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
     path = run_dir / COLUMNS_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        n_boosters = content.pop("boosters")
+        n_boosters = int(content.pop("boosters"))
         features = ColumnFeatures(**content)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error

@@ -180,8 +180,9 @@ def test_a_damaged_or_missing_file_is_named(
     program: LayoutGraph, tmp_path: Path, name: str
 ) -> None:
     recipe = trained(measured(program, costs(program)[0], tmp_path, 60), tmp_path, 40)
-    for break_it in (lambda path: path.write_text("{}"), Path.unlink):
-        break_it(tmp_path / name)
+    path, known = tmp_path / name, (tmp_path / COLUMNS_FILE).read_text()
+    for text in ("{}", known.replace('"boosters": 2', '"boosters": "two"'), None):
+        path.unlink() if text is None else path.write_text(text)
         with pytest.raises(PipelineError, match=name):
             load(NAME, tmp_path, recipe)
 
