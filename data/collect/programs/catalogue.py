@@ -131,11 +131,8 @@ def _build(
 
     modules = (convolutional, dense, transformers)
     make = next(getattr(m, architecture) for m in modules if hasattr(m, architecture))
-    parts = make(batch, *([] if depth is None else [depth]))
-    if is_training:
-        return layers.training_step(parts)
-    network, *arguments = parts
-    return network, tuple(arguments)
+    network, arguments = layers.drawn(make, batch, *([] if depth is None else [depth]))
+    return layers.training_step(network, arguments) if is_training else (network, arguments)
 
 
 def catalogue() -> list[ProgramSource]:

@@ -1,88 +1,129 @@
-"""Drawn weights, layers and the training step that all measured networks share.
+"""Weights that are drawn as networks ask for them, layers, and the training step of all programs.
 
-An architecture (in convolutional.py, dense.py and transformers.py, by its public name) takes a
-batch size, some a depth, and returns a network, its weights and an example input. Weights are
-arguments, drawn from a seed. Needs jax, so it is imported where one is built.
+An architecture (in convolutional.py, dense.py and transformers.py, by its public name) is what a
+network does: it asks `w` for weights and `inputs` for example inputs, in the order in which they
+become arguments of the program, and returns its output. Further arguments are a batch size and, of
+some, a depth. Needs jax, so it is imported where one is built.
 
 Shapes: b batch, h and w image axes, s sequence, d features, c channels. Images are (b, h, w, c)
-and kernels (window…, c in, c out), as JAX users write them.
+and kernels (window…, c in, c out), as JAX users write them. Layers map x to `width` channels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
-from numpy.typing import NDArray
+from jax import numpy as jnp
 
-Weights = list[Any]
-Network = Callable[[Weights, Any], Any]
-Parts = tuple[Network, Weights, Any]
+Network = Callable[..., Any]  # of the weights, then the inputs
 WINDOW_LETTERS = {1: "W", 2: "HW", 3: "DHW"}
-TARGET_SEED, RATE = 99, 1e-3
+SEED, RATE = 0, 1e-3
 
 
 class Draw:
-    """Draws example arrays from a seed, weights scaled so that activations keep their size."""
+    """Arrays as they are asked for: drawn in a network's first run, and given to all others.
 
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
+    Attributes:
+        drawn: what the first run has asked for, in lists of lists as of its `part`s.
 
-    def array(self, *shape: int) -> NDArray[np.float32]:
-        """Return a standard normal array."""
-        return self._rng.standard_normal(shape).astype(np.float32)
+    Args:
+        rng: None = `given` holds what the first run has drawn.
+    """
 
-    def weight(self, *shape: int) -> NDArray[np.float32]:
-        """Return a weight (…fan in, out) of variance 1 / fan in."""
-        fan_in = max(1, int(np.prod(shape[:-1])))
-        return self.array(*shape) * np.float32(fan_in**-0.5)
+    def __init__(self, rng: np.random.Generator | None, given: Sequence[Any] = ()) -> None:
+        self._rng, self._given = rng, iter(given)
+        self.drawn: list[Any] = []
 
-    def affine(self, width: int) -> Weights:
+    def _asked(self, make: Callable[[np.random.Generator], Any]) -> Any:
+        if self._rng is None:
+            return next(self._given)
+        self.drawn.append(make(self._rng))
+        return jnp.asarray(self.drawn[-1])
+
+    def part(self) -> "Draw":
+        """Return what draws arrays whose place among the arguments is here, but is asked later."""
+        if self._rng is None:
+            return Draw(None, next(self._given))
+        own = Draw(self._rng)
+        self.drawn.append(own.drawn)
+        return own
+
+    def array(self, *shape: int, scale: float = 1.0, mean: float = 0.0) -> Any:
+        """Return a normal float32 array, a standard normal one unless told otherwise."""
+        return self._asked(
+            lambda rng: (mean + scale * rng.standard_normal(shape)).astype(np.float32)
+        )
+
+    def weight(self, *shape: int) -> Any:
+        """Return a weight (…fan in, out) of variance 1 / fan in: activations keep their size."""
+        return self.array(*shape, scale=max(1, int(np.prod(shape[:-1]))) ** -0.5)
+
+    def affine(self, width: int) -> tuple[Any, Any]:
         """Return a scale and a shift (width,)."""
-        return [1 + 0.1 * self.array(width), 0.1 * self.array(width)]
+        return self.array(width, scale=0.1, mean=1.0), self.array(width, scale=0.1)
 
-    def dense(self, n_in: int, n_out: int) -> Weights:
+    def dense(self, n_in: int, n_out: int) -> tuple[Any, Any]:
         """Return the weight (n_in, n_out) and bias (n_out,) of a dense layer."""
-        return [self.weight(n_in, n_out), 0.1 * self.array(n_out)]
+        return self.weight(n_in, n_out), self.array(n_out, scale=0.1)
 
-    def scaled(self, *shape: int) -> Weights:
-        """Return a convolution's kernel and the affine of its output."""
-        return [self.weight(*shape), self.affine(shape[-1])]
-
-    def integers(self, high: int, *shape: int) -> NDArray[np.int32]:
+    def integers(self, high: int, *shape: int) -> Any:
         """Return int32 numbers below `high`."""
-        return self._rng.integers(0, high, shape, dtype=np.int32)
+        return self._asked(lambda rng: rng.integers(0, high, shape, dtype=np.int32))
+
+    def fixed(self, array: Any) -> Any:
+        """Return an array that is not random."""
+        return self._asked(lambda _: array)
 
 
-def training_step(parts: Parts) -> tuple[Callable[..., Weights], tuple[Any, ...]]:
-    """Return a step of gradient descent on the squared error, and its (weights, x, target)."""
-    network, weights, x = parts
+def drawn(architecture: Callable[..., Any], *sizes: int) -> tuple[Network, tuple[Any, ...]]:
+    """Return an architecture's network, and the weights and inputs that it asks for."""
+    rng = np.random.default_rng(SEED)
+    w, own_inputs = Draw(rng), Draw(rng)
+    jax.eval_shape(lambda: architecture(w, own_inputs, *sizes))
 
-    def loss(weights: Weights, x: Any, target: Any) -> Any:
-        difference = network(weights, x) - target
+    def network(weights: list[Any], *inputs: Any) -> Any:
+        return architecture(Draw(None, weights), Draw(None, inputs), *sizes)
+
+    return network, (w.drawn, *own_inputs.drawn)
+
+
+def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network, tuple[Any, ...]]:
+    """Return a step of gradient descent on the squared error, whose last argument is the target."""
+
+    def loss(weights: list[Any], *given: Any) -> Any:
+        *inputs, target = given
+        difference = network(weights, *inputs) - target
         return (difference * difference).mean()
 
-    def step(weights: Weights, x: Any, target: Any) -> Weights:
-        gradient = jax.grad(loss)(weights, x, target)
-        return jax.tree.map(lambda weight, slope: weight - RATE * slope, weights, gradient)
+    def step(weights: list[Any], *given: Any) -> list[Any]:
+        gradient = jax.grad(loss)(weights, *given)
+        updated: list[Any] = jax.tree.map(lambda w, slope: w - RATE * slope, weights, gradient)
+        return updated
 
-    target = Draw(TARGET_SEED).array(*jax.eval_shape(network, weights, x).shape)
-    return step, (weights, x, target)
+    shape = jax.eval_shape(network, *arguments).shape
+    target = np.random.default_rng(SEED).standard_normal(shape).astype(np.float32)
+    return step, (*arguments, target)
 
 
-def dense(weights: Weights, x: Any) -> Any:
-    """Map the last axis: (…, d in) to (…, d out)."""
+def linear(weights: tuple[Any, Any], x: Any) -> Any:
+    """Map the last axis by what `Draw.dense` returns: (…, d in) to (…, d out)."""
     weight, bias = weights
     return x @ weight + bias
 
 
-def convolve(weight: Any, x: Any, *, stride: int = 1, dilation: int = 1, groups: int = 1) -> Any:
+def dense(w: Draw, x: Any, width: int) -> Any:
+    """Map the last axis: (…, d in) to (…, width)."""
+    return linear(w.dense(x.shape[-1], width), x)
+
+
+def convolve(kernel: Any, x: Any, *, stride: int = 1, dilation: int = 1, groups: int = 1) -> Any:
     """Convolve (b, window…, c) with (window…, c / groups, c out)."""
     letters = WINDOW_LETTERS[x.ndim - 2]
     return lax.conv_general_dilated(
         x,
-        weight,
+        kernel,
         (stride,) * len(letters),
         "SAME",
         rhs_dilation=(dilation,) * len(letters),
@@ -91,30 +132,54 @@ def convolve(weight: Any, x: Any, *, stride: int = 1, dilation: int = 1, groups:
     )
 
 
-def upsample(weight: Any, x: Any) -> Any:
-    """Convolve transposed with stride 2: (b, h, w, c) to (b, 2 h, 2 w, c out)."""
-    return lax.conv_transpose(x, weight, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def conv(
+    w: Draw, x: Any, width: int, *window: int, stride: int = 1, groups: int = 1, dilation: int = 1
+) -> Any:
+    """Convolve by a kernel of that window, of 3 x 3 if none is given."""
+    kernel = w.weight(*(window or (3, 3)), x.shape[-1] // groups, width)
+    return convolve(kernel, x, stride=stride, dilation=dilation, groups=groups)
 
 
-def rescale(weights: Weights, x: Any) -> Any:
-    """Scale and shift each channel; see `Draw.affine`."""
-    scale, shift = weights
+def scaled_conv(w: Draw, x: Any, width: int, *window: int, **how: int) -> Any:
+    """Do as `conv`, and rescale."""
+    return rescale(w, conv(w, x, width, *window, **how))
+
+
+def upsample(w: Draw, x: Any, width: int, *, window: int = 3) -> Any:
+    """Convolve transposed with stride 2: (b, h, w, c) to (b, 2 h, 2 w, width)."""
+    kernel = w.weight(window, window, x.shape[-1], width)
+    return lax.conv_transpose(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def rescale(w: Draw, x: Any) -> Any:
+    """Scale and shift each channel."""
+    scale, shift = w.affine(x.shape[-1])
     return x * scale + shift
 
 
-def batch_norm(weights: Weights, x: Any) -> Any:
+def normalised(x: Any, axes: tuple[int, ...]) -> Any:
+    """Normalise over some axes."""
+    centred = x - x.mean(axes, keepdims=True)
+    variance = (centred * centred).mean(axes, keepdims=True)
+    return centred * lax.rsqrt(variance + 1e-5)
+
+
+def batch_norm(w: Draw, x: Any) -> Any:
     """Normalise each channel over all other axes, and rescale."""
     axes = tuple(range(x.ndim - 1))
     centred = x - x.mean(axes)
     variance = (centred * centred).mean(axes)
-    return rescale(weights, centred * lax.rsqrt(variance + 1e-5))
+    return rescale(w, centred * lax.rsqrt(variance + 1e-5))
 
 
-def layer_norm(weights: Weights, x: Any) -> Any:
+def layer_norm(w: Draw, x: Any) -> Any:
     """Normalise over the channels, and rescale."""
-    centred = x - x.mean(-1, keepdims=True)
-    variance = (centred * centred).mean(-1, keepdims=True)
-    return rescale(weights, centred * lax.rsqrt(variance + 1e-5))
+    return rescale(w, normalised(x, (-1,)))
+
+
+def instance_norm(w: Draw, x: Any) -> Any:
+    """Normalise each channel of each image, and rescale."""
+    return rescale(w, normalised(x, (1, 2)))
 
 
 def average_pool(x: Any) -> Any:
