@@ -4,9 +4,9 @@ A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them 
 on statistics are in models/config/rankers.py.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field
 
 from common.settings import FrozenConfig
 
@@ -64,8 +64,6 @@ class LayoutGnnConfig(FrozenConfig):
 
     Attributes:
         loss: what training brings down, see models/training/losses.py.
-        statistics: also read hand-crafted statistics of each config beside the graph, see
-            features/statistics/configs.py; not every network does.
         graphs_per_step: how many graphs a step takes.
         configs_per_step: how many configs of each of them, drawn at random.
         inference_tensor_mib: configs are ranked in chunks as large as keep the widest tensor within
@@ -74,24 +72,14 @@ class LayoutGnnConfig(FrozenConfig):
     """
 
     loss: LossName = "pairwise_hinge"
-    statistics: bool = False
     graphs_per_step: Positive = 1
     configs_per_step: Annotated[int, Field(ge=2)] = 64
     inference_tensor_mib: Positive = 12
     training: TrainingConfig = TrainingConfig()
 
-    READS_STATISTICS: ClassVar[bool] = False
 
-    @field_validator("statistics")
-    @classmethod
-    def _reads_statistics(cls, statistics: bool) -> bool:
-        if statistics and not cls.READS_STATISTICS:
-            raise ValueError("this network reads no statistics; expected false")
-        return statistics
-
-
-class CrossConfigSageConfig(LayoutGnnConfig):
-    """The layout GNN; see models/layout/cross_config_sage.py.
+class SageConfig(LayoutGnnConfig):
+    """What the layout GNNs for pruned and for whole graphs share.
 
     Attributes:
         hidden: channels of a node and config.
@@ -101,11 +89,7 @@ class CrossConfigSageConfig(LayoutGnnConfig):
         channel_reduction: channel attention squeezes `hidden` channels into so many times fewer.
         cross_config: configs see each other, by attention across them.
         fused: on a GPU, work on nodes goes through fused Triton kernels; false = plain torch.
-        pool_by_bytes: also sum nodes weighted by their share of the bytes that all put out: what a
-            layout costs grows with the tensor, and a plain mean counts all nodes alike.
     """
-
-    READS_STATISTICS = True
 
     hidden: Positive = 64
     blocks: Positive = 2
@@ -114,10 +98,23 @@ class CrossConfigSageConfig(LayoutGnnConfig):
     channel_reduction: Positive = 8
     cross_config: bool = True
     fused: bool = True
+
+
+class CrossConfigSageConfig(SageConfig):
+    """The layout GNN; see models/layout/cross_config_sage.py.
+
+    Attributes:
+        statistics: also read hand-crafted statistics of each config beside the graph, see
+            features/statistics/configs.py.
+        pool_by_bytes: also sum nodes weighted by their share of the bytes that all put out: what a
+            layout costs grows with the tensor, and a plain mean counts all nodes alike.
+    """
+
+    statistics: bool = False
     pool_by_bytes: bool = False
 
 
-class SegmentSageConfig(CrossConfigSageConfig):
+class SegmentSageConfig(SageConfig):
     """The layout GNN for whole graphs, trained by segments; see models/segments/network.py.
 
     Attributes:
@@ -130,20 +127,11 @@ class SegmentSageConfig(CrossConfigSageConfig):
         head_steps: steps that then train the head alone, on fresh embeddings of all segments.
     """
 
-    READS_STATISTICS = False
-
     segment_nodes: Positive = 1000
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
     history: bool = True
     table_configs: Annotated[int, Field(ge=2)] = 128
     head_steps: Annotated[int, Field(ge=0)] = 50
-
-    @field_validator("pool_by_bytes")
-    @classmethod
-    def _pools_plainly(cls, pool_by_bytes: bool) -> bool:
-        if pool_by_bytes:
-            raise ValueError("segments are pooled by plain means; expected false")
-        return pool_by_bytes
 
 
 class TgraphConfig(LayoutGnnConfig):

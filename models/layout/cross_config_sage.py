@@ -317,6 +317,7 @@ class CrossConfigSage(LayoutNetwork):
         )
         self.norm = nn.LayerNorm(hidden)
         n_pooled = 3 + config.pool_by_bytes
+        self.reads_statistics = config.statistics
         if config.statistics:
             self.statistics = nn.Sequential(nn.Linear(N_CONFIG_STATISTICS, hidden), nn.GELU())
             self.statistics_scale: Tensor

@@ -26,9 +26,11 @@ class LayoutNetwork(nn.Module, ABC):
 
     Attributes:
         Config: what its table in a recipe, `config`, may hold.
+        reads_statistics: whether `inputs` hold statistics of configs.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = LayoutGnnConfig
+    reads_statistics = False
 
     def __init__(self, config: LayoutGnnConfig) -> None:
         super().__init__()
@@ -42,7 +44,7 @@ class LayoutNetwork(nn.Module, ABC):
             layout_inputs,
             rule=features.prune,
             scaler=scaler,
-            with_statistics=self.config.statistics,
+            with_statistics=self.reads_statistics,
         )
 
     @abstractmethod

@@ -81,7 +81,7 @@ def _learn(
     nodes = (prune_layout_graph(read_layout(file), rule=features.prune)[1] for file in files)
     scaler, opcodes = learn_nodes(nodes, scaling=features.scaling)
     model.set_known_opcodes(opcodes)
-    if model.config.statistics:
+    if model.reads_statistics:
         model.set_statistics_scale(_statistics_scale(files))  # type: ignore[operator]
     return scaler
 

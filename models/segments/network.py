@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
-from models.config.networks import SegmentSageConfig
+from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSageConfig
 from models.config.recipe import FeaturesConfig
 from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
 from models.layout.sparse_aggregation import Neighbours
@@ -129,7 +129,8 @@ class SegmentSage(nn.Module):
     def __init__(self, config: SegmentSageConfig) -> None:
         super().__init__()
         self.config = config
-        nodes = CrossConfigSage(config.model_copy(update={"cross_config": False}))
+        shared = {name: getattr(config, name) for name in SageConfig.model_fields}
+        nodes = CrossConfigSage(CrossConfigSageConfig(**{**shared, "cross_config": False}))
         del nodes.head
         self.nodes = nodes
         self.head = SegmentHead(config.hidden, cross_config=config.cross_config)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import UsageError
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
 from data.tree import collection_named, find_graphs
@@ -121,9 +120,3 @@ def test_training_learns_and_keeps_the_scale_of_statistics(
     np.testing.assert_allclose(scale, np.where(expected > 0, expected, 1), rtol=1e-4)
     ranker = MODELS["cross_config_sage"].load(tmp_path, recipe)
     assert np.isfinite(ranker.score(layout_graph)).all()
-
-
-@pytest.mark.parametrize("model", ["baseline_gcn", "tgraph", "segment_sage"])
-def test_networks_that_read_no_statistics_refuse_them(model: str) -> None:
-    with pytest.raises(UsageError, match=f"{model}.statistics.*reads no statistics"):
-        load_recipe("smoke", [f"{model}.statistics=true"])
