@@ -1,18 +1,14 @@
 """What networks ask of a GPU, counted without one, and what a GPU at hand makes of it.
 
-`make gpu` writes docs/results/gpu.md. `python -m benchmarks.gpu --counts --json -` prints counts
-alone, by network: those of a training step, and below `ranked_chunk` those of ranking as many
-configs in one chunk.
+`make gpu` writes docs/results/gpu.md, with `--counts` without timing anything. Counted are a
+training step, and below `ranked_chunk` the ranking of as many configs in one chunk.
 """
 
 import argparse
-import json
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +16,6 @@ import torch
 from benchmarks import PAGES, render, write_page
 from benchmarks.speed.measuring import in_turn
 from benchmarks.speed.plain_layout_model import PlainLayoutModel
-from common.atomic import write_text
 from common.git import revision
 from models.config.recipe import load_recipe
 from pipeline.planning.calibration import card_named, step_seconds
@@ -170,21 +165,12 @@ def _with_goal(found: Mapping[str, Any], key: str, goals: Mapping[str, float]) -
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Count, time where there is a GPU, and write the page, or JSON."""
+    """Count, time where there is a GPU, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--counts", action="store_true", help="time nothing, GPU or not")
-    parser.add_argument("--json", metavar="FILE", help="write figures there, - = print, no page")
     given = parser.parse_args(arguments)
     found = count_all()
     timed = time_all(found) if torch.cuda.is_available() and not given.counts else {}
-    if given.json:
-        merged = {name: {**counts, **timed.get(name, {})} for name, counts in found.items()}
-        text = json.dumps(merged, indent=1) + "\n"
-        if given.json == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(Path(given.json), text)
-        return
     write_page(PAGES / "gpu.md", page(found, timed))
 
 

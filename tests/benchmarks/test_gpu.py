@@ -1,6 +1,5 @@
 """The benchmark of a GPU, without one: what is counted, and the page."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,10 @@ def test_a_step_takes_no_more_than_was_aimed_at(name: str) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_figures_by_network_as_json_and_a_page_that_says_that_there_was_no_gpu(
-    tmp_path: Path,
+def test_figures_by_network_and_a_page_that_says_that_there_was_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "gpu.json"
-    gpu.main(["--counts", "--json", str(path)])
-    found = json.loads(path.read_text())
+    found = gpu.count_all()
     assert list(found) == list(gpu.WORKS)
     for figures in found.values():
         for part in (figures, figures["ranked_chunk"]):
@@ -41,7 +38,10 @@ def test_figures_by_network_as_json_and_a_page_that_says_that_there_was_no_gpu(
     ours, plain, *_, tile = found.values()
     assert ours["byte_units"] < plain["byte_units"] and ours["unit_mb"] == plain["unit_mb"] > 0
     assert tile["graphs"] == 32 and tile["unit_mb"] == tile["ranked_chunk"]["unit_mb"]
-    text = gpu.page(found, {})
+    monkeypatch.setattr(gpu, "PAGES", tmp_path)
+    monkeypatch.setattr(gpu, "count_all", lambda: found)
+    gpu.main(["--counts"])
+    text = (tmp_path / "gpu.md").read_text()
     assert "| baseline_gcn | 8 | " in text
     assert "| segment_sage | 1 | " in text
     assert " | 0 (<= 0) | " in text
