@@ -29,7 +29,7 @@ _LINK = "is a link or a device, expected plain files alone"
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """One file inside an archive."""
 
     archive: Path
@@ -51,7 +51,7 @@ class Member:
                     yield chunk
 
 
-Graphs = dict[Part, dict[str, Member]]  # by part and by the file's name
+Graphs = dict[Part, dict[str, ArchiveMember]]  # by part and by the file's name
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[Member, str]]:
+def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[ArchiveMember, str]]:
     size, announced = path.stat().st_size, 0
     for info in tar:
         place_of(info.name, path)  # folders too must stay inside
@@ -107,10 +107,10 @@ def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[Member, str
             problem = "" if info.isreg() and not info.issparse() else _LINK
             if not 0 <= info.size <= announced <= size:
                 raise tarfile.ReadError(f"a member announces {info.size} bytes")
-            yield Member(path, info.name, info.size, partial(tar.extractfile, info)), problem
+            yield ArchiveMember(path, info.name, info.size, partial(tar.extractfile, info)), problem
 
 
-def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[Member, str]]:
+def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[ArchiveMember, str]]:
     for info in archive.infolist():
         place_of(info.filename, path)
         usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -119,10 +119,10 @@ def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[Member,
             problem = _LINK
         if not info.is_dir():
             opening = partial(archive.open, info)
-            yield Member(path, info.filename, info.file_size, opening), problem
+            yield ArchiveMember(path, info.filename, info.file_size, opening), problem
 
 
-def _checked(members: Iterable[tuple[Member, str]], path: Path) -> Graphs:
+def _checked(members: Iterable[tuple[ArchiveMember, str]], path: Path) -> Graphs:
     graphs: Graphs = {}
     announced = 0
     for member, problem in members:

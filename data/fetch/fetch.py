@@ -14,7 +14,7 @@ from common.atomic import atomic_path, sweep, write_text
 from common.errors import PipelineError
 from common.progress import progress
 from common.retry import RetryableError, RetryPolicy
-from data.fetch.archives import Graphs, Member, opened
+from data.fetch.archives import ArchiveMember, Graphs, opened
 from data.fetch.download import check_address, download, http_session, remote_size, unfinished_bytes
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
 
@@ -130,7 +130,7 @@ def finished(job: FetchJob, part: Part) -> Fetched | None:
     return Fetched(part, **held, was_there=True) if is_whole else None
 
 
-def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, Member]) -> Fetched:
+def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, ArchiveMember]) -> Fetched:
     folder = job.out / part.folder
     sweep(folder)  # what a killed call has left
     there = _sizes(folder)
@@ -148,7 +148,7 @@ def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, Member]) -> Fe
     return Fetched(part, **held, was_there=False)
 
 
-def _place(member: Member, target: Path) -> None:
+def _place(member: ArchiveMember, target: Path) -> None:
     with atomic_path(target) as temporary:
         with temporary.open("wb") as file:
             file.writelines(member.chunks())

@@ -32,10 +32,10 @@ class Streamed:
     pieces: Callable[[], Iterable[NDArray[np.generic]]]
 
 
-Member = NDArray[np.generic] | Streamed
+NpzMember = NDArray[np.generic] | Streamed
 
 
-def write_npz(path: Path, members: Mapping[str, Member]) -> None:
+def write_npz(path: Path, members: Mapping[str, NpzMember]) -> None:
     """Write `members` to `path` in their order, whole or not at all.
 
     Entries carry no clock time: equal content gives equal bytes.
@@ -59,7 +59,7 @@ def write_npz(path: Path, members: Mapping[str, Member]) -> None:
                     stream.write(block)
 
 
-def _npy_blocks(member: Member) -> Iterator[bytes | memoryview]:
+def _npy_blocks(member: NpzMember) -> Iterator[bytes | memoryview]:
     dtype = np.dtype(member.dtype)
     yield _npy_header(member.shape, dtype)
     pieces = member.pieces() if isinstance(member, Streamed) else [member]

@@ -18,7 +18,7 @@ from common.progress import progress
 from common.seeds import generator
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.hlo.graph import HloGraph
-from data.npz.write import Member, Streamed, write_npz
+from data.npz.write import NpzMember, Streamed, write_npz
 from data.synthetic.layouts import layout_cost, layout_space
 from data.synthetic.plans import GraphSize, PlannedGraph
 from data.synthetic.programs import sized_kernel, sized_program
@@ -133,11 +133,11 @@ def _measured_ns(
     return np.maximum(1, np.rint(runtime_ns * factor)).astype(np.int64)
 
 
-def _nodes(graph: HloGraph) -> dict[str, Member]:
+def _nodes(graph: HloGraph) -> dict[str, NpzMember]:
     return {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
 
 
-def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray[np.int64]]:
+def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArray[np.int64]]:
     """Draw configs of a kernel and measure them; row 0 is the default, the normalizer."""
     rng = generator(seed, "tile", graph.split, graph.name)
     kernel = sized_kernel(graph.size.n_nodes, rng)
@@ -146,7 +146,7 @@ def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray[
     noise = _log_uniform(rng, TILE_NOISE)
     runtime_ns = _measured_ns(tile_runtime_ns(problem, config_feat), noise, rng)
     hide = graph.split == "test"
-    members: dict[str, Member] = {
+    members: dict[str, NpzMember] = {
         "config_feat": config_feat,
         "config_runtime": np.zeros_like(runtime_ns) if hide else runtime_ns,
         "config_runtime_normalizers": np.full_like(runtime_ns, 1 if hide else runtime_ns[0]),
@@ -154,7 +154,7 @@ def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray[
     return _nodes(kernel) | members, runtime_ns
 
 
-def _program(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray[np.int64]]:
+def _program(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArray[np.int64]]:
     """Draw configs of a program and measure them; they are written by chunks.
 
     The collection says how near the default they are. Both of a program share its space of configs
@@ -176,7 +176,7 @@ def _program(graph: PlannedGraph, seed: int) -> tuple[dict[str, Member], NDArray
             yield space.configs(choices[start : start + step])
             progress(name, min(start + step, len(choices)), len(choices))
 
-    members: dict[str, Member] = {
+    members: dict[str, NpzMember] = {
         "node_config_feat": Streamed(shape, np.float32, spelled),
         "node_config_ids": program.node_config_ids,
         "config_runtime": np.zeros_like(runtime_ns) if graph.split == "test" else runtime_ns,

@@ -32,7 +32,7 @@ Tensors = dict[str, Tensor]
 StepLoss = tuple[Tensor, str]  # a step's loss, (), and which graphs it came from, for messages
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """What is trained: gives the loss of a step.
 
     It may have `prefetch(rng)`, which begins to read the graphs that `step_loss` will take with the
@@ -113,7 +113,11 @@ class TrainingState:
 
 
 def fit(
-    model: nn.Module, task: Task, config: TrainingConfig, job: TrainJob, device: torch.device
+    model: nn.Module,
+    task: TrainingTask,
+    config: TrainingConfig,
+    job: TrainJob,
+    device: torch.device,
 ) -> None:
     """Train `model` in place as `job` says, from the last checkpoint in its folder, if any.
 
@@ -196,7 +200,7 @@ class _Training:
     """What does not change from step to step."""
 
     model: nn.Module
-    task: Task
+    task: TrainingTask
     optimiser: torch.optim.Optimizer
     config: TrainingConfig
     job: TrainJob

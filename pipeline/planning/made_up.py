@@ -29,7 +29,7 @@ from models.tile.task import TileTask
 from models.training.device import CPU, device_of, torch_prepared
 from models.training.folds import HeldOut
 from models.training.jobs import TrainJob
-from models.training.loop import StepLoss, Task, fit
+from models.training.loop import StepLoss, TrainingTask, fit
 from models.training.precision import computing
 from pipeline.planning.cards import GIB, Card
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
@@ -145,7 +145,7 @@ def steps(case: Case, device: torch.device, n_steps: int, after: Callable[[int],
     config = case.config.model_copy(update={"training": training})
     given = files, inputs, config
     if isinstance(case.network, SegmentSage):
-        task: Task = SegmentTask(*given, 0, case.network, _filled_history(case))
+        task: TrainingTask = SegmentTask(*given, 0, case.network, _filled_history(case))
     else:
         task = (LayoutTask if case.kind == "layout" else TileTask)(*given, HeldOut(files))
     with TemporaryDirectory() as folder:
@@ -168,7 +168,7 @@ def _filled_history(case: Case) -> SegmentHistory:
 class _NoPrefetch:
     """What is there already is not to be read beforehand, by another thread."""
 
-    task: Task
+    task: TrainingTask
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         return self.task.step_loss(model, rng)

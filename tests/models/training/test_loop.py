@@ -21,14 +21,16 @@ from models.training.jobs import TrainJob
 from models.training.loop import (
     CHECKPOINT,
     StepLoss,
-    Task,
     TrainingState,
+    TrainingTask,
     learning_rate_factor,
 )
 from models.training.weights import load_tensors, save_tensors
 
 
-def fit(model: nn.Module, task: Task, config: TrainingConfig, *, seed: int, run_dir: Path) -> None:
+def fit(
+    model: nn.Module, task: TrainingTask, config: TrainingConfig, *, seed: int, run_dir: Path
+) -> None:
     loop.fit(model, task, config, TrainJob("line", Recipe(), [], seed, run_dir), CPU)
 
 
