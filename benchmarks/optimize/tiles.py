@@ -5,6 +5,7 @@ be followed without measuring again. A kernel has c distinct tiles.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def run_tiles(seed: int, sources: Sources, out: Path) -> None:
     path = out / f"tiles-{seed}.json"
     if path.exists():
         return
+    shutil.rmtree(out / "work", ignore_errors=True)  # of a call that was killed
     cell, families = Cell("tile-folds", "shipped", seed), sample_families(sources.sample)
     found = {}
     for part in TASKS[cell.task].parts(sources, seed, out):

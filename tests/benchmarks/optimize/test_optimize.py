@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.tasks import Part, Sources
+from benchmarks.optimize import tiles
 from benchmarks.optimize.__main__ import SECONDS, main
 from benchmarks.optimize.options import PROGRAMS, USERS, WAYS
 from benchmarks.optimize.tiles import BUDGETS, ORDERS, best_so_far, followed, judge, tile_rows
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.settings import SAMPLE
 from data.collect.measuring.search import Search
 from pipeline.optimize.write import BEST
 
@@ -47,6 +51,19 @@ def test_the_best_so_far_ends_at_the_best() -> None:
     runtime = np.array([4.0, 2.0, 1.0])
     curve = best_so_far(np.array([0, 1, 2]), runtime)
     assert curve[:3].tolist() == [4, 2, 1] and curve[-1] == 1
+
+
+def test_tiles_begin_anew_where_a_call_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(cell: Cell, part: Part, folder: Path) -> None:
+        assert not folder.exists()
+        raise InterruptedError(folder.name)
+
+    monkeypatch.setattr(tiles, "trained_ranker", trained)
+    (tmp_path / "work" / "fold-0").mkdir(parents=True)
+    with pytest.raises(InterruptedError, match="fold-0"):
+        tiles.run_tiles(0, Sources(SAMPLE, None), tmp_path)
 
 
 def write_results(out: Path) -> None:
