@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import PAGES, render, write_page
 from benchmarks.accuracy.tasks import Sources
 from benchmarks.optimize.options import USERS, options_section, run_options
-from benchmarks.optimize.tiles import BUDGETS, run_tiles, tile_rows
+from benchmarks.optimize.tiles import run_tiles, tiles_section
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.git import revision
@@ -27,7 +27,7 @@ SECONDS = "seconds"
 HEADER = """# What choosing gains
 
 Written by `python -m benchmarks.optimize --out runs/optimize --report`, which without `--report`
-measures what is missing. Each section names the revision that it was measured with."""
+measures what is missing. Each section names the revision that measured or wrote it."""
 
 
 def run_program(name: str, out: Path) -> None:
@@ -63,20 +63,6 @@ def programs_section(out: Path) -> str | None:
         "optimize_programs",
         programs=[program_row(name, out / name) for name in USERS],
         environment=json.loads((out / USERS[0] / BEST).read_text("utf-8"))["environment"],
-        revision=revision(),
-    )
-
-
-def tiles_section(out: Path) -> str | None:
-    if not list(out.glob("tiles-*.json")):
-        return None
-    rows, share, n_kernels = tile_rows(out)
-    return render(
-        "optimize_tiles",
-        tiles=rows,
-        budgets=[str(budget) for budget in BUDGETS],
-        share=share,
-        n_kernels=n_kernels,
         revision=revision(),
     )
 

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import render
 from benchmarks.accuracy.cells import Cell, trained_ranker
-from benchmarks.accuracy.report import Estimate, estimate
+from benchmarks.accuracy.report import estimate
 from benchmarks.accuracy.tasks import TASKS, Sources, sample_families
 from common.atomic import write_text
+from common.git import revision
 from common.seeds import generator
 from data.collect.measuring.search import Choices, Search, Space, genetic_search
 from data.graphs.distinct import distinct_configs, group_means
@@ -104,20 +106,24 @@ def run_tiles(seed: int, sources: Sources, out: Path) -> None:
     write_text(path, json.dumps(found, indent=1) + "\n")
 
 
-def tile_rows(out: Path) -> tuple[list[list[str]], Estimate, int]:
-    """Return a row per order, the ratio of compiles needed, and the number of kernels."""
+def tiles_section(out: Path) -> str | None:
+    """Return the page's section on tiles; None where no seed was followed."""
     seeds = [json.loads(path.read_text("utf-8")) for path in sorted(out.glob("tiles-*.json"))]
+    if not seeds:
+        return None
     names = sorted(set.intersection(*map(set, seeds)))
     families = [seeds[0][name]["family"] for name in names]
 
     def values(kind: str, order: str) -> NDArray[np.float64]:  # (g, s) or (g, s, budgets)
         return np.array([[seed[name][order][kind] for seed in seeds] for name in names], float)
 
-    rows = []
-    for order in ORDERS:
-        count = estimate(values("needed", order), families)
-        curve = values("curve", order).mean(axis=(0, 1))
-        shown = f"{count.mean:.2f} [{count.low:.2f}, {count.high:.2f}]"
-        rows.append([order, shown, *(f"{value:.3f}" for value in curve)])
     share = values("needed", "ranker") / values("needed", "random").mean()
-    return rows, estimate(share, families), len(names)
+    return render(
+        "optimize_tiles",
+        needed={order: estimate(values("needed", order), families) for order in ORDERS},
+        curves={order: values("curve", order).mean(axis=(0, 1)) for order in ORDERS},
+        share=estimate(share, families),
+        n_kernels=len(names),
+        budgets=BUDGETS,
+        revision=revision(),
+    )

@@ -12,7 +12,7 @@ from benchmarks.accuracy.tasks import Part, Sources
 from benchmarks.optimize import tiles
 from benchmarks.optimize.__main__ import SECONDS, main
 from benchmarks.optimize.options import PROGRAMS, USERS, WAYS
-from benchmarks.optimize.tiles import BUDGETS, ORDERS, best_so_far, followed, judge, tile_rows
+from benchmarks.optimize.tiles import BUDGETS, best_so_far, followed, judge
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.settings import SAMPLE
@@ -90,18 +90,15 @@ def write_results(out: Path) -> None:
 
 def test_the_page_comes_from_the_results(tmp_path: Path) -> None:
     write_results(tmp_path)
-    rows, _, n_kernels = tile_rows(tmp_path)
-    assert [row[0] for row in rows] == [*ORDERS] and n_kernels == 2
-    assert rows[ORDERS.index("ranker")] == ["ranker", "1.00 [1.00, 1.00]", *["1.000"] * 6]
     main(["--out", str(tmp_path), "--report", str(tmp_path)])
     page = (tmp_path / "optimize.md").read_text()
     assert "| transformer | 1.000 | none is faster |" in page
     told = "0.500 [0.400, 0.600] | 1.000 [0.990, 1.010] | 0.700 [0.600, 0.800] |"
     assert f"| n_body | 1.000 | {told}" in page
-    assert "| ranker | 1.00 [1.00, 1.00] | 1.000 |" in page
+    assert "| ranker | 1.00 [1.00, 1.00] | 1.000 | 1.000 |" in page and "\n2 kernels" in page
     assert "| portfolio | 0.900 [0.900, 0.900] |" in page
     assert "| portfolio | -0.100 [-0.100, -0.100] |" in page
-    assert "Surely faster than the menu: portfolio at 1, " in page
+    assert "Surely faster than the menu at equal compiles: portfolio at 1, " in page
 
 
 def test_a_section_of_which_nothing_is_there_stays_as_it_stands(tmp_path: Path) -> None:
