@@ -10,8 +10,8 @@ OUT/seed-S/PROGRAM.json has these ratios. The same call goes on with what was me
 import argparse
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -57,31 +57,41 @@ RANKED = 1_000  # choices that the ranker picks from
 
 
 class Subject(NamedTuple):
-    """A program, and what may choose for it."""
+    """A program, and what may choose for it.
+
+    `start` (g,) is the choice to begin with: searches change choices that differ from it by 0.
+    """
 
     graph: DecisionGraph
     space: Space
     policy: Policy
     ranker: ChoiceRanker
     seed: int
+    start: Choices
+    budget: int
 
 
 def random(subject: Subject, reward: MeasuredReward) -> None:
-    """No longer keep a random share of the instructions apart."""
+    """Change a random share of the genes."""
     rng = generator(subject.seed, "random", subject.graph.name)
-    choices = 1 - draw_choices(subject.space, 1 + BUDGETS[-1], rng)
+    choices = subject.start ^ draw_choices(subject.space, 1 + subject.budget, rng)
     for start in range(1, len(choices), BATCH):
         reward(subject.graph, choices[start : start + BATCH])
 
 
-def genetic(subject: Subject, reward: MeasuredReward, guide: Guide | None = None) -> None:
-    """Cross and change the fastest, from all kept apart; beyond the budget nothing counts."""
+def genetic(
+    subject: Subject,
+    reward: MeasuredReward,
+    guide: Guide | None = None,
+    first: Choices | None = None,
+) -> None:
+    """Cross and change the fastest, from the start on; beyond the budget nothing counts."""
     rng = generator(subject.seed, "genetic", subject.graph.name)
-    search = genetic_search(subject.space, MOST_CHILDREN, rng, guide=guide)
+    search = genetic_search(subject.space, MOST_CHILDREN, rng, first=first, guide=guide)
     choices = next(search)
     with suppress(StopIteration):
-        while len(reward.ratios) <= BUDGETS[-1]:
-            choices = search.send(reward(subject.graph, 1 - choices))
+        while len(reward.ratios) <= subject.budget:
+            choices = search.send(reward(subject.graph, subject.start ^ choices))
 
 
 def guided(subject: Subject, reward: MeasuredReward) -> None:
@@ -89,20 +99,22 @@ def guided(subject: Subject, reward: MeasuredReward) -> None:
     genetic(
         subject,
         reward,
-        lambda choices: subject.ranker.score(subject.graph, 1 - choices).argsort(kind="stable"),
+        lambda choices: subject.ranker.score(subject.graph, subject.start ^ choices).argsort(
+            kind="stable"
+        ),
     )
 
 
 def all_densities(subject: Subject, reward: MeasuredReward) -> None:
     """Choose at random, from all kept apart to none."""
-    reward(subject.graph, _drawn(subject, BUDGETS[-1], "train"))
+    reward(subject.graph, _drawn(subject, subject.budget, "train"))
 
 
 def ranked(subject: Subject, reward: MeasuredReward) -> None:
     """Take the ranker's first of many random choices."""
     choices = _drawn(subject, RANKED, "ranked")
     first = np.argsort(subject.ranker.score(subject.graph, choices), kind="stable")
-    for start in range(0, BUDGETS[-1], BATCH):
+    for start in range(0, subject.budget, BATCH):
         reward(subject.graph, choices[first[start : start + BATCH]])
 
 
@@ -110,13 +122,13 @@ def _drawn(subject: Subject, n_choices: int, what: str) -> Choices:
     choices = draw_choices(
         subject.space, n_choices, generator(subject.seed, what, subject.graph.name)
     )
-    choices[::2] = 1 - choices[::2]
+    choices[::2] ^= subject.start
     return choices
 
 
 def zero_shot(subject: Subject, reward: MeasuredReward) -> None:
     """Take what the policy holds likeliest, and draws of it."""
-    draw = drawn(BUDGETS[-1] - 1, torch.Generator().manual_seed(subject.seed))
+    draw = drawn(subject.budget - 1, torch.Generator().manual_seed(subject.seed))
     with torch.no_grad():
         choices = [subject.policy(subject.graph, choose).choices for choose in (likeliest, draw)]
     for batch in torch.cat(choices).split(BATCH):
@@ -132,25 +144,25 @@ def fine_tuned(subject: Subject, reward: MeasuredReward) -> None:
 WAYS = (random, genetic, guided, ranked, zero_shot, fine_tuned)
 
 
-def opened(program: str) -> Session:
-    """Return a process that measures choices of a program's fusion."""
-    return Session(partial(open_decided, program, ("fusion",), None), timeout_s=60)
+def opened(program: str, space: str = "fusion") -> Session:
+    """Return a process that measures choices of a program."""
+    return Session(partial(open_decided, program, (space,), None), timeout_s=60)
 
 
-@contextmanager
-def measuring(program: str, stage: str, out: Path) -> Iterator[Visit]:
+def measuring(session: Session, program: str, stage: str, out: Path) -> tuple[Description, Visit]:
     """Measure through a journal of the stage's own, which the same call goes on with."""
-    with opened(program) as session:
-        header = {"program": program, "stage": stage, **session.describe().facts}
-        journal = open_journal(out / f"{program}-{stage}.jsonl", header)
-        yield Visitor(session, journal, what=f"{program}: {stage}", total=0).visit
+    known = session.describe()
+    header = {"program": program, "stage": stage, **known.facts}
+    journal = open_journal(out / f"{program}-{stage}.jsonl", header)
+    return known, Visitor(session, journal, what=f"{program}: {stage}", total=0).visit
 
 
 def followed(subject: Subject, stage: str, out: Path, way: Callable[..., None]) -> Tried:
     """Let one way choose; return its choices in the order of compiling."""
     graph = subject.graph
-    with measuring(graph.name, stage, out) as visit:
-        reward = MeasuredReward(visit, np.ones(graph.n_genes, np.int64))
+    with opened(graph.name) as session:
+        _, visit = measuring(session, graph.name, stage, out)
+        reward = MeasuredReward(visit, subject.start)
         way(subject, reward)
     choices, ratios = zip(*[*reward.ratios.items()][1:], strict=True)
     return Tried(graph.name, np.array(choices), np.array(ratios))
@@ -159,7 +171,8 @@ def followed(subject: Subject, stage: str, out: Path, way: Callable[..., None]) 
 def verified(program: str, choices: Choices, out: Path) -> list[Ratio]:
     """Measure choices (b, g) beside the compiler's own fusion; the first ratio is its own."""
     given = np.concatenate([np.zeros((2, choices.shape[1]), np.int64), choices])
-    with measuring(program, "verify", out) as visit:
+    with opened(program) as session:
+        _, visit = measuring(session, program, "verify", out)
         rounds = [
             [visit(number, turn, choice) for number, choice in enumerate(given)]
             for turn in range(1, 1 + ROUNDS)
@@ -202,12 +215,13 @@ def run(out: Path, seed: int) -> None:
     policy, ranker = Policy(CONFIG), ChoiceRanker(CONFIG)
     for program, own in known.items():
         graph = decision_graph(program, own, scaler)
-        subjects[program] = Subject(graph, Space(own.n_options, own.groups), policy, ranker, seed)
+        space, unfused = Space(own.n_options, own.groups), np.ones(graph.n_genes, np.int64)
+        subjects[program] = Subject(graph, space, policy, ranker, seed, unfused, BUDGETS[-1])
     graphs = [subjects[program].graph for program in TRAIN]
     tried = [followed(subjects[program], "train", out, all_densities) for program in TRAIN]
     fit_ranker(ranker, graphs, tried, steps=RANKER_STEPS, seed=seed)
-    unfused = {graph.name: np.ones(graph.n_genes, np.int64) for graph in graphs}
-    train(policy, graphs, ranked_reward(ranker.score, unfused), PRE_TRAINING, seed=seed)
+    starts = {program: subjects[program].start for program in TRAIN}
+    train(policy, graphs, ranked_reward(ranker.score, starts), PRE_TRAINING, seed=seed)
     for program in HELD_OUT:
         found = judged(subjects[program], out)
         write_text(out / f"{program}.json", json.dumps(found, indent=1) + "\n")

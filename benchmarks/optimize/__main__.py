@@ -1,7 +1,7 @@
 """What `optimize` finds: on ten programs of nobody's catalogue, and on kernels never seen.
 
 `python -m benchmarks.optimize --out runs/optimize` does what is not there yet; `… --report` writes
-docs/results/optimize.md from what is there.
+docs/results/optimize.md from what is there. A section of which nothing is there stays as it stands.
 """
 
 import argparse
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks import PAGES, render, write_page
 from benchmarks.accuracy.tasks import Sources
-from benchmarks.optimize.tiles import BUDGETS, run_tiles, tile_rows
+from benchmarks.optimize.options import USERS, options_section, run_options
+from benchmarks.optimize.tiles import run_tiles, tiles_section
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.git import revision
@@ -21,13 +22,12 @@ from pipeline.optimize.optimize import Ask, optimize
 from pipeline.optimize.verify import Ratio
 from pipeline.optimize.write import BEST, ratio_text, write_result
 
-# Functions of user_programs.py.
-PROGRAMS = (
-    *("transformer", "n_body", "mixer", "elementwise", "lstm"),
-    *("mlp_step", "batch_norm", "stencil", "convolution", "attention"),
-)
 SEEDS = range(5)
 SECONDS = "seconds"
+HEADER = """# What choosing gains
+
+Written by `python -m benchmarks.optimize --out runs/optimize --report`, which without `--report`
+measures what is missing. Each section names the revision that measured or wrote it."""
 
 
 def run_program(name: str, out: Path) -> None:
@@ -56,24 +56,36 @@ def program_row(name: str, out: Path) -> list[str]:
     ]
 
 
-def write_report(out: Path, folder: Path) -> None:
-    """Write optimize.md from what there is."""
-    if not all((out / name / BEST).exists() for name in PROGRAMS) or not list(
-        out.glob("tiles-*.json")
-    ):
-        raise PipelineError(f"{out}: not all is there; run without --report first")
-    rows, share, n_kernels = tile_rows(out)
-    page = render(
-        "optimize",
-        programs=[program_row(name, out / name) for name in PROGRAMS],
-        tiles=rows,
-        budgets=[str(budget) for budget in BUDGETS],
-        share=share,
-        n_kernels=n_kernels,
-        environment=json.loads((out / PROGRAMS[0] / BEST).read_text("utf-8"))["environment"],
+def programs_section(out: Path) -> str | None:
+    if not all((out / name / BEST).exists() for name in USERS):
+        return None
+    return render(
+        "optimize_programs",
+        programs=[program_row(name, out / name) for name in USERS],
+        environment=json.loads((out / USERS[0] / BEST).read_text("utf-8"))["environment"],
         revision=revision(),
     )
-    write_page(folder / "optimize.md", page)
+
+
+SECTIONS = {
+    "Ten programs of a user's": programs_section,
+    "Compiler options of families never seen": options_section,
+    "Tiles of kernels never seen": tiles_section,
+}
+
+
+def write_report(out: Path, folder: Path) -> None:
+    """Write optimize.md from what there is, and from what it says of what is no longer there."""
+    page = folder / "optimize.md"
+    old = page.read_text("utf-8").split("\n## ")[1:] if page.exists() else []
+    known = dict(section.split("\n\n", 1) for section in old)
+    parts = [HEADER]
+    for title, section in SECTIONS.items():
+        text = section(out) or known.get(title)
+        if not text:
+            raise PipelineError(f"{out}: not all is there ({title}); run without --report first")
+        parts.append(f"## {title}\n\n{text.strip()}")
+    write_page(page, "\n\n".join(parts))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -85,9 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.report:
         write_report(options.out, options.report)
         return
+    run_options(SEEDS, options.out)
     for seed in SEEDS:
         run_tiles(seed, Sources(SAMPLE, None), options.out)
-    for name in PROGRAMS:
+    for name in USERS:
         run_program(name, options.out / name)
         print(program_row(name, options.out / name))  # noqa: T201
 

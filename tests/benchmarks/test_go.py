@@ -43,8 +43,9 @@ def test_a_way_compiles_no_more_than_its_budget_and_what_it_tries_differs(way) -
 
     torch.manual_seed(0)
     space = Space(known.n_options, known.groups)
-    subject = go.Subject(graph, space, Policy(SMALL), ChoiceRanker(SMALL), 0)
-    way(subject, MeasuredReward(visit, np.ones(24, np.int64)))
+    start, models = np.ones(24, np.int64), (Policy(SMALL), ChoiceRanker(SMALL))
+    subject = go.Subject(graph, space, *models, 0, start, go.BUDGETS[-1])
+    way(subject, MeasuredReward(visit, start))
     assert visited[0] == (1,) * 24
     over = GENERATION - 1 if way is go.genetic else 0  # of its last generation
     assert 20 < len(set(visited)) <= 1 + go.BUDGETS[-1] + over

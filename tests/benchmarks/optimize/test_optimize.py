@@ -1,23 +1,50 @@
 """Orders of compiling are followed as defined, and the page comes from the results alone."""
 
 import json
-from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.optimize.__main__ import PROGRAMS, SECONDS, main
-from benchmarks.optimize.tiles import best_so_far, judge, needed, needed_at_random, tile_rows
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.tasks import Part, Sources
+from benchmarks.optimize import tiles
+from benchmarks.optimize.__main__ import SECONDS, main
+from benchmarks.optimize.options import PROGRAMS, USERS, WAYS
+from benchmarks.optimize.tiles import BUDGETS, best_so_far, followed, judge
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.settings import SAMPLE
+from data.collect.measuring.search import Search
 from pipeline.optimize.write import BEST
 
+RUNTIME = np.array([5.0, 1.0, 1.04, 3.0, 9.0])
 
-def test_random_orders_need_what_their_mean_says() -> None:
-    runtime = np.array([5.0, 1.0, 1.04, 3.0, 9.0])
-    counts = [needed(np.array(order), runtime) for order in permutations(range(5))]
-    assert np.mean(counts) == pytest.approx(needed_at_random(runtime)) == 2.0
+
+def judged(seed: int) -> dict[str, Any]:
+    """Judge a ranker that knows all."""
+    return judge(RUNTIME.astype(np.float32), RUNTIME, np.random.default_rng(seed))
+
+
+def test_a_search_is_followed_to_all_tiles_and_told_what_each_takes() -> None:
+    told = list[list[float]]()
+
+    def search() -> Search:
+        told.append((yield np.array([[3], [1]])).tolist())
+        told.append((yield np.array([[1], [4]])).tolist())
+
+    assert followed(search(), RUNTIME).tolist() == [3, 1, 4, 0, 2]
+    assert told == [[3.0, 1.0], [1.0, 9.0]]
+
+
+def test_a_ranker_that_knows_all_needs_one_compile_and_chance_two() -> None:
+    found = [judged(seed) for seed in range(2_000)]
+    for order in ("ranker", "guided"):
+        assert {one[order]["needed"] for one in found} == {1}
+        assert found[0][order]["curve"] == [1.0] * len(BUDGETS)
+    for order in ("random", "genetic"):  # (tiles + 1) / (near ones + 1)
+        assert np.mean([one[order]["needed"] for one in found]) == pytest.approx(2.0, abs=0.07)
 
 
 def test_the_best_so_far_ends_at_the_best() -> None:
@@ -26,13 +53,29 @@ def test_the_best_so_far_ends_at_the_best() -> None:
     assert curve[:3].tolist() == [4, 2, 1] and curve[-1] == 1
 
 
+def test_tiles_begin_anew_where_a_call_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(cell: Cell, part: Part, folder: Path) -> None:
+        assert not folder.exists()
+        raise InterruptedError(folder.name)
+
+    monkeypatch.setattr(tiles, "trained_ranker", trained)
+    (tmp_path / "work" / "fold-0").mkdir(parents=True)
+    with pytest.raises(InterruptedError, match="fold-0"):
+        tiles.run_tiles(0, Sources(SAMPLE, None), tmp_path)
+
+
 def write_results(out: Path) -> None:
-    runtime = np.array([5.0, 1.0, 1.04, 3.0, 9.0])
     for seed in range(2):
-        good = judge(runtime.astype(np.float32), runtime, seed)
-        found = {"a": {"family": "x", **good}, "b": {"family": "y", **good}}
+        found = {"a": {"family": "x", **judged(seed)}, "b": {"family": "y", **judged(seed)}}
         write_text(out / f"tiles-{seed}.json", json.dumps(found))
-    for number, name in enumerate(PROGRAMS):
+        curves = {way: [1.0] * len(BUDGETS) for way in WAYS} | {"portfolio": [0.9] * len(BUDGETS)}
+        programs = {name: {**curves, "all": 0.9, "same": 1.01} for name in PROGRAMS}
+        facts = {"cpu": "a CPU", "jaxlib": "0.10"}
+        options = {"revision": "abc", "facts": facts, "programs": programs}
+        write_text(out / f"options-{seed}.json", json.dumps(options))
+    for number, name in enumerate(USERS):
         best = {
             "is_faster": number > 0,
             **{"default_ms": 1.0, "ratio": 0.5, "ci95": [0.4, 0.6]},
@@ -47,22 +90,27 @@ def write_results(out: Path) -> None:
 
 def test_the_page_comes_from_the_results(tmp_path: Path) -> None:
     write_results(tmp_path)
-    rows, share, n_kernels = tile_rows(tmp_path)
-    assert (rows[0][:2], rows[1][:2]) == (
-        ["random", "2.00 [2.00, 2.00]"],
-        ["ranker", "1.00 [1.00, 1.00]"],
-    )
-    assert share.mean == pytest.approx(0.5) and n_kernels == 2
     main(["--out", str(tmp_path), "--report", str(tmp_path)])
     page = (tmp_path / "optimize.md").read_text()
     assert "| transformer | 1.000 | none is faster |" in page
     told = "0.500 [0.400, 0.600] | 1.000 [0.990, 1.010] | 0.700 [0.600, 0.800] |"
     assert f"| n_body | 1.000 | {told}" in page
-    assert "needs 0.50 [0.50, 0.50] of the compiles" in page
+    assert "| ranker | 1.00 [1.00, 1.00] | 1.000 | 1.000 |" in page and "\n2 kernels" in page
+    assert "| portfolio | 0.900 [0.900, 0.900] |" in page
+    assert "| portfolio | -0.100 [-0.100, -0.100] |" in page
+    assert "Surely faster than the menu at equal compiles: portfolio at 1, " in page
 
 
-def test_a_page_of_half_the_results_is_refused(tmp_path: Path) -> None:
+def test_a_section_of_which_nothing_is_there_stays_as_it_stands(tmp_path: Path) -> None:
     write_results(tmp_path)
-    (tmp_path / PROGRAMS[3] / BEST).unlink()
+    given = ["--out", str(tmp_path), "--report", str(tmp_path)]
+    main(given)
+    page = (tmp_path / "optimize.md").read_text()
+    (tmp_path / USERS[3] / BEST).unlink()
+    for path in (*tmp_path.glob("tiles-*.json"), *tmp_path.glob("options-*.json")):
+        path.unlink()
+    main(given)
+    assert (tmp_path / "optimize.md").read_text() == page
+    (tmp_path / "optimize.md").unlink()
     with pytest.raises(PipelineError, match="not all is there"):
-        main(["--out", str(tmp_path), "--report", str(tmp_path)])
+        main(given)

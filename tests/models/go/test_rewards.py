@@ -10,14 +10,14 @@ from common.metrics import kendall_tau
 from data.collect.measuring.journal import open_journal
 from data.collect.measuring.rounds import Visitor
 from data.collect.measuring.session import Session
-from models.go.graph import DecisionGraph
+from models.go.graph import WHOLE_PROGRAM, DecisionGraph, decision_graph
 from models.go.network import PolicyConfig
 from models.go.ppo import Tried
 from models.go.ranker import ChoiceRanker, fit_ranker
 from models.go.rewards import AGAIN, MeasuredReward, ranked_reward
 from models.training.device import CPU, torch_prepared
 from tests.data.collect.fakes import SpinSource
-from tests.models.go.programs import random_arrays, runtimes, two_tasks
+from tests.models.go.programs import UNSCALED, described, random_arrays, runtimes, two_tasks
 
 GRAPH = two_tasks("program", random_arrays(0, 4))
 CHOICES = np.eye(8, dtype=np.int64)
@@ -100,3 +100,24 @@ def test_a_ranker_learns_the_order_of_choices_and_ranks_those_of_an_unseen_progr
         fit_ranker(ranker, graphs[:8], tried, steps=200, seed=0)
         scores = ranker.score(graphs[8], choices[8])
     assert kendall_tau(scores, tried[8].ratios) > 0.5
+
+
+def test_a_ranker_learns_what_a_whole_programs_decisions_do_together_and_to_which_programs() -> (
+    None
+):
+    """In programs of low opcodes two options are fast if they agree, in others if they differ."""
+    choices = np.indices((2, 3)).reshape(2, -1).T
+    graphs, tried = [], []
+    for seed in range(13):
+        arrays, is_high = random_arrays(seed), seed % 2
+        arrays["node_opcode"] = (arrays["node_opcode"] % 3 + 3 * is_high).astype(np.uint8)
+        known = described(arrays, [WHOLE_PROGRAM] * 2, [2, 3], {"options": 2})
+        graphs.append(decision_graph(f"program {seed}", known, UNSCALED))
+        agree = choices[:, 0] == choices[:, 1] % 2
+        tried.append(Tried(graphs[-1].name, choices, 1.0 + (agree == is_high)))
+    with torch_prepared(threads=1, device=CPU, seed=0):
+        ranker = ChoiceRanker(PolicyConfig(tasks={"options": 3}, hidden=32))
+        fit_ranker(ranker, graphs[:11], tried, steps=200, seed=0)
+        for graph, own in zip(graphs[11:], tried[11:], strict=True):
+            scores = ranker.score(graph, choices)
+            assert scores[own.ratios == 1].max() < scores[own.ratios == 2].min()

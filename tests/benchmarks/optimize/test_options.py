@@ -1,0 +1,171 @@
+"""Ways to choose are followed on made-up tables as a slow reference does it; all of them run."""
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import go
+from benchmarks.optimize import options
+from benchmarks.optimize.tiles import BUDGETS
+from data.collect.measuring.search import Space
+from data.collect.spaces.options import N_OPTIONS, menu
+from models.go.graph import WHOLE_PROGRAM, decision_graph
+from models.go.network import Policy, PolicyConfig, given
+from models.go.ppo import PpoConfig
+from models.go.ranker import ChoiceRanker
+from tests.models.go.programs import UNSCALED, described, random_arrays
+
+SMALL = PolicyConfig(tasks={"options": 3}, hidden=16, heads=2)
+
+
+def made_up(seed: int) -> options.Table:
+    """Each gene's options have times of their own; the last choice fails."""
+    rng = np.random.default_rng(seed)
+    n_genes = len(N_OPTIONS)
+    genes = [WHOLE_PROGRAM] * n_genes, N_OPTIONS.tolist(), {"options": n_genes}
+    known = replace(
+        described(random_arrays(seed), *genes), facts={"cpu": "a CPU", "jaxlib": "0.10"}
+    )
+    times = rng.lognormal(0, 0.1, (n_genes, 3))
+    rounds = times[range(n_genes), options.EVERY].prod(axis=1) * rng.lognormal(0, 0.01, (6, 96))
+    rounds[:, -1] = np.inf
+    default = rounds[:, :1] * rng.lognormal(0, 0.01, (6, 1))
+    return options.tabled(known, np.concatenate([default, rounds], axis=1))
+
+
+def subject_of(table: options.Table) -> go.Subject:
+    torch.manual_seed(0)
+    graph = decision_graph("program", table.known, UNSCALED)
+    space = Space(table.known.n_options, table.known.groups)
+    start, policy = np.zeros(len(N_OPTIONS), np.int64), Policy(SMALL)
+    torch.nn.init.normal_(policy.heads["options"].weight)  # it has opinions
+    return go.Subject(graph, space, policy, ChoiceRanker(SMALL), 0, start, BUDGETS[-1])
+
+
+def compiled(table: options.Table) -> dict[str, list[int]]:
+    """Return what each way compiles after the default, in order."""
+    found = options.orders(subject_of(table), table, np.stack([made_up(5).seen, made_up(6).seen]))
+    return {way: order[order != 0].tolist() for way, order in found.items()}
+
+
+def test_every_choice_stands_where_it_is_looked_up_the_default_first() -> None:
+    expected = [*product(*(range(n) for n in N_OPTIONS))]
+    assert [*map(tuple, options.EVERY.tolist())] == expected
+    assert options.row(options.EVERY).tolist() == [*range(96)]
+    assert int(options.row(options.EVERY[17])) == 17
+
+
+def test_a_way_sees_the_first_half_of_the_rounds_alone_and_the_other_is_reported() -> None:
+    rounds = np.full((4, 97), 10.0)
+    rounds[:, :2] = [[10, 10], [9, 11], [9, 11], [8, 12]]  # the default, and once more
+    rounds[:, 2] = [5, 7, 30, 30]
+    rounds[:, 3] = [8, 8, 6, 8]
+    rounds[2:] *= 3  # the machine slows down
+    known = made_up(0).known
+    table = options.tabled(known, rounds)
+    assert table.seen[:3].tolist() == [1.0, 0.6, 0.8]
+    assert table.unseen[:3].tolist() == pytest.approx([1.0, 3.0, 0.7])
+    assert table.same == pytest.approx((11 / 9 + 12 / 8) / 2)
+    # In order: the default, 0.8, then 0.6, which was lucky, then a choice that is as the default.
+    assert options.curve(np.array([0, 2, 1, 4]), table) == pytest.approx([0.7, *[3.0] * 5])
+
+
+@pytest.mark.parametrize("way", options.WAYS)
+def test_the_curve_of_a_way_is_that_of_a_slow_reference(way: str) -> None:
+    table = made_up(3)
+    order = compiled(table)[way]
+    assert len(set(order)) == len(order) >= (5 if way == "fine-tuned" else BUDGETS[-1])
+    expected = []
+    for budget in BUDGETS:
+        best = (1.0, 1.0)
+        for at in order[:budget]:
+            if table.seen[at] < best[0]:
+                best = (table.seen[at], table.unseen[at])
+        expected.append(best[1])
+    assert options.curve(np.array([0, *order]), table) == pytest.approx(expected)
+
+
+def test_the_menu_comes_first_and_models_by_what_they_hold_fastest_or_likeliest() -> None:
+    table = made_up(1)
+    found, subject = compiled(table), subject_of(table)
+    of_menu = [options.EVERY.tolist().index(choice) for choice in menu().tolist()]
+    for way in (options.MENU, options.AS_OPTIMIZE):
+        assert found[way][: len(of_menu)] == of_menu
+    scores = subject.ranker.score(subject.graph, options.EVERY)
+    assert (np.diff(scores[found["ranked"]]) >= 0).all()
+    with torch.no_grad():
+        decided = subject.policy(subject.graph, given(torch.from_numpy(options.EVERY)))
+    likely = decided.log_probs.sum(dim=1)
+    assert (likely[found["zero-shot"]].diff() <= 0).all()
+    assert found["fine-tuned"][0] == found["zero-shot"][0] == int(likely.argmax())
+
+
+def test_a_portfolio_adds_what_gains_most_beside_what_it_has() -> None:
+    seen = np.ones((3, 96))
+    seen[:, 5] = [0.7, 0.7, 1.0]
+    seen[:, 6] = [0.6, 0.75, 1.1]  # as good on its own but adds less for the third
+    seen[:, 7] = [1.0, 1.0, 0.9]
+    order, taken = options.portfolio(seen), list[int]()
+    for at in order[1:5].tolist():
+
+        def total(candidate: int) -> float:
+            return sum(min(1.0, *seen[p, [*taken, candidate]]) for p in range(3))
+
+        left = [candidate for candidate in range(1, 96) if candidate not in taken]
+        assert total(at) == pytest.approx(min(total(candidate) for candidate in left))
+        taken.append(at)
+    assert order[0] == 0 and len(set(order.tolist())) == 1 + BUDGETS[-1]
+
+
+def test_programs_of_a_family_are_judged_by_what_learned_from_others_and_come_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families = {"a": "x", "b": "x"}
+    small = {"PROGRAMS": tuple("abcd"), "FAMILIES": families, "CONFIG": SMALL, "RANKER_STEPS": 2}
+    small |= {"PRE_TRAINING": PpoConfig(steps=2), "FINE_TUNING": PpoConfig(steps=3, choices=2)}
+    small |= {"measured": lambda program, out: made_up(ord(program))}
+    for name, value in small.items():
+        monkeypatch.setattr(options, name, value)
+    learn, learned_from = options.learned, list[str]()
+
+    def noted(graphs, tables, seed):  # type: ignore[no-untyped-def]
+        learned_from.append("".join(graph.name for graph in graphs))
+        return learn(graphs, tables, seed)
+
+    monkeypatch.setattr(options, "learned", noted)
+    options.run_options([0, 1], tmp_path)
+    assert sorted(learned_from) == ["abc", "abc", "abd", "abd", "cd", "cd"]
+    page = options.options_section(tmp_path)
+    assert page and "4 programs of 3 families" in page and "2 seeds" in page
+    for way in options.WAYS:
+        assert page.count(f"\n| {way} | ") == 1 + (way != options.MENU)
+    found = [json.loads((tmp_path / f"options-{seed}.json").read_text()) for seed in (0, 1)]
+    for program in "abcd":
+        own, other = (seed["programs"][program] for seed in found)
+        assert own["random"] != other["random"] and own["all"] == other["all"]
+        for way in options.WAYS:  # rounds differ by about one per cent
+            assert len(own[way]) == len(BUDGETS) and own["all"] < min(own[way]) + 0.05
+    options.run_options([0, 1], tmp_path)
+    assert len(learned_from) == 6
+    assert options.options_section(tmp_path / "none") is None
+
+
+@pytest.mark.slow
+def test_the_smallest_measurement_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    program = "tests.benchmarks.test_go:network"
+    monkeypatch.setattr(options, "ROUNDS", 2)
+    monkeypatch.setattr(options, "EVERY", options.EVERY[:3])
+    first = options.measured(program, tmp_path)
+    assert first.seen.shape == (3,) and (first.seen > 0).all() and first.seen[0] == 1
+    journal = tmp_path / f"{program}-options.jsonl"
+    assert len(journal.read_text().splitlines()) == 1 + 2 * 4
+    again = options.measured(program, tmp_path)
+    assert (again.seen == first.seen).all() and (again.unseen == first.unseen).all()
