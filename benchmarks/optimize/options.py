@@ -51,6 +51,8 @@ RANKER_STEPS = 400
 PRE_TRAINING = PpoConfig(steps=300, entropy=0.2)
 FINE_TUNING = PpoConfig(steps=15, choices=8, entropy=0.2)
 MENU, AS_OPTIMIZE = "menu, then random", "menu, then genetic"
+# What `portfolio` puts first was then put first in the menu, which is judged as it was before.
+ALONE_FIRST = menu()[np.argsort((menu() > 0).sum(axis=1), kind="stable")]
 WAYS = (
     *("random", MENU, AS_OPTIMIZE, "genetic", "portfolio"),
     *("guided", "ranked", "zero-shot", "fine-tuned"),
@@ -128,7 +130,7 @@ def fine_tuned(subject: go.Subject, reward: MeasuredReward) -> None:
 SEARCHES: dict[str, Callable[[go.Subject, MeasuredReward], None]] = {
     "random": go.random,
     "genetic": go.genetic,
-    AS_OPTIMIZE: partial(go.genetic, first=np.concatenate([EVERY[:1], menu()])),
+    AS_OPTIMIZE: partial(go.genetic, first=np.concatenate([EVERY[:1], ALONE_FIRST])),
     "guided": go.guided,
     "fine-tuned": fine_tuned,
 }
@@ -146,7 +148,7 @@ def orders(subject: go.Subject, table: Table, others: Times) -> dict[str, NDArra
     likely = decided.log_probs.sum(dim=1).numpy()
     return {
         **found,
-        MENU: np.array([*dict.fromkeys([*row(menu()), *found["random"]])]),
+        MENU: np.array([*dict.fromkeys([*row(ALONE_FIRST), *found["random"]])]),
         "portfolio": portfolio(others),
         "ranked": np.argsort(subject.ranker.score(subject.graph, EVERY), kind="stable"),
         "zero-shot": np.argsort(-likely, kind="stable"),

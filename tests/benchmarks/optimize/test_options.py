@@ -93,7 +93,8 @@ def test_the_curve_of_a_way_is_that_of_a_slow_reference(way: str) -> None:
 def test_the_menu_comes_first_and_models_by_what_they_hold_fastest_or_likeliest() -> None:
     table = made_up(1)
     found, subject = compiled(table), subject_of(table)
-    of_menu = [options.EVERY.tolist().index(choice) for choice in menu().tolist()]
+    of_menu = [options.EVERY.tolist().index(choice) for choice in options.ALONE_FIRST.tolist()]
+    assert sorted(of_menu) == sorted(options.row(menu()))
     for way in (options.MENU, options.AS_OPTIMIZE):
         assert found[way][: len(of_menu)] == of_menu
     scores = subject.ranker.score(subject.graph, options.EVERY)
