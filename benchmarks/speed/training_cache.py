@@ -31,7 +31,7 @@ from models.training.device import prepare_torch
 
 NAMES_PER_SIZE, N_DRAWN = 10, 12_000  # steps as of the recipe `leaderboard`
 WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
-STEP_CONFIGS, LOADER_ROUNDS, BATCHES, LOADED_SHARE = 64, 15, (8, 32), 1 / 20
+STEP_CONFIGS, LOADER_ROUNDS, BATCHES, LOADED_SHARE = 64, 51, (8, 32), 1 / 20
 
 
 def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
@@ -104,6 +104,7 @@ def ways_to_read(train: TpuGraphsLayout) -> dict[str, Callable[[], object]]:
         "one by one": DataLoader(train, batch_size=None, shuffle=True)
     }
     loaders |= {f"{n} a batch": Batches(train, n, shuffle=True) for n in BATCHES}
+    loaders["8 a batch, drawn already"] = Batches(list(train), 8, shuffle=True)
     return {"the pipeline": as_steps_do} | {
         way: partial(deque, loader, 0) for way, loader in loaders.items()
     }
@@ -113,7 +114,7 @@ def measure_loader(name: str, root: Path, store: Path | None, rounds: int) -> li
     """Return lines of the table: graphs and configs a second, and how that compares."""
     train = TpuGraphsLayout(root, store=store, prune="hops-1", scaling="log1p-standardise")
     train.transform = ConfigSampler(STEP_CONFIGS)
-    times = in_turn(ways_to_read(train), rounds, warm_up=True)
+    times = in_turn(ways_to_read(train), rounds, warm_up=True, clock=time.process_time)
     rates = {way: len(train) / np.median(seconds) for way, seconds in times.items()}
     of_own = {way: rate / rates["the pipeline"] for way, rate in rates.items()}
     return [
