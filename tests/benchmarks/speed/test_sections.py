@@ -116,6 +116,6 @@ def test_workers_end_with_the_bytes_of_one(tiny_tree: Path) -> None:
 
 def test_each_way_to_read_configs_has_a_line(tiny_tree: Path) -> None:
     lines = training_cache.measure_loader("tiny", tiny_tree, None, 1)
-    ways = ["the pipeline", "one by one", "8 a batch", "32 a batch"]
+    ways = ["the pipeline", "one by one", "8 a batch", "32 a batch", "8 a batch, drawn already"]
     assert [line[0] for line in lines] == [f"tiny, {way}" for way in ways]
     assert lines[0][-1] == "1.00" and all(float(line[-1]) > 0 for line in lines)
