@@ -7,9 +7,9 @@ import pytest
 from benchmarks.speed import (
     layout_model,
     packing,
+    pyg_loader,
     segment_memory,
     stages,
-    training_cache,
     workers,
 )
 from benchmarks.speed.measuring import TreeCost, in_turn, peak_mib
@@ -54,13 +54,6 @@ def test_layout_models_are_compared_in_time_memory_and_results() -> None:
     for row in (ours, plain, winning):
         assert len(row) == len(layout_model.HEADER)
         assert min(float(cell.replace(",", "")) for cell in row[2:8]) >= 0
-
-
-@pytest.mark.parametrize(("max_bytes", "anew"), [(1 << 30, "19.0%"), (1, "98.0%")])
-def test_the_cache_of_graphs_reads_each_once_if_it_can(max_bytes: int, anew: str) -> None:
-    sizes = [GraphSize(150, 6, 30), GraphSize(180, 8, 20)]
-    line = cells(training_cache.report_graphs(sizes, 100, max_bytes).splitlines()[-1])
-    assert line[0] == "100" and line[2] == anew
 
 
 @pytest.mark.slow
@@ -115,7 +108,7 @@ def test_workers_end_with_the_bytes_of_one(tiny_tree: Path) -> None:
 
 
 def test_each_way_to_read_configs_has_a_line(tiny_tree: Path) -> None:
-    lines = training_cache.measure_loader("tiny", tiny_tree, None, 1)
+    lines = pyg_loader.measure_loader("tiny", tiny_tree, None, 1)
     ways = ["the pipeline", "one by one", "8 a batch", "32 a batch", "8 a batch, drawn already"]
     assert [line[0] for line in lines] == [f"tiny, {way}" for way in ways]
     assert lines[0][-1] == "1.00" and all(float(line[-1]) > 0 for line in lines)
