@@ -96,7 +96,7 @@ def rank(
     for one, part in zip(ranked, printed, strict=True):
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
-        _print(one, part["configs"], show_layouts=show_layouts)
+        _print(one, part, show_layouts=show_layouts)
         if ranker.mixing.diversity and len(part["configs"]) > 1:
             say("note: the first five cover for each other, and are not best first: docs/rank.md")
     if found:
@@ -128,13 +128,13 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
     return with_configs(graph, drawn)
 
 
-def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) -> None:
+def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> None:
     from ensembles.ranking.configs import TILE_BOUNDS
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
     header = (*KEYS, *fields)
-    rows = []
+    rows, best = [], part["configs"]
     for entry in best:
         sizes = [_sizes(entry.get("tile", {}).get(field)) for field in fields]
         rows.append((*(entry.get(key) for key in KEYS), *sizes))
@@ -142,11 +142,10 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")
-    measured = ranked.measured()
-    if measured:
-        told = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
-        typer.echo(f"measured    {told}")
-    default = ranked.default()
+    if part["measured"]:
+        told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
+        typer.echo(f"measured    {told}{_noise_text(part['noise'])}")
+    default = part["default"]
     if default:
         told = f"config {default['config']}, place {default['place']} of {n_configs}"
         typer.echo(f"default     {told}: nearest to the compiler's own")
@@ -156,6 +155,12 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
     if show_layouts and ranked.graph.kind == "layout":
         for entry in best:
             _print_layouts(ranked, entry["config"])
+
+
+def _noise_text(noise: dict[str, float]) -> str:
+    halves = "halves of one differ by {:.1%}"
+    said = {"again_tau": "two measurements agree to tau {:.3f}", "relative_noise": halves}
+    return "".join(f"; {said[key].format(value)}" for key, value in noise.items())
 
 
 def _print_why(why: dict[str, Any], n_configs: int) -> None:
