@@ -98,7 +98,10 @@ def rank(
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part, show_layouts=show_layouts)
         if ranker.mixing.diversity and len(part["configs"]) > 1:
-            say("note: the first five cover for each other, and are not best first: docs/rank.md")
+            scores = "score is the place, from 0; --explain divides the models' own"
+            say(
+                f"note: the first five cover for each other, not best first; {scores}: docs/rank.md"
+            )
     if found:
         _print_explained(found)
 
