@@ -30,7 +30,7 @@ from data.collect.measuring.session import Session
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.measuring.worker import Decided, Description, Told
 from data.collect.spaces import options
-from data.collect.spaces.program import SPACES, TILES, open_decided
+from data.collect.spaces.program import SPACES, TILES, open_decided, undecided
 from data.graphs.distinct import hash_rows
 from pipeline.jobs.workers import granted
 from pipeline.optimize.verify import Ratio, is_faster, is_slower, over_processes, paired_ratio
@@ -132,7 +132,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         pick: a ranker of layouts, which proposes some; None for none.
 
     Raises:
-        UsageError: `out` holds another call's journals.
+        UsageError: `out` holds another call's journals, or no space can be decided.
         ProgramFailed: the program cannot be opened, or its default does not run.
         PipelineError: too little time to verify, or the disk is full.
     """
@@ -205,9 +205,10 @@ def _screened(
         description = session.describe()
         journal = open_journal(out / JOURNALS / "screen.jsonl", _header(ask, description))
         visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
-        left_out = set(ask.spaces) - set(_spaces_of(description))
-        if left_out:
-            log.info(f"{ask.program}: has nothing to decide in {', '.join(sorted(left_out))}")
+        decided = tuple(_spaces_of(description))
+        if set(ask.spaces) > set(decided):
+            told = undecided(ask.program, ask.spaces, decided)
+            log.info(f"{told}; goes on with {', '.join(decided)}")
         log.info(f"screen: up to {ask.n_candidates} candidates")
         guide = _guide(session, description, pick) if pick else None
         sources, first = _proposed(ask, description, guide)

@@ -296,3 +296,28 @@ def test_an_interval_over_processes_holds_where_processes_differ() -> None:
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     (line,) = stderr_of("optimize", "--program", "nonsense", "--out", tmp_path, expect=1)
     assert "program 'nonsense': not in the catalogue" in line
+
+
+@pytest.mark.parametrize(
+    ("program", "space", "told"),
+    [
+        ("matmul_m128_k256_n512", "options", "is a kernel, of which tiles alone are decided;"),
+        ("mlp_b16", "tiles", "is no kernel"),
+    ],
+)
+def test_spaces_of_which_none_can_be_decided_are_wrong_usage(
+    program: str, space: str, told: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("jax")
+    words = ("optimize", "--program", program, "--space", space, "--out", tmp_path)
+    (line,) = stderr_of(*words, expect=2)
+    assert f"--space {space}: {program} {told}" in line and "; expected " in line
+
+
+def test_a_space_that_is_left_out_is_told_and_the_others_are_searched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    found = optimize(ask(spaces=("layouts", "tiles"), n_candidates=2), tmp_path)
+    assert found.spaces == ("layouts",)
+    assert "--space tiles: mine:step is no kernel; goes on with layouts" in caplog.text
