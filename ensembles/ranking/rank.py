@@ -167,9 +167,8 @@ class Ranked:
         """Return how well two measurements of the configs agree; empty where nothing tells.
 
         Returns:
-            `again_tau`: Kendall tau between them, of configs that the file repeats, else of those
-            that were measured again by the data folder's manifest; `relative_noise`, by that alone:
-            how far the halves of a config's rounds differ, as a share, the median over configs.
+            `again_tau`: Kendall tau between them, of repeated configs, else by the data folder's
+            manifest; `relative_noise`, by that alone: how far the halves of the rounds differ.
         """
         graph = self.graph.graph
         told = measured_of(graph.file.path) if graph.is_labelled else {}

@@ -139,7 +139,8 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     header = (*KEYS, *fields)
     rows, best = [], part["configs"]
     for entry in best:
-        sizes = [_sizes(entry.get("tile", {}).get(field)) for field in fields]
+        bounds = [entry.get("tile", {}).get(field) for field in fields]
+        sizes = [" x ".join(map(str, own)) if own else None for own in bounds]
         rows.append((*(entry.get(key) for key in KEYS), *sizes))
     print_table(header, rows, if_known=("run", *fields))
     n_configs = len(ranked.scores)
@@ -195,10 +196,6 @@ def _print_explained(found: "Explanation") -> None:
         together = ", ".join(filter(None, found.said(found.together)))
         typer.echo(f"together    {together}: in the parts, but of no single node")
     typer.echo(f"explained   {found.n_variants} variants in {found.seconds:.2f} s")
-
-
-def _sizes(bounds: list[int] | None) -> str | None:
-    return " x ".join(map(str, bounds)) if bounds else None
 
 
 def _print_layouts(ranked: "Ranked", config: int) -> None:

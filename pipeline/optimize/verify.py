@@ -27,10 +27,7 @@ class Ratio:
 
 
 def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
-    """Return the median over rounds of runtimes (r,) over others (r,), with a bootstrap interval.
-
-    They are compared round by round: what disturbs a round disturbs both.
-    """
+    """Return the median of runtimes (r,) over others, by round: what disturbs one disturbs both."""
     ratios = own_ns / base_ns
     drawn = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
     return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))

@@ -128,12 +128,11 @@ def serve(connection: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            reply = getattr(server, what)(argument), ""
+            connection.send((getattr(server, what)(argument), ""))
         except Exception as error:  # compilers and users' programs raise anything
             known = isinstance(error, PipelineError)
             told = one_line(error if known else f"{type(error).__name__}: {error}")
-            reply = None, UsageError(told) if isinstance(error, UsageError) else told
-        connection.send(reply)
+            connection.send((None, UsageError(told) if isinstance(error, UsageError) else told))
 
 
 def one_line(said: object) -> str:

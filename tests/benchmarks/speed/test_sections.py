@@ -66,26 +66,6 @@ def test_each_network_trains_and_ranks_a_graph(network: str) -> None:
     assert min(float(cell.replace(",", "")) for cell in row[6:]) > 0
 
 
-def test_growth_is_the_exponent_from_the_second_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(size: GraphSize, network: str) -> dict[str, float]:
-        return {
-            "libraries_mib": 200.0,
-            "train_mib": 200 + 3 * size.n_nodes**0.5,
-            "predict_mib": 300.0,
-            "first_s": 1.0,
-            "step_s": 0.1 * size.n_nodes,
-            "total_s": 9.0,
-            "predict_s": 2e-4 * size.n_nodes**2,
-        }
-
-    monkeypatch.setattr(segment_memory, "measure", measured)
-    sizes = [GraphSize(n_nodes, 10, 20) for n_nodes in (10, 100, 1_000, 10_000)]
-    lines = segment_memory.report(sizes).splitlines()
-    assert sum(line.startswith("| 1,000 | 10 | ") for line in lines) == len(segment_memory.NETWORKS)
-    for line in lines[-len(segment_memory.NETWORKS) :]:
-        assert list(map(float, cells(line)[1:])) == pytest.approx([0.5, 1, 0, 2], abs=0.01)
-
-
 def test_ratios_compare_the_best_seconds_with_the_best() -> None:
     seconds = {"inflate": (1.0, 2.0, 9.0), "zipfile": (3.0,), "pack": (1.5, 2.0, 2.0)}
     costs = {name: [TreeCost(cpu + 1, cpu, 1.0) for cpu in cpus] for name, cpus in seconds.items()}
