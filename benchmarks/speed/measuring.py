@@ -13,6 +13,9 @@ from typing import IO, Any
 
 from common.settings import ROOT
 
+Work = Mapping[str, Callable[[], object]]
+Clock = Callable[[], float]
+
 
 def own_peak_mib() -> float:
     """Return the most memory that this process has held.
@@ -39,11 +42,7 @@ def peak_mib(setup: str, work: str) -> float:
 
 
 def in_turn(
-    work: Mapping[str, Callable[[], object]],
-    rounds: int,
-    *,
-    warm_up: bool = False,
-    clock: Callable[[], float] = time.perf_counter,
+    work: Work, rounds: int, *, warm_up: bool = False, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
     """Return each piece's seconds over rounds that take turns, so a slow spell hits all.
 

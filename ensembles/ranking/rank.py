@@ -175,8 +175,7 @@ class Ranked:
         repeated = measure_noise(graph.runtime_ns, self.group) if graph.is_labelled else None
         if repeated is not None and not np.isnan(repeated.tau):
             told = told | {"again_tau": repeated.tau}
-        known = {key: told.get(key) for key in ("again_tau", "relative_noise")}
-        return {key: value for key, value in known.items() if value is not None}
+        return {k: told[k] for k in ("again_tau", "relative_noise") if told.get(k) is not None}
 
     def as_json(self, *, why: bool = False) -> dict[str, Any]:
         """Return the `top` best configs with what they say, for JSON.

@@ -136,21 +136,19 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
-    header = (*KEYS, *fields)
     rows, best = [], part["configs"]
     for entry in best:
         bounds = [entry.get("tile", {}).get(field) for field in fields]
         sizes = [" x ".join(map(str, own)) if own else None for own in bounds]
         rows.append((*(entry.get(key) for key in KEYS), *sizes))
-    print_table(header, rows, if_known=("run", *fields))
+    print_table((*KEYS, *fields), rows, if_known=("run", *fields))
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")
     if part["measured"]:
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
         typer.echo(f"measured    {told}{_noise_text(part['noise'])}")
-    default = part["default"]
-    if default:
+    if default := part["default"]:
         told = f"config {default['config']}, place {default['place']} of {n_configs}"
         typer.echo(f"default     {told}: nearest to the compiler's own")
     for entry in best:

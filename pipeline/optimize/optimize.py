@@ -207,8 +207,8 @@ def _screened(
         visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
         decided = tuple(_spaces_of(description))
         if set(ask.spaces) > set(decided):
-            told = undecided(ask.program, ask.spaces, decided)
-            log.info(f"{told}; goes on with {', '.join(decided)}")
+            left_out = undecided(ask.program, ask.spaces, decided)
+            log.info(f"{left_out}; goes on with {', '.join(decided)}")
         log.info(f"screen: up to {ask.n_candidates} candidates")
         guide = _guide(session, description, pick) if pick else None
         sources, first = _proposed(ask, description, guide)

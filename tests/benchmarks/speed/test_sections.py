@@ -37,12 +37,11 @@ def test_the_peak_is_what_the_work_adds() -> None:
 
 def test_each_stage_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (GraphSize(150, 6, 80), GraphSize(200, 8, 90))
-    for name, value in (("MORE_CONFIGS", sizes), ("MORE_NODES", sizes), ("LARGEST", sizes[0])):
-        monkeypatch.setattr(stages, name, value)
+    for name in ("MORE_CONFIGS", "MORE_NODES"):
+        monkeypatch.setattr(stages, name, sizes)
     text = stages.report()
     assert text.count("| Kendall tau | ") == text.count("| GNN training step, 64 configs | ") == 2
     assert "| stage | 150 | 200 | exponent |" in text
-    assert "Reading 80 configs of 6 nodes" in text
 
 
 @pytest.mark.slow
