@@ -160,7 +160,7 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
 
 
 def _noise_text(noise: dict[str, float]) -> str:
-    halves = "halves of one differ by {:.1%}"
+    halves = "halves of a measurement differ by {:.1%}"
     said = {"again_tau": "two measurements agree to tau {:.3f}", "relative_noise": halves}
     return "".join(f"; {said[key].format(value)}" for key, value in noise.items())
 

@@ -81,7 +81,7 @@ def test_it_is_said_how_well_two_measurements_agree(
     entry = {"again_tau": 0.75, "relative_noise": 0.0125}
     manifest = {"environments": {}, "graphs": {file.submission_id: entry}, "left_out": {}}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    told = "; two measurements agree to tau 0.750; halves of one differ by 1.2%"
+    told = "; two measurements agree to tau 0.750; halves of a measurement differ by 1.2%"
     (line,) = (one for one in call("rank", path, *words).splitlines() if told in one)
     assert line.startswith("measured    kendall_tau")
     assert json.loads(call("rank", path, *words, "--json"))["noise"] == entry
