@@ -148,7 +148,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
                 verified = compared.verified
                 chosen = [simplest_of_best(verified).candidate] if verified else []
         is_checked = granted()[0] > 1 and description.facts["platform"] == "cpu"
-        with time_limit((VERIFY_SHARE if is_checked else 1) * seconds_left() / 60):
+        with time_limit(seconds_left() / (1 + N_PROCESSES / 2 * is_checked) / 60):
             confirmed = _compared(ask, out, "confirm", chosen, ask.n_rounds)
         together = None
         if is_checked and any(is_faster(own.ratio, confirmed.same) for own in confirmed.verified):
