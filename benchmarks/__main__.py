@@ -9,14 +9,13 @@ import platform
 import torch
 
 from benchmarks import PAGES, write_page
-from benchmarks.speed import layout_model, packing, segment_memory, stages, training_cache, workers
+from benchmarks.speed import layout_model, packing, pyg_loader, segment_memory, stages, workers
 from common.git import revision
 
 SECTIONS = {
     "stages": stages.report,
     "layout_model": layout_model.report,
-    "graph_cache": training_cache.report_graphs,
-    "pyg_loader": training_cache.report_loader,
+    "pyg_loader": pyg_loader.report_loader,
     "packing": packing.report,
     "segment_memory": segment_memory.report,
     "workers": workers.report,

@@ -13,6 +13,9 @@ from typing import IO, Any
 
 from common.settings import ROOT
 
+Work = Mapping[str, Callable[[], object]]
+Clock = Callable[[], float]
+
 
 def own_peak_mib() -> float:
     """Return the most memory that this process has held.
@@ -39,7 +42,7 @@ def peak_mib(setup: str, work: str) -> float:
 
 
 def in_turn(
-    work: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: bool = False
+    work: Work, rounds: int, *, warm_up: bool = False, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
     """Return each piece's seconds over rounds that take turns, so a slow spell hits all.
 
@@ -49,10 +52,10 @@ def in_turn(
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for number in range(-warm_up, rounds):
         for name, run in work.items():
-            start = time.perf_counter()
+            start = clock()
             run()
             if number >= 0:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +33,15 @@ NETWORKS = {
     "cross_config_sage": ("cross_config_sage", SEGMENT_NODES, 4),
 }
 HEAD_STEPS, TOTAL_STEPS = 1, load_recipe("segments").segment_sage.training.steps
-# What is measured: its column, how it is written, and whether its growth is told.
+# What is measured: its column, and how it is written.
 COSTS = {
-    "libraries_mib": ("peak MiB: libraries", ",.0f", False),
-    "train_mib": ("training", ",.0f", True),
-    "predict_mib": ("predicting", ",.0f", False),
-    "first_s": ("seconds: first step", ".2f", False),
-    "step_s": ("later step", ".2f", True),
-    "total_s": (f"{TOTAL_STEPS} steps", ",.0f", True),
-    "predict_s": ("per 1,000 configs", ".2f", True),
+    "libraries_mib": ("peak MiB: libraries", ",.0f"),
+    "train_mib": ("training", ",.0f"),
+    "predict_mib": ("predicting", ",.0f"),
+    "first_s": ("seconds: first step", ".2f"),
+    "step_s": ("later step", ".2f"),
+    "total_s": (f"{TOTAL_STEPS} steps", ",.0f"),
+    "predict_s": ("per 1,000 configs", ".2f"),
 }
 Costs = dict[str, float]
 
@@ -99,32 +99,14 @@ def measure(size: GraphSize, name: str) -> Costs:
 def line(size: GraphSize, name: str, costs: Costs) -> list[str]:
     """Return the cells of a line."""
     head = [f"{size.n_nodes:,}", f"{size.n_configurable:,}", name]
-    return [*head, *(f"{costs[key]:{form}}" for key, (_, form, _) in COSTS.items())]
-
-
-def growth(by_size: Mapping[GraphSize, Costs]) -> list[str]:
-    """Return b of cost = a · nodes^b, from the second size on, for each cost that it is told of.
-
-    Memory is beyond what the libraries take.
-    """
-    known = [(size.n_nodes, costs) for size, costs in by_size.items()][1:]
-    found, nodes = [], np.log([n_nodes for n_nodes, _ in known])
-    for key in (key for key, (*_, grows) in COSTS.items() if grows):
-        base = "libraries_mib" if key.endswith("_mib") else None
-        values = [costs[key] - (costs[base] if base else 0) for _, costs in known]
-        found.append(f"{np.polyfit(nodes, np.log(values), 1)[0]:.2f}")
-    return found
+    return [*head, *(f"{costs[key]:{form}}" for key, (_, form) in COSTS.items())]
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> str:
-    found = {name: {size: measure(size, name) for size in sizes} for name in NETWORKS}
-    labels = {key: label for key, (label, _, grows) in COSTS.items() if grows}
     return render(
         "segment_memory",
-        header=("nodes", "configurable", "network", *(label for label, *_ in COSTS.values())),
-        rows=[line(size, name, found[name][size]) for size in sizes for name in NETWORKS],
-        growth_header=("network", "peak MiB of training", *list(labels.values())[1:]),
-        growth=[[name, *growth(by_size)] for name, by_size in found.items()],
+        header=("nodes", "configurable", "network", *(label for label, _ in COSTS.values())),
+        rows=[line(size, name, measure(size, name)) for size in sizes for name in NETWORKS],
         config=recipe(SEGMENT_NODES, 1).segment_sage,
         steps=NETWORKS["segment_sage"][2],
         whole_steps=NETWORKS["cross_config_sage"][2],

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from benchmarks import render
-from benchmarks.speed.measuring import in_turn, peak_mib
+from benchmarks.speed.measuring import in_turn
 from common.metrics import kendall_tau
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
@@ -26,7 +26,6 @@ REPEATS = 3
 BASE = GraphSize(2_000, 100, 500)
 MORE_CONFIGS = (BASE, GraphSize(2_000, 100, 1_000), GraphSize(2_000, 100, 2_000))
 MORE_NODES = (BASE, GraphSize(4_000, 200, 500), GraphSize(8_000, 400, 500))
-LARGEST = GraphSize(8_000, 400, 8_000)
 
 
 def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
@@ -81,10 +80,4 @@ def report() -> str:
         folder = Path(name)
         by_configs = stage_rows(MORE_CONFIGS, "n_configs", folder)
         by_nodes = stage_rows(MORE_NODES, "n_nodes", folder)
-        largest = write_sized(folder, LARGEST)
-        memory = peak_mib(
-            "from data.read import read_graph\nfrom data.tree import file_from_path",
-            f"read_graph(file_from_path(Path({str(largest.path)!r})))",
-        )
-    values = {"repeats": REPEATS, "base": BASE, "largest": LARGEST, "memory": memory}
-    return render("stages", by_configs=by_configs, by_nodes=by_nodes, **values)
+    return render("stages", by_configs=by_configs, by_nodes=by_nodes, repeats=REPEATS, base=BASE)

@@ -38,11 +38,7 @@ def report(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu") -> st
     one, many = costs.values()
     ratios = sorted(b.seconds / a.seconds for a, b in zip(one, many, strict=True))
     rows = [
-        (
-            name,
-            f"{median(cost.seconds for cost in own):.0f}",
-            f"{max(cost.peak_mib for cost in own):.0f}",
-        )
+        (name, f"{median(c.seconds for c in own):.0f}", f"{max(c.peak_mib for c in own):.0f}")
         for name, own in costs.items()
     ]
     told = {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1], "same": len(made) == 1}

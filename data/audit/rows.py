@@ -4,8 +4,9 @@
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,7 @@ def audit(
     max_disagreement: float = MAX_DISAGREEMENT,
     seed: int = 0,
     look: Auditor | None = None,
+    measured: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[AuditRow]:
     """Read files one by one: a row each, in order; stems used twice in a collection are errors.
 
@@ -85,9 +87,12 @@ def audit(
         max_disagreement: how far the slowest and the fastest runtime of one config may lie apart,
             as a share of the fastest.
         look: how the rows are made; None = here, by `rows_of`.
+        measured: what a manifest says of the graphs, by submission ID.
     """
     entries = [Prepared(file, file) for file in files] if prepared is None else prepared
     rows = list((look or rows_of)(entries, max_disagreement, seed))
+    told = [(measured or {}).get(row.file.submission_id, {}) for row in rows]
+    rows = [replace(row, again_tau=of.get("again_tau")) for row, of in zip(rows, told, strict=True)]
     places = {id(file): place for place, file in enumerate(files)}
     for first, second in duplicate_stems(files):
         error = (

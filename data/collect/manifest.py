@@ -11,6 +11,7 @@ from typing import Any
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from data.collect.job import MANIFEST, Job
+from data.tree import file_from_path
 
 PARTS = ("environments", "graphs", "left_out")
 
@@ -33,6 +34,17 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(found, dict) or any(not isinstance(found.get(p), dict) for p in PARTS):
         raise PipelineError(f"{path}: is no manifest; expected objects {', '.join(PARTS)}")
     return found
+
+
+def measured_of(path: Path) -> dict[str, Any]:
+    """Return what the manifest of its data folder says of a graph's file; empty if nothing does."""
+    try:
+        file = file_from_path(path)
+    except PipelineError:
+        return {}  # outside the official folders
+    parents = path.resolve().parents
+    folder = parents[min(2 + len(Path(file.collection.folder).parts), len(parents) - 1)]
+    return read_manifest(folder)["graphs"].get(file.submission_id, {})
 
 
 @contextmanager

@@ -42,11 +42,6 @@ class Alphabets:
     vectors: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
-    @property
-    def index_dtype(self) -> np.dtype[Any]:
-        """Return the narrowest type that holds every index."""
-        return np.min_scalar_type(int(self.sizes.max(initial=1)) - 1)
-
 
 @dataclass(frozen=True)
 class PackedConfigs:

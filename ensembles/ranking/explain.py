@@ -156,7 +156,8 @@ class Explanation:
         """Say in one line what is compared, and how the models see it."""
         baseline = f", {self.baseline}" if self.baseline else ""
         side = "lower, predicted faster" if self.difference < 0 else "higher, predicted slower"
-        score = f"score {abs(self.difference):.4f} {side}" if self.difference else "equal scores"
+        of = "blended score" if any(len(part.members) > 1 for part in self.parts) else "score"
+        score = f"{of} {abs(self.difference):.4f} {side}" if self.difference else "equal scores"
         said = f"{score}; nodes that differ: {len(self.parts)}"
         return f"config {self.config} against config {self.against}{baseline}: {said}"
 

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
+from data.audit.noise import measure_noise
+from data.collect.manifest import measured_of
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.tree import collection_named
@@ -161,14 +163,28 @@ class Ranked:
         has_order = len(np.unique(runtime)) > 1
         return ({"kendall_tau": kendall_tau(scores, runtime)} if has_order else {}) | picks
 
+    def noise(self) -> dict[str, float]:
+        """Return how well two measurements of the configs agree; empty where nothing tells.
+
+        Returns:
+            `again_tau`: Kendall tau between them, of repeated configs, else by the data folder's
+            manifest; `relative_noise`, by that alone: how far the halves of the rounds differ.
+        """
+        graph = self.graph.graph
+        told = measured_of(graph.file.path) if graph.is_labelled else {}
+        repeated = measure_noise(graph.runtime_ns, self.group) if graph.is_labelled else None
+        if repeated is not None and not np.isnan(repeated.tau):
+            told = told | {"again_tau": repeated.tau}
+        return {k: told[k] for k in ("again_tau", "relative_noise") if told.get(k) is not None}
+
     def as_json(self, *, why: bool = False) -> dict[str, Any]:
         """Return the `top` best configs with what they say, for JSON.
 
         Returns:
             `name` of the graph, `collection` and `members` that ranked, `n_configs`,
-            `ms_per_config`, `measured` and `default` as these methods have them, and `configs`: as
-            `best` lists them, with `layouts` by node or `tile` by field, `run`, the number of the
-            tuning data's run, where there is one, and `why` where it is asked for.
+            `ms_per_config`, `measured`, `noise` and `default` as these methods have them, and
+            `configs`: as `best` lists them, with `layouts` by node or `tile` by field, `run`, the
+            number of the tuning data's run, where there is one, and `why` where it is asked for.
         """
         numbers = self.graph.run_numbers
         configs = []
@@ -187,6 +203,7 @@ class Ranked:
             "n_configs": len(self.scores),
             "ms_per_config": self.ms_per_config,
             "measured": self.measured(),
+            "noise": self.noise(),
             "default": self.default(),
             "configs": configs,
         }

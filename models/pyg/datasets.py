@@ -59,10 +59,8 @@ class TpuGraphsTile(Dataset):
             )
         chosen, folder = _of_kind(self.kind, collections), Path(store) if store else None
         self.files = stored_graphs(Path(root), collections=chosen, splits=(split,), store=folder)
-        self.cache_mib, self.scaler = (
-            cache_mib,
-            scaling if isinstance(scaling, NodeScaler) else None,
-        )
+        self.cache_mib = cache_mib
+        self.scaler = scaling if isinstance(scaling, NodeScaler) else None
         super().__init__(str(root), transform)
         if isinstance(scaling, str) and scaling != "none":
             stock = (self._read(file).x.numpy() for file in self.files)
@@ -79,7 +77,11 @@ class TpuGraphsTile(Dataset):
 
     @cached_property
     def _cache(self) -> LRUCache[TpuGraph]:
-        return LRUCache(self._read, max_bytes=self.cache_mib << 20, size=_bytes_of)
+        return LRUCache(
+            self._read,
+            max_bytes=self.cache_mib << 20,
+            size=lambda graph: bytes_held(list(graph.to_dict().values())),
+        )
 
     def __getstate__(self) -> dict[str, Any]:  # for workers: each fills a cache of its own
         return {name: value for name, value in vars(self).items() if name != "_cache"}
@@ -109,7 +111,3 @@ def _of_kind(kind: str, names: str | None) -> Sequence[Collection]:
     if names and len(chosen) < len(named):
         raise UsageError(f"collections '{names}': expected those of {kind} configs alone")
     return chosen
-
-
-def _bytes_of(graph: TpuGraph) -> int:
-    return bytes_held(list(graph.to_dict().values()))

@@ -4,6 +4,7 @@ Shapes: n nodes, e edges, k configurable nodes, c configs, u distinct ones, r th
 """
 
 import copy
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,6 +23,9 @@ from data.packing.configs import PackedConfigs
 from features.pruning.store import prune_layout_graph
 from features.scaling import NodeScaler
 from models.layout.inputs import LayoutInputs
+
+# To these fields a batch adds nothing; PyG asks for each of each graph.
+_AS_THEY_ARE = frozenset({"x", "opcode", "node_layout", "config_feat", "runtime"})
 
 
 @dataclass(frozen=True)
@@ -57,16 +61,19 @@ class ConfigTable:
 class TpuGraph(Data):
     """One program or kernel; docs/pyg.md lists its fields."""
 
+    def __init__(self, **kwargs: Any) -> None:  # PyG inspects these arguments for each batch
+        super().__init__()
+        self._store._cached_attr = defaultdict(set)  # which PyG misses at each field that is set
+        self.update(kwargs)
+
     def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if key == "config_node_ids":
-            return self.num_nodes
-        return super().__inc__(key, value, *args, **kwargs)
+        if key in ("edge_index", "config_node_ids"):
+            x = self._store.get("x")
+            return self.num_nodes if x is None else len(x)  # num_nodes looks through all fields
+        return 0 if key in _AS_THEY_ARE else super().__inc__(key, value, *args, **kwargs)
 
-    def take(self, rows: ArrayLike | Tensor, *, runtime: NDArray[np.float64] | None = None) -> Self:
+    def take(self, rows: ArrayLike | Tensor) -> Self:
         """Return the graph with its configs at `rows` (r,) unpacked in place of the table of all.
-
-        Args:
-            runtime: (r,) to go with them; None for what was measured.
 
         Raises:
             UsageError: configs were taken already, or a row is none of the graph's.
@@ -79,12 +86,15 @@ class TpuGraph(Data):
         if not is_list or ((index < 0) | (index >= len(table))).any():
             raise UsageError(f"{self.name}: expected a list of rows from 0 to {len(table) - 1}")
         index = index.astype(np.int64)
-        taken = copy.copy(self)
-        del taken.configs
-        taken.config_feat = table.unpacked(index)
-        taken.config_rows = torch.from_numpy(index)[None]  # (1, r)
-        taken.runtime = torch.from_numpy(table.runtime[index] if runtime is None else runtime)[None]
-        return taken
+        return copy.copy(self).unpack(index, table.runtime[index])
+
+    def unpack(self, rows: NDArray[np.int64], runtime: NDArray[np.float64]) -> Self:
+        """Do in place what `take` does, of rows (r,) that are the graph's, with their runtimes."""
+        fields = self._store._mapping  # PyG's setters raise and catch an error for each field
+        fields["config_feat"] = fields.pop("configs").unpacked(rows)
+        fields["config_rows"] = rows  # no tensor, which would cost a batch as much as any other
+        fields["runtime"] = torch.from_numpy(runtime[None])
+        return self
 
 
 def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = None) -> TpuGraph:

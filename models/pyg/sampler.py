@@ -45,10 +45,11 @@ class ConfigSampler(BaseTransform):
         runtime = table.mean_runtime if self.distinct else table.runtime
         generator = self._generator(data)
         drawn = torch.randperm(len(runtime), generator=generator).numpy()[: self.n_configs]
-        places = np.arange(self.n_configs)
-        filled = drawn[np.minimum(places, len(drawn) - 1)]
-        rows = table.first[filled] if self.distinct else filled
-        return data.take(rows, runtime=np.where(places < len(drawn), runtime[filled], np.inf))
+        short = self.n_configs - len(drawn)
+        rows, runtime = table.first[drawn] if self.distinct else drawn, runtime[drawn]
+        if short:
+            rows, runtime = np.pad(rows, (0, short), "edge"), np.r_[runtime, [np.inf] * short]
+        return data.unpack(rows, runtime)  # `data` is a copy: transforms of PyG are given one
 
     def _generator(self, data: TpuGraph) -> torch.Generator | None:
         if self.seed is None:

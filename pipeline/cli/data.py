@@ -1,7 +1,7 @@
 """The commands that make, check and pack data, and what they make of it: features, statistics."""
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -161,9 +161,7 @@ def audit(
 
     folder = data_dir(data)
     files, measured = find_graphs(folder), read_manifest(folder)["graphs"]
-    rows = audit_files(files, max_disagreement=max_disagreement, seed=seed or 0)
-    again = (measured.get(row.file.submission_id, {}).get("again_tau") for row in rows)
-    rows = [replace(row, again_tau=tau) for row, tau in zip(rows, again, strict=True)]
+    rows = audit_files(files, max_disagreement=max_disagreement, seed=seed or 0, measured=measured)
     missing, errors = missing_parts(files), [row.error for row in rows if row.error]
     if json:
         facts = {

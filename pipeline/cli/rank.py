@@ -96,9 +96,12 @@ def rank(
     for one, part in zip(ranked, printed, strict=True):
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
-        _print(one, part["configs"], show_layouts=show_layouts)
+        _print(one, part, show_layouts=show_layouts)
         if ranker.mixing.diversity and len(part["configs"]) > 1:
-            say("note: the first five cover for each other, and are not best first: docs/rank.md")
+            scores = "score is the place, from 0; --explain divides the models' own"
+            say(
+                f"note: the first five cover for each other, not best first; {scores}: docs/rank.md"
+            )
     if found:
         _print_explained(found)
 
@@ -128,26 +131,24 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
     return with_configs(graph, drawn)
 
 
-def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) -> None:
+def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> None:
     from ensembles.ranking.configs import TILE_BOUNDS
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
-    header = (*KEYS, *fields)
-    rows = []
+    rows, best = [], part["configs"]
     for entry in best:
-        sizes = [_sizes(entry.get("tile", {}).get(field)) for field in fields]
+        bounds = [entry.get("tile", {}).get(field) for field in fields]
+        sizes = [" x ".join(map(str, own)) if own else None for own in bounds]
         rows.append((*(entry.get(key) for key in KEYS), *sizes))
-    print_table(header, rows, if_known=("run", *fields))
+    print_table((*KEYS, *fields), rows, if_known=("run", *fields))
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")
-    measured = ranked.measured()
-    if measured:
-        told = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
-        typer.echo(f"measured    {told}")
-    default = ranked.default()
-    if default:
+    if part["measured"]:
+        told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
+        typer.echo(f"measured    {told}{_noise_text(part['noise'])}")
+    if default := part["default"]:
         told = f"config {default['config']}, place {default['place']} of {n_configs}"
         typer.echo(f"default     {told}: nearest to the compiler's own")
     for entry in best:
@@ -156,6 +157,12 @@ def _print(ranked: "Ranked", best: list[dict[str, Any]], *, show_layouts: bool) 
     if show_layouts and ranked.graph.kind == "layout":
         for entry in best:
             _print_layouts(ranked, entry["config"])
+
+
+def _noise_text(noise: dict[str, float]) -> str:
+    halves = "halves of a measurement differ by {:.1%}"
+    said = {"again_tau": "two measurements agree to tau {:.3f}", "relative_noise": halves}
+    return "".join(f"; {said[key].format(value)}" for key, value in noise.items())
 
 
 def _print_why(why: dict[str, Any], n_configs: int) -> None:
@@ -187,10 +194,6 @@ def _print_explained(found: "Explanation") -> None:
         together = ", ".join(filter(None, found.said(found.together)))
         typer.echo(f"together    {together}: in the parts, but of no single node")
     typer.echo(f"explained   {found.n_variants} variants in {found.seconds:.2f} s")
-
-
-def _sizes(bounds: list[int] | None) -> str | None:
-    return " x ".join(map(str, bounds)) if bounds else None
 
 
 def _print_layouts(ranked: "Ranked", config: int) -> None:

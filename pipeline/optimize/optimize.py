@@ -3,8 +3,8 @@
 Screen: a menu of compiler options and the usual layouts, the first picks of a ranker, then a
 genetic search over all decisions, whose children the ranker picks too. Verify: the few that were
 fastest, in a fresh process. Confirm: the best of these, in another. All this on one thread; last,
-in one more process, on all cores, where no gain is asked for but no loss is taken. Every visit goes
-to a journal, so that a call that was killed goes on.
+in three more processes, on all cores, where no gain is asked for but no loss is taken. Every visit
+goes to a journal, so that a call that was killed goes on.
 
 c candidates of g genes.
 """
@@ -30,14 +30,15 @@ from data.collect.measuring.session import Session
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.measuring.worker import Decided, Description, Told
 from data.collect.spaces import options
-from data.collect.spaces.program import SPACES, TILES, open_decided
+from data.collect.spaces.program import SPACES, TILES, open_decided, undecided
 from data.graphs.distinct import hash_rows
 from pipeline.jobs.workers import granted
-from pipeline.optimize.verify import Ratio, is_faster, is_slower, paired_ratio
+from pipeline.optimize.verify import Ratio, is_faster, is_slower, over_processes, paired_ratio
 
 JOURNALS, VERIFY, ON_ALL_CORES = "journal", "verify", "all-cores"
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
 N_FINALISTS, LEAST_ROUNDS = 4, 8
+N_PROCESSES = 3  # on all cores, where processes differ by more than rounds of one do
 ALIKE = 1.05  # screened times that may be one and the same
 SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.5  # of the time; and of what is left then, stage by stage
 DRAWN = 1_000  # layouts that a ranker picks from
@@ -131,7 +132,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         pick: a ranker of layouts, which proposes some; None for none.
 
     Raises:
-        UsageError: `out` holds another call's journals.
+        UsageError: `out` holds another call's journals, or no space can be decided.
         ProgramFailed: the program cannot be opened, or its default does not run.
         PipelineError: too little time to verify, or the disk is full.
     """
@@ -147,14 +148,12 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
                 verified = compared.verified
                 chosen = [simplest_of_best(verified).candidate] if verified else []
         is_checked = granted()[0] > 1 and description.facts["platform"] == "cpu"
-        with time_limit((VERIFY_SHARE if is_checked else 1) * seconds_left() / 60):
+        with time_limit(seconds_left() / (1 + N_PROCESSES / 2 * is_checked) / 60):
             confirmed = _compared(ask, out, "confirm", chosen, ask.n_rounds)
         together = None
         if is_checked and any(is_faster(own.ratio, confirmed.same) for own in confirmed.verified):
-            compared = _compared(ask, out, ON_ALL_CORES, chosen, ask.n_rounds)
-            if compared.verified:
-                together = compared.verified[0].ratio, compared.same
-            else:  # it fails there
+            together = _on_all_cores(ask, out, chosen)
+            if together is None:  # it fails there
                 confirmed = replace(confirmed, verified=[])
     return Optimized(
         ask=ask,
@@ -206,9 +205,10 @@ def _screened(
         description = session.describe()
         journal = open_journal(out / JOURNALS / "screen.jsonl", _header(ask, description))
         visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
-        left_out = set(ask.spaces) - set(_spaces_of(description))
-        if left_out:
-            log.info(f"{ask.program}: has nothing to decide in {', '.join(sorted(left_out))}")
+        decided = tuple(_spaces_of(description))
+        if set(ask.spaces) > set(decided):
+            left_out = undecided(ask.program, ask.spaces, decided)
+            log.info(f"{left_out}; goes on with {', '.join(decided)}")
         log.info(f"screen: up to {ask.n_candidates} candidates")
         guide = _guide(session, description, pick) if pick else None
         sources, first = _proposed(ask, description, guide)
@@ -294,7 +294,9 @@ def _compared(
     Raises:
         PipelineError: the default does not run, or but for VERIFY the time is too short.
     """
-    with _session(ask, on_all_cores=stage == ON_ALL_CORES) as session:
+    is_one_of_many = stage.startswith(ON_ALL_CORES)
+    least = -(-LEAST_ROUNDS // N_PROCESSES) if is_one_of_many else LEAST_ROUNDS
+    with _session(ask, on_all_cores=is_one_of_many) as session:
         description = session.describe()
         choices = np.zeros((2 + len(candidates), len(description.n_options)), np.int64)
         for row, candidate in zip(choices[2:], candidates, strict=True):
@@ -316,10 +318,10 @@ def _compared(
         ran = [config for config in range(len(choices)) if config not in journal.failed]
         turns = range(1, n_rounds + 1)
         done = [t for t in turns if all((config, t) in journal.visits for config in ran)]
-        if len(done) < LEAST_ROUNDS and stage != VERIFY:
+        if len(done) < least and stage != VERIFY:
             raise PipelineError(
                 f"{what}: {len(done)} rounds beside the default were done; expected "
-                f"{LEAST_ROUNDS} or more; the same command goes on, with more --minutes"
+                f"{least} or more; the same command goes on, with more --minutes"
             )
         if not done:
             return _Compared([], 0, 0.0, Ratio(1.0, 1.0, 1.0))
@@ -337,6 +339,19 @@ def _compared(
         ]
     default_ms = float(times[0].min()) / 1e6
     return _Compared(verified, len(done), default_ms, paired_ratio(times[1], times[0]))
+
+
+def _on_all_cores(ask: Ask, out: Path, chosen: Sequence[Candidate]) -> tuple[Ratio, Ratio] | None:
+    """Return the one chosen and the default again over the default; None where it fails."""
+    n_rounds, found = -(-ask.n_rounds // N_PROCESSES), list[tuple[float, float]]()
+    for left in range(N_PROCESSES, 0, -1):
+        with time_limit(seconds_left() / left / 60):
+            own = _compared(ask, out, f"{ON_ALL_CORES}-{left}", chosen, n_rounds)
+        if not own.verified:
+            return None
+        found.append((own.verified[0].ratio.value, own.same.value))
+    best, same = zip(*found, strict=True)
+    return over_processes(best), over_processes(same)
 
 
 def _spaces_of(description: Description) -> Mapping[str, int]:

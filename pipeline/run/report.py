@@ -70,7 +70,7 @@ def build_report(
     labels = {file.submission_id: read_labels_of(file) for file in files}
     rankings = read_submission(state.out / SUBMISSION["valid"]) if files else {}
     whole, (rankings, labels) = labels, cut_to_samples(files, rankings, labels)
-    ceilings = {row.file.submission_id: row.noise.tau for row in rows if row.noise is not None}
+    ceilings = {row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None}
     scored = score_submission(rankings, labels, ceilings=ceilings)
     note_samples(scored, whole)
     _add_evidence(state, scored["collections"], labels, {f.submission_id: f for f in files})

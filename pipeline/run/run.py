@@ -19,6 +19,7 @@ from common.locks import alone_in
 from common.progress import in_one_step, log
 from common.settings import default_store_dir
 from data.audit.rows import AuditRow, audit
+from data.collect.manifest import read_manifest
 from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import fingerprint
 from data.npz.graphs import are_one_program
@@ -207,9 +208,10 @@ def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
 
 def _audited(inputs: Inputs, files: Sequence[GraphFile], workers: Workers) -> list[AuditRow]:
     store = inputs.store or default_store_dir(inputs.data_dir)
+    measured = read_manifest(inputs.data_dir)["graphs"]
     for is_last in (False, True):
         prepared = prepare(files, store, pack=packing(workers))
-        rows = audit(files, prepared=prepared, look=auditing(workers))
+        rows = audit(files, prepared=prepared, look=auditing(workers), measured=measured)
         spoilt = [
             entry.stored.path
             for entry, row in zip(prepared, rows, strict=True)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.collect.measuring.timing import Visit
 from data.collect.measuring.worker import Description, OpenSubject, Told, one_line
 
@@ -57,6 +57,7 @@ class Session:
         """Open the subject and return what does not depend on a choice.
 
         Raises:
+            UsageError: nothing that was asked for can be decided.
             ProgramFailed: it cannot be opened; the line says why.
         """
         self._stop()
@@ -113,7 +114,7 @@ class Session:
         except (EOFError, OSError):
             value, problem = None, self._crash()
         if problem:
-            raise failure(problem)
+            raise problem if isinstance(problem, UsageError) else failure(problem)
         return value
 
     def _crash(self) -> str:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.collect.measuring.timing import (
     CPU,
     WALL,
@@ -128,11 +128,11 @@ def serve(connection: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            reply = getattr(server, what)(argument), ""
+            connection.send((getattr(server, what)(argument), ""))
         except Exception as error:  # compilers and users' programs raise anything
             known = isinstance(error, PipelineError)
-            reply = None, one_line(error if known else f"{type(error).__name__}: {error}")
-        connection.send(reply)
+            told = one_line(error if known else f"{type(error).__name__}: {error}")
+            connection.send((None, UsageError(told) if isinstance(error, UsageError) else told))
 
 
 def one_line(said: object) -> str:

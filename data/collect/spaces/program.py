@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.collect.layouts.module import configurable_nodes, dump_module, node_positions
 from data.collect.layouts.options import usual_choice
 from data.collect.layouts.program import LayoutProgram
@@ -28,6 +28,11 @@ from data.hlo.graph import featurize_module
 
 SPACES = ("options", "layouts", "fusion")
 TILES = "tiles"  # the one space of a TileKernel
+NOTHING = {
+    "layouts": "has no dot, convolution or reshape with dimensions to order",
+    "fusion": "has no result that could be kept apart",
+    TILES: "is no kernel",
+}
 # Outputs may differ by rounding: by that share of the largest value of each output.
 TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
 
@@ -38,23 +43,32 @@ def open_decided(program: str, spaces: tuple[str, ...], device: str | None) -> "
     Of a kernel only tiles are decided, and of a function all but tiles.
 
     Raises:
-        PipelineError: as `open_program` and `open_kernel`.
+        UsageError: nothing that was asked for can be decided.
+        PipelineError: as `load_program` and `open_kernel`.
     """
     facts = open_device(device)
-    if spaces == (TILES,) or (TILES in spaces and _is_kernel(program)):
-        return SameOutputs(open_kernel(program, device))
-    if program in catalogue():
-        raise PipelineError(f"--program {program}: is a kernel; expected --space tiles")
+    if program in catalogue() and TILES not in spaces:
+        raise UsageError(f"{undecided(program, spaces, (TILES,))}; expected --space tiles")
+    if TILES in spaces:
+        try:
+            find_kernel(program)
+        except PipelineError as error:
+            if spaces == (TILES,):
+                told = undecided(program, spaces, SPACES)
+                raise UsageError(f"{told} ({error}); expected {', '.join(SPACES)}") from error
+        else:
+            return SameOutputs(open_kernel(program, device))
     of_functions = [space for space in spaces if space != TILES]
     return SameOutputs(DecidedProgram(load_program(program), of_functions, facts))
 
 
-def _is_kernel(program: str) -> bool:
-    try:
-        find_kernel(program)
-    except PipelineError:
-        return False
-    return True
+def undecided(program: str, asked: Sequence[str], decided: Sequence[str]) -> str:
+    """Say why some of the spaces that were asked for are none of a program's."""
+    left_out = [space for space in asked if space not in decided]
+    told = " and ".join(NOTHING[space] for space in left_out if space in NOTHING)
+    if tuple(decided) == (TILES,):
+        told = "is a kernel, of which tiles alone are decided"
+    return f"--space {','.join(left_out)}: {program} {told}"
 
 
 class Genes(NamedTuple):
@@ -78,7 +92,8 @@ class DecidedProgram:
         """Compile a program once; spaces in which it has nothing to decide are left out.
 
         Raises:
-            PipelineError: as `LayoutProgram`, or no space is left.
+            UsageError: no space is left.
+            PipelineError: as `LayoutProgram`.
         """
         import jax
 
@@ -106,7 +121,7 @@ class DecidedProgram:
         n_genes = {space: len(own.nodes) for space, own in self._genes.items() if space in spaces}
         self._spaces = {space: n_genes[space] for space in spaces if n_genes.get(space)}
         if not self._spaces:
-            raise PipelineError(f"{self.name}: has nothing to decide in {', '.join(spaces)}")
+            raise UsageError(f"{undecided(self.name, spaces, ())}; expected --space options")
 
     def describe(self) -> Description:
         """Return the program's graph, and the genes of all spaces."""

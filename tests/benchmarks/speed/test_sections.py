@@ -7,9 +7,9 @@ import pytest
 from benchmarks.speed import (
     layout_model,
     packing,
+    pyg_loader,
     segment_memory,
     stages,
-    training_cache,
     workers,
 )
 from benchmarks.speed.measuring import TreeCost, in_turn, peak_mib
@@ -37,12 +37,11 @@ def test_the_peak_is_what_the_work_adds() -> None:
 
 def test_each_stage_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (GraphSize(150, 6, 80), GraphSize(200, 8, 90))
-    for name, value in (("MORE_CONFIGS", sizes), ("MORE_NODES", sizes), ("LARGEST", sizes[0])):
-        monkeypatch.setattr(stages, name, value)
+    for name in ("MORE_CONFIGS", "MORE_NODES"):
+        monkeypatch.setattr(stages, name, sizes)
     text = stages.report()
     assert text.count("| Kendall tau | ") == text.count("| GNN training step, 64 configs | ") == 2
     assert "| stage | 150 | 200 | exponent |" in text
-    assert "Reading 80 configs of 6 nodes" in text
 
 
 @pytest.mark.slow
@@ -56,13 +55,6 @@ def test_layout_models_are_compared_in_time_memory_and_results() -> None:
         assert min(float(cell.replace(",", "")) for cell in row[2:8]) >= 0
 
 
-@pytest.mark.parametrize(("max_bytes", "anew"), [(1 << 30, "19.0%"), (1, "98.0%")])
-def test_the_cache_of_graphs_reads_each_once_if_it_can(max_bytes: int, anew: str) -> None:
-    sizes = [GraphSize(150, 6, 30), GraphSize(180, 8, 20)]
-    line = cells(training_cache.report_graphs(sizes, 100, max_bytes).splitlines()[-1])
-    assert line[0] == "100" and line[2] == anew
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("network", segment_memory.NETWORKS)
 def test_each_network_trains_and_ranks_a_graph(network: str) -> None:
@@ -71,26 +63,6 @@ def test_each_network_trains_and_ranks_a_graph(network: str) -> None:
     libraries, train, predict = map(int, row[3:6])
     assert 0 < libraries < train <= predict
     assert min(float(cell.replace(",", "")) for cell in row[6:]) > 0
-
-
-def test_growth_is_the_exponent_from_the_second_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(size: GraphSize, network: str) -> dict[str, float]:
-        return {
-            "libraries_mib": 200.0,
-            "train_mib": 200 + 3 * size.n_nodes**0.5,
-            "predict_mib": 300.0,
-            "first_s": 1.0,
-            "step_s": 0.1 * size.n_nodes,
-            "total_s": 9.0,
-            "predict_s": 2e-4 * size.n_nodes**2,
-        }
-
-    monkeypatch.setattr(segment_memory, "measure", measured)
-    sizes = [GraphSize(n_nodes, 10, 20) for n_nodes in (10, 100, 1_000, 10_000)]
-    lines = segment_memory.report(sizes).splitlines()
-    assert sum(line.startswith("| 1,000 | 10 | ") for line in lines) == len(segment_memory.NETWORKS)
-    for line in lines[-len(segment_memory.NETWORKS) :]:
-        assert list(map(float, cells(line)[1:])) == pytest.approx([0.5, 1, 0, 2], abs=0.01)
 
 
 def test_ratios_compare_the_best_seconds_with_the_best() -> None:
@@ -115,7 +87,7 @@ def test_workers_end_with_the_bytes_of_one(tiny_tree: Path) -> None:
 
 
 def test_each_way_to_read_configs_has_a_line(tiny_tree: Path) -> None:
-    lines = training_cache.measure_loader("tiny", tiny_tree, None, 1)
-    ways = ["the pipeline", "one by one", "8 a batch", "32 a batch"]
+    lines = pyg_loader.measure_loader("tiny", tiny_tree, None, 1)
+    ways = ["the pipeline", "one by one", "8 a batch", "32 a batch", "8 a batch, drawn already"]
     assert [line[0] for line in lines] == [f"tiny, {way}" for way in ways]
     assert lines[0][-1] == "1.00" and all(float(line[-1]) > 0 for line in lines)

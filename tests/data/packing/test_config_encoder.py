@@ -37,7 +37,6 @@ def test_indices_are_as_wide_as_the_longest_alphabet_of_a_column_needs(
     values = distinct_vectors(n_vectors)[np.random.default_rng(4).permutation(letters)]
     configs = encoded(values, rows_per_chunk=20_000)
     assert configs.indices.dtype == dtype
-    assert configs.alphabets.index_dtype == dtype
     assert configs.alphabets.sizes.tolist() == ([n_vectors, 1] if n_vectors > 1 else [1])
     check_rows(configs, values)
 

@@ -244,6 +244,9 @@ def test_the_default_is_what_leaves_most_to_the_compiler(tiny_tree: Path) -> Non
     assert default_row(two.graph) == 1
 
 
+MODELS = "layout.models=[layout_linear,layout_boosting]"
+
+
 def explained(file: Path, run: Path, *words: object) -> Any:
     return json.loads(call("rank", file, "--run", run, "--json", *words))["explained"]
 
@@ -272,8 +275,7 @@ def test_the_command_says_why_by_instruction_name(rankers: Path, tmp_path: Path)
 
 
 def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path) -> None:
-    models = "layout.models=[layout_linear,layout_boosting]"
-    words = ("--recipe", "smoke", "--collections", LAYOUTS, "--set", models)
+    words = ("--recipe", "smoke", "--collections", LAYOUTS, "--set", MODELS)
     call("run", "--data", tiny_tree, *words, "--out", tmp_path / "run")
     file = first_of(tiny_tree, LAYOUTS).path
     ranker, graph = load_ranker(tmp_path / "run", collection=LAYOUTS), load_graph(file)
@@ -288,6 +290,20 @@ def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path
     difference = ranked.scores[ranked.order[-1]] - ranked.scores[ranked.order[0]]
     assert found.difference == pytest.approx(difference, abs=1e-5)
     assert len(repr(found)) < 200
+
+
+def test_the_scores_of_spread_picks_and_of_an_explanation_are_told_apart(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    words = ("--recipe", "smoke", "--collections", LAYOUTS, "--set", MODELS)
+    spread = ("--set", "blend.layout_spread=1.0", "--set", "blend.layout_spread_length=0.3")
+    call("run", "--data", tiny_tree, *words, *spread, "--out", tmp_path / "run")
+    file = first_of(tiny_tree, LAYOUTS).path
+    text = call("rank", file, "--run", tmp_path / "run", "--top", 3, "--explain", 3)
+    scores = [float(line.split()[-1]) for line in text.splitlines() if line.startswith("   ")][:3]
+    assert scores == [0, 1, 2]
+    assert "score is the place, from 0; --explain divides the models' own" in text
+    assert ": blended score 0." in text or ": equal scores" in text
 
 
 def test_what_cannot_be_explained_is_one_line(

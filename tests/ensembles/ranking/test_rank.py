@@ -63,6 +63,34 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     assert replace(ranked, scores=-scores).measured()["slowdown@1"] == 3  # 9 over the mean of 3
 
 
+def test_it_is_said_how_well_two_measurements_agree(
+    rankers: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    """By the manifest of the folder, or where the file repeats configs by these."""
+    file = first_of(tiny_tree, LAYOUTS)
+    path = tmp_path / file.path.relative_to(tiny_tree)
+    path.parent.mkdir(parents=True)
+    with np.load(file.path) as arrays:
+        configs, runtimes = arrays["node_config_feat"][:12], np.arange(1, 13)
+        np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
+        twice = {"node_config_feat": np.tile(configs, (2, 1, 1))}
+        both = {"config_runtime": np.r_[runtimes, runtimes[::-1]]}
+        np.savez(tmp_path / "twice.npz", **{**arrays, **twice, **both})
+    words = ("--run", rankers / LAYOUT_MODEL, "--top", 1)
+    assert "two measurements" not in call("rank", path, *words)
+    entry = {"again_tau": 0.75, "relative_noise": 0.0125}
+    manifest = {"environments": {}, "graphs": {file.submission_id: entry}, "left_out": {}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    told = "; two measurements agree to tau 0.750; halves of a measurement differ by 1.2%"
+    (line,) = (one for one in call("rank", path, *words).splitlines() if told in one)
+    assert line.startswith("measured    kendall_tau")
+    assert json.loads(call("rank", path, *words, "--json"))["noise"] == entry
+    repeated = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(tmp_path / "twice.npz"))
+    assert -1 <= repeated.noise()["again_tau"] < 0.5  # each config once fast, once slow
+    withheld = load_graph(first_of(tiny_tree, LAYOUTS, "test").path)
+    assert rank(load_ranker(rankers / LAYOUT_MODEL), withheld).noise() == {}
+
+
 def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_tree: Path) -> None:
     for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
         labelled, withheld = (first_of(tiny_tree, name, split) for split in ("train", "test"))

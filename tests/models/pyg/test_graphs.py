@@ -50,7 +50,7 @@ def check_against_npz(graph: TpuGraph, source: GraphFile, rows: np.ndarray) -> N
         assert taken.config_feat.dtype == torch.float32
     np.testing.assert_array_equal(taken.config_feat, feat)
     np.testing.assert_array_equal(taken.runtime, runtime[None, rows])
-    np.testing.assert_array_equal(taken.config_rows, rows[None])
+    np.testing.assert_array_equal(taken.config_rows, rows)
     np.testing.assert_array_equal(graph.configs.runtime, runtime)
 
 
@@ -89,13 +89,33 @@ def test_a_batch_scores_as_its_graphs_do(tiny_tree: Path) -> None:
     ids = torch.cat([g.config_node_ids + s for g, s in zip(graphs, starts, strict=True)])
     assert torch.equal(batch.config_node_ids, ids)
     assert torch.equal(batch.batch[ids], batch.config_node_ids_batch)
-    assert batch.runtime.shape == batch.config_rows.shape == (4, 7)
+    assert batch.runtime.shape == np.stack(batch.config_rows).shape == (4, 7)
+    assert np.array_equal(batch[2].config_rows, graphs[2].config_rows)
     assert batch.name == [graph.name for graph in graphs]
     torch.manual_seed(0)
     net = GatNet(8, 2).eval()
     alone = torch.cat([net(graph) for graph in graphs])
     torch.testing.assert_close(net(batch), alone, atol=1e-5, rtol=1e-5)
     assert torch.equal(batch[2].config_node_ids, graphs[2].config_node_ids)
+
+
+def test_a_batch_joins_no_more_tensors_than_a_network_reads(tiny_tree: Path) -> None:
+    graphs = list(TpuGraphsLayout(tiny_tree, "train", transform=ConfigSampler(7, seed=0)))[:2]
+    joined = Batch.from_data_list(graphs)
+    found = {name for name, value in joined.to_dict().items() if torch.is_tensor(value)}
+    read = {"x", "opcode", "node_layout", "edge_index", "config_node_ids", "config_feat", "runtime"}
+    assert found == read | {"batch", "ptr"}
+
+
+def test_fields_of_ones_own_are_numbered_as_pyg_does(tiny_tree: Path) -> None:
+    graphs = list(TpuGraphsLayout(tiny_tree, "train", transform=ConfigSampler(7, seed=0)))[:2]
+    n_nodes = graphs[0].num_nodes
+    for graph in graphs:
+        graph.update({"root_index": torch.tensor([0]), "num_nodes": graph.num_nodes})
+        del graph.x
+    batch = Batch.from_data_list(graphs)
+    assert batch.root_index.tolist() == [0, n_nodes]
+    assert batch[1].edge_index.max() + n_nodes == batch.edge_index.max()
 
 
 def test_kernels_batch_by_rows(tiny_tree: Path) -> None:

@@ -23,15 +23,20 @@ def graph(layout_graph: LayoutGraph) -> TpuGraph:
 def test_distinct_configs_come_once_with_their_mean(graph: TpuGraph) -> None:
     n_distinct = len(graph.configs.first)
     taken = ConfigSampler(n_distinct, seed=0)(graph)
-    rows = taken.config_rows[0]
+    rows = taken.config_rows
     assert sorted(rows.tolist()) == graph.configs.first.tolist()
     assert taken.runtime[0, rows == 0] == 30
     assert torch.equal(taken.config_feat, graph.take(rows).config_feat)
 
 
+def test_the_given_graph_stays_as_it_is(graph: TpuGraph) -> None:
+    ConfigSampler(4, seed=0)(graph)
+    assert "configs" in graph and "config_feat" not in graph
+
+
 def test_all_measurements_can_be_drawn(graph: TpuGraph) -> None:
     taken = ConfigSampler(len(graph.configs), seed=0, distinct=False)(graph)
-    rows = taken.config_rows[0]
+    rows = taken.config_rows
     assert sorted(rows.tolist()) == list(range(len(graph.configs)))
     assert sorted(taken.runtime[0, rows < 3].tolist()) == [10, 20, 60]
 
@@ -52,7 +57,7 @@ def test_a_seed_an_epoch_and_a_graph_decide(graph: TpuGraph) -> None:
         sampler.set_epoch(epoch)
         graph.name = name
         torch.rand(1)  # torch's generator has no say
-        return sampler(graph).config_rows[0].tolist()
+        return sampler(graph).config_rows.tolist()
 
     assert drawn(0) == drawn(0)
     assert len({tuple(d) for d in (drawn(0), drawn(1), drawn(0, 1), drawn(0, 0, "b"))}) == 4
@@ -63,7 +68,7 @@ def test_without_a_seed_torch_decides(graph: TpuGraph) -> None:
     draws = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        draws.append([sampler(graph).config_rows[0].tolist() for _ in range(2)])
+        draws.append([sampler(graph).config_rows.tolist() for _ in range(2)])
     assert draws[0] == draws[1] != draws[2]
     assert draws[0][0] != draws[0][1]
 

@@ -24,7 +24,7 @@ from pipeline.optimize.optimize import (
     optimize,
     simplest_of_best,
 )
-from pipeline.optimize.verify import Ratio, is_faster, paired_ratio
+from pipeline.optimize.verify import Ratio, is_faster, over_processes, paired_ratio
 from pipeline.optimize.write import (
     APPLY,
     BEST,
@@ -116,9 +116,9 @@ def test_a_gain_that_there_was_no_time_to_check_on_all_cores_is_not_told(
     whole: tuple[Path, Optimized], tmp_path: Path
 ) -> None:
     shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
-    (checked,) = (tmp_path / "journal").glob("all-cores*")
+    (checked,) = (tmp_path / "journal").glob("all-cores-1*")  # the last of three processes
     checked.unlink()
-    with pytest.raises(PipelineError, match=r"all-cores: 0 rounds .* with more --minutes"):
+    with pytest.raises(PipelineError, match=r"all-cores-1: 0 rounds .* with more --minutes"):
         optimize(ASKED, tmp_path, minutes=0.0)
     assert optimize(ASKED, tmp_path).is_faster
 
@@ -149,7 +149,7 @@ def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimize
 def test_a_call_that_is_repeated_measures_nothing_anew(whole: tuple[Path, Optimized]) -> None:
     out, first = whole
     sizes = {path: path.stat().st_size for path in (out / "journal").glob("*.jsonl")}
-    assert len(sizes) == 3 + (granted()[0] > 1)  # screened, verified, confirmed, on all cores
+    assert len(sizes) == 3 + 3 * (granted()[0] > 1)  # screened, verified, confirmed, on all cores
     again = optimize(ASKED, out)
     assert {path: path.stat().st_size for path in sizes} == sizes
     assert (again.candidates, again.best, again.same) == (first.candidates, first.best, first.same)
@@ -279,6 +279,45 @@ def test_a_ratio_is_the_median_over_rounds() -> None:
     assert (ratio.value, ratio.low) == (0.5, 0.5) and 0.5 < ratio.high <= 3.0
 
 
+def test_an_interval_over_processes_holds_where_processes_differ() -> None:
+    """The truth is .9; processes differ by 8 % of it, rounds of one process by 1 %."""
+    rng = np.random.default_rng(0)
+    n_held = n_held_by_rounds = 0
+    for _ in range(400):
+        process = 0.9 * np.exp(0.08 * rng.normal(size=3))
+        rounds = process[:, None] * np.exp(0.01 * rng.normal(size=(3, 14)))
+        found = over_processes([float(np.median(own)) for own in rounds])
+        one = paired_ratio(rounds[0], np.ones(14))
+        n_held += found.low <= 0.9 <= found.high
+        n_held_by_rounds += one.low <= 0.9 <= one.high
+    assert n_held >= 0.93 * 400 > 0.3 * 400 > n_held_by_rounds
+
+
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     (line,) = stderr_of("optimize", "--program", "nonsense", "--out", tmp_path, expect=1)
     assert "program 'nonsense': not in the catalogue" in line
+
+
+@pytest.mark.parametrize(
+    ("program", "space", "told"),
+    [
+        ("matmul_m128_k256_n512", "options", "is a kernel, of which tiles alone are decided;"),
+        ("mlp_b16", "tiles", "is no kernel"),
+    ],
+)
+def test_spaces_of_which_none_can_be_decided_are_wrong_usage(
+    program: str, space: str, told: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("jax")
+    words = ("optimize", "--program", program, "--space", space, "--out", tmp_path)
+    (line,) = stderr_of(*words, expect=2)
+    assert f"--space {space}: {program} {told}" in line and "; expected " in line
+
+
+def test_a_space_that_is_left_out_is_told_and_the_others_are_searched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    found = optimize(ask(spaces=("layouts", "tiles"), n_candidates=2), tmp_path)
+    assert found.spaces == ("layouts",)
+    assert "--space tiles: mine:step is no kernel; goes on with layouts" in caplog.text

@@ -10,6 +10,7 @@ import pytest
 import tomli_w
 
 from common.errors import PipelineError
+from data.tree import find_graphs
 from models.config.recipe import load_recipe
 from pipeline.run.folders import differing_keys, list_runs, read_report
 from submissions.report.curves import RANKS_SCHEMA
@@ -18,8 +19,13 @@ from tests.command_line import call
 
 @pytest.fixture(scope="module")
 def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a tree whose manifest tells of second measurements."""
     out = tmp_path_factory.mktemp("report") / "run"
-    call("run", "--data", tiny_tree, "--recipe", "smoke", "--set", "seeds=[0,1]", "--out", out)
+    tree = Path(shutil.copytree(tiny_tree, out.with_name("tree")))
+    again = {file.submission_id: {"again_tau": 0.625} for file in find_graphs(tree)}
+    manifest = {"environments": {}, "graphs": again, "left_out": {}}
+    (tree / "manifest.json").write_text(json.dumps(manifest))
+    call("run", "--data", tree, "--recipe", "smoke", "--set", "seeds=[0,1]", "--out", out)
     return out
 
 
@@ -79,6 +85,14 @@ def test_the_report_holds_what_the_pictures_rest_on(finished: Path) -> None:
         assert sum(model["weights"].values()) == pytest.approx(1, abs=1e-3)
     assert set(report["seconds"]) == set(report["peak_mib"])
     assert {"prepare and audit", "score"} <= set(report["seconds"])
+
+
+def test_the_ceiling_is_a_second_measurement_that_the_manifest_tells_of(finished: Path) -> None:
+    parts = json.loads((finished / "report.json").read_text())["collections"]
+    layouts = [part for name, part in parts.items() if name.startswith("layout:")]
+    figures = [figures for part in layouts for figures in part["per_graph"].values()]
+    assert {one["noise_ceiling"] for one in [*figures, *layouts]} == {0.625}
+    assert all("0.625" in page.read_text() for page in (finished / "graphs").glob("layout-*.html"))
 
 
 def test_a_seed_alone_has_what_a_run_of_that_seed_has(

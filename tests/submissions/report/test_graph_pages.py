@@ -20,7 +20,7 @@ def test_a_page_shows_points_and_best_configs(tmp_path: Path) -> None:
     report, ranks = illustrated_report()
     ranks = ranks.with_columns(members=pl.concat_list(pl.col("rank").cast(pl.Float32), pl.lit(0.5)))
     graphs = report["collections"][LAYOUT]["per_graph"]
-    graphs[HOSTILE] = graphs.pop("graph-00")
+    graphs[HOSTILE] = graphs.pop("graph-00") | {"noise_ceiling": 0.93}
     ranks = ranks.with_columns(pl.col("graph").replace("graph-00", HOSTILE))
     rows = {"names": [["dot (node 7)"]], "cells": [[["output - → {0,1}", ""]]], "n_more": [3]}
     first = {"collection": [LAYOUT], "graph": [HOSTILE], "configs": [[9, 4]], "against": [2]}
@@ -45,6 +45,7 @@ def test_a_page_shows_points_and_best_configs(tmp_path: Path) -> None:
     assert "1: config 9" in page.text
     assert "dot (node 7) output - → {0,1} –" in page.text
     assert "differs from config 2" in page.text
+    assert "Two measurements of its configs agree to a Kendall tau of 0.93" in page.text
     assert "3 more nodes differ" in page.text
 
 

@@ -1,12 +1,13 @@
 """Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.collect.layouts.module import CONFIGURABLE
 from data.collect.layouts.options import read_row
 from data.collect.measuring.worker import Description, Told
@@ -14,7 +15,7 @@ from data.collect.programs.catalogue import ProgramSource
 from data.collect.programs.compiled import applied, digest_of
 from data.collect.spaces import options
 from data.collect.spaces.barriers import fusible, with_barriers
-from data.collect.spaces.program import DecidedProgram, SameOutputs
+from data.collect.spaces.program import DecidedProgram, SameOutputs, undecided
 
 pytest.importorskip("jax")
 
@@ -222,8 +223,26 @@ def test_spaces_without_a_decision_are_left_out() -> None:
     x = np.ones(4, np.float32)
     source = ProgramSource("tiny", "tiny", "xla", lambda: (lambda x: x + 1, (x,)))
     assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
-    with pytest.raises(PipelineError, match="tiny: has nothing to decide in layouts"):
+    with pytest.raises(UsageError, match=r"layouts: tiny has no dot, .*; expected --space"):
         DecidedProgram(source, ("layouts",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "decided", "told"),
+    [
+        (("options", "tiles"), ("options",), "--space tiles: mine is no kernel"),
+        (("options", "tiles"), ("tiles",), "--space options: mine is a kernel, of which tiles"),
+        (
+            ("layouts", "fusion"),
+            (),
+            "--space layouts,fusion: mine has no dot, .* and has no result",
+        ),
+    ],
+)
+def test_it_is_said_why_a_space_is_not_decided(
+    asked: tuple[str, ...], decided: tuple[str, ...], told: str
+) -> None:
+    assert re.match(told, undecided("mine", asked, decided))
 
 
 def test_the_menu_tries_combinations_and_then_each_option_alone() -> None:
