@@ -1,14 +1,4 @@
-"""Many trained models as one; and the functions for Python, to rank the configs of a program.
-
-    from ensembles import load_graph, load_ranker, rank
-
-    ranker = load_ranker("runs/first", collection="layout:xla:random")
-    graph = load_graph("module.hlo.pb")
-    ranked = rank(ranker, graph, configs=graph.candidates(200), top=5)
-    for entry in ranked.best():
-        print(entry["rank"], entry["config"], entry["score"])
-    for node in ranked.layouts(ranked.order[0]):
-        print(node.name, node.tensors["output"])  # minor to major; None = the compiler's choice
+"""Many trained models as one; and the functions for Python, to rank a program: docs/rank.md.
 
 Everything that goes wrong with a file or a run is a `PipelineError` of one line; what the call
 itself has wrong, such as an unknown collection, is a `UsageError`, which is one as well.

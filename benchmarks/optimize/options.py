@@ -51,8 +51,7 @@ RANKER_STEPS = 400
 PRE_TRAINING = PpoConfig(steps=300, entropy=0.2)
 FINE_TUNING = PpoConfig(steps=15, choices=8, entropy=0.2)
 MENU, AS_OPTIMIZE = "menu, then random", "menu, then genetic"
-# What `portfolio` puts first was then put first in the menu, which is judged as it was before.
-ALONE_FIRST = menu()[np.argsort((menu() > 0).sum(axis=1), kind="stable")]
+ALONE_FIRST = menu()[np.argsort((menu() > 0).sum(axis=1), kind="stable")]  # as before `portfolio`
 WAYS = (
     *("random", MENU, AS_OPTIMIZE, "genetic", "portfolio"),
     *("guided", "ranked", "zero-shot", "fine-tuned"),

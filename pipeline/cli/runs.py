@@ -118,13 +118,9 @@ def compare(
         print_json({"first": first, "second": second, "config": keys, **compared})
         return
     if keys:
-        print_table(("key", "first", "second"), [(key, *map(_shown, keys[key])) for key in keys])
+        print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
         typer.echo("")
     _print_comparison(compared)
-
-
-def _shown(value: object) -> object:
-    return str(value) if isinstance(value, list | dict) else value
 
 
 def _print_comparison(compared: Mapping[str, Any]) -> None:
@@ -135,8 +131,11 @@ def _print_comparison(compared: Mapping[str, Any]) -> None:
         counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
         values = (entry["first"], entry["second"], entry["difference"])
         interval = entry["ci95"] or (None, None)
-        rows.append((name, *counts, *values, *interval, entry["probability"]))
+        chance = entry["probability"]  # a few families tell no more than from .01 to .99
+        told = None if chance is None else min(max(chance, 0.01), 0.99)
+        rows.append((name, *counts, *values, *interval, told))
     print_table(COMPARED, rows)
+    say("note: over families of graphs alone; other seeds of a recipe may move a score as far")
     for name, entry in compared["collections"].items():
         if entry["only_in_one"]:
             say(f"{name}: {entry['only_in_one']} graphs that only one of the two has judged")

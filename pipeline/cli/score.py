@@ -35,7 +35,7 @@ def score(
     labels = labels_of(folder, split=split, private=private)
     try:
         rankings = read_submission(submission)
-        check_split(rankings, labels, folder, split=split)
+        check_split(submission, rankings, labels, folder, split=split)
         graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
         report = score_submission(*cut_to_samples(graphs, rankings, labels))
     except PipelineError as error:
@@ -45,7 +45,7 @@ def score(
     if private:
         _name_programs(report, folder)
     if not any(known.is_labelled for known in labels.values()):
-        say(f"{folder}: the runtimes of split {split} are withheld; --private reads the sample's")
+        raise PipelineError(f"{folder}: {split} has no runtimes; --private reads the sample's")
     if json:
         print_json(report)
         return

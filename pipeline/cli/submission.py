@@ -43,10 +43,14 @@ def check(
     Example: python -m pipeline submission check runs/first/submission.csv --data DIR
     """
     from submissions.check import check_submission, expected_rows, official_rows
+    from submissions.labels import check_split
+    from submissions.write import scan_submission
 
-    expected, official = expected_rows(data_dir(data), split), official_rows()
+    folder = data_dir(data)
+    expected, official = expected_rows(folder, split), official_rows()
     n_rows = len(expected)
-    problems = [str(problem) for problem in check_submission(file, expected)]
+    if problems := [str(problem) for problem in check_submission(file, expected)]:
+        check_split(file, {row.id for row in scan_submission(file)}, expected, folder, split=split)
     in_part = problems and official.keys() >= expected.keys()
     if in_part and not check_submission(file, {**official, **expected}):
         problems, n_rows = [], len(official)

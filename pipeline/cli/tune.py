@@ -20,6 +20,7 @@ from pipeline.cli.console import (
     print_json,
     print_result,
     print_table,
+    say,
 )
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -75,6 +76,7 @@ def tune(
         return
     print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best.value)])
     typer.echo(f"recipe      {result.best_recipe}")
+    say("note: the best of many trials is partly lucky: judge its recipe on the valid split")
 
 
 @app.command("report")

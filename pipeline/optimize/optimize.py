@@ -2,8 +2,8 @@
 
 Screen: a menu of compiler options and the usual layouts, the first picks of a ranker, then a
 genetic search over all decisions, whose children the ranker picks too. Verify: the few that were
-fastest, in a fresh process. Confirm: the best of these, in another. All this on one thread; last,
-in three more processes, on all cores, where no gain is asked for but no loss is taken. Every visit
+fastest, in a fresh process. Confirm: the best of these, in some others. All this on one thread;
+last, in as many more, on all cores, where no gain is asked for but no loss is taken. Every visit
 goes to a journal, so that a call that was killed goes on.
 
 c candidates of g genes.
@@ -33,12 +33,12 @@ from data.collect.spaces import options
 from data.collect.spaces.program import SPACES, TILES, open_decided, undecided
 from data.graphs.distinct import hash_rows
 from pipeline.jobs.workers import granted
-from pipeline.optimize.verify import Ratio, is_faster, is_slower, over_processes, paired_ratio
+from pipeline.optimize.verify import LEAST_GAIN, Ratio, is_faster, is_slower, paired_ratio, pooled
 
-JOURNALS, VERIFY, ON_ALL_CORES = "journal", "verify", "all-cores"
+JOURNALS, VERIFY, CONFIRM, ON_ALL_CORES = "journal", "verify", "confirm", "all-cores"
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
 N_FINALISTS, LEAST_ROUNDS = 4, 8
-N_PROCESSES = 3  # on all cores, where processes differ by more than rounds of one do
+N_PROCESSES = 4  # that confirm: they differ by more than rounds of one do
 ALIKE = 1.05  # screened times that may be one and the same
 SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.5  # of the time; and of what is left then, stage by stage
 DRAWN = 1_000  # layouts that a ranker picks from
@@ -148,12 +148,14 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
                 verified = compared.verified
                 chosen = [simplest_of_best(verified).candidate] if verified else []
         is_checked = granted()[0] > 1 and description.facts["platform"] == "cpu"
-        with time_limit(seconds_left() / (1 + N_PROCESSES / 2 * is_checked) / 60):
-            confirmed = _compared(ask, out, "confirm", chosen, ask.n_rounds)
+        with time_limit(seconds_left() / (1 + is_checked) / 60):
+            confirmed = _in_processes(ask, out, CONFIRM, chosen)
         together = None
         if is_checked and any(is_faster(own.ratio, confirmed.same) for own in confirmed.verified):
-            together = _on_all_cores(ask, out, chosen)
-            if together is None:  # it fails there
+            compared = _in_processes(ask, out, ON_ALL_CORES, chosen)
+            if compared.verified:
+                together = compared.verified[0].ratio, compared.same
+            else:  # it fails there
                 confirmed = replace(confirmed, verified=[])
     return Optimized(
         ask=ask,
@@ -186,9 +188,12 @@ def n_affordable(default_ns: float, seconds: float) -> int:
 
 
 def simplest_of_best(verified: Sequence[Verified]) -> Verified:
-    """Return the one that decides least among those that no interval tells from the fastest."""
+    """Return the one that decides least among those that are not surely slower than the fastest.
+
+    Surely: by LEAST_GAIN beyond what the rounds of this one process tell.
+    """
     fastest = min(verified, key=lambda v: v.ratio.value)
-    alike = [v for v in verified if v.ratio.low <= fastest.ratio.high]
+    alike = [v for v in verified if v.ratio.low <= fastest.ratio.high + LEAST_GAIN]
     return min(alike, key=lambda v: (np.count_nonzero(v.candidate.choice), v.ratio.value))
 
 
@@ -294,9 +299,8 @@ def _compared(
     Raises:
         PipelineError: the default does not run, or but for VERIFY the time is too short.
     """
-    is_one_of_many = stage.startswith(ON_ALL_CORES)
-    least = -(-LEAST_ROUNDS // N_PROCESSES) if is_one_of_many else LEAST_ROUNDS
-    with _session(ask, on_all_cores=is_one_of_many) as session:
+    least = LEAST_ROUNDS if stage == VERIFY else LEAST_ROUNDS // N_PROCESSES
+    with _session(ask, on_all_cores=stage.startswith(ON_ALL_CORES)) as session:
         description = session.describe()
         choices = np.zeros((2 + len(candidates), len(description.n_options)), np.int64)
         for row, candidate in zip(choices[2:], candidates, strict=True):
@@ -341,17 +345,22 @@ def _compared(
     return _Compared(verified, len(done), default_ms, paired_ratio(times[1], times[0]))
 
 
-def _on_all_cores(ask: Ask, out: Path, chosen: Sequence[Candidate]) -> tuple[Ratio, Ratio] | None:
-    """Return the one chosen and the default again over the default; None where it fails."""
-    n_rounds, found = -(-ask.n_rounds // N_PROCESSES), list[tuple[float, float]]()
+def _in_processes(ask: Ask, out: Path, stage: str, chosen: Sequence[Candidate]) -> _Compared:
+    """Measure the one chosen, if any, in some processes; the intervals are over these."""
+    n_rounds, found = -(-ask.n_rounds // N_PROCESSES), list[_Compared]()
     for left in range(N_PROCESSES, 0, -1):
         with time_limit(seconds_left() / left / 60):
-            own = _compared(ask, out, f"{ON_ALL_CORES}-{left}", chosen, n_rounds)
-        if not own.verified:
-            return None
-        found.append((own.verified[0].ratio.value, own.same.value))
-    best, same = zip(*found, strict=True)
-    return over_processes(best), over_processes(same)
+            found.append(_compared(ask, out, f"{stage}-{left}", chosen, n_rounds))
+    verified = [
+        replace(alone[0], ratio=pooled([own.ratio.value for own in alone]))
+        for alone in zip(*(own.verified for own in found), strict=False)  # none where one has none
+    ]
+    return _Compared(
+        verified,
+        sum(own.n_rounds for own in found),
+        min(own.default_ms for own in found),
+        pooled([own.same.value for own in found]),
+    )
 
 
 def _spaces_of(description: Description) -> Mapping[str, int]:

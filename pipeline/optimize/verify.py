@@ -33,7 +33,7 @@ def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
     return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))
 
 
-def over_processes(ratios: Sequence[float]) -> Ratio:
+def pooled(ratios: Sequence[float]) -> Ratio:
     """Return the mean of processes' ratios and Student's interval, both of their logarithms."""
     from scipy.stats import t
 

@@ -13,7 +13,7 @@ from typing import Any
 from common.atomic import write_bytes, write_text
 from data.collect.spaces.program import TILES, TOLERANCE
 from pipeline.optimize.optimize import Optimized, Verified
-from pipeline.optimize.verify import Ratio, is_faster
+from pipeline.optimize.verify import LEAST_GAIN, Ratio, is_faster, is_slower
 from submissions.report.charts import Chart, library
 from submissions.report.render import render_page
 
@@ -69,13 +69,12 @@ def as_json(found: Optimized) -> dict[str, Any]:
         "seed": found.ask.seed,
         "tolerance": TOLERANCE,
         "threads": 1,
-        "on_all_cores": {
+        "on_all_cores": both
+        and {
             "ratio": both[0].value,
             "ci95": [both[0].low, both[0].high],
             "aa_ci95": [both[1].low, both[1].high],
-        }
-        if both
-        else None,
+        },
         "environment": dict(found.facts),
     }
 
@@ -87,7 +86,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
         f"{result['ratio']:.2f} of the default's time, one thread on {found.facts.get('cpu')}"
         f"{all_cores_text(found)}."
         if found.is_faster
-        else "nothing is faster than the default."
+        else f"nothing is surely faster than the default: {why_not_text(found)}."
     )
     is_edited = bool(found.best and found.is_faster and found.best.told.module is not None)
     return render_page(
@@ -139,6 +138,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         tried=tried_text(found),
         sources=sources_text(found),
         together=all_cores_text(found),
+        why_not=why_not_text(found),
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
@@ -149,8 +149,18 @@ def all_cores_text(found: Optimized) -> str:
     if not found.on_all_cores:
         return ""
     best, same = map(ratio_text, found.on_all_cores)
-    unsure = "" if is_faster(*found.on_all_cores) else ": no sure gain"
-    return f"; on all cores {best}, the default over itself {same} there{unsure}"
+    sure = ": a loss" if is_slower(*found.on_all_cores) else ": no sure gain"
+    told = "" if is_faster(*found.on_all_cores) else sure
+    return f"; on all cores {best}, the default over itself {same} there{told}"
+
+
+def why_not_text(found: Optimized) -> str:
+    """Say why nothing is called faster."""
+    is_lost = found.best and is_faster(found.best.ratio, found.same)
+    least = (
+        f"no interval lies below 1 by {LEAST_GAIN:.0%}, or by what the default differs from itself"
+    )
+    return "on all cores it is a loss" if is_lost else least
 
 
 def ratio_text(ratio: Ratio) -> str:

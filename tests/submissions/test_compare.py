@@ -87,7 +87,7 @@ def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     for path, value in zip(paths, (0.1, 0.3), strict=True):
         path.write_text(json.dumps(report({"a": value, "b": value})))
     lines = call("compare", *paths).splitlines()
-    assert [line.split()[0] for line in lines] == ["collection", XLA, "mean"]
+    assert [line.split()[0] for line in lines] == ["collection", XLA, "mean", "note:"]
     assert "0.2000" in lines[1]
     found = json.loads(call("compare", *paths, "--json"))
     assert found["mean"]["difference"] == pytest.approx(0.2)

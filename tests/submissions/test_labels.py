@@ -11,7 +11,7 @@ from common.metrics import ranking_from_scores
 from data.withheld import WITHHELD, write_withheld
 from submissions.labels import Labels, read_labels
 from submissions.score import score_submission
-from tests.command_line import call
+from tests.command_line import call, stderr_of
 from tests.submissions.made_up import ints, noisy_submission, write_graph
 
 X = "layout:xla:default"
@@ -74,15 +74,15 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-TO_TEST = "answers the graphs of split test, not valid; pass --split test or, for withheld runtimes"
+TO_TEST = "answers the graphs of split test, not valid; expected the run's submission for valid"
 
 
 @pytest.mark.parametrize(
     ("file", "options", "said"),
     [
         ("submission.csv", (), TO_TEST),
-        ("submission-valid.csv", ("--private",), "split valid, not test; pass --split valid, or"),
-        ("submission-valid.csv", ("--split", "test"), "split valid, not test; pass --split valid"),
+        ("submission-valid.csv", ("--private",), "split valid, not test; expected"),
+        ("submission-valid.csv", ("--split", "test"), "split valid, not test; expected"),
         ("other.csv", (), f"{X}:v: row is missing; expected 60 indices"),
     ],
 )
@@ -93,6 +93,12 @@ def test_another_splits_rankings_are_named(
     text = call("score", "--submission", path, "--data", tree, *options, expect=1)
     assert text.startswith(f"error: {path}: ") and text.count("\n") == 1
     assert said in text
+
+
+def test_the_check_names_another_split_in_one_line(tree: Path) -> None:
+    path = tree / "submission-valid.csv"
+    told = stderr_of("submission", "check", path, "--data", tree, expect=1)
+    assert len(told) == 1 and "answers the graphs of split valid, not test" in told[0]
 
 
 # Noise ceilings

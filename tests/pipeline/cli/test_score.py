@@ -60,15 +60,15 @@ def test_a_submission_is_judged_and_two_reports_are_compared(tree: Path) -> None
     assert {key: compared[key] for key in expected} == expected
     assert compared["mean"]["difference"] == pytest.approx(found["score"] - first["score"])
     assert "P(second better)" in call("compare", *files)
+    assert "other seeds of a recipe" in stderr_of("compare", *files)[0]
 
 
 def test_withheld_runtimes_are_read_if_asked_for(tree: Path) -> None:
     graph = scored(tree, *one(tree, "test"), "--private")["collections"][X]["per_graph"]["t"]
     assert graph["kendall_tau"] is not None
-    assert scored(tree, *one(tree, "test"), "--split", "test")["score"] is None
-    told = "the runtimes of split test are withheld; --private reads the sample's"
-    said = stderr_of("score", "--data", tree, *one(tree, "test"), "--split", "test")
-    assert any(told in line for line in said)
+    told = "test has no runtimes; --private reads the sample's"
+    said = stderr_of("score", "--data", tree, *one(tree, "test"), "--split", "test", expect=1)
+    assert len(said) == 1 and told in said[0]
     assert not list(default_store_dir(tree).rglob("*.safetensors"))  # nothing is packed for it
 
 

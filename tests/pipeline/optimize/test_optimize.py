@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from common.errors import PipelineError, UsageError
 from data.collect.measuring.worker import Description, Told
 from pipeline.jobs.workers import granted
 from pipeline.optimize.optimize import (
+    N_PROCESSES,
     Ask,
     Candidate,
     Optimized,
@@ -24,7 +25,7 @@ from pipeline.optimize.optimize import (
     optimize,
     simplest_of_best,
 )
-from pipeline.optimize.verify import Ratio, is_faster, over_processes, paired_ratio
+from pipeline.optimize.verify import Ratio, is_faster, paired_ratio, pooled
 from pipeline.optimize.write import (
     APPLY,
     BEST,
@@ -33,6 +34,7 @@ from pipeline.optimize.write import (
     as_json,
     sources_text,
     tried_text,
+    why_not_text,
     write_result,
 )
 from tests.command_line import stderr_of
@@ -116,7 +118,7 @@ def test_a_gain_that_there_was_no_time_to_check_on_all_cores_is_not_told(
     whole: tuple[Path, Optimized], tmp_path: Path
 ) -> None:
     shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
-    (checked,) = (tmp_path / "journal").glob("all-cores-1*")  # the last of three processes
+    (checked,) = (tmp_path / "journal").glob("all-cores-1-*")  # the last process
     checked.unlink()
     with pytest.raises(PipelineError, match=r"all-cores-1: 0 rounds .* with more --minutes"):
         optimize(ASKED, tmp_path, minutes=0.0)
@@ -137,6 +139,26 @@ def test_it_is_said_where_no_gain_is_sure_on_all_cores(whole: tuple[Path, Optimi
     assert not all_cores_text(replace(whole[1], on_all_cores=gain)).endswith("no sure gain")
     assert all_cores_text(replace(whole[1], on_all_cores=none)).endswith("no sure gain")
     assert all_cores_text(replace(whole[1], on_all_cores=None)) == ""
+    lost = replace(whole[1], on_all_cores=(Ratio(1.13, 1.08, 1.18), same))
+    assert all_cores_text(lost).endswith("a loss")
+    assert why_not_text(lost) == "on all cores it is a loss"
+    assert "2%" in why_not_text(replace(lost, best=replace(lost.best, ratio=same)))
+
+
+def test_what_is_confirmed_is_told_with_what_processes_differ_by(
+    whole: tuple[Path, Optimized],
+) -> None:
+    """Rounds of one process agree more closely than processes do."""
+    out, found = whole
+    journals = sorted((out / "journal").glob("confirm-*.jsonl"))
+    assert len(journals) == N_PROCESSES and found.n_rounds >= ASKED.n_rounds
+    ratios = []
+    for path in journals:
+        _, *lines = map(json.loads, path.read_text().splitlines())
+        ns = {(row["config"], row["round"]): row["runtime_ns"] for row in lines}
+        ratios.append(np.median([ns[2, turn] / ns[0, turn] for config, turn in ns if config == 2]))
+    assert found.best is not None
+    assert astuple(found.best.ratio) == pytest.approx(astuple(pooled(ratios)))
 
 
 def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimized]) -> None:
@@ -149,7 +171,7 @@ def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimize
 def test_a_call_that_is_repeated_measures_nothing_anew(whole: tuple[Path, Optimized]) -> None:
     out, first = whole
     sizes = {path: path.stat().st_size for path in (out / "journal").glob("*.jsonl")}
-    assert len(sizes) == 3 + 3 * (granted()[0] > 1)  # screened, verified, confirmed, on all cores
+    assert len(sizes) == 2 + N_PROCESSES * (1 + (granted()[0] > 1))  # screened, verified, and again
     again = optimize(ASKED, out)
     assert {path: path.stat().st_size for path in sizes} == sizes
     assert (again.candidates, again.best, again.same) == (first.candidates, first.best, first.same)
@@ -174,7 +196,7 @@ def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
     assert not found.is_faster
     assert (result["is_faster"], result["best_ms"]) == (False, None)
     assert result["default_ms"] * 1e6 == pytest.approx(STEP_NS, rel=0.5)
-    assert "Nothing is faster than the default" in (tmp_path / PAGE).read_text()
+    assert "Nothing is surely faster than the default" in (tmp_path / PAGE).read_text()
     assert "compiler_options={}" in (tmp_path / APPLY).read_text()
 
 
@@ -279,14 +301,14 @@ def test_a_ratio_is_the_median_over_rounds() -> None:
     assert (ratio.value, ratio.low) == (0.5, 0.5) and 0.5 < ratio.high <= 3.0
 
 
-def test_an_interval_over_processes_holds_where_processes_differ() -> None:
+def test_an_interval_pooled_holds_where_processes_differ() -> None:
     """The truth is .9; processes differ by 8 % of it, rounds of one process by 1 %."""
     rng = np.random.default_rng(0)
     n_held = n_held_by_rounds = 0
     for _ in range(400):
         process = 0.9 * np.exp(0.08 * rng.normal(size=3))
         rounds = process[:, None] * np.exp(0.01 * rng.normal(size=(3, 14)))
-        found = over_processes([float(np.median(own)) for own in rounds])
+        found = pooled([float(np.median(own)) for own in rounds])
         one = paired_ratio(rounds[0], np.ones(14))
         n_held += found.low <= 0.9 <= found.high
         n_held_by_rounds += one.low <= 0.9 <= one.high
