@@ -1,7 +1,6 @@
 """Many trained models as one; and the functions for Python, to rank a program: docs/rank.md.
 
-Everything that goes wrong with a file or a run is a `PipelineError` of one line; what the call
-itself has wrong, such as an unknown collection, is a `UsageError`, which is one as well.
+What goes wrong is a `PipelineError` of one line; a wrong call is a `UsageError`, which is one too.
 """
 
 from common.errors import PipelineError, UsageError

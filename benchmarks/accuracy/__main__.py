@@ -7,6 +7,7 @@ there yet; `… --report` writes docs/results/accuracy.md and its picture from w
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks import PAGES
@@ -14,6 +15,8 @@ from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, run_cell
 from benchmarks.accuracy.report import read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
 from common.errors import PipelineError
+
+_say = partial(print, flush=True)
 
 
 def cells_of(
@@ -62,18 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=models, default=models, metavar="NAME")
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
-    if options.report:
-        write_report(read_cells(options.out / "cells"), options.report)
-        return
+    if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
+        parser.error("--set: --models says what is trained; a model of one's own is not among it")
     sources = Sources(options.sample, options.real)
     given = options.tasks, options.models, options.seeds, sources
     todo = list(cells_of(*given, overrides=options.set))
+    if options.report:
+        is_whole = {cell.task for cell in todo if cell.path(options.out).exists()} == {*TASKS}
+        if options.report == PAGES and not is_whole:
+            sys.exit("--report: tasks of the page are missing; --report FOLDER writes the others")
+        write_report(read_cells(options.out / "cells"), options.report)
+        return
     if failed := run_cells(todo, sources, options.out):
         sys.exit(f"{failed} of {len(todo)} failed")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -205,8 +205,8 @@ def run_options(seeds: Sequence[int], out: Path) -> None:
     for seed in missing:
         with torch_prepared(threads=1, device=CPU, seed=seed):
             programs = judged(tables, seed)
-        facts = dict(tables[PROGRAMS[0]].known.facts)
-        found = {"revision": revision(), "facts": facts, "programs": programs}
+        known = tables[PROGRAMS[0]].known
+        found = {"revision": revision(), "facts": dict(known.facts), "programs": programs}
         write_text(out / f"options-{seed}.json", json.dumps(found, indent=1) + "\n")
 
 

@@ -23,7 +23,7 @@ KINDS = {
 }
 HEADER = """# Recipes
 
-Written by `python -m models.config.reference` from the classes that check recipes; do not edit.
+Written by `.venv/bin/python -m models.config.reference` from the classes that check recipes.
 
 A recipe is one TOML file; `configs/` has those that come with the project, and
 `--set features.prune=hops-2` changes a key for one call. What a recipe leaves out has the default

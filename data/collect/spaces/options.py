@@ -27,8 +27,7 @@ GENES: Mapping[str, tuple[Options, ...]] = {
     "scheduler": ({"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},),
 }
 N_OPTIONS = np.array([1 + len(values) for values in GENES.values()], np.int64)
-# By gene and value, what is tried first: together these gain most, also on programs of families
-# that had no part in finding them (docs/results/optimize.md, `portfolio`).
+# Tried first, by gene and value: see `portfolio` in docs/results/optimize.md.
 COMBINED = (
     {"library": 1, "vector width": 1},
     {"vector width": 1, "LLVM": 1},

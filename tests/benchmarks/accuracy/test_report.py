@@ -118,6 +118,10 @@ def test_what_is_shipped_is_held_against_the_best_member_of_each_collection() ->
 
 
 def test_no_cells_are_no_page(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="tasks of the page are missing; --report FOLDER"):
+        main(["--out", str(tmp_path), "--report"])
+    with pytest.raises(SystemExit):  # it would train the built-in network instead
+        main(["--out", str(tmp_path), "--set", "layout.models=['my_pkg:Mine']"])
     with pytest.raises(PipelineError, match="cells: no results; run without --report first"):
         main(["--out", str(tmp_path), "--report", str(tmp_path)])
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,9 @@ from models.config.reference import PAGE, page
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m models.config.reference`"
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run `.venv/bin/python -m models.config.reference`"
+    )
 
 
 def test_every_table_and_key_is_on_it() -> None:
