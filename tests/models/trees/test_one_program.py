@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,12 +154,21 @@ def test_statistics_are_read_where_they_surely_help(program: LayoutGraph, tmp_pa
     assert blended > columns_alone
 
 
-def test_few_configs_are_compared_by_nothing(program: LayoutGraph, tmp_path: Path) -> None:
+def test_few_configs_are_compared_by_nothing(
+    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    help_ = one_program.statistics_help
+
+    def compared(taken: one_program.GraphRows, *others: Any) -> bool:
+        asked.append(len(taken.rows))
+        return help_(taken, *others) or True
+
+    monkeypatch.setattr(one_program, "statistics_help", compared)
     for at_most, compares in ((19, 0), (20, 1)):
         learned = measured(program, costs(program)[0], tmp_path / f"{at_most}", at_most)
-        with patch.object(one_program, "statistics_help", return_value=True) as asked:
-            trained(learned, tmp_path / f"{at_most}")
-        assert asked.call_count == compares
+        trained(learned, tmp_path / f"{at_most}")
+        assert asked == [20] * compares
         assert (tmp_path / f"{at_most}" / BOTH_FILE).exists() == bool(compares)
 
 
