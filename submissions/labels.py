@@ -102,10 +102,8 @@ def check_split(
         return
     for file in find_graphs(data_dir):
         if file.split != split and file.submission_id in answered:
-            raise PipelineError(
-                f"{path}: answers the graphs of split {file.split}, not {split}; expected the "
-                f"run's submission for {split}, or --split {file.split}"
-            )
+            told = f"answers the graphs of split {file.split}, not {split}; expected the run's"
+            raise PipelineError(f"{path}: {told} submission for {split}, or --split {file.split}")
 
 
 def cut_to_samples(

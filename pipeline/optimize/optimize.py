@@ -188,12 +188,10 @@ def n_affordable(default_ns: float, seconds: float) -> int:
 
 
 def simplest_of_best(verified: Sequence[Verified]) -> Verified:
-    """Return the one that decides least among those that are not surely slower than the fastest.
-
-    Surely: by LEAST_GAIN beyond what the rounds of this one process tell.
-    """
+    """Return the one that decides least of those that gain surely, and about as the fastest."""
     fastest = min(verified, key=lambda v: v.ratio.value)
-    alike = [v for v in verified if v.ratio.low <= fastest.ratio.high + LEAST_GAIN]
+    most = min(fastest.ratio.high + LEAST_GAIN, 1 - LEAST_GAIN)
+    alike = [v for v in verified if v.ratio.high < most] or [fastest]
     return min(alike, key=lambda v: (np.count_nonzero(v.candidate.choice), v.ratio.value))
 
 

@@ -48,13 +48,14 @@ def is_faster(candidate: Ratio, same: Ratio) -> bool:
     Args:
         same: the default over the default, in the same rounds: the A/A pair.
     """
-    return candidate.high < 1 - _band(same)
+    return candidate.high < 1 - band(same)
 
 
 def is_slower(candidate: Ratio, same: Ratio) -> bool:
     """Tell whether a candidate is slower by more than that."""
-    return candidate.low > 1 + _band(same)
+    return candidate.low > 1 + band(same)
 
 
-def _band(same: Ratio) -> float:
+def band(same: Ratio) -> float:
+    """Return how far from 1 a ratio must lie to count, beside the A/A pair's."""
     return max(LEAST_GAIN, 1 - same.low, same.high - 1)

@@ -13,7 +13,7 @@ from typing import Any
 from common.atomic import write_bytes, write_text
 from data.collect.spaces.program import TILES, TOLERANCE
 from pipeline.optimize.optimize import Optimized, Verified
-from pipeline.optimize.verify import LEAST_GAIN, Ratio, is_faster, is_slower
+from pipeline.optimize.verify import Ratio, band, is_faster, is_slower
 from submissions.report.charts import Chart, library
 from submissions.report.render import render_page
 
@@ -156,11 +156,14 @@ def all_cores_text(found: Optimized) -> str:
 
 def why_not_text(found: Optimized) -> str:
     """Say why nothing is called faster."""
-    is_lost = found.best and is_faster(found.best.ratio, found.same)
-    least = (
-        f"no interval lies below 1 by {LEAST_GAIN:.0%}, or by what the default differs from itself"
+    if found.best is None:
+        return "nothing that was tried was faster"
+    lost, least = is_faster(found.best.ratio, found.same), 1 - band(found.same)
+    return (
+        "on all cores it is a loss"
+        if lost
+        else f"what was confirmed is not surely below {least:.3f}"
     )
-    return "on all cores it is a loss" if is_lost else least
 
 
 def ratio_text(ratio: Ratio) -> str:
