@@ -89,6 +89,8 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -> None:
     difference = first_difference(begun, config)
+    if difference and difference.startswith("data ="):
+        difference = "other graphs (by --data, --collections or --limit-graphs)"
     if difference:
         raise UsageError(
             f"{folder}: was begun with {difference}; choose another --out, or remove it"

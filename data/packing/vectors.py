@@ -43,7 +43,7 @@ def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
     with np.errstate(invalid="ignore"):  # of bad values, refused at once
         whole = vectors.astype(np.int8)
     if (whole != vectors).any() or whole.min(initial=0) < LOWEST or whole.max(initial=0) > HIGHEST:
-        good = (vectors >= LOWEST) & (vectors <= HIGHEST) & (vectors == np.rint(vectors))
+        good = (whole == vectors) & (whole >= LOWEST) & (whole <= HIGHEST)
         row, place = (int(i) for i in np.argwhere(~good)[0])
         raise UnknownValueError(row, place, float(vectors[row, place]))
     # Exact, and many times as fast as with whole numbers: no sum reaches 2^53.

@@ -86,13 +86,20 @@ class Ranked:
         """Return the place of a row among all c, 1 = predicted fastest."""
         return int(np.flatnonzero(self.order == config)[0]) + 1
 
-    def default(self) -> dict[str, int] | None:
-        """Return `config` and `place` of the row nearest to the compiler's own; None for tiles."""
+    def default(self) -> dict[str, Any] | None:
+        """Return `config` and `place` of the row nearest to the compiler's own; None for tiles.
+
+        Where the file has runtimes also its `slowdown`, over the best of all configs.
+        """
         whole = self.graph.graph
         if not isinstance(whole, LayoutGraph):
             return None
         row = default_row(whole)
-        return {"config": row, "place": self.place(row)}
+        told: dict[str, Any] = {"config": row, "place": self.place(row)}
+        if whole.is_labelled:
+            runtime = group_means(whole.runtime_ns, self.group)
+            told["slowdown"] = float(runtime[self.group[row]] / runtime.min())
+        return told
 
     def layouts(self, config: int) -> tuple[NodeLayouts, ...]:
         """Return the layouts that a config gives to the k configurable nodes, in config order.

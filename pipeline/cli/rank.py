@@ -150,7 +150,8 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
         typer.echo(f"measured    {told}{_noise_text(part['noise'])}")
     if default := part["default"]:
         told = f"config {default['config']}, place {default['place']} of {n_configs}"
-        typer.echo(f"default     {told}: nearest to the compiler's own")
+        slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
+        typer.echo(f"default     {told}{slow}: nearest to the compiler's own")
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], len(ranked.scores))

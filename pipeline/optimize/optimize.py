@@ -276,7 +276,7 @@ def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[
         best = [choice for choice in drawn[guide(drawn)] if choice.any()][: ask.n_candidates // 4]
         rows += best
         sources += ["ranker"] * len(best)
-    return sources[: ask.n_candidates], np.array(rows[: ask.n_candidates])
+    return sources, np.array(rows[: ask.n_candidates])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ensembles.choice.in_run import choice_file, mixing_record, read_choice, wri
 from ensembles.members import Member
 from ensembles.scores import scores_path
 from models.predict import read_scores
-from models.run_folder import METRICS, REPORT, REPORT_PICTURE
+from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
 from models.trees.boosting import read_importances
 from pipeline.run.best_configs import best_configs
 from pipeline.run.state import SUBMISSION, RunState
@@ -45,6 +45,8 @@ REPORT_PAGE = "report.html"
 RANKS, BEST = "valid-ranks.parquet", "valid-best.parquet"
 MAX_POINTS = 60  # of a curve; more than a picture can show
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
+
+OF_A_CALL = ("environment", "revision", "seconds", "cpu_seconds", "peak_mib")
 
 Rankings = Mapping[str, NDArray[np.int64]]
 
@@ -95,6 +97,19 @@ def build_report(
         "cpu_seconds": state.costs.cpu_seconds,
         "peak_mib": state.costs.peak_mib,
     }
+
+
+def as_first_made(out: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """Return the report that a finished run has, if it says the same: what made it stays there."""
+    path = out / REPORT
+    if not is_done(out) or not path.exists():
+        return report
+    try:
+        first: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # damaged: it is written anew
+        return report
+    new = json.loads(json.dumps(report)) | {key: first.get(key) for key in OF_A_CALL}
+    return first if first == new else report
 
 
 def write_report(out: Path, report: dict[str, Any]) -> Path:

@@ -46,7 +46,7 @@ from pipeline.jobs.job import Job
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.run.blend import blend_all, rankings_of
 from pipeline.run.jobs import Law, machine_with, part_sizes, ranking_jobs, training_jobs
-from pipeline.run.report import build_report, write_report
+from pipeline.run.report import as_first_made, build_report, write_report
 from pipeline.run.state import SUBMISSION, Costs, RunState
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission
@@ -129,7 +129,7 @@ def run(
                 if parts:
                     _submit(state, parts, split, rows)
         with state.costs.stage("score"), in_one_step("score the valid split"):
-            report = build_report(state, inputs.data_dir, rows, config)
+            report = as_first_made(out, build_report(state, inputs.data_dir, rows, config))
         with in_one_step("write the report"):
             write_report(out, report)
         mark_done(out, [out / CONFIG])
@@ -237,7 +237,7 @@ def _tidy(out: Path) -> None:
             f"{len(scores)} score files"
         )
     diff = changes()
-    if diff:
+    if diff and not is_done(out):
         write_text(out / CHANGES, diff)
         log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ensembles import load_graph, load_ranker, rank
 from ensembles.ranking import configs as shown_configs
@@ -108,6 +109,11 @@ def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_
         table = statistics_of(graph.graph, "all")(np.arange(graph.graph.n_configs))
         np.testing.assert_array_equal(list(why["statistics"].values()), table[config])
         if name == LAYOUTS:
+            default = ranked.default()
+            assert default is not None
+            slowdown = graph.graph.runtime_ns[default["config"]] / graph.graph.runtime_ns.min()
+            assert default["slowdown"] == pytest.approx(slowdown)
+            assert "slowdown" not in (rank(ranker, load_graph(withheld.path)).default() or {})
             rows = graph.graph.configs.rows(np.array([config]))[0]
             assert why["decided"] == (rows >= 0).any(axis=1).sum()
         assert rank(ranker, load_graph(withheld.path)).why(0)["runtime_ns"] is None

@@ -177,6 +177,8 @@ def test_a_call_that_is_repeated_measures_nothing_anew(whole: tuple[Path, Optimi
     again = optimize(ASKED, out)
     assert {path: path.stat().st_size for path in sizes} == sizes
     assert (again.candidates, again.best, again.same) == (first.candidates, first.best, first.same)
+    fewer = optimize(replace(ASKED, n_candidates=2), out)  # no other candidates than are known
+    assert fewer.candidates == first.candidates
     with pytest.raises(UsageError, match="was begun with seed 0, not 1"):
         optimize(replace(ASKED, seed=1), out)
 

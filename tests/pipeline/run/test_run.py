@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from common.git import MAX_DIFF, changes
+from common.git import MAX_DIFF, changes, revision
 from common.locks import alone_in
 from data.read import read_graph
 from data.tree import find_graphs
@@ -161,6 +161,20 @@ def test_resume_says_what_it_found_done(finished: Path, tiny_tree: Path, tmp_pat
         "goes on" in line
         for line in stderr_of("run", "--data", tiny_tree, *TILES, *("--out", tmp_path / "new"))
     )
+
+
+def test_a_finished_run_that_is_resumed_keeps_what_made_it(
+    finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(finished, tmp_path / "run")
+    report = json.loads((out / "report.json").read_text()) | {"revision": "first"}
+    words = ("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
+    for score, made_by in ((report["score"], "first"), (2.0, revision())):
+        (out / "report.json").write_text(json.dumps(report | {"score": score}))
+        call(*words)
+        again = json.loads((out / "report.json").read_text())
+        assert (again["revision"], again["score"]) == (made_by, report["score"])
+    assert "was begun with other graphs" in call(*words, "--limit-graphs", 1, expect=2)
 
 
 def test_the_report_keeps_the_config_and_no_older_revisions(finished: Path) -> None:
