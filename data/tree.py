@@ -15,13 +15,14 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class Collection:
-    """One of the dataset's five collections.
+    """One of the dataset's five collections; its name is the prefix of submission IDs."""
 
-    `name` is the prefix of submission IDs ("layout:xla:default"); `folder` the path below npz/.
-    """
+    name: str  # such as "layout:xla:default"
 
-    name: str
-    folder: str
+    @property
+    def folder(self) -> str:
+        """Return the path below npz/: "layout/xla/default"."""
+        return self.name.replace(":", "/")
 
     @property
     def kind(self) -> str:
@@ -35,18 +36,15 @@ class Collection:
 
 
 # The order is that of the competition's sample submission.
-COLLECTIONS = tuple(
-    Collection(name, name.replace(":", "/"))
-    for name in (
-        "tile:xla",
-        "layout:xla:default",
-        "layout:xla:random",
-        "layout:nlp:default",
-        "layout:nlp:random",
-    )
+COLLECTIONS = (
+    Collection("tile:xla"),
+    Collection("layout:xla:default"),
+    Collection("layout:xla:random"),
+    Collection("layout:nlp:default"),
+    Collection("layout:nlp:random"),
 )
 LAYOUT_COLLECTIONS = tuple(collection for collection in COLLECTIONS if collection.kind == "layout")
-LAYOUTS = Collection("layout", "layout")  # all of these as one, where models learn from all
+LAYOUTS = Collection("layout")  # all of these as one, where models learn from all
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,11 @@ class GraphFile:
     def submission_id(self) -> str:
         """Return the ID of the graph's submission row: collection, colon, file stem."""
         return f"{self.collection.name}:{self.name}"
+
+    @property
+    def part(self) -> str:
+        """Return where it stands in the dataset: "layout:xla:default/train"."""
+        return f"{self.collection.name}/{self.split}"
 
 
 def collection_named(name: str) -> Collection:
@@ -141,9 +144,11 @@ def find_graphs(
     if not found:
         names = ", ".join(collection.name for collection in collections)
         others = [
-            s for s in SPLITS for c in collections if any((root / c.folder / s).glob("*.npz"))
+            split
+            for split in SPLITS
+            if any(any((root / one.folder / split).glob("*.npz")) for one in collections)
         ]
-        only = f" (only in {', '.join(dict.fromkeys(others))})" if others else ""
+        only = f" (only in {', '.join(others)})" if others else ""
         raise PipelineError(
             f"{root}: no graph of {names} found in {', '.join(splits)}{only}; expected files such "
             f"as {collections[0].folder}/{splits[0]}/<graph>.npz"
@@ -170,13 +175,9 @@ def npz_root(data_dir: Path) -> Path:
 
 def missing_parts(files: Sequence[GraphFile], *, splits: Sequence[str] = SPLITS) -> list[str]:
     """Name each "collection/split" of the official tree that `files` has no graph of."""
-    present = {(file.collection.name, file.split) for file in files}
-    return [
-        f"{collection.name}/{split}"
-        for collection in COLLECTIONS
-        for split in splits
-        if (collection.name, split) not in present
-    ]
+    present = {file.part for file in files}
+    parts = [f"{collection.name}/{split}" for collection in COLLECTIONS for split in splits]
+    return [part for part in parts if part not in present]
 
 
 def duplicate_stems(files: Sequence[GraphFile]) -> list[tuple[GraphFile, GraphFile]]:

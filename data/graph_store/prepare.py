@@ -1,7 +1,7 @@
 """Bring the store up to date: every graph packed once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -61,22 +61,17 @@ def prepare(
         PipelineError: the store cannot be written: no space, no permission.
     """
     with alone(store):
-        todo = [file for file in files if not _is_fresh(store, file)]
+        todo = [file for file in files if not is_fresh(stored_file(store, file), file)]
         errors = dict(zip(todo, pack(todo, store) if todo else (), strict=True))
-    done = []
-    for file in files:
-        error = errors.get(file)
-        stored = None if error else stored_file(store, file)
-        is_new = file in errors and error is None
-        done.append(Prepared(file, stored, error, is_new))
-    return done
-
-
-def _is_fresh(store: Path, file: GraphFile) -> bool:
-    try:
-        return is_fresh(stored_file(store, file), file)
-    except PipelineError:
-        return False  # the source is damaged; packing says how
+    return [
+        Prepared(
+            source=file,
+            stored=None if errors.get(file) else stored_file(store, file),
+            error=errors.get(file),
+            is_new=file in errors and errors[file] is None,
+        )
+        for file in files
+    ]
 
 
 def _pack_one(file: GraphFile, store: Path) -> str | None:
@@ -88,16 +83,14 @@ def _pack_one(file: GraphFile, store: Path) -> str | None:
     target = stored_file(store, file)
     try:
         store_graph(file, target)
+        return None
     except PipelineError as error:
         if str(error).startswith(f"{target.path}: "):
             raise
         line = str(error)
     except MemoryError:
         line = f"{file.path}: does not fit into memory"
-    else:
-        return None
-    with suppress(OSError):
-        target.path.unlink()
+    target.path.unlink(missing_ok=True)
     return line
 
 
@@ -161,20 +154,19 @@ def as_dict(entry: Prepared) -> dict[str, object]:
 
 def summary(prepared: Sequence[Prepared]) -> list[list[object]]:
     """Add up files by collection and split; a line below HEADER for each."""
-    parts: dict[tuple[str, str], list[Prepared]] = {}
+    by_part: dict[str, list[Prepared]] = {}
     for entry in prepared:
-        parts.setdefault((entry.source.collection.name, entry.source.split), []).append(entry)
+        by_part.setdefault(entry.source.part, []).append(entry)
     return [
         [
-            collection,
-            split,
-            len(part),
-            sum(entry.error is not None for entry in part),
-            sum(entry.is_new for entry in part),
-            sum(file_bytes(path) for path in {entry.source.path for entry in part}) / 2**20,
-            sum(file_bytes(entry.stored.path) for entry in part if entry.stored) / 2**20,
+            *part.split("/"),
+            len(found),
+            sum(entry.error is not None for entry in found),
+            sum(entry.is_new for entry in found),
+            sum(file_bytes(entry.source.path) for entry in found) / 2**20,
+            sum(file_bytes(entry.stored.path) for entry in found if entry.stored) / 2**20,
         ]
-        for (collection, split), part in parts.items()
+        for part, found in by_part.items()
     ]
 
 

@@ -12,39 +12,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
-from data.graphs.checks import check_layout, check_tile
-from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES
-from data.npz.graphs import encode_configs, layout_arrays, tile_arrays
+from data.graphs.checks import CONFIGS, LAYOUT, TILE, check_layout, check_shapes, check_tile
+from data.npz.graphs import encode_configs, graph_arrays
 from data.npz.read import Archive
 from data.packing.configs import Alphabets, PackedConfigs, check_packed
 from data.tree import GraphFile
 
 STORE_SUFFIX = ".safetensors"
 VERSION = "2"  # of what the files hold; another one makes them anew
-# Of each tensor its dtype and its axes: a length, or a letter that stands for one.
-SHARED: dict[str, tuple[type[np.generic], tuple[str | int, ...]]] = {
-    "node_feat": (np.float32, ("n", N_NODE_FEATURES)),
-    "node_opcode": (np.uint8, ("n",)),
-    "edge_index": (np.int64, ("e", 2)),
-    "runtime_ns": (np.int64, ("c",)),
-}
-LAYOUT = SHARED | {"node_config_ids": (np.int64, ("k",)), "node_splits": (np.int64, (1, "s"))}
-CONFIGS = {
-    "vector_codes": (np.int64, ("u",)),
-    "column_of": (np.int64, ("k",)),
-    "column_vectors": (np.int64, ("m", "a")),
-    "column_sizes": (np.int64, ("m",)),
-    "config_indices": (np.unsignedinteger, ("c", "m")),
-}
-TILE = SHARED | {
-    "config_feat": (np.float32, ("c", N_TILE_VALUES)),
-    "runtime_normalizers": (np.int64, ("c",)),
-}
 
 
 def is_stored(file: GraphFile) -> bool:
@@ -58,16 +37,12 @@ def stored_file(store: Path, file: GraphFile) -> GraphFile:
 
 
 def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
-    """Tell whether a graph is in the store, by this version, from the source as it is now.
-
-    Raises:
-        PipelineError: the source is no whole npz file.
-    """
+    """Tell whether a graph is in the store, by this version, from the source as it is now."""
     try:
         facts = read_facts(stored.path)
+        return facts.get("version") == VERSION and facts.get("source") == source_digest(source)
     except PipelineError:
-        return False
-    return facts.get("version") == VERSION and facts.get("source") == source_digest(source)
+        return False  # of a damaged source packing says what it is
 
 
 def fingerprint(files: Iterable[GraphFile]) -> str:
@@ -121,9 +96,9 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
         _check_once(file, opened.identity)  # every value, the first time in a process
         return opened.tensors
     with Archive(file.path) as archive:
+        arrays = graph_arrays(archive, file.collection.kind)
         if file.collection.kind == "tile":
-            return tile_arrays(archive)
-        arrays = layout_arrays(archive)
+            return arrays
         n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
         configs = encode_configs(archive, n_configs, n_configurable)
     alphabets = configs.alphabets
@@ -141,16 +116,7 @@ def _check_once(file: GraphFile, identity: tuple[int, ...]) -> None:
     if version != VERSION:
         raise PipelineError(f"{file.path}: is of store version {version!s:.8}; expected {VERSION}")
     is_layout = file.collection.kind == "layout"
-    lengths: dict[str | int, int] = {}
-    for name, (dtype, axes) in (LAYOUT | CONFIGS if is_layout else TILE).items():
-        if name not in tensors:
-            fail(name, "is missing")
-        shape = tensors[name].shape
-        if not np.issubdtype(tensors[name].dtype, dtype) or len(shape) != len(axes):
-            fail(name, f"is {tensors[name].dtype} of {len(shape)} axes; expected another kind")
-        for axis, length in zip(axes, shape, strict=True):
-            if length != (axis if isinstance(axis, int) else lengths.setdefault(axis, length)):
-                fail(name, f"has shape {shape}, which does not fit the others")
+    check_shapes(tensors, {**LAYOUT, **CONFIGS} if is_layout else TILE, fail)
     if is_layout:
         check_layout(tensors, fail)
         check_packed(configs_of(tensors), fail)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ TYPES = {
     "F64": np.float64,
 }
 LENGTH = struct.Struct("<Q")  # of the header, in front of it
+NOT_A_HEADER = (AttributeError, KeyError, TypeError, ValueError, RecursionError, OSError)
 REMEDY = "remove the file, and it is made again"
 
 
@@ -48,13 +49,6 @@ class TensorFile:
     facts: Mapping[str, str]
     tensors: Mapping[str, NDArray[Any]]
     identity: tuple[int, ...]  # another one says that the file has changed
-
-
-@dataclass(frozen=True)
-class _Place:
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    start: int
 
 
 def write_tensors(
@@ -79,8 +73,7 @@ def read_facts(path: Path) -> dict[str, str]:
             header says.
     """
     with open_regular(path) as file:
-        facts, _ = _read_header(path, file)
-    return facts
+        return _read_header(path, file)[0]
 
 
 def open_tensors(path: Path) -> TensorFile:
@@ -93,13 +86,15 @@ def open_tensors(path: Path) -> TensorFile:
         state = os.fstat(file.fileno())
         identity = (state.st_ino, state.st_size, state.st_mtime_ns)
         _check_once(path, identity)
-        facts, places = _read_header(path, file)
+        facts, header = _read_header(path, file)
+        start = file.tell()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     tensors = {}
-    for name, place in places.items():
-        count = math.prod(place.shape)
-        values = np.frombuffer(mapped, place.dtype, count, place.start) if count else np.empty(0)
-        tensors[name] = values.astype(place.dtype, copy=False).reshape(place.shape)
+    for name, entry in header.items():
+        dtype, (first, _) = TYPES[entry["dtype"]], entry["data_offsets"]
+        count = math.prod(entry["shape"])
+        values = np.frombuffer(mapped, dtype, count, start + first) if count else np.empty(0, dtype)
+        tensors[name] = values.reshape(entry["shape"])
     return TensorFile(facts, tensors, identity)
 
 
@@ -108,30 +103,17 @@ def _check_once(path: Path, identity: tuple[int, ...]) -> None:
     check_seal(path, REMEDY)
 
 
-def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str, _Place]]:
+def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the facts, and what is said of each tensor; read as far as the first one."""
     try:
         with safe_open(path, framework="numpy") as opened:  # checks that all lies inside the file
-            facts = json.loads((opened.metadata() or {})[FACTS])
+            facts = json.loads(opened.metadata()[FACTS])
         (length,) = LENGTH.unpack(file.read(LENGTH.size))
         header = json.loads(file.read(length))
-        start = LENGTH.size + length
-        places = {
-            name: _Place(
-                np.dtype(TYPES[entry["dtype"]]),
-                tuple(entry["shape"]),
-                start + entry["data_offsets"][0],
-            )
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError, OSError):
-        _damaged(path)
-    if not isinstance(facts, dict) or not all(isinstance(fact, str) for fact in facts.values()):
-        _damaged(path)
-    if not facts.pop(SEAL_KEY, "").startswith(MARK.decode()):
-        _damaged(path)
-    return facts, places
-
-
-def _damaged(path: Path) -> NoReturn:
+        del header["__metadata__"]
+        is_sealed = facts.pop(SEAL_KEY).startswith(MARK.decode())
+        if is_sealed and all(isinstance(fact, str) for fact in facts.values()):
+            return facts, header
+    except (SafetensorError, *NOT_A_HEADER):
+        pass
     raise PipelineError(f"{path}: damaged: it has no readable header; {REMEDY}")

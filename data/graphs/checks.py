@@ -1,4 +1,7 @@
-"""What the values of a graph must be, wherever they come from: an npz file or the store."""
+"""What a graph's arrays must be, wherever they come from: an npz file or the store.
+
+n nodes, e edges, c configs of k configurable nodes in m columns, u distinct layout vectors.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,11 +9,51 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.packing.configs import Fail
 from data.packing.vectors import HIGHEST, LOWEST
 
 Arrays = Mapping[str, NDArray[Any]]
+# Of each array its dtype and its axes: a length, or a letter that stands for one.
+Schema = Mapping[str, tuple[type[np.generic], tuple[str | int, ...]]]
+SHARED: Schema = {
+    "node_opcode": (np.uint8, ("n",)),
+    "node_feat": (np.float32, ("n", N_NODE_FEATURES)),
+    "edge_index": (np.int64, ("e", 2)),
+    "runtime_ns": (np.int64, ("c",)),
+}
+LAYOUT: Schema = {
+    **SHARED,
+    "node_config_ids": (np.int64, ("k",)),
+    "node_splits": (np.int64, (1, "s")),
+}
+TILE: Schema = {
+    **SHARED,
+    "config_feat": (np.float32, ("c", N_TILE_VALUES)),
+    "runtime_normalizers": (np.int64, ("c",)),
+}
+CONFIGS: Schema = {
+    "vector_codes": (np.int64, ("u",)),
+    "column_of": (np.int64, ("k",)),
+    "column_vectors": (np.int64, ("m", "a")),
+    "column_sizes": (np.int64, ("m",)),
+    "config_indices": (np.unsignedinteger, ("c", "m")),
+}
+
+
+def check_shapes(arrays: Arrays, schema: Schema, fail: Fail) -> None:
+    """Check that all arrays of `schema` are there, of its dtypes, and that their shapes agree."""
+    lengths: dict[str | int, int] = {}
+    for name, (dtype, axes) in schema.items():
+        if name not in arrays:
+            fail(name, "is missing")
+        shape = arrays[name].shape
+        if not np.issubdtype(arrays[name].dtype, dtype) or len(shape) != len(axes):
+            fail(name, f"is {arrays[name].dtype} of {len(shape)} axes; expected another kind")
+        for axis, length in zip(axes, shape, strict=True):
+            if length != (axis if isinstance(axis, int) else lengths.setdefault(axis, length)):
+                fail(name, f"has shape {shape}, which does not fit the others")
 
 
 def check_layout(arrays: Arrays, fail: Fail) -> None:

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graphs.checks import check_layout, check_tile
-from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES, N_TILE_VALUES
+from data.graphs.checks import LAYOUT, TILE, check_layout, check_tile
+from data.graphs.graph import N_LAYOUT_VALUES
 from data.npz.read import Archive
 from data.packing.config_encoder import ConfigEncoder, chunk_bytes
-from data.packing.configs import Fail, PackedConfigs
+from data.packing.configs import PackedConfigs
 from data.packing.vectors import HIGHEST, LOWEST, UnknownValueError
 
 SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
@@ -29,19 +29,30 @@ LAYOUT_KEYS = (
 )
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
 KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_normalizers"}
+PROGRAM = ("node_opcode", "node_config_ids", "edge_index", "node_feat")
 
 
-def layout_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
-    """Read and check all of a layout graph but its configs, as the fields of LayoutGraph.
+def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
+    """Read and check a graph, as the fields of TileGraph, or of LayoutGraph less its configs.
+
+    Args:
+        kind: "layout" or "tile".
 
     Raises:
         PipelineError: names the key and what was expected; a missing key comes first.
     """
-    archive.require(LAYOUT_KEYS)
-    arrays = _shared_arrays(archive)
-    arrays["node_config_ids"] = archive.array("node_config_ids", dtype=np.int64, shape=(None,))
-    arrays["node_splits"] = archive.array("node_splits", dtype=np.int64, shape=(1, None))
-    check_layout(arrays, _naming_keys(archive))
+
+    def fail(field: str, problem: str) -> NoReturn:
+        archive.fail(KEYS.get(field, field), problem)
+
+    is_layout = kind == "layout"
+    archive.require(LAYOUT_KEYS if is_layout else TILE_KEYS)
+    arrays, lengths = dict[str, NDArray[Any]](), dict[str | int, int]()
+    for field, (dtype, axes) in (LAYOUT if is_layout else TILE).items():
+        shape = tuple(axis if isinstance(axis, int) else lengths.get(axis) for axis in axes)
+        arrays[field] = archive.array(KEYS.get(field, field), dtype=dtype, shape=shape)
+        lengths |= zip(axes, arrays[field].shape, strict=True)
+    (check_layout if is_layout else check_tile)(arrays, fail)
     return arrays
 
 
@@ -51,61 +62,15 @@ def are_one_program(paths: Iterable[Path]) -> bool:
     Raises:
         PipelineError: a file is damaged.
     """
-    first: list[bytes] = []
+    programs = set()
     for path in paths:
         with Archive(path) as archive:
-            found = [
-                archive.array("node_opcode", dtype=np.uint8, shape=(None,)),
-                archive.array("node_config_ids", dtype=np.int64, shape=(None,)),
-                archive.array("edge_index", dtype=np.int64, shape=(None, 2)),
-                archive.array("node_feat", dtype=np.float32, shape=(None, N_NODE_FEATURES)),
-            ]
-        content = [array.tobytes() for array in found]
-        if content != (first or content):
-            return False
-        first = content
-    return True
+            arrays = graph_arrays(archive, "layout")
+        programs.add(tuple(arrays[field].tobytes() for field in PROGRAM))
+    return len(programs) < 2
 
 
-def tile_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
-    """Read and check a tile kernel, as the fields of TileGraph.
-
-    Raises:
-        PipelineError: names the key and what was expected; a missing key comes first.
-    """
-    archive.require(TILE_KEYS)
-    arrays = _shared_arrays(archive)
-    c = len(arrays["runtime_ns"])
-    shape = (c, N_TILE_VALUES)
-    arrays["config_feat"] = archive.array("config_feat", dtype=np.float32, shape=shape)
-    key = KEYS["runtime_normalizers"]
-    arrays["runtime_normalizers"] = archive.array(key, dtype=np.int64, shape=(c,))
-    check_tile(arrays, _naming_keys(archive))
-    return arrays
-
-
-def _shared_arrays(archive: Archive) -> dict[str, NDArray[Any]]:
-    opcode = archive.array("node_opcode", dtype=np.uint8, shape=(None,))
-    n_nodes = len(opcode)
-    if n_nodes == 0:
-        archive.fail("node_opcode", "is empty; expected at least one node")
-    shape = (n_nodes, N_NODE_FEATURES)
-    return {
-        "node_opcode": opcode,
-        "node_feat": archive.array("node_feat", dtype=np.float32, shape=shape),
-        "edge_index": archive.array("edge_index", dtype=np.int64, shape=(None, 2)),
-        "runtime_ns": archive.array("config_runtime", dtype=np.int64, shape=(None,)),
-    }
-
-
-def _naming_keys(archive: Archive) -> Fail:
-    def fail(field: str, problem: str) -> NoReturn:
-        archive.fail(KEYS.get(field, field), problem)
-
-    return fail
-
-
-def encode_configs(archive: Archive, n_configs: int | None, n_configurable: int) -> PackedConfigs:
+def encode_configs(archive: Archive, n_configs: int, n_configurable: int) -> PackedConfigs:
     """Pack node_config_feat (c, k, 18) as it streams by, checking every value.
 
     Raises:
@@ -113,8 +78,6 @@ def encode_configs(archive: Archive, n_configs: int | None, n_configurable: int)
     """
     key = "node_config_feat"
     shape = (n_configs, n_configurable, N_LAYOUT_VALUES)
-    if not archive.header(key, dtype=np.float32, shape=shape).shape[0]:
-        archive.fail(key, "has zero configs; expected at least one")
     encoder, at_once = ConfigEncoder(n_configurable), chunk_bytes(n_configurable)
     chunks = archive.rows(key, dtype=np.float32, shape=shape, chunk_bytes=at_once)
     try:

@@ -4,14 +4,14 @@ zlib-ng deflates about twice as fast as zlib, and smaller at the same level; zli
 where it is not installed. The bytes are those of the library at hand, the content is the same.
 """
 
-import io
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
 from common.atomic import atomic_path
@@ -55,27 +55,9 @@ def write_npz(path: Path, members: Mapping[str, NpzMember]) -> None:
                 # zipfile has no public way to choose the deflater; it starts with zlib's.
                 deflater = FAST_ZLIB.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
                 vars(stream)["_compressor"] = deflater
-                for block in _npy_blocks(member):
-                    stream.write(block)
-
-
-def _npy_blocks(member: NpzMember) -> Iterator[bytes | memoryview]:
-    dtype = np.dtype(member.dtype)
-    yield _npy_header(member.shape, dtype)
-    pieces = member.pieces() if isinstance(member, Streamed) else [member]
-    n_rows = 0
-    for piece in pieces:
-        n_rows += len(piece)
-        yield np.ascontiguousarray(piece, dtype).data
-    assert n_rows == member.shape[0], f"{n_rows} rows streamed, {member.shape[0]} announced"
-
-
-def _npy_header(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> bytes:
-    header = io.BytesIO()
-    description = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": shape,
-    }
-    np.lib.format.write_array_header_1_0(header, description)
-    return header.getvalue()
+                dtype = np.dtype(member.dtype)
+                kind = npy_format.dtype_to_descr(dtype)
+                description = {"descr": kind, "fortran_order": False, "shape": member.shape}
+                npy_format.write_array_header_1_0(stream, description)
+                for piece in member.pieces() if isinstance(member, Streamed) else [member]:
+                    stream.write(np.ascontiguousarray(piece, dtype).data)

@@ -85,7 +85,7 @@ def zero_configs(victim: Victim, rng: Generator) -> Damaged:
 
 def zero_nodes(victim: Victim, rng: Generator) -> Damaged:
     empty = {k: victim.arrays[k][:0] for k in ("node_feat", "node_opcode", "edge_index")}
-    return Damaged(repacked(victim.arrays, **empty), ("node_opcode",))
+    return Damaged(repacked(victim.arrays, **empty), ("node_opcode", "node_feat"))
 
 
 def _with_value(victim: Victim, rng: Generator, *, key: str, choices: tuple[float, ...]) -> Damaged:
