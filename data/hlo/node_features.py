@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graphs.graph import N_NODE_FEATURES
 from data.graphs.node_columns import ELEMENT_TYPES, MINOR_TO_MAJOR, NODE_FEATURE_NAMES, RANK_MAX
 from data.graphs.node_layouts import Padding
 
@@ -20,6 +19,8 @@ _TYPE_COLUMNS = [_COLUMN[f"shape_element_type_is_{name}"] for name in _TYPES]
 _ABSENT = np.array([name.endswith("_product") for name in NODE_FEATURE_NAMES], dtype=np.int64)
 
 _WINDOW = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation")
+_SLICES = ("start", "stride", "limit")
+_EDGES = ("edge_padding_low", "edge_padding_high")
 _SPATIAL_MAX = 4
 _SLICE_MAX = 2
 
@@ -45,18 +46,9 @@ def node_features(
     for row, instruction in zip(values, instructions, strict=True):
         _fill_shape(row, instruction.shape)
         _fill_attributes(row, instruction)
-        if instruction.HasField("window"):
-            _fill_window(row, instruction.window.dimensions)
+        _fill_lists(row, instruction)
         if instruction.HasField("convolution_dimension_numbers"):
             _fill_convolution(row, instruction.convolution_dimension_numbers)
-        if instruction.slice_dimensions:
-            parts = ("start", "stride", "limit")
-            _fill_columns(row, "slice_dims", parts, instruction.slice_dimensions, _SLICE_MAX)
-        if instruction.HasField("padding_config"):
-            edges = instruction.padding_config.dimensions
-            names = ("edge_padding_low", "edge_padding_high")
-            _fill_columns(row, "padding_config", names, edges, _SLICE_MAX)
-    assert values.shape == (len(instructions), N_NODE_FEATURES)
     return values.astype(np.float32)
 
 
@@ -65,11 +57,14 @@ def sequence_features(values: Sequence[int], width: int) -> list[int]:
 
     Sum and product wrap around at 64 bits, as they do in the dataset.
     """
-    leading = list(values[:width])
     product = 1
     for value in values:  # wrapped in each step: whole, it would grow with the square of the list
         product = _wrap(product * value)
-    return [*leading, *[0] * (width - len(leading)), _wrap(sum(values)), product]
+    return [*_padded(values, width), _wrap(sum(values)), product]
+
+
+def _padded(values: Sequence[int], width: int) -> list[int]:
+    return [*values[:width], *[0] * (width - len(values))]
 
 
 def _wrap(value: int) -> int:
@@ -97,11 +92,18 @@ def _fill_attributes(row: NDArray[np.int64], instruction: Any) -> None:
         _put(row, "dynamic_slice_sizes_0", sequence_features(sizes, _SLICE_MAX))
 
 
-def _fill_window(row: NDArray[np.int64], dimensions: Sequence[Any]) -> None:
-    if not dimensions:
-        return
-    _fill_columns(row, "window", _WINDOW, dimensions, RANK_MAX)
-    flags = [dimension.window_reversal for dimension in dimensions]
+def _fill_lists(row: NDArray[np.int64], instruction: Any) -> None:
+    """Fill a sequence per field of the messages that an instruction lists."""
+    window = instruction.window.dimensions
+    for parts, prefix, width, fields in (
+        (window, "window", RANK_MAX, _WINDOW),
+        (instruction.slice_dimensions, "slice_dims", _SLICE_MAX, _SLICES),
+        (instruction.padding_config.dimensions, "padding_config", _SLICE_MAX, _EDGES),
+    ):
+        for field in fields if parts else ():
+            values = [getattr(part, field) for part in parts]
+            _put(row, f"{prefix}_{field}_0", sequence_features(values, width))
+    flags = [dimension.window_reversal for dimension in window]
     _put(row, "window_window_reversal_0", flags[:RANK_MAX])
     _put(row, "window_window_reversal_true_count", [sum(flags), len(flags) - sum(flags)])
 
@@ -110,23 +112,14 @@ def _fill_convolution(row: NDArray[np.int64], numbers: Any) -> None:
     values = [
         numbers.input_batch_dimension,
         numbers.input_feature_dimension,
-        *sequence_features(numbers.input_spatial_dimensions, _SPATIAL_MAX)[:_SPATIAL_MAX],
+        *_padded(numbers.input_spatial_dimensions, _SPATIAL_MAX),
         numbers.kernel_input_feature_dimension,
         numbers.kernel_output_feature_dimension,
-        *sequence_features(numbers.kernel_spatial_dimensions, _SPATIAL_MAX)[:_SPATIAL_MAX],
+        *_padded(numbers.kernel_spatial_dimensions, _SPATIAL_MAX),
         numbers.output_batch_dimension,
         numbers.output_feature_dimension,
     ]
     _put(row, "convolution_dim_numbers_input_batch_dim", values)
-
-
-def _fill_columns(
-    row: NDArray[np.int64], prefix: str, fields: Sequence[str], parts: Sequence[Any], width: int
-) -> None:
-    """Fill one sequence per field of `parts`, a list of messages, into a row (140,)."""
-    for field in fields:
-        values = sequence_features([getattr(part, field) for part in parts], width)
-        _put(row, f"{prefix}_{field}_0", values)
 
 
 def _put(row: NDArray[np.int64], first: str, values: Sequence[int]) -> None:

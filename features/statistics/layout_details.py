@@ -1,19 +1,20 @@
 """Further statistics of layout configs, for trees and linear rankers.
 
 A config takes few distinct layout vectors per configurable node, and many nodes are tied. So a
-statistic is worked out once per (node, vector), in small polars tables; summed over the nodes of
-each column; and a config's statistic is the sum of the m entries that its columns name. What
-depends on two nodes at once (copies between them) is counted pair by pair.
+statistic is worked out once per entry, a node with one of its column's vectors; summed over the
+nodes of each column; and a config's statistic is the sum of the m slots, a column with one of its
+vectors, that its columns name. What depends on two nodes at once (copies between them) is counted
+pair by pair.
 
-n nodes, k configurable ones in m columns of at most a vectors, r rows of c configs, p pairs, f
-statistics.
+n nodes, k configurable ones in m columns of at most a vectors, d entries, e edges, r rows of c
+configs, p pairs, f statistics.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
+from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -21,7 +22,7 @@ from data.graphs.distinct import distinct_rows
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import OPCODES
 from data.graphs.node_layouts import dimension_sizes, minor_to_major
-from features.layout_codes import N_CODES, N_SYMBOLS, minor_codes
+from features.layout_codes import N_SYMBOLS, minor_codes
 from features.statistics.layout import (
     OPCODE_GROUPS,
     TENSORS,
@@ -34,7 +35,6 @@ from features.statistics.layout import (
 )
 
 CHUNK_CONFIGS = 4096  # looked at at once
-_PLACE = ["column", "place"]
 
 _SUMMED = (
     *("minor_size_below_8", "minor_size_below_128", "minor_size_whole_tiles", "minor_size_ragged"),
@@ -49,6 +49,7 @@ LAYOUT_DETAILS = (
     *("rarity_largest", "log_occurrences"),
     *(f"copied_bytes_to_{group}" for group in OPCODE_GROUPS),
 )
+Terms = Mapping[str, NDArray[Any]]  # what each entry, or each edge of one, adds to a statistic
 _LOGARITHMS = [i for i, name in enumerate(_SUMMED) if name.endswith("_padding")]
 
 
@@ -115,30 +116,25 @@ def sum_entries(table: NDArray[np.float64], places: NDArray[np.int64]) -> NDArra
 
 def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
     """Work out what all configs of a graph share."""
-    sources = shared.sources
-    bytes_of = output_bytes(graph.node_feat)
-    default = minor_codes(minor_to_major(graph.node_feat))[:, 0]  # (n,) each node's own layout
     first, group = distinct_rows(graph.configs.content_hashes())
     rarity = vector_rarity(graph, first[first < graph.n_counted])
-    entries = _entries(graph, bytes_of, default, rarity)
-    parts = [
-        _by_place(entries, _node_terms(len(graph.node_config_ids))),
-        _operand_sums(entries, graph, bytes_of, default),
-        _reader_sums(entries, graph, bytes_of, default),
-    ]
-    whole = reduce(lambda left, right: left.join(right, on=_PLACE, how="left"), parts)
-    sums = whole.with_columns(pl.selectors.float().fill_null(0.0)).collect()
-    table = np.zeros((rarity.size, len(_SUMMED)))
-    places = sums["column"] * rarity.shape[1] + sums["place"]
-    table[places.to_numpy()] = sums.select(_SUMMED).to_numpy()
-    opcode = graph.node_opcode[graph.node_config_ids][sources.consumer]
-    weights = [sources.bytes_share * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
+    entries = _entries(graph, rarity.shape[1])
+    sums = _sums(entries.slot, _node_terms(graph, entries, rarity), rarity.size)
+    for terms in (_operand_terms, _reader_terms):
+        entry, found = terms(graph, entries)
+        sums |= _sums(entries.slot[entry], found, rarity.size)
+    opcode = graph.node_opcode[graph.node_config_ids][shared.sources.consumer]
+    weights = [shared.sources.bytes_share * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
     return DetailTables(
-        summed=table,
+        summed=np.stack([sums[name] for name in _SUMMED], axis=1),
         rarity=rarity,
         occurrences=np.bincount(group[: graph.n_counted], minlength=len(first)).clip(1)[group],
         pair_weight=np.stack(weights, axis=1),
     )
+
+
+def _sums(slot: NDArray[np.int64], terms: Terms, n_slots: int) -> dict[str, NDArray[np.float64]]:
+    return {name: np.bincount(slot, values, n_slots) for name, values in terms.items()}
 
 
 def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -156,153 +152,117 @@ def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.fl
     return -np.log(np.maximum(counts, 1) / len(first)).reshape(shape)
 
 
-def _by_place(rows: pl.LazyFrame, terms: dict[str, pl.Expr]) -> pl.LazyFrame:
-    sums = [term.cast(pl.Float64).sum().alias(name) for name, term in terms.items()]
-    return rows.group_by(_PLACE, maintain_order=True).agg(sums)
+@dataclass(frozen=True)
+class _Entries:
+    """A configurable node with a vector of its column each; nodes in config order.
+
+    Attributes:
+        node, place: (d,) int64 the node, by config order, and which of its column's vectors.
+        slot: (d,) int64 column · a + place.
+        codes: (d, 3) int8 the vector's codes.
+        chosen: (d,) int8 the output's code, the node's own where it is left open.
+        own: (n,) int8 the code of each node's own layout.
+        position: (n,) int64 each node's place in config order, -1 where it is not configurable.
+        bytes_of: (n,) float64 bytes of each node's output.
+    """
+
+    node: NDArray[np.int64]
+    place: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    codes: NDArray[np.int8]
+    chosen: NDArray[np.int8]
+    own: NDArray[np.int8]
+    position: NDArray[np.int64]
+    bytes_of: NDArray[np.float64]
+
+    def at_edges(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Pair edges at these configurable nodes (e,) with the entries of each, by config order."""
+        counts, at = np.bincount(self.node), self.position[nodes]
+        order = np.argsort(at, kind="stable")
+        number, place = _numbered(counts[at[order]])
+        edge = order[number]
+        return edge, (np.cumsum(counts) - counts)[at[edge]] + place
 
 
-def _entries(
-    graph: LayoutGraph,
-    bytes_of: NDArray[np.float64],
-    default: NDArray[np.int8],
-    rarity: NDArray[np.float64],
-) -> pl.LazyFrame:
-    """Tabulate (node, place), the vector's codes and the node's facts; nodes by config order."""
-    columns, ids = graph.configs.alphabets, graph.node_config_ids
-    n_places = columns.sizes[columns.column_of]
-    node = np.repeat(np.arange(len(ids)), n_places)
-    place = np.arange(len(node)) - np.repeat(np.cumsum(n_places) - n_places, n_places)
-    column = columns.column_of[node]
-    codes = minor_codes(graph.configs.vectors)[columns.vectors[column, place]].astype(np.int64)
-    is_used = np.arange(rarity.shape[1]) < columns.sizes[:, None]
-    usual = np.where(is_used, rarity, np.inf).argmin(axis=1)
-    own = default[ids].astype(np.int64)[node]
-    chosen = np.where(codes[:, 0] == 0, own, codes[:, 0])
+def _entries(graph: LayoutGraph, width: int) -> _Entries:
+    alphabets, ids = graph.configs.alphabets, graph.node_config_ids
+    node, place = _numbered(alphabets.sizes[alphabets.column_of])
+    column = alphabets.column_of[node]
+    codes = minor_codes(graph.configs.vectors)[alphabets.vectors[column, place]]
+    own = minor_codes(minor_to_major(graph.node_feat))[:, 0]
+    chosen = np.where(codes[:, 0] == 0, own[ids][node], codes[:, 0])
+    position = np.full(graph.n_nodes, -1)
+    position[ids] = np.arange(len(ids))
+    bytes_of = output_bytes(graph.node_feat)
+    return _Entries(node, place, column * width + place, codes, chosen, own, position, bytes_of)
+
+
+def _numbered(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Repeat 0, 1, … as often as counts say; return these, and 0, 1, … within each."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
+
+
+def _node_terms(graph: LayoutGraph, entries: _Entries, rarity: NDArray[np.float64]) -> Terms:
+    ids, sizes_used = graph.node_config_ids, graph.configs.alphabets.sizes
+    each, share = 1.0 / len(ids), _shares(entries.bytes_of[ids])[entries.node]
     sizes = np.pad(dimension_sizes(graph.node_feat[ids]), ((0, 0), (1, 0)), constant_values=-1)
-    return pl.LazyFrame(
-        {
-            "node": node,
-            "column": column,
-            "place": place,
-            **{tensor: codes[:, i] for i, tensor in enumerate(TENSORS)},
-            "rarity": rarity[column, place],
-            "is_usual": place == usual[column],
-            "share": (bytes_of[ids] / max(bytes_of[ids].sum(), 1.0))[node],
-            "chosen": chosen,
-            "minor_size": sizes[node, chosen // N_SYMBOLS],
-            "second_size": sizes[node, chosen % N_SYMBOLS],
-        }
-    )
-
-
-def _node_terms(n_configurable: int) -> dict[str, pl.Expr]:
-    each = 1.0 / n_configurable
-    minor, second, share = pl.col("minor_size"), pl.col("second_size"), pl.col("share")
+    minor = sizes[entries.node, entries.chosen // N_SYMBOLS]
+    second = sizes[entries.node, entries.chosen % N_SYMBOLS]
     is_large, is_whole = minor >= TILE_MINOR, minor % TILE_MINOR == 0
     second_large, second_whole = second >= TILE_SECOND, second % TILE_SECOND == 0
+    rare = rarity.reshape(-1)[entries.slot]
+    is_used = np.arange(rarity.shape[1]) < sizes_used[:, None]
+    usual = np.where(is_used, rarity, np.inf).argmin(axis=1)
+    column = graph.configs.alphabets.column_of[entries.node]
     return {
-        "minor_size_below_8": minor.is_between(0, TILE_SECOND - 1) * share,
-        "minor_size_below_128": minor.is_between(TILE_SECOND, TILE_MINOR - 1) * share,
+        "minor_size_below_8": ((minor >= 0) & (minor < TILE_SECOND)) * share,
+        "minor_size_below_128": ((minor >= TILE_SECOND) & ~is_large) * share,
         "minor_size_whole_tiles": (is_large & is_whole) * share,
         "minor_size_ragged": (is_large & ~is_whole) * share,
-        "second_size_below_8": second.is_between(0, TILE_SECOND - 1) * share,
+        "second_size_below_8": ((second >= 0) & ~second_large) * share,
         "second_size_whole_tiles": (second_large & second_whole) * share,
         "second_size_ragged": (second_large & ~second_whole) * share,
-        "rarity_mean": pl.col("rarity") * each,
-        "rarity_by_bytes": pl.col("rarity") * share,
-        "usual_nodes": pl.col("is_usual") * each,
+        "rarity_mean": rare * each,
+        "rarity_by_bytes": rare * share,
+        "usual_nodes": (entries.place == usual[column]) * each,
     }
 
 
-def _operand_sums(
-    entries: pl.LazyFrame,
-    graph: LayoutGraph,
-    bytes_of: NDArray[np.float64],
-    default: NDArray[np.int8],
-) -> pl.LazyFrame:
-    position = config_position(graph)
-    consumer, operand = graph.edge_index[position[graph.edge_index[:, 0]] >= 0].T
-    is_fixed = (position[operand] < 0) & (default[operand] != 0)  # a scalar has no layout
-    operands = pl.LazyFrame(
-        {
-            "node": position[consumer],
-            "operand": operand,
-            "operand_own": default[operand].astype(np.int64),
-            "operand_share": bytes_of[operand] / max(bytes_of[operand].sum(), 1.0),
-            **_fixed_shares(is_fixed, bytes_of[operand]),
-        }
-    )
-    rows = entries.join(operands, on="node", maintain_order="left_right")
-    wanted = [pl.col(tensor) for tensor in TENSORS[1:]]
-    is_named = reduce(pl.Expr.or_, [code != 0 for code in wanted])
-    is_met = reduce(pl.Expr.or_, [code == pl.col("operand_own") for code in wanted])
-    is_copied = is_named & ~is_met
+def _operand_terms(graph: LayoutGraph, entries: _Entries) -> tuple[NDArray[np.int64], Terms]:
+    """Return which entry each consumed edge of one adds to, and what."""
+    consumer, operand = graph.edge_index[entries.position[graph.edge_index[:, 0]] >= 0].T
+    edge, entry = entries.at_edges(consumer)
+    own, wanted = entries.own[operand][edge], entries.codes[entry, 1:]
+    is_copied = (wanted != 0).any(axis=1) & (wanted != own[:, None]).all(axis=1)
+    moved = entries.bytes_of[operand]
+    # A scalar has no layout.
+    is_fixed = (entries.position[operand] < 0) & (entries.own[operand] != 0)
     terms = {
-        "fixed_operand_copied_bytes": is_copied * pl.col("fixed_share"),
-        "fixed_operand_copied_edges": is_copied * pl.col("fixed_each"),
+        "fixed_operand_copied_bytes": is_copied * _shares(moved * is_fixed)[edge],
+        "fixed_operand_copied_edges": is_copied * _shares(is_fixed)[edge],
     }
-    growth = _growth_frame(graph, np.unique(operand))
-    for tensor in TENSORS[1:]:
-        code = pl.when(pl.col(tensor) == 0).then("operand_own").otherwise(tensor)
-        rows = rows.with_columns(code=code).join(
-            growth.rename({"growth": f"{tensor}_growth"}),
-            on=["operand", "code"],
-            maintain_order="left",
-        )
-        terms[f"log_{tensor}_padding"] = pl.col(f"{tensor}_growth") * pl.col("operand_share")
-    return _by_place(rows, terms)
+    growth = padding_growth(dimension_sizes(graph.node_feat[operand]))  # (e, 49)
+    codes = np.where(wanted == 0, own[:, None], wanted)
+    for tensor, code in zip(TENSORS[1:], codes.T, strict=True):
+        terms[f"log_{tensor}_padding"] = growth[edge, code] * _shares(moved)[edge]
+    return entry, terms
 
 
-def _reader_sums(
-    entries: pl.LazyFrame,
-    graph: LayoutGraph,
-    bytes_of: NDArray[np.float64],
-    default: NDArray[np.int8],
-) -> pl.LazyFrame:
-    position = config_position(graph)
-    reader, producer = graph.edge_index[position[graph.edge_index[:, 1]] >= 0].T
+def _reader_terms(graph: LayoutGraph, entries: _Entries) -> tuple[NDArray[np.int64], Terms]:
+    """Return which entry each edge that reads one adds to, and what."""
+    reader, producer = graph.edge_index[entries.position[graph.edge_index[:, 1]] >= 0].T
+    edge, entry = entries.at_edges(producer)
     sizes = dimension_sizes(graph.node_feat)
-    is_fixed = (position[reader] < 0) & (sizes[reader] == sizes[producer]).all(axis=1)
-    readers = pl.LazyFrame(
-        {
-            "node": position[producer],
-            "reader_own": default[reader].astype(np.int64),
-            **_fixed_shares(is_fixed, bytes_of[producer]),
-        }
-    )
-    rows = entries.join(readers, on="node", maintain_order="left_right")
-    is_copied = pl.col("chosen") != pl.col("reader_own")
-    terms = {
-        "fixed_reader_copied_bytes": is_copied * pl.col("fixed_share"),
-        "fixed_reader_copied_edges": is_copied * pl.col("fixed_each"),
-    }
-    return _by_place(rows, terms)
-
-
-def config_position(graph: LayoutGraph) -> NDArray[np.int64]:
-    """Return each node's place in config order, -1 where it is not configurable; (n,) int64."""
-    position = np.full(graph.n_nodes, -1)
-    position[graph.node_config_ids] = np.arange(len(graph.node_config_ids))
-    return position
-
-
-def _fixed_shares(
-    is_fixed: NDArray[np.bool_], moved: NDArray[np.float64]
-) -> dict[str, NDArray[np.float64]]:
-    """Weigh edges (e,) to nodes that are not configurable: by bytes, and alike; sums of 1."""
-    fixed_bytes = moved * is_fixed
-    return {
-        "fixed_share": fixed_bytes / max(fixed_bytes.sum(), 1.0),
-        "fixed_each": is_fixed / max(is_fixed.sum(), 1),
+    is_same = (sizes[reader] == sizes[producer]).all(axis=1)
+    is_fixed = (entries.position[reader] < 0) & is_same
+    is_copied = entries.chosen[entry] != entries.own[reader][edge]
+    return entry, {
+        "fixed_reader_copied_bytes": is_copied
+        * _shares(entries.bytes_of[producer] * is_fixed)[edge],
+        "fixed_reader_copied_edges": is_copied * _shares(is_fixed)[edge],
     }
 
 
-def _growth_frame(graph: LayoutGraph, nodes: NDArray[np.int64]) -> pl.LazyFrame:
-    growth = padding_growth(dimension_sizes(graph.node_feat[nodes]))
-    return pl.LazyFrame(
-        {
-            "operand": np.repeat(nodes, N_CODES),
-            "code": np.tile(np.arange(N_CODES), len(nodes)),
-            "growth": growth.reshape(-1),
-        }
-    )
+def _shares(values: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(values / max(values.sum(), 1.0))
