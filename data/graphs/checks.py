@@ -63,7 +63,7 @@ def check_layout(arrays: Arrays, fail: Fail) -> None:
     ids = arrays["node_config_ids"]
     if len(ids) == 0:
         fail("node_config_ids", "is empty; expected at least one configurable node")
-    _check_positions("node_config_ids", ids, n_nodes, fail)
+    check_positions("node_config_ids", ids, n_nodes, fail)
     if len(np.unique(ids)) != len(ids):
         fail("node_config_ids", "names a node twice; expected each configurable node once")
     bounds = arrays["node_splits"][0]
@@ -99,7 +99,7 @@ def _check_shared(arrays: Arrays, fail: Fail) -> None:
             f"row {row}, column {MINOR_TO_MAJOR.start + place} is {layouts[row, place]}; "
             f"expected a dimension number {LOWEST}..{HIGHEST}",
         )
-    _check_positions("edge_index", arrays["edge_index"], n_nodes, fail)
+    check_positions("edge_index", arrays["edge_index"], n_nodes, fail)
     runtime_ns = arrays["runtime_ns"]
     if len(runtime_ns) == 0:
         fail("runtime_ns", "has zero configs; expected at least one")
@@ -119,7 +119,8 @@ def _check_finite(name: str, values: NDArray[np.float32], fail: Fail) -> None:
         fail(name, f"row {row}, column {column} is {values[row, column]}; expected a finite number")
 
 
-def _check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fail) -> None:
+def check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fail) -> None:
+    """Check that all of `values`, of any shape, are positions of n nodes."""
     outside = (values < 0) | (values >= n_nodes)
     if outside.any():
         row = int(np.argwhere(outside)[0, 0])

@@ -1,24 +1,29 @@
 """Pruned graphs: GRAPH.prune-RULE.safetensors beside the graphs of the store, or made anew."""
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.progress import progress
-from data.graph_store.stored_graph import STORE_SUFFIX, VERSION
+from data.graph_store.stored_graph import STORE_SUFFIX, VERSION, is_stored
 from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
+from data.graphs.checks import Schema, check_positions, check_shapes
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_layouts import minor_to_major
 from data.read import read_layout
 from data.tree import GraphFile
 from features.pruning.rules import PrunedGraph, pruning_rule
 
-TENSORS = {field.name for field in fields(PrunedGraph)}
+TENSORS: Schema = {  # those of a PrunedGraph
+    "kept": (np.int64, ("m",)),
+    "edge_index": (np.int64, ("f", 2)),
+    "config_ids": (np.int64, ("k",)),
+}
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,10 @@ def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
     pruning_rule(rule)
     layouts = [file for file in files if file.collection.kind == "layout"]
     for number, file in enumerate(layouts, start=1):
-        path = pruned_file(file.path, rule)
-        source = read_facts(file.path)["source"]
-        if _kept(path, source) is None:
-            pruned = prune(read_layout(file), rule)
-            write_tensors(path, vars(pruned), facts={"version": VERSION, "source": source})
+        graph = read_layout(file)
+        if read_pruned(graph, rule) is None:
+            facts = {"version": VERSION, "source": read_facts(file.path)["source"]}
+            write_tensors(pruned_file(file.path, rule), vars(prune(graph, rule)), facts=facts)
         progress("prune", number, len(layouts))
 
 
@@ -72,32 +76,25 @@ def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
     """Return the pruned form of a graph that the store keeps, or None: then it is made anew.
 
     Raises:
+        UsageError: there is no such rule.
         PipelineError: the graph's own file is damaged.
     """
-    path = graph.file.path
-    if path.suffix != STORE_SUFFIX or os.sep in rule:
+    pruning_rule(rule)
+    if not is_stored(graph.file):
         return None
-    kept = _kept(pruned_file(path, rule), read_facts(path)["source"])
-    return kept if kept is not None and _is_of(graph, kept) else None
+    path, source = pruned_file(graph.file.path, rule), read_facts(graph.file.path)["source"]
 
+    def fail(name: str, problem: str) -> NoReturn:
+        raise PipelineError(f"{path}: tensor '{name}' {problem}")
 
-def _is_of(graph: LayoutGraph, pruned: PrunedGraph) -> bool:
-    n_kept, n_nodes = len(pruned.kept), graph.n_nodes
-    shapes = (pruned.edge_index.shape[1:], pruned.config_ids.shape)
-    if pruned.kept.ndim != 1 or shapes != ((2,), graph.node_config_ids.shape):
-        return False
-    limits = ((pruned.kept, n_nodes), (pruned.edge_index, n_kept), (pruned.config_ids, n_kept))
-    return all(
-        values.dtype == np.int64 and ((values >= 0) & (values < limit)).all()
-        for values, limit in limits
-    )
-
-
-def _kept(path: Path, source: str) -> PrunedGraph | None:
     try:
         opened = open_tensors(path)
+        check_shapes(opened.tensors, TENSORS, fail)
+        pruned = PrunedGraph(*(opened.tensors[name] for name in TENSORS))
+        check_positions("kept", pruned.kept, graph.n_nodes, fail)
+        check_positions("edge_index", pruned.edge_index, len(pruned.kept), fail)
+        check_positions("config_ids", pruned.config_ids, len(pruned.kept), fail)
     except PipelineError:
         return None
-    facts, tensors = opened.facts, opened.tensors
-    is_it = facts.get("version") == VERSION and facts.get("source") == source
-    return PrunedGraph(**tensors) if is_it and tensors.keys() == TENSORS else None
+    is_of = len(pruned.config_ids) == len(graph.node_config_ids)
+    return pruned if is_of and opened.facts == {"version": VERSION, "source": source} else None

@@ -130,7 +130,7 @@ def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored:
     if change == "a folder":
         with pytest.raises(PipelineError, match=r"hops-1.safetensors: cannot be written: "):
             store_pruned([stored], RULE)
-    elif change not in opened.tensors:
+    else:
         store_pruned([stored], RULE)
         assert path.read_bytes() == good
 
@@ -140,8 +140,8 @@ def test_no_pruned_form_is_read_outside_the_store_or_of_an_unknown_rule(
 ) -> None:
     assert read_pruned(layout_graph, RULE) is None
     graph = read_layout(stored)
-    for rule in (RULE, "../x", "no-such-rule"):
-        assert read_pruned(graph, rule) is None
-    with pytest.raises(UsageError, match="no such rule; known: none, config"):
-        store_pruned([stored], "../config")
+    assert read_pruned(graph, RULE) is None
+    for refuse in (lambda: read_pruned(graph, "../x"), lambda: store_pruned([stored], "../config")):
+        with pytest.raises(UsageError, match="no such rule; known: none, config"):
+            refuse()
     assert list(stored.path.parent.iterdir()) == [stored.path]
